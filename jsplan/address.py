@@ -1,0 +1,77 @@
+"""Addresses `DOMAIN/KIND/NAME` and the globs over them; what is behind an address is left to others."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+Kind = Literal["stream", "consumer", "kv", "object_store"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """One resource in one domain. A consumer's `name` is `STREAM/CONSUMER`.
+
+    Sorts by domain, kind, name: the order of every list in the documents.
+    """
+
+    domain: str
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}/{self.kind}/{self.name}"
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream on the server that carries this resource."""
+        if self.kind == "consumer":
+            return self.name.split("/", 1)[0]
+        return {"stream": "", "kv": "KV_", "object_store": "OBJ_"}[self.kind] + self.name
+
+    @property
+    def consumer(self) -> str:
+        """The consumer's own name; raises ValueError for another kind."""
+        if self.kind != "consumer":
+            raise ValueError(f"{self} is not a consumer")
+        return self.name.split("/", 1)[1]
+
+    @property
+    def parent(self) -> Address | None:
+        """The stream that a consumer belongs to; None for the other kinds."""
+        return Address(self.domain, "stream", self.stream) if self.kind == "consumer" else None
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read `hub/stream/ORDERS` or `hub/consumer/ORDERS/NEW`; raises ValueError that says what is wrong."""
+        parts = text.split("/")
+        if len(parts) < 3 or not all(parts):
+            raise ValueError(f'"{text}" is not an address; it is DOMAIN/KIND/NAME, as in hub/stream/ORDERS')
+        domain, kind, *rest = parts
+        if kind not in KINDS:
+            raise ValueError(f'"{kind}" in "{text}" is not a kind; the kinds are {", ".join(KINDS)}')
+        if len(rest) != (2 if kind == "consumer" else 1):
+            shape = "DOMAIN/consumer/STREAM/CONSUMER" if kind == "consumer" else f"DOMAIN/{kind}/NAME"
+            raise ValueError(f'"{text}" is not an address; a {kind} is {shape}')
+        return cls(domain, kind, "/".join(rest))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _pattern(glob: str) -> re.Pattern[str]:
+    out = []
+    for token in re.split(r"(\*\*|\*|\?)", glob):
+        out.append({"**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token) or re.escape(token))
+    return re.compile("".join(out) + r"\Z")
+
+
+def is_glob(text: str) -> bool:
+    """Whether the text is a pattern rather than one address."""
+    return "*" in text or "?" in text
+
+
+def matches(glob: str, address: Address | str) -> bool:
+    """Whether the glob names the address: `*` stays within one part, `**` crosses parts."""
+    return _pattern(glob).match(str(address)) is not None

@@ -1,0 +1,213 @@
+"""What the files say, as plain data: the output of this room and the input of every other.
+
+Values are in API names and units (ns, bytes). References to other domains are still symbolic
+(`mirror: {name, domain}`); `topology` resolves them. Nothing here has touched the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from jsplan.address import Address
+from jsplan.diagnostics import Diagnostic, SourceRange
+
+OnReplace = Literal["refuse", "recreate", "preserve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of a TLS connection, as absolute paths."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    handshake_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach one NATS account, as the files say it; contexts and `NATS_*` are resolved by `jetstream`.
+
+    Secret values are excluded from `repr`. `timeout` is ns per request (None: jsplan's own, 5 s).
+    """
+
+    key: str
+    url: str | None = None
+    context: str | None = None
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    creds: Path | None = None
+    nkey: Path | None = None
+    tls: Tls | None = None
+    inbox_prefix: str | None = None
+    timeout: int | None = None
+    account: str | None = None
+    range: SourceRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """One JetStream over one connection. `js_domain` None is a server without a domain (`$JS.API`).
+
+    `api_prefix` is computed (`$JS.<js_domain>.API`) or as written, without a trailing dot. `may_be_offline`
+    is ns. `vars` are what `${domain.x}` sees.
+    """
+
+    key: str
+    connection: str
+    js_domain: str | None
+    api_prefix: str
+    labels: frozenset[str] = frozenset()
+    vars: Mapping[str, Any] = field(default_factory=dict)
+    may_be_offline: int | None = None
+    same_as: str | None = None
+    range: SourceRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRow:
+    """How the account of domain `into` reaches the JetStream of domain `origin` (`from:` in the files)."""
+
+    origin: str
+    into: str
+    api: str
+    deliver: str | None = None
+    range: SourceRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Where state is kept. `local`: `path` is absolute. `kv`: `domain` and `bucket`."""
+
+    kind: Literal["local", "kv"]
+    path: Path | None = None
+    domain: str | None = None
+    bucket: str | None = None
+    range: SourceRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHazard:
+    """A hazard permitted in review; `until` is a date (`2026-12-31`), after which it no longer permits."""
+
+    code: str
+    reason: str
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """Guards of one resource; None means that the files do not say (prevent_destroy then comes from state)."""
+
+    prevent_destroy: bool | None = None
+    ignore_changes: tuple[str, ...] = ()
+    on_replace: OnReplace | None = None
+    allow_hazards: tuple[AllowedHazard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One resource that the files ask for.
+
+    `body` holds only what the files say, top-level names of the API; a value None means that the field is
+    explicitly left to the server. `ranges` has the place of each top-level field. `raw_fields` are the names
+    that came in through `x_raw`. `depends_on` are addresses or globs.
+    """
+
+    address: Address
+    body: Mapping[str, Any]
+    range: SourceRange
+    ranges: Mapping[str, SourceRange] = field(default_factory=dict)
+    lifecycle: Lifecycle = Lifecycle()
+    lint_ignore: Mapping[str, str] = field(default_factory=dict)
+    depends_on: tuple[str, ...] = ()
+    raw_fields: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Our name changed, the thing did not; both sides are addresses or globs of the same shape."""
+
+    origin: str
+    to: str
+    range: SourceRange
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What becomes of something that left the files; `prevent_destroy: False` lifts the guard kept in state."""
+
+    address: str
+    destroy: bool
+    range: SourceRange
+    prevent_destroy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """A known drift that is not reported until a date; `fields` empty mutes the whole resource."""
+
+    address: str
+    reason: str
+    owner: str
+    fields: tuple[str, ...] = ()
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSettings:
+    """`drift:` of the workspace; `sinks` as written, for the scheduled job."""
+
+    ignore: tuple[str, ...] = ()
+    mute: tuple[Mute, ...] = ()
+    sinks: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A loaded workspace. `variables` are the resolved `vars`; `config_hash` is `sha256:…` over what was read.
+
+    `diagnostics` holds warnings only: errors were raised as `ConfigError`. `secrets` are the values that came
+    from `${env.X}`: no document, log or error may show them.
+    """
+
+    name: str
+    root: Path
+    environment: str | None
+    variables: Mapping[str, Any]
+    connections: Mapping[str, Connection]
+    domains: Mapping[str, Domain]
+    imports: tuple[ImportRow, ...]
+    backend: Backend
+    resources: Mapping[Address, Declared]
+    moved: tuple[Moved, ...]
+    removed: tuple[Removed, ...]
+    drift: DriftSettings
+    lint: Mapping[str, str]
+    ownership_marker: bool
+    config_hash: str
+    diagnostics: tuple[Diagnostic, ...] = ()
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def state_name(self) -> str:
+        """`<workspace>[.<env>]`: the key of the state in every backend."""
+        return f"{self.name}.{self.environment}" if self.environment else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a workspace is asked for. `variables` from `--var` win over `var_files`, which win over the environment.
+
+    `environ` is the process environment, handed in so that loading stays a function of its arguments.
+    """
+
+    directory: Path
+    environment: str | None = None
+    variables: tuple[str, ...] = ()
+    var_files: tuple[Path, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)

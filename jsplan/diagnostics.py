@@ -1,0 +1,72 @@
+"""Findings as data: the one currency of config, topology, lint and planning. Printing is left to `render`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Severity = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRange:
+    """A place in a file; `line` and `column` count from 1, as editors do."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding. `code` is stable (`JS1xx`), `summary` one line, `detail` says what to do.
+
+    `address` is the resource it concerns as text, `range` the place in the files; both may be absent.
+    """
+
+    severity: Severity
+    code: str
+    summary: str
+    detail: str = ""
+    address: str | None = None
+    range: SourceRange | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `diagnostics` in the documents (contract, section 4)."""
+        out: dict[str, Any] = {
+            "severity": self.severity,
+            "code": self.code,
+            "summary": self.summary,
+            "detail": self.detail,
+            "address": self.address,
+            "range": None,
+        }
+        if self.range is not None:
+            out["range"] = {"file": self.range.file, "line": self.range.line, "column": self.range.column}
+        return out
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Diagnostic:
+        """The reverse of `to_json`; raises KeyError or TypeError on another shape."""
+        place = raw.get("range")
+        return cls(
+            severity=raw["severity"],
+            code=raw["code"],
+            summary=raw["summary"],
+            detail=raw.get("detail", ""),
+            address=raw.get("address"),
+            range=SourceRange(place["file"], place["line"], place["column"]) if place else None,
+        )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` Did you mean "x"?` with a leading blank, or nothing when no known word is close."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f' Did you mean "{near[0]}"?' if near else ""

@@ -1,0 +1,71 @@
+"""The drift document: what changed behind our back. Finding it is left to `drift`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import Deferred, ResourceChange
+
+FORMAT_VERSION = "1.0"
+
+
+@dataclass(slots=True)
+class Unmanaged:
+    """A stream, bucket or consumer that is in no file and not in state. `created` is RFC 3339."""
+
+    address: str
+    type: str
+    messages: int | None
+    bytes: int | None
+    created: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `unmanaged`."""
+        return {"address": self.address, "type": self.type, "messages": self.messages, "bytes": self.bytes, "created": self.created}
+
+
+@dataclass(slots=True)
+class Drift:
+    """The document that `drift --json` prints.
+
+    A missing resource is an element of `resource_drift` whose `after` is null. `away` are the domains that
+    could not be read, with whether their `may_be_offline` covers it.
+    """
+
+    jsplan_version: str
+    workspace: str
+    environment: str | None
+    timestamp: str
+    id: str
+    resource_drift: list[ResourceChange] = field(default_factory=list)
+    replication: list[dict[str, Any]] = field(default_factory=list)
+    unmanaged: list[Unmanaged] = field(default_factory=list)
+    mutes: list[dict[str, Any]] = field(default_factory=list)
+    away: list[dict[str, Any]] = field(default_factory=list)
+    deferred: list[Deferred] = field(default_factory=list)
+    pending: int = 0
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    exit_code: int = 0
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """Counts: changed, missing, unhealthy, unmanaged, pending, muted, away."""
+        missing = sum(1 for r in self.resource_drift if r.change.after is None)
+        return {
+            "changed": len(self.resource_drift) - missing, "missing": missing,
+            "unhealthy": sum(1 for r in self.replication if not r["healthy"]), "unmanaged": len(self.unmanaged),
+            "pending": self.pending, "muted": len(self.mutes), "away": len(self.away),
+        }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            "format_version": FORMAT_VERSION, "kind": "drift", "jsplan_version": self.jsplan_version,
+            "workspace": self.workspace, "environment": self.environment, "timestamp": self.timestamp, "id": self.id,
+            "resource_changes": [], "resource_drift": [r.to_json() for r in self.resource_drift],
+            "replication": self.replication, "unmanaged": [u.to_json() for u in self.unmanaged], "mutes": self.mutes,
+            "away": self.away, "deferred": [d.to_json() for d in self.deferred],
+            "diagnostics": [d.to_json() for d in self.diagnostics], "summary": self.summary, "exit_code": self.exit_code,
+        }  # fmt: skip

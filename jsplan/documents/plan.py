@@ -1,0 +1,296 @@
+"""The plan document (contract, section 4): what planning hands to render and to the executor.
+
+Views and the executor read this and nothing else, so they cannot disagree. How a plan is made is left to
+`planning`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.base import check_format, digest
+
+FORMAT_VERSION = "1.0"
+
+Action = Literal["no-op", "create", "update", "delete", "forget"]
+Effect = Literal["in_place", "one_way", "replace", "ignored"]
+Severity = Literal["destructive", "functional", "cosmetic"]
+Op = Literal[
+    "stream.create", "stream.update", "stream.delete",
+    "consumer.create", "consumer.update", "consumer.delete",
+    "state.import", "state.forget", "state.update",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class FieldChange:
+    """One leaf that changes. `path` is dotted; elements of sets are named: `sources["SALES@$JS.leaf.API"]`."""
+
+    path: str
+    before: Any
+    after: Any
+    effect: Effect
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `change.fields`."""
+        return {"path": self.path, "before": self.before, "after": self.after, "effect": self.effect}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> FieldChange:
+        """The reverse of `to_json`."""
+        return cls(raw["path"], raw["before"], raw["after"], raw["effect"])
+
+
+@dataclass(slots=True)
+class Hazard:
+    """What an apply of this change would cost. `messages`, `bytes` and `consumers` are counts, None if they do not apply.
+
+    With `exact` false, `at_least` and `at_most` hold the bounds and `messages` the upper one.
+    """
+
+    code: str
+    message: str
+    blocking: bool = True
+    allowed: bool = False
+    flag: str = ""
+    messages: int | None = None
+    bytes: int | None = None
+    consumers: int | None = None
+    exact: bool | None = None
+    at_least: int | None = None
+    at_most: int | None = None
+    as_of: dict[str, Any] | None = None
+    causes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `hazards`; counts that do not apply are left out."""
+        out: dict[str, Any] = {"code": self.code, "blocking": self.blocking, "allowed": self.allowed, "flag": self.flag, "message": self.message}
+        for name in ("messages", "bytes", "consumers", "exact", "at_least", "at_most", "as_of"):
+            if (value := getattr(self, name)) is not None:
+                out[name] = value
+        return out | ({"causes": self.causes} if self.causes else {})
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Hazard:
+        """The reverse of `to_json`."""
+        return cls(**raw)
+
+
+@dataclass(slots=True)
+class Change:
+    """Before and after of one resource, full configurations in API names and units, without `_nats.*` metadata.
+
+    `importing` is `{"id": address}` when the resource is adopted in this apply.
+    """
+
+    actions: list[Action]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    fields: list[FieldChange] = field(default_factory=list)
+    replace_paths: list[list[str]] = field(default_factory=list)
+    importing: dict[str, str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The `change` of a resource."""
+        return {
+            "actions": self.actions, "before": self.before, "after": self.after,
+            "after_unknown": {}, "before_sensitive": {}, "after_sensitive": {},
+            "fields": [f.to_json() for f in self.fields], "replace_paths": self.replace_paths, "importing": self.importing,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Change:
+        """The reverse of `to_json`."""
+        fields = [FieldChange.from_json(f) for f in raw["fields"]]
+        return cls(raw["actions"], raw["before"], raw["after"], fields, raw["replace_paths"], raw["importing"])
+
+
+@dataclass(slots=True)
+class ResourceChange:
+    """One resource of the plan. `previous_address` is set when a `moved` block renamed it.
+
+    `severity` is set on elements of `resource_drift` only. `fingerprint` is `sha256:…` over the live
+    configuration, `created` and the domain, or `absent`.
+    """
+
+    address: str
+    type: str
+    domain: str
+    name: str
+    change: Change
+    action_reason: str = ""
+    hazards: list[Hazard] = field(default_factory=list)
+    fingerprint: str = "absent"
+    depends_on: list[str] = field(default_factory=list)
+    previous_address: str | None = None
+    severity: Severity | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `resource_changes` or `resource_drift`."""
+        out: dict[str, Any] = {
+            "address": self.address, "mode": "managed", "type": self.type, "domain": self.domain, "name": self.name,
+            "change": self.change.to_json(), "action_reason": self.action_reason,
+            "hazards": [h.to_json() for h in self.hazards], "fingerprint": self.fingerprint, "depends_on": self.depends_on,
+        }  # fmt: skip
+        if self.previous_address is not None:
+            out["previous_address"] = self.previous_address
+        if self.severity is not None:
+            out["severity"] = self.severity
+        return out
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> ResourceChange:
+        """The reverse of `to_json`."""
+        return cls(
+            address=raw["address"], type=raw["type"], domain=raw["domain"], name=raw["name"],
+            change=Change.from_json(raw["change"]), action_reason=raw["action_reason"],
+            hazards=[Hazard.from_json(h) for h in raw["hazards"]], fingerprint=raw["fingerprint"],
+            depends_on=raw["depends_on"], previous_address=raw.get("previous_address"), severity=raw.get("severity"),
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Step:
+    """One call of an apply, complete: the executor adds nothing of its own.
+
+    `request` is `{"api": "STREAM.UPDATE.ORDERS", "payload": {…}}` below the domain's API prefix, or None for a
+    step that only touches state. `expect` is what the read-back must show, in compact form; None for a
+    deletion. `record` is what state remembers once the step is done. `depends_on` are step ids.
+    """
+
+    id: str
+    address: str
+    op: Op
+    title: str
+    request: dict[str, Any] | None
+    precondition: dict[str, str]
+    depends_on: list[str] = field(default_factory=list)
+    expect: dict[str, Any] | None = None
+    record: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `steps`."""
+        return {
+            "id": self.id, "address": self.address, "op": self.op, "title": self.title, "request": self.request,
+            "precondition": self.precondition, "depends_on": self.depends_on, "expect": self.expect, "record": self.record,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Step:
+        """The reverse of `to_json`."""
+        return cls(**raw)
+
+
+@dataclass(slots=True)
+class Deferred:
+    """A resource left for a later plan, because its domain is away."""
+
+    address: str
+    reason: str
+
+    def to_json(self) -> dict[str, str]:
+        """The element of `deferred`."""
+        return {"address": self.address, "reason": self.reason}
+
+
+@dataclass(slots=True)
+class Plan:
+    """The whole document. `domains` says for each domain key how it was reached and who answered.
+
+    `state` is `{"lineage", "serial"}` of the state it was planned against (lineage null: there was none).
+    `options` are the planning options that shaped it. `mode` is `normal`, `destroy` or `refresh-only`.
+    """
+
+    jsplan_version: str
+    workspace: str
+    environment: str | None
+    timestamp: str
+    id: str
+    state: dict[str, Any]
+    config_hash: str
+    variables: dict[str, Any]
+    mode: str = "normal"
+    targets: list[str] = field(default_factory=list)
+    complete: bool = True
+    applyable: bool = False
+    errored: bool = False
+    allowed_hazards: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    domains: dict[str, dict[str, Any]] = field(default_factory=dict)
+    resource_changes: list[ResourceChange] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    resource_drift: list[ResourceChange] = field(default_factory=list)
+    backfills: list[dict[str, Any]] = field(default_factory=list)
+    deferred: list[Deferred] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """Counts per kind of change; `replace_deletes` are the replacements that delete data.
+
+        `hazards` counts the blocking ones.
+        """
+        actions = [tuple(r.change.actions) for r in self.resource_changes]
+        replaced = [r for r in self.resource_changes if len(r.change.actions) == 2]
+        return {
+            "import": sum(1 for r in self.resource_changes if r.change.importing),
+            "add": actions.count(("create",)),
+            "change": actions.count(("update",)),
+            "replace": len(replaced),
+            "replace_deletes": sum(1 for r in replaced if r.change.actions == ["delete", "create"]),
+            "destroy": actions.count(("delete",)),
+            "forget": actions.count(("forget",)),
+            "backfill": len(self.backfills),
+            "deferred": len(self.deferred),
+            "hazards": sum(1 for r in self.resource_changes for h in r.hazards if h.blocking),
+        }
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether an apply would do anything: writes, imports, forgets or backfills."""
+        return bool(self.steps or self.backfills)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document, with `sha256` over everything else in it."""
+        out: dict[str, Any] = {
+            "format_version": FORMAT_VERSION, "kind": "plan", "jsplan_version": self.jsplan_version,
+            "workspace": self.workspace, "environment": self.environment, "timestamp": self.timestamp, "id": self.id,
+            "state": self.state, "config_hash": self.config_hash, "variables": self.variables, "mode": self.mode,
+            "targets": self.targets, "complete": self.complete, "applyable": self.applyable, "errored": self.errored,
+            "allowed_hazards": self.allowed_hazards, "options": self.options, "domains": self.domains,
+            "resource_changes": [r.to_json() for r in self.resource_changes],
+            "steps": [s.to_json() for s in self.steps],
+            "resource_drift": [r.to_json() for r in self.resource_drift],
+            "backfills": self.backfills,
+            "deferred": [d.to_json() for d in self.deferred],
+            "diagnostics": [d.to_json() for d in self.diagnostics],
+            "summary": self.summary,
+        }  # fmt: skip
+        return out | {"sha256": digest(out).removeprefix("sha256:")}
+
+    @classmethod
+    def from_json(cls, raw: Any, where: str) -> Plan:
+        """Read a saved plan; `where` names it in errors.
+
+        Raises DocumentError for another kind or major version, and for a document that was edited by hand.
+        """
+        from jsplan.documents.base import DocumentError
+
+        raw = check_format(raw, "plan", FORMAT_VERSION, where)
+        body = {key: value for key, value in raw.items() if key != "sha256"}
+        if digest(body) != f"sha256:{raw.get('sha256')}":
+            raise DocumentError(f"{where} was changed after it was planned: its sha256 does not fit", hint="Plan again with: jsplan plan -o FILE")
+        plain = {name: raw[name] for name in (
+            "jsplan_version", "workspace", "environment", "timestamp", "id", "state", "config_hash", "variables", "mode", "targets",
+            "complete", "applyable", "errored", "allowed_hazards", "options", "domains", "backfills",
+        )}  # fmt: skip
+        return cls(
+            **plain,
+            resource_changes=[ResourceChange.from_json(r) for r in raw["resource_changes"]],
+            steps=[Step.from_json(s) for s in raw["steps"]],
+            resource_drift=[ResourceChange.from_json(r) for r in raw["resource_drift"]],
+            deferred=[Deferred(**d) for d in raw["deferred"]],
+            diagnostics=[Diagnostic.from_json(d) for d in raw["diagnostics"]],
+        )

@@ -1,0 +1,299 @@
+"""What a field table is made of, and the normalisation that works from it alone.
+
+The tables themselves are in `stream`, `consumer`, `kv` and `object_store`; comparing two configurations is
+left to `planning`.
+
+Two forms of a configuration are used everywhere:
+
+- *raw*: the JSON object as the server gave it or as it will be sent;
+- *compact*: without `_nats.*` metadata and without every value that says no more than the server's default
+  does. Two raw configurations mean the same exactly when their compact forms are equal (server_semantics 1.2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from jsplan import units
+
+Config = dict[str, Any]
+Effect = Literal["in_place", "one_way", "replace", "ignored"]
+Type = Literal[
+    "string", "bool", "int", "duration", "size", "enum", "time", "percent",
+    "strings", "durations", "metadata", "object", "objects",
+]  # fmt: skip
+
+
+class _Absent:
+    """The server omits the field."""
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT: Final = _Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldUpdate:
+    """What an update rule may look at: one top-level field and the compact configurations around it."""
+
+    before: Any
+    after: Any
+    old: Config
+    new: Config
+    level: int
+
+
+UpdateRule = Callable[[FieldUpdate], Effect]
+
+
+def in_place(_: FieldUpdate) -> Effect:
+    """The server takes the change and keeps all data."""
+    return "in_place"
+
+
+def replace(_: FieldUpdate) -> Effect:
+    """The server refuses the change: only a new object can have it."""
+    return "replace"
+
+
+def ignored(_: FieldUpdate) -> Effect:
+    """The server takes the change and does nothing with it."""
+    return "ignored"
+
+
+def one_way(change: FieldUpdate) -> Effect:
+    """Can be turned on and never off again."""
+    return "one_way" if change.after else "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One row of a table.
+
+    `default` is what the server uses when the field is left out: a value, ABSENT, or None where it depends on
+    the rest of the configuration (then the table's `settle` fills it in). `level` is the API level that knows
+    the field (0: 2.10 and older, 1: 2.11, 2: 2.12, 4: 2.14). `unlimited` fields take 0 and less as -1.
+    `unordered` lists are sets to the server. `echoed`: the server always shows it, also at its default.
+    `operational` fields are moved by people and clients at run time: compared only when the file names them.
+    """
+
+    name: str
+    type: Type
+    doc: str
+    default: Any = ABSENT
+    values: tuple[str, ...] = ()
+    minimum: int | None = None
+    maximum: int | None = None
+    pattern: str | None = None
+    max_length: int | None = None
+    required: bool = False
+    level: int = 0
+    unlimited: bool = False
+    unordered: bool = False
+    echoed: bool = False
+    operational: bool = False
+    table: Table | None = None
+    update: UpdateRule = in_place
+
+    def parse(self, value: Any) -> Any:
+        """A value from a file in API units; raises ValueError that says what is allowed.
+
+        Nested tables are left to the caller, who knows the place of each key.
+        """
+        return _PARSERS[self.type](self, value)
+
+    def compact(self, value: Any) -> Any:
+        """The value in compact form, or ABSENT when it says no more than leaving the field out does."""
+        value = _COMPACT.get(self.type, _same)(self, value)
+        if self.default is not None and value == self.default:
+            return ABSENT
+        return ABSENT if value in (None, "", False) and value != 0 or value in ([], {}) else value
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of one kind of object. `settle(config, level)` fills in, in place, what depends on other fields."""
+
+    kind: str
+    rows: tuple[Field, ...]
+    settle: Callable[[Config, int], None] = field(default=lambda config, level: None)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Field]:
+        """Rows by field name."""
+        return {row.name: row for row in self.rows}
+
+    def compact(self, raw: Config) -> Config:
+        """The compact form. Fields that no row knows are kept as they are, so that they survive and compare."""
+        rows, out = self.by_name, {}
+        for name, value in raw.items():
+            row = rows.get(name)
+            if row is not None:
+                value = row.compact(value)
+            if value is not ABSENT and value is not None:
+                out[name] = value
+        return out
+
+    def full(self, compact: Config) -> Config:
+        """The compact form with the defaults that the server always shows, in the table's order."""
+        out: Config = {}
+        for row in self.rows:
+            if row.name in compact:
+                value = compact[row.name]
+                out[row.name] = row.table.full(value) if row.table and row.type == "object" else value
+            elif row.echoed and row.default is not None and row.default is not ABSENT:
+                out[row.name] = row.default
+        return out | {name: value for name, value in compact.items() if name not in out}
+
+    def default_of(self, name: str) -> Any:
+        """What the server shows for a field left out: the default, or None for absent and for dependent ones."""
+        row = self.by_name.get(name)
+        return None if row is None or row.default is ABSENT else row.default
+
+
+def strip_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Metadata without the server's own `_nats.*` keys, which change with every server upgrade."""
+    return {key: value for key, value in metadata.items() if not key.startswith("_nats.")}
+
+
+# --- compact forms -------------------------------------------------------------------------------------------
+
+
+def _same(_: Field, value: Any) -> Any:
+    return value
+
+
+def _compact_int(row: Field, value: Any) -> Any:
+    return -1 if row.unlimited and isinstance(value, int) and value <= 0 else value
+
+
+def _compact_list(row: Field, value: Any) -> Any:
+    return sorted(value) if row.unordered and value else value
+
+
+def _compact_object(row: Field, value: Any) -> Any:
+    return row.table.compact(value) if row.table and value else ABSENT
+
+
+def _compact_objects(row: Field, value: Any) -> Any:
+    assert row.table is not None
+    out = [row.table.compact(item) for item in value or ()]
+    return sorted(out, key=repr) if row.unordered else out
+
+
+def _compact_time(_: Field, value: Any) -> Any:
+    return units.parse_time(value) if value else ABSENT
+
+
+_COMPACT: dict[str, Callable[[Field, Any], Any]] = {
+    "int": _compact_int,
+    "size": _compact_int,
+    "strings": _compact_list,
+    "object": _compact_object,
+    "objects": _compact_objects,
+    "metadata": lambda _, value: strip_metadata(value or {}),
+    "time": _compact_time,
+}
+
+
+# --- values from files ---------------------------------------------------------------------------------------
+
+
+def _parse_string(row: Field, value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, not {_named(value)}")
+    if row.max_length is not None and len(value) > row.max_length:
+        raise ValueError(f"is {len(value)} characters long; the server takes at most {row.max_length}")
+    if row.pattern is not None and not re.fullmatch(row.pattern, value):
+        raise ValueError(f'"{value}" is not allowed here; a name has no dots, blanks, slashes or wildcards')
+    return value
+
+
+def _parse_bool(_: Field, value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {_named(value)}")
+    return value
+
+
+def _parse_int(row: Field, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"must be a whole number, not {_named(value)}")
+    return _in_range(row, value)
+
+
+def _in_range(row: Field, value: int) -> int:
+    if row.minimum is not None and value < row.minimum:
+        raise ValueError(f"is {value}; it must be at least {row.minimum}")
+    if row.maximum is not None and value > row.maximum:
+        raise ValueError(f"is {value}; it can be at most {row.maximum}")
+    return value
+
+
+def _parse_enum(row: Field, value: Any) -> Any:
+    from jsplan.diagnostics import did_you_mean
+
+    if not isinstance(value, str) or value not in row.values:
+        raise ValueError(f"is {_named(value)}; it can be {', '.join(row.values)}.{did_you_mean(str(value), row.values)}")
+    return value
+
+
+def _parse_percent(_: Field, value: Any) -> Any:
+    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    if not re.fullmatch(r"\d+%?", text) or int(text.rstrip("%")) > 100:
+        raise ValueError(f"is {_named(value)}; it is a percentage such as 100 or 30%")
+    return text
+
+
+def _parse_list(parse_item: Callable[[Any], Any], what: str) -> Callable[[Field, Any], Any]:
+    def parse(_: Field, value: Any) -> Any:
+        if not isinstance(value, list):
+            raise ValueError(f"must be a list of {what}, not {_named(value)}")
+        return [parse_item(item) for item in value]
+
+    return parse
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must hold text only, not {_named(value)}")
+    return value
+
+
+def _parse_metadata(_: Field, value: Any) -> Any:
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise ValueError("must map text to text; put numbers and dates in quotes")
+    return strip_metadata(value)
+
+
+def _named(value: Any) -> str:
+    names = {bool: "the boolean", int: "the number", float: "the number", str: "the text", list: "a list", dict: "a mapping"}
+    if value is None:
+        return "nothing"
+    shown = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else value
+    return names[type(value)] if isinstance(value, list | dict) else f"{names[type(value)]} {shown}"
+
+
+_PARSERS: dict[str, Callable[[Field, Any], Any]] = {
+    "string": _parse_string,
+    "bool": _parse_bool,
+    "int": _parse_int,
+    "duration": lambda row, value: _in_range(row, units.parse_duration(value)),
+    "size": lambda row, value: _in_range(row, units.parse_size(value)),
+    "enum": _parse_enum,
+    "time": lambda _, value: units.parse_time(value),
+    "percent": _parse_percent,
+    "strings": _parse_list(_text, "text"),
+    "durations": _parse_list(units.parse_duration, "durations"),
+    "metadata": _parse_metadata,
+    "object": _same,
+    "objects": _same,
+}

@@ -1,0 +1,116 @@
+"""The field table of streams: every field, its default, and how the server takes a change of it.
+
+Rests on server_semantics sections 1, 2 and 4, which were measured on 2.10 to 2.15; consumers have a table of
+their own.
+"""
+
+from __future__ import annotations
+
+from jsplan.resources.fields import Config, Effect, Field, FieldUpdate, Table, ignored, one_way, replace
+from jsplan.resources.nested import CONSUMER_LIMITS, NAME, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM, origin_key
+from jsplan.units import SECOND
+
+DUPLICATE_WINDOW = 120 * SECOND
+
+
+def _retention(change: FieldUpdate) -> Effect:
+    return "replace" if "workqueue" in (change.before, change.after) else "in_place"
+
+
+def _mirror(change: FieldUpdate) -> Effect:
+    """Promotion (taking the mirror away) needs 2.12; every other edit is refused with 10055."""
+    return "in_place" if change.after is None and change.level >= 2 else "replace"
+
+
+def _max_consumers(change: FieldUpdate) -> Effect:
+    return "in_place" if change.level >= 2 else "replace"
+
+
+def _mirror_direct(change: FieldUpdate) -> Effect:
+    """A mirror inside one JetStream takes over its origin's allow_direct on every update."""
+    mirror = change.new.get("mirror")
+    return "ignored" if mirror and not mirror.get("external") else "in_place"
+
+
+def _sources(change: FieldUpdate) -> Effect:
+    """An opt_start_* alone is echoed and ignored; a source that comes or goes, or another filter, is not."""
+    starts = ("opt_start_seq", "opt_start_time")
+
+    def without_starts(origins: list[Config] | None) -> dict[str, Config]:
+        return {origin_key(o): {k: v for k, v in o.items() if k not in starts} for o in origins or ()}
+
+    return "ignored" if without_starts(change.before) == without_starts(change.after) else "in_place"
+
+
+def settle(config: Config, level: int) -> None:
+    """Fill in what the server derives from other fields, in place, on a compact configuration.
+
+    `level` is the domain's API level: sources lost the two-minute window with 2.14 (level 4).
+    """
+    if not (config.get("mirror") or config.get("sources") or config.get("subjects")):
+        config["subjects"] = [config["name"]]
+    if config.get("subject_delete_marker_ttl"):
+        config |= {"allow_msg_ttl": True, "allow_rollup_hdrs": True}
+        config.pop("deny_purge", None)
+    if config.get("allow_msg_schedules"):
+        config["allow_rollup_hdrs"] = True
+    if config.get("sealed"):
+        config |= {"deny_delete": True, "deny_purge": True, "discard": "new"}
+        config.pop("max_age", None)
+        config.pop("allow_rollup_hdrs", None)
+    _settle_window(config, level)
+
+
+def _settle_window(config: Config, level: int) -> None:
+    window, age = config.get("duplicate_window"), config.get("max_age")
+    if window is None and (config.get("mirror") or (config.get("sources") and level >= 4)):
+        return
+    if window is None:
+        config["duplicate_window"] = min(DUPLICATE_WINDOW, age) if age else DUPLICATE_WINDOW
+
+
+STREAM = Table(
+    "stream",
+    (
+        Field("name", "string", "Name of the stream.", required=True, pattern=NAME, max_length=255, update=replace),
+        Field("description", "string", "For people.", default="", max_length=4096),
+        Field("subjects", "strings", "Subjects to store; the name, unless there is a mirror or a source.", default=None, unordered=True),
+        Field("retention", "enum", "What ends a message's life.", default="limits", values=("limits", "interest", "workqueue"), echoed=True, update=_retention),
+        Field("max_consumers", "int", "Most consumers at once.", default=-1, unlimited=True, echoed=True, update=_max_consumers),
+        Field("max_msgs", "int", "Most messages kept.", default=-1, unlimited=True, echoed=True),
+        Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True, echoed=True),
+        Field("max_age", "duration", "Longest life of a message, ns.", default=0, minimum=0, echoed=True),
+        Field("max_msgs_per_subject", "int", "Most messages kept of one subject.", default=-1, unlimited=True, echoed=True),
+        Field("max_msg_size", "size", "Largest message accepted, bytes.", default=-1, unlimited=True, maximum=2**31 - 1, echoed=True),
+        Field("discard", "enum", "At a limit, give up old messages or refuse new ones.", default="old", values=("old", "new"), echoed=True),
+        Field("storage", "enum", "Where messages are kept.", default="file", values=("file", "memory"), echoed=True, update=replace),
+        Field("num_replicas", "int", "Copies in the cluster.", default=1, minimum=1, maximum=5, echoed=True),
+        Field("no_ack", "bool", "Do not acknowledge publishes.", default=False),
+        Field("duplicate_window", "duration", "How long message ids are remembered, ns; 2m, or max_age if that is less.", default=None, minimum=0),
+        Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
+        Field("mirror", "object", "Be a copy of another stream.", table=ORIGIN, update=_mirror),
+        Field("sources", "objects", "Collect other streams.", table=ORIGIN, unordered=True, update=_sources),
+        Field("sealed", "bool", "Nothing may change any more; only deletion is left.", default=False, echoed=True, update=one_way),
+        Field("deny_delete", "bool", "Refuse to delete single messages.", default=False, echoed=True, update=one_way),
+        Field("deny_purge", "bool", "Refuse to purge.", default=False, echoed=True, update=one_way),
+        Field("allow_rollup_hdrs", "bool", "Let a message replace those before it.", default=False, echoed=True),
+        Field("allow_direct", "bool", "Let every replica answer reads.", default=False, echoed=True),
+        Field("mirror_direct", "bool", "Let the mirror answer reads for its origin.", default=False, echoed=True, update=_mirror_direct),
+        Field("discard_new_per_subject", "bool", "Apply `discard: new` per subject.", default=False),
+        Field("republish", "object", "Publish stored messages again.", table=REPUBLISH),
+        Field("compression", "enum", "How blocks on disk are compressed.", default="none", values=("none", "s2"), echoed=True),
+        Field("first_seq", "int", "First sequence of a new stream.", default=0, minimum=0, update=ignored),
+        Field("subject_transform", "object", "Rewrite subjects before storing.", table=TRANSFORM),
+        Field("consumer_limits", "object", "Limits and defaults for consumers.", table=CONSUMER_LIMITS),
+        Field("metadata", "metadata", "Labels; keys that begin with `_nats.` are the server's own.", default={}),
+        Field("allow_msg_ttl", "bool", "Honour a life time per message.", default=False, level=1, update=one_way),
+        Field("subject_delete_marker_ttl", "duration", "Life of the marker left where max_age took the last message, ns.", default=0, minimum=0, level=1),
+        Field("allow_msg_counter", "bool", "Messages are counters.", default=False, level=2, update=replace),
+        Field("allow_atomic", "bool", "Allow atomic batches.", default=False, level=2),
+        Field("allow_msg_schedules", "bool", "Allow scheduled messages.", default=False, level=2, update=one_way),
+        Field("persist_mode", "enum", "When a write counts as stored.", default="default", values=("default", "async"), level=2, update=replace),
+        Field("allow_batched", "bool", "Allow fast batches.", default=False, level=4),
+    ),
+    settle,
+)  # fmt: skip
+

@@ -1,0 +1,145 @@
+"""Durations and sizes as people write them, to and from the exact integers of the JetStream API."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+SECOND = 1_000_000_000
+#: ns per unit; `M` is 30 days and `y` is 365, as in the nats CLI.
+DURATIONS = {
+    "y": 365 * 86400 * SECOND,
+    "M": 30 * 86400 * SECOND,
+    "w": 7 * 86400 * SECOND,
+    "d": 86400 * SECOND,
+    "h": 3600 * SECOND,
+    "m": 60 * SECOND,
+    "s": SECOND,
+    "ms": 1_000_000,
+    "us": 1_000,
+    "µs": 1_000,
+    "ns": 1,
+}
+#: bytes per unit, 1024-based as in NATS, whether written `MB` or `MiB`.
+SIZES = {"": 1, "B": 1} | {
+    unit + tail: 1024**power for power, unit in enumerate("KMGTPE", 1) for tail in ("", "B", "iB")
+}
+_DURATION_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|us|µs|ns|[yMwdhms])")
+_SIZE = re.compile(r"(-?\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
+_INT64 = 2**63 - 1
+
+
+def parse_duration(value: object) -> int:
+    """Nanoseconds. An integer is nanoseconds already; text is `1h30m`, `30d`, `500ms`.
+
+    Raises ValueError for anything else, for fractions below 1 ns and for more than int64 holds.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("a duration is text such as 30d or 1h30m, or an integer of nanoseconds")
+    if isinstance(value, int):
+        total = value
+    else:
+        text = value.strip()
+        sign, body = (-1, text[1:]) if text.startswith("-") else (1, text)
+        total = sign * sum(_duration_parts(body, value))
+    if abs(total) > _INT64:
+        raise ValueError(f"{value} is longer than a duration can be (292 years)")
+    return total
+
+
+def _duration_parts(body: str, shown: str) -> list[int]:
+    if body == "0":
+        return [0]
+    parts, end = [], 0
+    for match in _DURATION_PART.finditer(body):
+        if match.start() != end:
+            break
+        end = match.end()
+        parts.append(_scaled(match[1], match[2], DURATIONS[match[3]], shown))
+    if not parts or end != len(body):
+        raise ValueError(f'"{shown}" is not a duration; write 30d, 1h30m, 500ms (units y M w d h m s ms us ns)')
+    return parts
+
+
+def _scaled(whole: str, fraction: str | None, unit: int, shown: str) -> int:
+    total = int(whole) * unit
+    if fraction:
+        exact, rest = divmod(int(fraction) * unit, 10 ** len(fraction))
+        if rest:
+            raise ValueError(f'"{shown}" is finer than the smallest unit')
+        total += exact
+    return total
+
+
+def parse_size(value: object) -> int:
+    """Bytes. An integer is bytes already; text is `10GiB` or `512MB`, both 1024-based.
+
+    Raises ValueError for anything else and for more than int64 holds.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("a size is text such as 10GiB, or an integer of bytes")
+    if isinstance(value, int):
+        total = value
+    else:
+        match = _SIZE.fullmatch(value.strip())
+        units = {unit.upper(): factor for unit, factor in SIZES.items()}
+        if match is None or match[3].upper() not in units:
+            raise ValueError(f'"{value}" is not a size; write 10GiB, 512MB, 4096 (units B KiB MiB GiB TiB)')
+        total = _scaled(match[1], match[2], units[match[3].upper()], value)
+    if abs(total) > _INT64:
+        raise ValueError(f"{value} is larger than a size can be (8 EiB)")
+    return total
+
+
+def format_duration(ns: int) -> str:
+    """The shortest exact way to write it: `1y`, `1h30m`, `500ms`; 0 is `0s`."""
+    if ns == 0:
+        return "0s"
+    sign, rest = ("-", -ns) if ns < 0 else ("", ns)
+    for unit in ("y", "w", "d"):
+        if rest % DURATIONS[unit] == 0 and (unit != "w" or rest // DURATIONS[unit] == 1):
+            return f"{sign}{rest // DURATIONS[unit]}{unit}"
+    out = sign
+    for unit in ("d", "h", "m", "s", "ms", "us", "ns"):
+        count, rest = divmod(rest, DURATIONS[unit])
+        out += f"{count}{unit}" if count else ""
+    return out
+
+
+def format_size(size: int) -> str:
+    """The largest 1024-based unit that is exact (`10GiB`), else two decimals below it (`1.50MiB`)."""
+    if abs(size) < 1024:
+        return f"{size}B"
+    power = (abs(size).bit_length() - 1) // 10
+    unit = 1024 ** min(power, 6)
+    name = "KMGTPE"[min(power, 6) - 1] + "iB"
+    return f"{size // unit}{name}" if size % unit == 0 else f"{size / unit:.2f}{name}"
+
+
+def parse_time(value: object) -> str:
+    """An RFC 3339 instant as UTC text with the fraction's trailing zeros trimmed, as the server echoes it.
+
+    Nanoseconds are kept. Raises ValueError for anything else.
+    """
+    match = re.fullmatch(
+        r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", value if isinstance(value, str) else ""
+    )
+    if match is None:
+        raise ValueError(f'"{value}" is not a time; write 2026-01-31T12:00:00Z')
+    try:
+        instant = datetime.fromisoformat(f"{match[1]}T{match[2]}{'+00:00' if match[4] in 'Zz' else match[4]}")
+        shown = instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f'"{value}" is not a time: {error}') from None
+    fraction = (match[3] or "").rstrip("0")
+    return f"{shown}.{fraction}Z" if fraction else f"{shown}Z"
+
+
+def format_bytes(size: int) -> str:
+    """A byte count for reading, at most two decimals: `88.2 KiB`."""
+    step = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(step) < 1024 or unit == "TiB":
+            return f"{size} B" if unit == "B" else f"{step:.1f} {unit}"
+        step /= 1024
+    raise AssertionError
