@@ -1,0 +1,8 @@
+"""Embedded nats-servers for the demo, rehearsals and tests; what is done with them is left to the caller."""
+
+from __future__ import annotations
+
+from jsplan.sandbox.sandbox import Sandbox
+from jsplan.sandbox.servers import Server
+
+__all__ = ["Sandbox", "Server"]

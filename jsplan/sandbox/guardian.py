@@ -1,0 +1,109 @@
+"""Makes sure that no embedded server outlives this process, however it ends; orderly stops are left to `servers`.
+
+A small shell in a session of its own reads from a pipe which programs run. When this process is gone, even by
+kill -9, the pipe ends, and the shell kills what is left and removes the temporary folders. A parent-death signal would
+do neither on macOS, and on Linux it fires when the *thread* that started the server ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import threading
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# `+ PID`, `- PID`, `d FOLDER` and `x FOLDER` are added to and taken from two lists. The newline-separated lists are
+# walked with IFS set to a newline, so that blanks in a folder's name are kept.
+_KEEPER = r"""
+trap '' HUP INT TERM
+pids= ; folders= ; nl='
+'
+without() { list=$1; out= ; IFS=$nl; for item in $list; do [ "$item" = "$2" ] || out="$out$item$nl"; done; unset IFS; }
+while read -r op what; do
+    case $op in
+        +) pids="$pids$what$nl" ;;
+        -) without "$pids" "$what"; pids=$out ;;
+        d) folders="$folders$what$nl" ;;
+        x) without "$folders" "$what"; folders=$out ;;
+    esac
+done
+[ -z "$pids" ] || kill -9 $pids 2>/dev/null
+[ -z "$folders" ] || { IFS=$nl; for folder in $folders; do rm -rf -- "$folder" 2>/dev/null || { sleep 1; rm -rf -- "$folder"; }; done; }
+"""
+# Started with the pipe as its input, the program registers itself before it becomes the server (and lets go of the
+# pipe by that): there is no moment at which it runs unknown.
+_LAUNCH = 'echo "+ $$" >&0; exec "$@" </dev/null'
+
+
+class Guardian:
+    """The watching shell of one process."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        atexit.register(self.close)
+
+    @property
+    def pid(self) -> int:
+        """The shell's process id."""
+        return self._shell.pid
+
+    def launch(self, command: Sequence[str | Path], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a program that dies with this process; both its outputs go to `log`.
+
+        It is in a session of its own: Ctrl-C at the terminal reaches jsplan, which stops it in order.
+        """
+        launcher = ["/bin/sh", "-c", _LAUNCH, "launch", *command]
+        return subprocess.Popen(launcher, stdin=self._pipe(), stdout=log, stderr=log, start_new_session=True)
+
+    def gone(self, pid: int) -> None:
+        """The program has been waited for; its number may soon be somebody else's."""
+        self._tell(f"- {pid}")
+
+    def keep_folder(self, folder: Path) -> None:
+        """Remove this folder if the process dies before `drop_folder`."""
+        self._tell(f"d {folder}")
+
+    def drop_folder(self, folder: Path) -> None:
+        """The folder is removed, or is to stay."""
+        self._tell(f"x {folder}")
+
+    def close(self) -> None:
+        """Kill whatever is still registered; called at exit. A forked child must not: the servers are its parent's."""
+        if os.getpid() == self._owner and self._shell.poll() is None:
+            self._pipe().close()
+            self._shell.wait()
+
+    def _tell(self, line: str) -> None:
+        with self._lock:
+            self._pipe().write(line.encode() + b"\n")
+
+    def _pipe(self) -> IO[bytes]:
+        assert self._shell.stdin is not None
+        return self._shell.stdin
+
+
+_by_process: dict[int, Guardian] = {}
+_starting = threading.Lock()
+
+
+def guardian() -> Guardian:
+    """The guardian of this process, started at its first use; a forked child gets one of its own."""
+    with _starting:
+        if os.getpid() not in _by_process:
+            _by_process[os.getpid()] = Guardian()
+        return _by_process[os.getpid()]

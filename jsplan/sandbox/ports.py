@@ -1,0 +1,57 @@
+"""Hands out TCP ports that stay ours while a server is down; who listens on them is left to `servers`."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from jsplan.errors import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HOST = "127.0.0.1"
+
+
+class Ports:
+    """Ports by the name of their listener (`hub`, `hub.leafnodes`), each either asked for or free.
+
+    A port is held by a socket that is bound with SO_REUSEADDR and never listens. On Linux a nats-server (whose sockets
+    have SO_REUSEADDR too) can listen on it all the same, while nobody else is given it, neither for a listener nor for
+    an outgoing connection: a server keeps its port over a restart. Elsewhere the socket is closed before the start.
+    """
+
+    def __init__(self, asked: Mapping[str, int] | None = None) -> None:
+        self._asked = dict(asked or {})
+        self._held: dict[str, socket.socket] = {}
+        self._ports: dict[str, int] = {}
+
+    def __call__(self, name: str) -> int:
+        """The port of this listener, the same at every call; raises SandboxError if the one asked for is taken."""
+        if name not in self._ports:
+            self._held[name] = self._reserve(name)
+            self._ports[name] = self._held[name].getsockname()[1]
+        return self._ports[name]
+
+    def before_start(self) -> None:
+        """Make way for the servers where a held port cannot be listened on."""
+        if not sys.platform.startswith("linux"):
+            self.release()
+
+    def release(self) -> None:
+        """Give every port back."""
+        for held in self._held.values():
+            held.close()
+        self._held.clear()
+
+    def _reserve(self, name: str) -> socket.socket:
+        held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind((HOST, self._asked.get(name, 0)))
+        except OSError as error:
+            held.close()
+            taken = f"port {self._asked[name]} for {name}" if name in self._asked else f"a port for {name}"
+            raise SandboxError(f"cannot have {taken}: {error.strerror}", hint="Stop what listens there, or ask for another port.") from None
+        return held

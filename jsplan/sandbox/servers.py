@@ -1,0 +1,187 @@
+"""One embedded nats-server: start, stop, kill, freeze; several that belong together are left to `sandbox`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+from jsplan.errors import SandboxError
+from jsplan.sandbox import shapes
+from jsplan.sandbox.guardian import guardian
+from jsplan.sandbox.probe import Probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+#: Seconds that a server may take to start; measured: 5 to 20 ms, more on a loaded machine.
+START_TIMEOUT = 20.0
+#: Seconds after which a server that was asked to stop is killed.
+STOP_TIMEOUT = 10.0
+
+
+class Server:
+    """One nats-server with its files `NAME.conf`, `NAME.log` and `NAME.store/` in `folder`.
+
+    A stopped or killed server keeps its port and its data; `start` brings both back.
+    """
+
+    def __init__(self, node: shapes.Node, binary: Path, folder: Path) -> None:
+        self.node = node
+        self.binary = binary
+        self.folder = folder
+        self.frozen = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the sandbox (`hub`, `leaf`, `server`, `n1`)."""
+        return self.node.name
+
+    @property
+    def url(self) -> str:
+        """The client URL, without credentials."""
+        return self.node.url
+
+    @property
+    def port(self) -> int:
+        """The client port on 127.0.0.1."""
+        return self.node.port
+
+    @property
+    def user(self) -> str | None:
+        """Whom JetStream clients connect as; None where anybody may."""
+        return self.node.user.user
+
+    @property
+    def password(self) -> str | None:
+        """The password of `user`."""
+        return self.node.user.password
+
+    @property
+    def config_path(self) -> Path:
+        """The configuration file."""
+        return self.folder / f"{self.name}.conf"
+
+    @property
+    def log_path(self) -> Path:
+        """The server's log, appended to at every start."""
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def store_path(self) -> Path:
+        """The folder of its JetStream data."""
+        return self.folder / f"{self.name}.store"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives, frozen or not."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id; raises SandboxError while it is not running."""
+        return self._alive().pid
+
+    def launch(self) -> None:
+        """Write the files and start the process without waiting for it; nothing happens if it runs."""
+        if self.running:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "accounts.conf").write_text(shapes.ACCOUNTS, encoding="utf-8")
+        self.config_path.write_text(shapes.configuration(self.node, str(self.store_path)), encoding="utf-8")
+        with self.log_path.open("ab") as log:
+            self._process = guardian().launch([self.binary, "-c", self.config_path], log)
+
+    def start(self, timeout: float = START_TIMEOUT) -> None:
+        """Start it and wait until clients are accepted; raises SandboxError with the end of its log if it fails."""
+        self.launch()
+        self.wait_accepting(timeout)
+
+    def wait_accepting(self, timeout: float = START_TIMEOUT) -> None:
+        """Wait until clients are accepted, at most `timeout` seconds."""
+        self.wait_until(lambda: self.info()["server_name"] == f"{self.name}-server", "accept clients", timeout)
+
+    def info(self) -> dict[str, Any]:
+        """What the server says about itself to a client; raises OSError while nobody can connect."""
+        with Probe(self.port, self.node.user) as probe:
+            return probe.info
+
+    def ask(self, subject: str, payload: bytes = b"", *, user: shapes.User | None = None) -> dict[str, Any] | None:
+        """One request and its JSON answer, None when nobody listens; raises OSError (a timeout included)."""
+        with Probe(self.port, user or self.node.user) as probe:
+            return probe.request(subject, payload)
+
+    def wait_until(self, ready: Callable[[], bool], what: str, timeout: float = START_TIMEOUT) -> None:
+        """Ask again and again until `ready`; an OSError is a no. Raises SandboxError once `timeout` seconds are over."""
+        end, pause = time.monotonic() + timeout, 0.002
+        while not _yes(ready):
+            if not self.running or time.monotonic() > end:
+                raise SandboxError(f"nats-server {self.name} does not {what}; {self._last_words()}", hint=f"Its log: {self.log_path}")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.1)
+
+    def interrupt(self) -> None:
+        """Ask it to stop, without waiting."""
+        if self.running:
+            self.thaw()
+            self._alive().send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Stop it in order and wait; one that does not stop is killed. Nothing happens if it does not run."""
+        self.interrupt()
+        self._reap(STOP_TIMEOUT)
+
+    def kill(self) -> None:
+        """End it as a power cut would (SIGKILL) and wait."""
+        if self.running:
+            self._alive().kill()
+        self._reap(STOP_TIMEOUT)
+
+    def restart(self, *, binary: Path | None = None) -> None:
+        """Stop it and start it again with the same port and data, with another nats-server if one is given."""
+        self.stop()
+        self.binary = binary or self.binary
+        self.start()
+
+    def freeze(self) -> None:
+        """Halt the process (SIGSTOP): its connections stay open and nothing answers, as on a half-dead link."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """Let a frozen process go on; nothing happens if it is not frozen."""
+        if self.frozen:
+            os.kill(self.pid, signal.SIGCONT)
+            self.frozen = False
+
+    def _reap(self, timeout: float) -> None:
+        if self._process is None:
+            return
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        guardian().gone(self._process.pid)
+        self._process, self.frozen = None, False
+
+    def _alive(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise SandboxError(f"nats-server {self.name} is not running", hint=f"Its log: {self.log_path}")
+        return self._process
+
+    def _last_words(self) -> str:
+        lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        grave = [line for line in lines if "[FTL]" in line or "[ERR]" in line or line.startswith("nats-server:")]
+        return f"it says: {(grave or lines or ['nothing'])[-1]}"
+
+
+def _yes(ready: Callable[[], bool]) -> bool:
+    try:
+        return ready()
+    except OSError:
+        return False

@@ -1,0 +1,198 @@
+"""Writes the configuration of embedded servers as text, per shape; pure, so starting them is left to `servers`.
+
+The hub and leaf are those of the NATS documentation: accounts SYS (admin/admin) and ACC (acc/acc, with JetStream),
+domains `hub` and `leaf`, one leafnode remote per account.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Shape = Literal["hub-and-leaf", "single", "cluster"]
+PortOf = Callable[[str], int]
+
+HOST = "127.0.0.1"
+ACCOUNTS = """\
+accounts {
+    SYS: {
+        users: [{user: admin, password: admin}]
+    },
+    ACC: {
+        users: [{user: acc, password: acc}],
+        jetstream: enabled
+    }
+}
+system_account: SYS
+"""
+#: Free space must not decide what a configuration may reserve: the server counts `max_bytes` against this, not the disk.
+_LIMITS = "max_memory_store: 8GB, max_file_store: 8TB"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the embedded servers; `account` is None on a server without accounts."""
+
+    account: str | None
+    user: str | None
+    password: str | None
+
+
+ACC = User("ACC", "acc", "acc")
+SYS = User("SYS", "admin", "admin")
+ANYBODY = User(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One server: what its configuration file says. Ports are on 127.0.0.1.
+
+    `leafnodes` is the port it accepts leafnodes on, `hub` the leafnode port it connects to, `routes` the route ports of
+    its cluster with its own first. `jetstream=False` leaves JetStream out; `strict` is the server's JSON strictness
+    (2.11 and later; None leaves the server's default); `extra` is configuration text that is appended as it is.
+    """
+
+    name: str
+    port: int
+    domain: str | None = None
+    accounts: bool = False
+    jetstream: bool = True
+    strict: bool | None = None
+    leafnodes: int | None = None
+    hub: int | None = None
+    routes: tuple[int, ...] = ()
+    extra: str = ""
+
+    @property
+    def url(self) -> str:
+        """The client URL, without credentials."""
+        return f"nats://{HOST}:{self.port}"
+
+    @property
+    def user(self) -> User:
+        """Whom JetStream clients connect as."""
+        return ACC if self.accounts else ANYBODY
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The servers of one shape, in the order in which they start."""
+
+    shape: Shape
+    nodes: tuple[Node, ...] = field(default=())
+
+
+def single(
+    port_of: PortOf,
+    *,
+    domain: str | None = None,
+    accounts: bool = False,
+    jetstream: bool = True,
+    strict: bool | None = None,
+    extra: str = "",
+) -> Layout:
+    """One server called `server`; without `accounts` anybody may connect, as with `nats-server -js`."""
+    node = Node("server", port_of("server"), domain=domain, accounts=accounts, jetstream=jetstream, strict=strict, extra=extra)
+    return Layout("single", (node,))
+
+
+def hub_and_leaf(
+    port_of: PortOf,
+    *,
+    leaves: tuple[str, ...] = ("leaf",),
+    strict: bool | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> Layout:
+    """A hub and its leaves; a server's name is its domain. `extra` is raw configuration by server name."""
+    texts = dict(extra or {})
+    hub = Node(
+        "hub", port_of("hub"), domain="hub", accounts=True, strict=strict, leafnodes=port_of("hub.leafnodes"), extra=texts.get("hub", "")
+    )
+    edges = [
+        Node(leaf, port_of(leaf), domain=leaf, accounts=True, strict=strict, hub=hub.leafnodes, extra=texts.get(leaf, ""))
+        for leaf in leaves
+    ]
+    return Layout("hub-and-leaf", (hub, *edges))
+
+
+def cluster(port_of: PortOf, *, size: int = 3, domain: str | None = None, strict: bool | None = None, extra: str = "") -> Layout:
+    """A cluster of `n1`, `n2`, `n3` with routes between all of them; `extra` goes to each."""
+    names = [f"n{number}" for number in range(1, size + 1)]
+    routes = {name: port_of(f"{name}.routes") for name in names}
+    nodes = [
+        Node(
+            name,
+            port_of(name),
+            domain=domain,
+            accounts=True,
+            strict=strict,
+            routes=(routes[name], *(port for other, port in routes.items() if other != name)),
+            extra=extra,
+        )
+        for name in names
+    ]
+    return Layout("cluster", tuple(nodes))
+
+
+def configuration(node: Node, store: str) -> str:
+    """The text of the server's configuration file; it includes `accounts.conf` beside it. `store` is its data folder."""
+    blocks = [f"listen: {_quoted(f'{HOST}:{node.port}')}\nserver_name: {_quoted(f'{node.name}-server')}\n"]
+    if node.jetstream:
+        blocks.append(_jetstream(node, store))
+    if node.leafnodes is not None:
+        blocks.append(f"leafnodes {{\n    listen: {_quoted(f'{HOST}:{node.leafnodes}')}\n}}\n")
+    if node.hub is not None:
+        blocks.append(_remotes(node.hub))
+    if node.routes:
+        blocks.append(_cluster(node.routes))
+    if node.accounts:
+        blocks.append("include ./accounts.conf\n")
+    if node.extra:
+        blocks.append(node.extra.rstrip("\n") + "\n")
+    return "".join(blocks)
+
+
+def workspace_yaml(layout: Layout) -> str:
+    """A `jsplan.yaml` that reaches every domain of the shape, ready to add streams to."""
+    first = layout.nodes[0]
+    credentials = f", user: {first.user.user}, password: {first.user.password}" if first.user.user else ""
+    lines = ["jsplan: 1", "workspace: sandbox", "connections:", f'  {first.name}: {{url: "{_urls(layout)}"{credentials}}}', "domains:"]
+    if layout.shape == "hub-and-leaf":
+        lines += [f"  {node.domain}: {{connection: {first.name}}}" for node in layout.nodes]
+    else:
+        key, js_domain = (first.domain, "") if first.domain else ("main", ", js_domain: null")
+        lines.append(f"  {key}: {{connection: {first.name}{js_domain}}}")
+    return "\n".join(lines) + "\n"
+
+
+def _urls(layout: Layout) -> str:
+    nodes = layout.nodes if layout.shape == "cluster" else layout.nodes[:1]
+    return ",".join(node.url for node in nodes)
+
+
+def _jetstream(node: Node, store: str) -> str:
+    lines = [f"store_dir: {_quoted(store)}", _LIMITS]
+    if node.domain is not None:
+        lines.append(f"domain: {_quoted(node.domain)}")
+    if node.strict is not None:
+        lines.append(f"strict: {str(node.strict).lower()}")
+    return "jetstream {\n" + "".join(f"    {line}\n" for line in lines) + "}\n"
+
+
+def _remotes(port: int) -> str:
+    links = [(SYS, "SYS"), (ACC, "ACC")]
+    rows = [f'        {{urls: ["nats://{user.user}:{user.password}@{HOST}:{port}"], account: "{account}"}}' for user, account in links]
+    # The server's smallest interval: a link that was cut on purpose should not be waited for longer than that.
+    return "leafnodes {\n    reconnect: 1\n    remotes = [\n" + ",\n".join(rows) + "\n    ]\n}\n"
+
+
+def _cluster(routes: tuple[int, ...]) -> str:
+    own, *others = routes
+    urls = ", ".join(_quoted(f"nats://{HOST}:{port}") for port in others)
+    return f"cluster {{\n    name: sandbox\n    listen: {_quoted(f'{HOST}:{own}')}\n    routes: [{urls}]\n}}\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)

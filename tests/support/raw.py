@@ -1,0 +1,158 @@
+"""A tiny blocking NATS client over a bare socket: what tests ask the server with, independent of all code of jsplan."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class NoResponders(Exception):
+    """Nobody listens on the subject."""
+
+
+class Raw:
+    """One connection as one user; a wait of more than `timeout` seconds raises TimeoutError."""
+
+    def __init__(self, url: str, user: str | None = None, password: str | None = None, timeout: float = 5.0) -> None:
+        place = urlsplit(url)
+        self._socket = socket.create_connection((place.hostname, place.port or 4222), timeout=timeout)
+        self._stream = self._socket.makefile("rb")
+        self.info: dict[str, Any] = json.loads(self._stream.readline().removeprefix(b"INFO "))
+        options: dict[str, Any] = {
+            "verbose": False,
+            "pedantic": False,
+            "headers": True,
+            "no_responders": True,
+            "lang": "raw",
+            "version": "0",
+        }
+        login = {"user": user or place.username, "pass": password or place.password}
+        options |= login if login["user"] else {}
+        self._send(b"CONNECT " + json.dumps(options).encode() + b"\r\n")
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._stream.close()
+        self._socket.close()
+
+    def flush(self) -> None:
+        """Wait until the server has taken everything that was sent; raises AssertionError if it complains."""
+        self._send(b"PING\r\n")
+        self._wait(b"PONG")
+
+    def publish(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, reply: str = "") -> None:
+        """Send one message, without an ack."""
+        to = f"{subject} {reply}".strip()
+        if not headers:
+            self._send(f"PUB {to} {len(payload)}\r\n".encode() + payload + b"\r\n")
+            return
+        head = ("NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n").encode()
+        self._send(f"HPUB {to} {len(head)} {len(head) + len(payload)}\r\n".encode() + head + payload + b"\r\n")
+
+    def subscribe(self, subject: str) -> None:
+        """Receive what is published on the subject; `next_message` hands it out."""
+        self._send(f"SUB {subject} 1\r\n".encode())
+        self.flush()
+
+    def next_message(self) -> tuple[str, dict[str, str], bytes]:
+        """Subject, headers (with `Status` where the server sent one) and payload of the next message."""
+        words = self._wait(b"MSG", b"HMSG")
+        body = self._stream.read(int(words[-1]) + 2)[:-2]
+        size = int(words[-2]) if words[0] == b"HMSG" else 0
+        return words[1].decode(), _headers(body[:size]), body[size:]
+
+    def request(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> tuple[dict[str, str], bytes]:
+        """Headers and payload of the first answer; raises NoResponders when nobody listens."""
+        inbox = f"_INBOX.{os.urandom(9).hex()}"
+        self._send(f"SUB {inbox} 2\r\nUNSUB 2 1\r\n".encode())
+        self.publish(subject, payload, headers, reply=inbox)
+        while True:
+            where, answered, body = self.next_message()
+            if where == inbox:
+                break
+        if answered.get("Status") == "503":
+            raise NoResponders(subject)
+        return answered, body
+
+    def api(self, subject: str, payload: Any = None) -> dict[str, Any]:
+        """The JSON answer of a JetStream API subject, errors included. `payload` is anything that JSON can say, or bytes."""
+        data = payload if isinstance(payload, bytes) else b"" if payload is None else json.dumps(payload).encode()
+        answer = json.loads(self.request(subject, data)[1])
+        assert isinstance(answer, dict)
+        return answer
+
+    def done(self, subject: str, payload: Any = None) -> dict[str, Any]:
+        """As `api`, but an error in the answer raises AssertionError."""
+        answer = self.api(subject, payload)
+        assert "error" not in answer, f"{subject}: {answer['error']}"
+        return answer
+
+    def _wait(self, *wanted: bytes) -> list[bytes]:
+        while True:
+            line = self._stream.readline()
+            assert line, "the server hung up"
+            words = line.split()
+            if words[0] in wanted:
+                return words
+            if words[0] == b"PING":
+                self._send(b"PONG\r\n")
+            assert words[0] != b"-ERR", line.decode()
+
+    def _send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+
+def api(url: str, user: str | None, password: str | None, subject: str, payload: Any = None) -> dict[str, Any]:
+    """One request on a connection of its own: the JSON answer, errors included; raises NoResponders or TimeoutError."""
+    with Raw(url, user, password) as raw:
+        return raw.api(subject, payload)
+
+
+def publish(
+    url: str, user: str | None, password: str | None, subject: str, *payloads: bytes, headers: dict[str, str] | None = None
+) -> None:
+    """Publish to a stream, one message after the other, each with its ack; raises AssertionError when one is refused."""
+    with Raw(url, user, password) as raw:
+        for payload in payloads:
+            ack = json.loads(raw.request(subject, payload, headers)[1])
+            assert "error" not in ack, f"{subject}: {ack['error']}"
+
+
+def streams(raw: Raw, prefix: str = "$JS.API") -> list[str]:
+    """The names of all streams behind an API prefix, page by page."""
+    names: list[str] = []
+    while True:
+        page = raw.done(f"{prefix}.STREAM.NAMES", {"offset": len(names)})
+        names += page["streams"] or []
+        if not page["streams"] or len(names) >= page["total"]:
+            return names
+
+
+def delete_all_streams(raw: Raw, prefix: str = "$JS.API") -> None:
+    """Leave nothing behind an API prefix; consumers, buckets and object stores go with their streams."""
+    for name in streams(raw, prefix):
+        raw.done(f"{prefix}.STREAM.DELETE.{name}")
+
+
+def _headers(head: bytes) -> dict[str, str]:
+    first, _, rest = head.decode().partition("\r\n")
+    words = first.split(" ", 2)
+    found = {"Status": words[1]} if len(words) > 1 else {}
+    for line in rest.split("\r\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            found[name] = value.strip()
+    return found
