@@ -56,7 +56,7 @@ class Address:
         if len(rest) != (2 if kind == "consumer" else 1):
             shape = "DOMAIN/consumer/STREAM/CONSUMER" if kind == "consumer" else f"DOMAIN/{kind}/NAME"
             raise ValueError(f'"{text}" is not an address; a {kind} is {shape}')
-        return cls(domain, kind, "/".join(rest))  # type: ignore[arg-type]
+        return cls(domain, kind, "/".join(rest))
 
 
 @lru_cache(maxsize=1024)

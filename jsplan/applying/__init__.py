@@ -1,0 +1,1 @@
+"""The executor: preconditions, calls, read-back, journal. It knows no JetStream rules."""

@@ -249,8 +249,12 @@ class Plan:
 
     @property
     def has_changes(self) -> bool:
-        """Whether an apply would do anything: writes, imports, forgets or backfills."""
-        return bool(self.steps or self.backfills)
+        """Whether an apply would do anything to show: writes, imports, forgets or backfills.
+
+        Steps that only bring state up to date are carried out without a word, but for a refresh-only plan.
+        """
+        visible = [s for s in self.steps if s.op != "state.update" or self.mode == "refresh-only"]
+        return bool(visible or self.backfills)
 
     def to_json(self) -> dict[str, Any]:
         """The document, with `sha256` over everything else in it."""

@@ -1,0 +1,8 @@
+"""The wire: connections, contexts and the JetStream JSON API of each domain. Requests and answers are raw dicts."""
+
+from __future__ import annotations
+
+from jsplan.jetstream.api import DomainApi
+from jsplan.jetstream.pool import Pool
+
+__all__ = ["DomainApi", "Pool"]

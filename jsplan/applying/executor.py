@@ -1,0 +1,192 @@
+"""Carries out exactly the steps of a plan. It knows no JetStream rules: the plan says each call and what must hold.
+
+Steps run as soon as what they depend on is done, a bounded number at once. Each one is recorded before its
+call and after it. What is shown of it is left to whoever takes the events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.applying.readback import not_kept
+from jsplan.documents.apply import ApplyEvent, StepFinished, StepResult, StepStarted, StepStatus
+from jsplan.documents.plan import Plan, Step
+from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, ServerRefusedError
+from jsplan.facts.live import LiveObject
+from jsplan.facts.survey import read_object
+from jsplan.jetstream import DomainApi
+from jsplan.state import Entry, LocalBackend, State
+
+#: Writes may take longer than reads: a restore or a large trim. Seconds.
+WRITE_TIMEOUT = 30.0
+
+
+class StepFailed(JsplanError):
+    """One step could not be done; `status` is `failed`, or `unknown` when the call was sent and no answer came."""
+
+    def __init__(self, message: str, status: StepStatus = "failed") -> None:
+        super().__init__(message)
+        self.status: StepStatus = status
+
+
+@dataclass
+class Execution:
+    """One run of a plan's steps. `stop` is set by Ctrl-C: calls under way are finished, no new one begins.
+
+    `apis` has the API of each domain that the plan touches and that is reachable now.
+    """
+
+    plan: Plan
+    apis: Mapping[str, DomainApi]
+    backend: LocalBackend
+    state: State
+    emit: Callable[[ApplyEvent], None]
+    stop: asyncio.Event
+    parallelism: int = 10
+    results: dict[str, StepResult] = field(default_factory=dict)
+    _prints: dict[str, str] = field(default_factory=dict)
+
+    async def run(self) -> list[StepResult]:
+        """Do every step whose dependencies are done; the results are in the plan's order."""
+        slots = asyncio.Semaphore(max(1, self.parallelism))
+        waiting = {step.id: asyncio.Event() for step in self.plan.steps}
+
+        async def one(step: Step) -> None:
+            for other in step.depends_on:
+                await waiting[other].wait()
+            async with slots:
+                await self._settle(step)
+            waiting[step.id].set()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for step in self.plan.steps:
+                    group.create_task(one(step))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [self.results[step.id] for step in self.plan.steps]
+
+    async def _settle(self, step: Step) -> None:
+        """Run or skip one step and record how it ended; only what must end the whole apply is raised."""
+        blocker = next((d for d in step.depends_on if self.results[d].status != "done"), None)
+        if blocker is not None or self.stop.is_set() or (Address.parse(step.address).domain not in self.apis and step.request is not None):
+            self._end(step, "skipped", self._why_skipped(step, blocker), time.monotonic(), quiet=True)
+            return
+        started = time.monotonic()
+        self.emit(StepStarted(step.id, step.address, step.title))
+        try:
+            await self._do(step)
+        except StepFailed as error:
+            self._end(step, error.status, str(error), started)
+        except ApiError as error:
+            self._end(step, "failed", str(error), started)
+        else:
+            self._end(step, "done", None, started)
+
+    def _why_skipped(self, step: Step, blocker: str | None) -> str:
+        if self.stop.is_set():
+            return "interrupted before it began"
+        if blocker is not None:
+            return f"{self.results[blocker].address} was not done"
+        return f"domain {Address.parse(step.address).domain} is away"
+
+    def _end(self, step: Step, status: StepStatus, error: str | None, started: float, *, quiet: bool = False) -> None:
+        result = StepResult(step.id, step.address, step.op, status, error)
+        self.results[step.id] = result
+        if not quiet or error != "interrupted before it began":
+            self.emit(StepFinished(result, step.title, time.monotonic() - started))
+
+    # --- one step --------------------------------------------------------------------------------------------
+
+    async def _do(self, step: Step) -> None:
+        address = Address.parse(step.address)
+        if step.op == "state.forget":
+            self._record({"end": step.id, "drop": step.address})
+            return
+        api = self.apis[address.domain]
+        live = await self._check(step, api, address)
+        if step.request is None:
+            assert live is not None
+            self._remember(step, live)
+            return
+        self._record({"begin": {"id": step.id, "address": step.address, "op": step.op}}, durable=False)
+        await self._call(step, api, address)
+        await self._read_back(step, api, address)
+
+    async def _check(self, step: Step, api: DomainApi, address: Address) -> LiveObject | None:
+        """The precondition, once more, just before the write (promise 2)."""
+        live = await read_object(api, address)
+        wanted = step.precondition.get("fingerprint") or self._prints.get(step.precondition.get("after_step", ""))
+        found = live.fingerprint if live else "absent"
+        if wanted is not None and found != wanted:
+            raise StepFailed(f"{step.address} was changed by somebody else since it was planned; nothing was written")
+        return live
+
+    async def _call(self, step: Step, api: DomainApi, address: Address) -> None:
+        assert step.request is not None
+        try:
+            await api.request(step.request["api"], step.request["payload"], timeout=WRITE_TIMEOUT)
+        except ServerRefusedError:
+            self._record({"end": step.id}, durable=False)
+            raise
+        except NoRespondersError as error:
+            self._record({"end": step.id}, durable=False)
+            raise StepFailed(f"{error}; nothing was written") from None
+        except (ApiTimeoutError, ApiError) as error:
+            if not await self._arrived(step, api, address):
+                raise StepFailed(f"{error}; whether it was carried out is not known, the next plan will tell", "unknown") from None
+
+    async def _arrived(self, step: Step, api: DomainApi, address: Address) -> bool:
+        """Whether a call without an answer was carried out after all."""
+        try:
+            live = await read_object(api, address)
+        except ApiError:
+            return False
+        if step.op.endswith(".delete"):
+            return live is None
+        before = step.precondition.get("fingerprint")
+        return live is not None and live.fingerprint != before and not not_kept(step, live)
+
+    async def _read_back(self, step: Step, api: DomainApi, address: Address) -> None:
+        """Prove that the server kept what was sent, and remember what it has now."""
+        try:
+            live = await read_object(api, address)
+        except ApiError as error:
+            raise StepFailed(f"written, but it could not be read back: {error}", "unknown") from None
+        if step.op.endswith(".delete"):
+            self._record({"end": step.id, "drop": step.address})
+            if live is not None:
+                raise StepFailed(f"{step.address} is there again: somebody else made it at the same moment")
+            return
+        if live is None:
+            self._record({"end": step.id})
+            raise StepFailed(f"{step.address} is gone again: somebody else deleted it at the same moment")
+        self._prints[step.id] = live.fingerprint
+        if step.record is None:
+            self._record({"end": step.id}, durable=False)
+        else:
+            self._remember(step, live)
+        if lost := not_kept(step, live):
+            raise StepFailed(f"{step.address}: the server did not keep {lost}")
+
+    def _remember(self, step: Step, live: LiveObject) -> None:
+        assert step.record is not None
+        record = step.record
+        entry = Entry(
+            config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
+            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"],
+            applied_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )  # fmt: skip
+        changes: list[dict[str, Any]] = [{"end": step.id, "put": {"address": step.address, "entry": entry.to_json()}}]
+        if "previous_address" in record:
+            changes.insert(0, {"drop": record["previous_address"]})
+        self._record(*changes, durable=step.request is not None)
+
+    def _record(self, *changes: dict[str, Any], durable: bool = True) -> None:
+        self.backend.append(self.state, *changes, durable=durable)

@@ -1,0 +1,69 @@
+"""What exists in a domain beyond what was asked for: the raw material of `unmanaged`. Never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jsplan.address import Address
+from jsplan.config.model import Domain
+from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.survey import in_parallel, read_object
+from jsplan.jetstream import Pool
+
+#: The server's own: never planned, imported or listed (contract, section 2).
+OWN_STREAMS = ("$MQTT_", "JSPLAN_STAGING_")
+OWN_CONSUMERS = ("JS_SRC_", "JS_MIRROR_")
+
+
+async def unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]) -> list[LiveObject]:
+    """Streams, buckets and consumers of the reachable domains that are not in `managed`, in address order.
+
+    A `same_as` domain is another way to one that is asked already. Costs one INFO for each found.
+    """
+    managed = set(managed)
+    found: list[LiveObject] = []
+    for key in sorted(live.domains):
+        if live.reachable(key) and domains[key].same_as is None:
+            found += await _of_domain(pool, domains[key], live, managed)
+    return sorted(found, key=lambda o: o.address)
+
+
+async def _of_domain(pool: Pool, domain: Domain, live: Live, managed: set[Address]) -> list[LiveObject]:
+    api = pool.api(domain)
+    names = [name for name in await api.stream_names() if not name.startswith(OWN_STREAMS)]
+    addresses = [a for a in (stream_address(domain.key, name) for name in names) if a not in managed]
+    for stream in _with_strangers(domain.key, live, managed):
+        consumers = await api.consumer_names(stream)
+        mine = (Address(domain.key, "consumer", f"{stream}/{name}") for name in consumers if not name.startswith(OWN_CONSUMERS))
+        addresses += [a for a in mine if a not in managed]
+    found: list[LiveObject] = []
+
+    async def read(address: Address) -> None:
+        live_object = await read_object(api, address)
+        if live_object is not None:
+            found.append(live_object)
+
+    await in_parallel(read, addresses)
+    return found
+
+
+def _with_strangers(domain: str, live: Live, managed: set[Address]) -> list[str]:
+    """Managed streams that have more consumers than we know of."""
+    known: dict[str, int] = {}
+    for address in managed:
+        if address.kind == "consumer" and address.domain == domain and live.get(address) is not None:
+            known[address.stream] = known.get(address.stream, 0) + 1
+    return [
+        o.address.stream
+        for o in live.streams(domain)
+        if o.address.kind == "stream" and o.state.get("consumer_count", 0) > known.get(o.address.stream, 0)
+    ]
+
+
+def stream_address(domain: str, name: str) -> Address:
+    """The address of a stream name as listed by the server: buckets are addressed as what they are."""
+    if name.startswith("KV_"):
+        return Address(domain, "kv", name.removeprefix("KV_"))
+    if name.startswith("OBJ_"):
+        return Address(domain, "object_store", name.removeprefix("OBJ_"))
+    return Address(domain, "stream", name)

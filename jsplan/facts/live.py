@@ -1,0 +1,97 @@
+"""What was read from the servers, as plain data. Reading it is left to `survey`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.documents.base import digest
+from jsplan.resources import TABLES
+from jsplan.resources.fields import strip_metadata
+
+
+@dataclass
+class LiveObject:
+    """One stream or consumer as its INFO showed it.
+
+    `raw` is the server's configuration untouched; `created` RFC 3339; `state` the stream's `state`, or for a
+    consumer its positions and counts; `server` the `cluster` part of the answer.
+    """
+
+    address: Address
+    raw: dict[str, Any]
+    created: str
+    state: dict[str, Any]
+    server: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The configuration without the server's own `_nats.*` metadata: what documents and state show."""
+        metadata = self.raw.get("metadata")
+        if not metadata:
+            return self.raw
+        ours = strip_metadata(metadata)
+        shown = {name: value for name, value in self.raw.items() if name != "metadata"}
+        return shown | {"metadata": ours} if ours else shown
+
+    @cached_property
+    def compact(self) -> dict[str, Any]:
+        """The compact form of the configuration (see `resources.fields`)."""
+        return TABLES["consumer" if self.address.kind == "consumer" else "stream"].compact(self.raw)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """`sha256:…` over the normalised configuration, `created` and the domain."""
+        return digest({"config": self.compact, "created": self.created, "domain": self.address.domain})
+
+
+@dataclass
+class DomainFacts:
+    """One domain: whether it answered, at which API level, and who it is.
+
+    `reason` says why it did not. `server` is `{"name", "cluster"}` as far as anybody said; `version` is that of
+    the connected server and only known when the domain is its own. `info` is the account's `API.INFO`.
+    """
+
+    key: str
+    reachable: bool
+    reason: str = ""
+    level: int = 0
+    version: str | None = None
+    server: dict[str, str] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of `domains[key]` in a plan."""
+        return {
+            "reachable": self.reachable,
+            "reason": self.reason or None,
+            "api_level": self.level,
+            "version": self.version,
+            "server": self.server,
+        }
+
+
+@dataclass
+class Live:
+    """Everything that was asked for. `broken` are objects that exist but cannot be read, with the server's reason."""
+
+    domains: dict[str, DomainFacts] = field(default_factory=dict)
+    objects: dict[Address, LiveObject] = field(default_factory=dict)
+    broken: dict[Address, str] = field(default_factory=dict)
+
+    def get(self, address: Address) -> LiveObject | None:
+        """The object, or None where the server said that there is none."""
+        return self.objects.get(address)
+
+    def reachable(self, domain: str) -> bool:
+        """Whether the domain answered."""
+        facts = self.domains.get(domain)
+        return facts is not None and facts.reachable
+
+    def streams(self, domain: str) -> Iterable[LiveObject]:
+        """Every stream of the domain that was read."""
+        return (o for a, o in self.objects.items() if a.domain == domain and a.kind != "consumer")

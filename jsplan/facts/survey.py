@@ -1,0 +1,186 @@
+"""Reads the world: which domains answer, and the live configuration of what somebody asked for. Never writes.
+
+Many requests are in flight at once on each connection; domains are read in parallel. Deciding what a
+difference means is left to `planning`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.config.model import Domain
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, ServerRefusedError
+from jsplan.facts.live import DomainFacts, Live, LiveObject
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream.api import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
+
+#: Requests under way at once per domain; the link bounds them again over all domains that share it.
+WORKERS = 64
+
+
+async def survey(pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[Address], known: frozenset[str] = frozenset()) -> Live:
+    """Read every wanted address, and who each of its domains is.
+
+    `known` are domain keys that have answered before (they are in state): one of them may be away even when it
+    is the only one of its connection. Raises ConnectError when a connection answers as somebody else, or when
+    no domain at all can be reached.
+    """
+    wanted = list(wanted)
+    keys = {address.domain for address in wanted} & domains.keys()
+    await pool.open(domains[key].connection for key in sorted(keys))
+    live = Live()
+    found = await asyncio.gather(*(identify(pool, domains[key], domains, known) for key in sorted(keys)))
+    live.domains = {facts.key: facts for facts in found}
+    if live.domains and not any(facts.reachable for facts in live.domains.values()):
+        raise _all_away(pool, live.domains)
+    await asyncio.gather(
+        *(_read_domain(pool, domains[key], live, [a for a in wanted if a.domain == key]) for key in keys if live.reachable(key))
+    )
+    _learn_servers(live)
+    return live
+
+
+def _all_away(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
+    reasons = "; ".join(dict.fromkeys(f.reason for f in facts.values()))
+    hints = {error.hint for error in pool.failures.values() if error.hint}
+    hint = hints.pop() if len(hints) == 1 else "Look at the connections in jsplan.yaml and at the servers."
+    return ConnectError(f"no domain can be reached: {reasons}", hint=hint)
+
+
+async def identify(pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> DomainFacts:
+    """Ask one domain who it is. Raises ConnectError if its connection leads to a server that the files do not mean."""
+    try:
+        info = await pool.api(domain).request("INFO")
+    except ConnectError as error:
+        return DomainFacts(domain.key, reachable=False, reason=str(error))
+    except ServerRefusedError as error:
+        raise _no_jetstream(domain, error) from None
+    except (NoRespondersError, ApiTimeoutError) as error:
+        await _check_connection(pool, domain, domains, known)
+        return DomainFacts(domain.key, reachable=False, reason=str(error))
+    answered = info.get("domain")
+    if domain.js_domain is None and answered:
+        raise _wrong_name(domain, answered)
+    return _facts(pool, domain, info)
+
+
+def _facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFacts:
+    server = pool.links[domain.connection].server
+    own = (server.get("domain") or None) == (info.get("domain") or None)
+    identity = {name: str(server[key]) for name, key in (("name", "server_name"), ("cluster", "cluster")) if own and server.get(key)}
+    level = int((info.get("api") or {}).get("level") or 0)
+    return DomainFacts(domain.key, True, level=level, version=server.get("version") if own else None, server=identity, info=info)
+
+
+def _no_jetstream(domain: Domain, error: ServerRefusedError) -> ConnectError:
+    if error.err_code in (NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT):
+        return ConnectError(
+            f"domain {domain.key}: JetStream is not enabled for this account ({error.description})",
+            hint="Enable jetstream in the server's configuration and in the account, or use another connection.",
+        )
+    return ConnectError(f"domain {domain.key}: {error.description}", hint=error.hint)
+
+
+async def _check_connection(pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> None:
+    """Before a domain counts as away: does its connection lead where the files say?
+
+    It does when the connected server is the domain of another entry on the same connection, or when the domain
+    has answered before. Then the domain itself is away.
+    """
+    link = pool.links[domain.connection]
+    plain = Domain(domain.key, domain.connection, None, "$JS.API")
+    try:
+        info = await DomainApi(plain, link, read_only=True).request("INFO")
+    except ServerRefusedError as error:
+        raise _no_jetstream(domain, error) from None
+    except NoRespondersError:
+        if not link.server.get("jetstream") and domain.key not in known and not _others(domain, domains):
+            raise ConnectError(
+                f"domain {domain.key}: the server at {link.target.shown} has no JetStream",
+                hint="Enable jetstream in the server's configuration, or use another connection.",
+            ) from None
+        return
+    except ApiError:
+        return
+    answered = info.get("domain") or None
+    if domain.key in known or any(other.js_domain == answered for other in _others(domain, domains)):
+        return
+    raise _wrong_name(domain, answered)
+
+
+def _others(domain: Domain, domains: Mapping[str, Domain]) -> list[Domain]:
+    return [d for d in domains.values() if d.connection == domain.connection and d.key != domain.key]
+
+
+def _wrong_name(domain: Domain, answered: str | None) -> ConnectError:
+    line = f"{domain.key}: {{connection: {domain.connection}, js_domain: {answered or 'null'}}}"
+    called = f"calls its JetStream domain {answered}" if answered else "has a JetStream without a domain"
+    return ConnectError(
+        f"domain {domain.key} does not answer as {domain.js_domain or 'a server without a domain'}: the server behind connection "
+        f"{domain.connection} {called}",
+        hint=f"If that is the one you mean, write under domains:  {line}",
+    )
+
+
+async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[Address]) -> None:
+    api = pool.api(domain)
+
+    async def read(address: Address) -> None:
+        try:
+            found = await read_object(api, address)
+        except ServerRefusedError as error:
+            if error.err_code != STREAM_OFFLINE:
+                raise
+            live.broken[address] = error.description
+        else:
+            if found is not None:
+                live.objects[address] = found
+
+    try:
+        await in_parallel(read, addresses)
+    except (NoRespondersError, ApiTimeoutError) as error:
+        live.domains[domain.key] = DomainFacts(domain.key, reachable=False, reason=f"{error} (it answered a moment ago)")
+
+
+async def in_parallel(work: Callable[[Address], Awaitable[None]], addresses: Iterable[Address]) -> None:
+    """Run the work over all addresses with `WORKERS` tasks; the first error ends all of them and is raised."""
+    todo = iter(list(addresses))
+
+    async def worker() -> None:
+        for address in todo:
+            await work(address)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(worker())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
+    """One INFO; None when the server says that there is no such object."""
+    if address.kind == "consumer":
+        answer = await api.consumer_info(address.stream, address.consumer)
+        return _consumer(address, answer) if answer else None
+    answer = await api.stream_info(address.stream)
+    if not answer:
+        return None
+    return LiveObject(address, answer["config"], answer["created"], answer["state"], answer.get("cluster") or {})
+
+
+def _consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
+    counts = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting", "num_pending")
+    return LiveObject(address, answer["config"], answer["created"], {k: answer.get(k) for k in counts}, answer.get("cluster") or {})
+
+
+def _learn_servers(live: Live) -> None:
+    """A domain that is not the connected server's own is named by the answers of its streams."""
+    for address, found in live.objects.items():
+        facts = live.domains[address.domain]
+        if not facts.server and found.server:
+            names = {"name": found.server.get("leader"), "cluster": found.server.get("name")}
+            facts.server = {key: value for key, value in names.items() if value}

@@ -1,0 +1,109 @@
+"""The JetStream JSON API of one domain: requests and answers as raw dicts, error codes, paging.
+
+What is read and why is left to `facts`, what is written to `applying`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from jsplan.config.model import Domain
+from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.jetstream.link import Link
+
+# Error codes that callers decide on (server_semantics sections 1 to 6).
+STREAM_NOT_FOUND = 10059
+CONSUMER_NOT_FOUND = 10014
+STREAM_OFFLINE = 10194
+NOT_ENABLED = 10076
+NOT_ENABLED_FOR_ACCOUNT = 10039
+
+#: API verbs that change nothing. A `DomainApi` opened read-only can send no other.
+READ_ONLY = ("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.", "CONSUMER.NAMES.", "CONSUMER.LIST.", "CONSUMER.INFO.",
+             "STREAM.MSG.GET.", "DIRECT.GET.")  # fmt: skip
+
+
+class DomainApi:
+    """The API of one domain over one link; `read_only` makes it refuse to send anything that could write."""
+
+    def __init__(self, domain: Domain, link: Link, *, read_only: bool) -> None:
+        self.domain = domain
+        self.link = link
+        self.read_only = read_only
+
+    async def request(self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """Send `<prefix>.<api>` and return the parsed answer.
+
+        Raises ServerRefusedError with the server's `err_code`, NoRespondersError, ApiTimeoutError, or ApiError
+        for an answer that is no JSON object.
+        """
+        if self.read_only and not api.startswith(READ_ONLY):
+            raise AssertionError(f"a read-only client was asked to send {api}")
+        subject = f"{self.domain.api_prefix}.{api}"
+        try:
+            data = await self.link.request(subject, orjson.dumps(payload) if payload is not None else b"", timeout)
+        except NoRespondersError:
+            raise NoRespondersError(f"domain {self.domain.key} does not answer: nobody listens on {self.domain.api_prefix}") from None
+        except ApiTimeoutError as error:
+            raise ApiTimeoutError(f"domain {self.domain.key} does not answer: {error}", hint=error.hint) from None
+        return self._parse(api, data)
+
+    def _parse(self, api: str, data: bytes) -> dict[str, Any]:
+        try:
+            answer = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise ApiError(f"domain {self.domain.key} answered {api} with something that is not JSON: {data[:80]!r}")
+        if "error" in answer:
+            raise self._refused(api, answer["error"])
+        return answer
+
+    def _refused(self, api: str, error: dict[str, Any]) -> ServerRefusedError:
+        description = str(error.get("description", "no description"))
+        code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
+        return ServerRefusedError(
+            f"domain {self.domain.key} refused {api}: {description} ({code}/{err_code})",
+            code=code,
+            err_code=err_code,
+            description=description,
+        )
+
+    async def find(self, api: str, absent: int) -> dict[str, Any] | None:
+        """An INFO request whose object may not exist: None for `absent` and for a missing stream."""
+        try:
+            return await self.request(api)
+        except ServerRefusedError as error:
+            if error.err_code in (absent, STREAM_NOT_FOUND):
+                return None
+            raise
+
+    async def stream_info(self, name: str) -> dict[str, Any] | None:
+        """`STREAM.INFO`, or None if there is no such stream."""
+        return await self.find(f"STREAM.INFO.{name}", STREAM_NOT_FOUND)
+
+    async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
+        """`CONSUMER.INFO`, or None if there is no such consumer or stream."""
+        return await self.find(f"CONSUMER.INFO.{stream}.{name}", CONSUMER_NOT_FOUND)
+
+    async def names(self, api: str, key: str) -> list[str]:
+        """All names of a paged NAMES request. Pages are positional: a name is taken once if the list moves under us."""
+        found: dict[str, None] = {}
+        offset = 0
+        while True:
+            page = await self.request(api, {"offset": offset})
+            got = page.get(key) or []
+            found |= dict.fromkeys(got)
+            offset += len(got)
+            if not got or offset >= int(page.get("total", 0)):
+                return list(found)
+
+    async def stream_names(self) -> list[str]:
+        """Every stream of the account in this domain, offline ones included (LIST leaves those out)."""
+        return await self.names("STREAM.NAMES", "streams")
+
+    async def consumer_names(self, stream: str) -> list[str]:
+        """Every consumer of one stream."""
+        return await self.names(f"CONSUMER.NAMES.{stream}", "consumers")

@@ -1,0 +1,127 @@
+"""Where a connection's settings come from: the files, a `nats` CLI context, or `NATS_*`. Connecting is left to `link`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jsplan.config.model import Connection
+from jsplan.errors import ConnectError
+
+DEFAULT_URL = "nats://127.0.0.1:4222"
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Everything that is needed to connect; `shown` is the URL without user, password or token. `timeout` is seconds."""
+
+    key: str
+    url: str = field(repr=False)
+    shown: str = ""
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    creds: str | None = None
+    nkey: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key_file: str | None = None
+    tls_first: bool = False
+    inbox_prefix: str | None = None
+    timeout: float = 5.0
+
+
+def resolve(connection: Connection, environ: Mapping[str, str]) -> Target:
+    """The settings of one connection. `NATS_*` and the selected context fill only one that names neither `url` nor `context`.
+
+    Raises ConnectError for a context that is missing or unreadable.
+    """
+    if connection.url is not None:
+        settings = _from_files(connection)
+    elif connection.context is not None:
+        settings = _read_context(connection.context, environ) | _from_files(connection)
+    else:
+        settings = _selected_context(environ) | _from_environment(environ) | _from_files(connection)
+    url = settings.pop("url", None) or DEFAULT_URL
+    timeout = connection.timeout / SECOND if connection.timeout else 5.0
+    return Target(key=connection.key, url=url, shown=without_secrets(url), timeout=timeout, **settings)
+
+
+def without_secrets(url: str) -> str:
+    """The URL, or each of several with commas between, without what stands before `@`."""
+    return ",".join(_bare(part.strip()) for part in url.split(","))
+
+
+def _bare(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else url.rpartition("@")[2]
+
+
+def _from_files(connection: Connection) -> dict[str, Any]:
+    tls = connection.tls
+    settings = {
+        "url": connection.url, "user": connection.user, "password": connection.password, "token": connection.token,
+        "creds": _text(connection.creds), "nkey": _text(connection.nkey), "inbox_prefix": connection.inbox_prefix,
+        "ca": _text(tls.ca) if tls else None, "cert": _text(tls.cert) if tls else None,
+        "key_file": _text(tls.key) if tls else None, "tls_first": (tls.handshake_first or None) if tls else None,
+    }  # fmt: skip
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _text(path: Path | None) -> str | None:
+    return str(path) if path is not None else None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    names = {
+        "NATS_URL": "url", "NATS_USER": "user", "NATS_PASSWORD": "password", "NATS_CREDS": "creds",
+        "NATS_NKEY": "nkey", "NATS_CA": "ca", "NATS_CERT": "cert", "NATS_KEY": "key_file",
+    }  # fmt: skip
+    return {name: environ[variable] for variable, name in names.items() if environ.get(variable)}
+
+
+def _config_home(environ: Mapping[str, str]) -> Path:
+    home = environ.get("XDG_CONFIG_HOME")
+    return Path(home) / "nats" if home else Path(environ.get("HOME", "~")).expanduser() / ".config" / "nats"
+
+
+def _selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
+    name = environ.get("NATS_CONTEXT", "").strip()
+    selected = _config_home(environ) / "context.txt"
+    if not name and selected.is_file():
+        name = selected.read_text("utf-8").strip()
+    return _read_context(name, environ) if name else {}
+
+
+def _read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """A context of the `nats` CLI. What it says about JetStream domains is ours to decide and is not read."""
+    folder = _config_home(environ) / "context"
+    path = folder / f"{name}.json"
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        known = sorted(p.stem for p in folder.glob("*.json"))
+        hint = f"The contexts in {folder} are: {', '.join(known) or 'none'}. See: nats context ls"
+        raise ConnectError(f'cannot read the nats context "{name}": {path}: {error.strerror}', hint=hint) from None
+    except ValueError as error:
+        raise ConnectError(f'the nats context "{name}" is not JSON: {path}: {error}', hint="See: nats context edit") from None
+    return _context_settings(raw, name, path)
+
+
+def _context_settings(raw: Any, name: str, path: Path) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ConnectError(f'the nats context "{name}" is not a JSON object: {path}', hint="See: nats context edit")
+    if raw.get("nsc"):
+        raise ConnectError(f'the nats context "{name}" takes its credentials from nsc, which jsplan cannot ask',
+                           hint="Write a creds file (nsc generate creds) and name it in the context or the connection.")  # fmt: skip
+    names = {"url": "url", "user": "user", "password": "password", "token": "token", "creds": "creds", "nkey": "nkey",
+             "ca": "ca", "cert": "cert", "key": "key_file", "inbox_prefix": "inbox_prefix", "tls_first": "tls_first"}  # fmt: skip
+    settings = {ours: raw[theirs] for theirs, ours in names.items() if raw.get(theirs)}
+    for file in ("creds", "nkey", "ca", "cert", "key_file"):
+        if file in settings:
+            settings[file] = str(Path(settings[file]).expanduser())
+    return settings

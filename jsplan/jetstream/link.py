@@ -1,0 +1,162 @@
+"""One connection to one account: connecting, request and reply, and every foreign exception mapped once.
+
+nats-py does authentication, TLS and reconnecting; requests and answers stay bytes. What the requests mean is
+left to `api`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError
+from jsplan.jetstream.contexts import Target
+
+#: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
+IN_FLIGHT = 64
+
+
+class Link:
+    """An open connection. Errors that the server sends out of band are kept, to explain a later timeout."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._client = Client()
+        self._denied: list[str] = []
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the connected server said about itself: server_name, cluster, domain, version, api_lvl."""
+        return dict(self._client._server_info)  # noqa: SLF001 - nats-py offers no public view of all of it
+
+    async def open(self) -> None:
+        """Connect. Raises ConnectError that names the URL without secrets and says what to look at."""
+        target = self.target
+        check_files(target)
+        try:
+            await asyncio.wait_for(self._client.connect(**self._options()), target.timeout + 1)
+            self._check_encrypted()
+        except BaseException as error:
+            await self._abandon()
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+                raise
+            raise connect_error(target, error, self._denied) from None
+
+    def _check_encrypted(self) -> None:
+        """nats-py takes `tls://` to a server without TLS for a plain connection; nobody who writes that wants it."""
+        wanted = self.target.url.startswith("tls://") or self.target.ca or self.target.tls_first
+        writer = getattr(self._client._transport, "_io_writer", None)  # noqa: SLF001 - the only place that knows
+        if wanted and not (writer and writer.get_extra_info("ssl_object")):
+            raise ssl.SSLError("the server does not offer TLS on this port")
+
+    async def _abandon(self) -> None:
+        """A client that failed to connect may still hold a socket and tasks."""
+        try:
+            await self._client.close()
+        except Exception:  # noqa: BLE001, S110 - the first error is the one to report
+            pass
+
+    def _options(self) -> dict[str, Any]:
+        target = self.target
+        options: dict[str, Any] = {
+            "servers": [url.strip() for url in target.url.split(",")], "name": "jsplan", "connect_timeout": max(1, int(target.timeout)),
+            "allow_reconnect": True, "max_reconnect_attempts": 1, "reconnect_time_wait": 0, "error_cb": self._on_error,
+            "user": target.user, "password": target.password, "token": target.token,
+            "user_credentials": target.creds, "nkeys_seed": target.nkey, "tls_handshake_first": target.tls_first,
+        }  # fmt: skip
+        if target.inbox_prefix:
+            options["inbox_prefix"] = target.inbox_prefix
+        if target.ca or target.cert or target.tls_first or target.url.startswith("tls://"):
+            options["tls"] = self._tls()
+        return options
+
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.target.ca)
+        if self.target.cert:
+            context.load_cert_chain(self.target.cert, self.target.key_file)
+        return context
+
+    async def _on_error(self, error: Exception) -> None:
+        self._denied.append(str(error))
+        del self._denied[:-20]
+
+    async def request(self, subject: str, payload: bytes, timeout: float | None = None) -> bytes:
+        """One request, at most `IN_FLIGHT` of them at once; `timeout` is seconds.
+
+        Raises NoRespondersError at once where nobody listens, ApiTimeoutError where somebody might, and
+        ApiError when the connection is lost.
+        """
+        timeout = timeout or self.target.timeout
+        async with self._slots:
+            try:
+                return bytes((await self._client.request(subject, payload, timeout=timeout)).data)
+            except nats.errors.NoRespondersError:
+                raise NoRespondersError(f"nobody answers {subject} at {self.target.shown}") from None
+            except (TimeoutError, nats.errors.TimeoutError):
+                raise self._timed_out(subject, timeout) from None
+            except (nats.errors.Error, OSError) as error:
+                raise ApiError(
+                    f"the connection to {self.target.shown} was lost during {subject}: {_words(error)}",
+                    hint="Look at the server's log; then run the command again.",
+                ) from None
+
+    def _timed_out(self, subject: str, timeout: float) -> ApiTimeoutError:
+        for text in reversed(self._denied):
+            if "permissions violation" in text.lower() and subject.lower() in text.lower():
+                return ApiTimeoutError(
+                    f"{self.target.shown} does not permit {subject}: {text}",
+                    hint=f"Give the user of connection {self.target.key} permission to publish to {subject}.",
+                )
+        return ApiTimeoutError(f"no answer to {subject} from {self.target.shown} within {timeout:g} s")
+
+    async def close(self) -> None:
+        """Close the connection; never raises."""
+        await self._abandon()
+
+
+def check_files(target: Target) -> None:
+    """Raise ConnectError for a credentials or TLS file that cannot be read, before anything is sent."""
+    for what, path in (("creds", target.creds), ("nkey", target.nkey), ("ca", target.ca), ("cert", target.cert), ("key", target.key_file)):
+        if path is None:
+            continue
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            message = f"connection {target.key}: cannot read its {what} file {path}: {error.strerror}"
+            raise ConnectError(message, hint="Paths in the files are relative to the file that names them.") from None
+
+
+def connect_error(target: Target, error: BaseException, seen: list[str]) -> ConnectError:
+    """What went wrong in words: every error of nats-py, ssl and the socket layer that connecting can end with."""
+    told = [text for text in dict.fromkeys([*seen, _words(error)]) if "no servers available" not in text]
+    text = "; ".join(told) or _words(error)
+    where = f"connection {target.key} ({target.shown})"
+    if "authorization" in text.lower() or "authentication" in text.lower() or isinstance(error, nats.errors.AuthorizationError):
+        return ConnectError(
+            f"{where}: the server refused the credentials", hint="Check user, password, creds, nkey or token of the connection."
+        )
+    if isinstance(error, ssl.SSLError) or "ssl" in text.lower() or "certificate" in text.lower():
+        return ConnectError(
+            f"{where}: TLS failed: {text.strip()}",
+            hint="Check tls.ca, tls.cert and tls.key of the connection, and the host name in the URL.",
+        )
+    if isinstance(error, nats.errors.InvalidUserCredentialsError):
+        return ConnectError(
+            f"{where}: cannot read its credentials: {_words(error)}", hint="Check the creds or nkey file of the connection."
+        )
+    return ConnectError(
+        f"{where} cannot be reached: {text.strip()}", hint="Is the server running, and is the URL right? Try: nats --server URL rtt"
+    )
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

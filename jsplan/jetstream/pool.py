@@ -1,0 +1,56 @@
+"""All connections of one command: opened in parallel, once per connection entry, and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+
+from jsplan.config.model import Connection, Domain
+from jsplan.errors import ConnectError, JsplanError
+from jsplan.jetstream.api import DomainApi
+from jsplan.jetstream.contexts import resolve
+from jsplan.jetstream.link import Link
+
+
+class Pool:
+    """Links by connection key. A connection that fails is remembered with its error, not raised: a domain may be away."""
+
+    def __init__(self, connections: Mapping[str, Connection], environ: Mapping[str, str], *, read_only: bool) -> None:
+        self._connections = connections
+        self._environ = environ
+        self._read_only = read_only
+        self.links: dict[str, Link] = {}
+        self.failures: dict[str, ConnectError] = {}
+
+    async def __aenter__(self) -> Pool:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.gather(*(link.close() for link in self.links.values()))
+
+    async def open(self, keys: Iterable[str]) -> None:
+        """Connect what is not connected yet, all at once. Raises ConnectError only for settings that cannot be read."""
+        wanted = [key for key in dict.fromkeys(keys) if key not in self.links and key not in self.failures]
+        links = {key: Link(resolve(self._connections[key], self._environ)) for key in wanted}
+        for key, outcome in zip(wanted, await asyncio.gather(*(_opened(link) for link in links.values())), strict=True):
+            if outcome is None:
+                self.links[key] = links[key]
+            else:
+                self.failures[key] = outcome
+
+    def api(self, domain: Domain) -> DomainApi:
+        """The API of a domain; raises the ConnectError its connection ended with."""
+        if domain.connection in self.failures:
+            raise self.failures[domain.connection]
+        return DomainApi(domain, self.links[domain.connection], read_only=self._read_only)
+
+
+async def _opened(link: Link) -> ConnectError | None:
+    try:
+        await link.open()
+    except ConnectError as error:
+        return error
+    except JsplanError as error:
+        return ConnectError(str(error), hint=error.hint)
+    return None

@@ -1,0 +1,148 @@
+"""Assembles the plan: a visible sequence of decide, assess, guard, order, write down. Pure: no I/O."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from jsplan import __version__
+from jsplan.address import Address, matches
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange, Step
+from jsplan.planning.drifted import drift_of
+from jsplan.planning.guards import REFUSALS, check_verdict, undeclared_domains, wrong_environment
+from jsplan.planning.hazards import assess
+from jsplan.planning.inputs import Inputs, select
+from jsplan.planning.steps import build_steps
+from jsplan.planning.verdict import Verdict, decide, follow_streams, table_of
+from jsplan.resources.fields import Config
+
+
+def candidates(inputs: Inputs) -> frozenset[Address]:
+    """Every address that desired or last applied knows, of domains that are declared."""
+    declared = () if inputs.request.destroy else inputs.workspace.resources
+    return frozenset(a for a in {*declared, *inputs.entries} if a.domain in inputs.workspace.domains)
+
+
+def build_plan(inputs: Inputs) -> Plan:
+    """The plan document for what `inputs` hold; `inputs.live` must cover every selected address."""
+    away = sorted(a for a in inputs.selected if not inputs.live.reachable(a.domain))
+    present = sorted(a for a in inputs.selected if inputs.live.reachable(a.domain) and a not in inputs.live.broken)
+    verdicts = {address: decide(inputs, address) for address in present}
+    verdicts = {a: v for a, v in verdicts.items() if v.reason != "not_managed"}
+    follow_streams(inputs, verdicts)
+    plan = _empty(inputs)
+    plan.deferred = [Deferred(str(a), f"domain {a.domain} is away: {inputs.live.domains[a.domain].reason}") for a in away]
+    plan.diagnostics = _diagnostics(inputs, verdicts)
+    plan.errored = any(d.severity == "error" and d.code not in REFUSALS for d in plan.diagnostics)
+    plan.resource_changes = [_resource_change(inputs, v, verdicts) for v in verdicts.values()]
+    plan.resource_drift = [d for d in (_drift(inputs, a) for a in present) if d is not None]
+    if not plan.errored:
+        plan.steps = build_steps(inputs, verdicts)
+        plan.steps += _forgotten(inputs, len(plan.steps) + 1)
+    plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
+    plan.applyable = bool(plan.steps) and not plan.errored and not any(d.code in REFUSALS for d in plan.diagnostics)
+    return plan
+
+
+def _empty(inputs: Inputs) -> Plan:
+    request, workspace = inputs.request, inputs.workspace
+    mode = "destroy" if request.destroy else "refresh-only" if request.refresh_only else "normal"
+    shown = {name: str(value) for name, value in workspace.variables.items()}
+    return Plan(
+        jsplan_version=__version__, workspace=workspace.name, environment=workspace.environment,
+        timestamp=request.now.strftime("%Y-%m-%dT%H:%M:%SZ"), id=str(uuid.uuid4()),
+        state={"lineage": inputs.state.lineage or None, "serial": inputs.state.serial}, config_hash=workspace.config_hash,
+        variables=shown, mode=mode, targets=list(request.targets), allowed_hazards=list(request.allow_hazards),
+        options={"adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace), "safe_below": request.safe_below},
+        domains={key: facts.to_json() | _way(inputs, key) for key, facts in sorted(inputs.live.domains.items())},
+    )  # fmt: skip
+
+
+def _way(inputs: Inputs, key: str) -> dict[str, Any]:
+    domain = inputs.workspace.domains[key]
+    return {"api_prefix": domain.api_prefix, "connection": domain.connection}
+
+
+def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagnostic]:
+    found = [*inputs.workspace.diagnostics, *inputs.topology.diagnostics, *undeclared_domains(inputs)]
+    found += wrong_environment(inputs.entries, inputs.state, inputs.live, inputs.workspace.removed)
+    for address in sorted(inputs.selected & inputs.live.broken.keys()):
+        text = f"exists on the server but is offline there: {inputs.live.broken[address]}"
+        found.append(
+            Diagnostic("error", "JS215", text, "It uses a feature this server does not know. Upgrade the server again.", str(address))
+        )
+    for verdict in verdicts.values():
+        found += check_verdict(inputs, verdict)
+        found += _parent_missing(inputs, verdict, verdicts)
+    return found
+
+
+def _parent_missing(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> list[Diagnostic]:
+    """A consumer whose stream is neither there nor planned."""
+    parent = verdict.address.parent
+    if parent is None or verdict.actions != ["create"]:
+        return []
+    planned = verdicts.get(parent)
+    if (planned is not None and planned.actions[-1] not in ("delete", "forget")) or inputs.live.get(parent) is not None:
+        return []
+    declared = inputs.declared(verdict.address)
+    text = f"its stream {parent} neither exists nor is planned"
+    return [
+        Diagnostic(
+            "error", "JS216", text, "Declare the stream, or correct the name.", str(verdict.address), declared.range if declared else None
+        )
+    ]
+
+
+def _resource_change(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> ResourceChange:
+    address, live = verdict.address, verdict.live
+    moved = inputs.moved_from.get(address)
+    change = Change(
+        actions=verdict.actions,
+        before=live.config if live else None,
+        after=_after(verdict),
+        fields=[*verdict.fields, *verdict.ignored],
+        replace_paths=_replace_paths(verdict),
+        importing={"id": str(address)} if verdict.adopts and not verdict.deletes else None,
+    )
+    return ResourceChange(
+        address=str(address), type=address.kind, domain=address.domain, name=address.name, change=change,
+        action_reason=verdict.reason, hazards=assess(inputs, verdict, verdicts),
+        fingerprint=live.fingerprint if live else "absent",
+        depends_on=sorted(str(a) for a in inputs.topology.after.get(address, ())),
+        previous_address=str(moved) if moved else None,
+    )  # fmt: skip
+
+
+def _after(verdict: Verdict) -> Config | None:
+    """The full configuration, with what the tables do not know kept. An untouched one is shown as it is."""
+    if verdict.actions in (["delete"], ["forget"]) or verdict.after is None:
+        return None
+    if verdict.live is not None and verdict.actions == ["no-op"]:
+        return verdict.live.config
+    return table_of(verdict.address).full(verdict.after)
+
+
+def _replace_paths(verdict: Verdict) -> list[list[str]]:
+    return [f.path.split(".") for f in verdict.fields if f.effect == "replace"] if verdict.replaces else []
+
+
+def _drift(inputs: Inputs, address: Address) -> ResourceChange | None:
+    entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
+    if entry is None:
+        return None
+    return drift_of(address, entry, inputs.live.get(address), inputs.level(address), declared.lifecycle.ignore_changes if declared else ())
+
+
+def _forgotten(inputs: Inputs, first: int) -> list[Step]:
+    """Entries of undeclared domains that a `removed` block gives up: nothing can be read, nothing needs to be."""
+    gone = [a for a in sorted(inputs.entries) if a.domain not in inputs.workspace.domains and _given_up(inputs, a)]
+    return [Step(f"s{first + i}", str(a), "state.forget", f"forget {a}", None, {}) for i, a in enumerate(gone)]
+
+
+def _given_up(inputs: Inputs, address: Address) -> bool:
+    return any(matches(r.address, address) and not r.destroy for r in inputs.workspace.removed)
+
+
+__all__ = ["build_plan", "candidates", "select"]

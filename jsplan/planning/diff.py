@@ -1,0 +1,81 @@
+"""Compares two compact configurations and names what differs. What a difference means is left to `changes`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jsplan.documents.plan import Effect, FieldChange
+from jsplan.resources.fields import Config, Field, FieldUpdate, Table
+from jsplan.resources.nested import ORIGIN, origin_key
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_]\w*")
+
+
+def changed_names(before: Config, after: Config) -> list[str]:
+    """Top-level names whose values differ, in the order of `after`, then of `before`."""
+    if before == after:
+        return []
+    return [name for name in dict.fromkeys([*after, *before]) if before.get(name) != after.get(name)]
+
+
+def field_changes(table: Table, before: Config, after: Config, level: int) -> list[FieldChange]:
+    """Every leaf that differs between two compact configurations, with how the server takes it.
+
+    `level` is the domain's API level, on which some update rules depend. Values are shown with the server's
+    defaults filled in.
+    """
+    found: list[FieldChange] = []
+    for name in changed_names(before, after):
+        row = table.by_name.get(name)
+        effect = effect_of(row, before, after, name, level)
+        for path, old, new in _leaves(row, name, before.get(name), after.get(name)):
+            found.append(FieldChange(path, _shown(table, path, old), _shown(table, path, new), effect))
+    return found
+
+
+def effect_of(row: Field | None, before: Config, after: Config, name: str, level: int) -> Effect:
+    """How the server takes the change of one field; a field that no row knows is taken to change in place."""
+    if row is None:
+        return "in_place"
+    return row.update(FieldUpdate(before.get(name), after.get(name), before, after, level))
+
+
+def _shown(table: Table, path: str, value: Any) -> Any:
+    return table.default_of(path) if value is None else value
+
+
+def _leaves(row: Field | None, name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    keyed_before, keyed_after = _keyed(row, before), _keyed(row, after)
+    if not (isinstance(keyed_before, dict) and isinstance(keyed_after, dict)):
+        yield name, before, after
+        return
+    from deepdiff import DeepDiff  # noqa: PLC0415 - slow to import, and most plans have nothing to compare
+
+    tree = DeepDiff(keyed_before, keyed_after, view="tree", verbose_level=2)
+    for items in tree.values():
+        for item in items:
+            path = item.path(output_format="list")
+            yield _path([name, *path]), _none(item.t1), _none(item.t2)
+
+
+def _none(value: Any) -> Any:
+    return None if type(value).__name__ == "NotPresent" else value
+
+
+def _keyed(row: Field | None, value: Any) -> Any:
+    """Lists of origins as mappings by what each origin is, so that order is no difference and paths name elements."""
+    if row is not None and row.type == "objects" and row.table is ORIGIN and value is not None:
+        return {origin_key(origin): origin for origin in value}
+    return value
+
+
+def _path(parts: list[Any]) -> str:
+    out = str(parts[0])
+    for part in parts[1:]:
+        if isinstance(part, int):
+            out += f"[{part}]"
+        else:
+            out += f".{part}" if _PLAIN_KEY.fullmatch(str(part)) else f'["{part}"]'
+    return out

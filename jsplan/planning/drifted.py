@@ -1,0 +1,61 @@
+"""What changed behind our back: live against last applied, free of what the files say now."""
+
+from __future__ import annotations
+
+from jsplan.address import Address
+from jsplan.documents.plan import Change, FieldChange, ResourceChange, Severity
+from jsplan.facts.live import LiveObject
+from jsplan.planning.diff import field_changes
+from jsplan.planning.verdict import table_of
+from jsplan.resources.fields import Config, Table
+from jsplan.state import Entry
+
+#: Fields whose change nobody's data or delivery notices.
+COSMETIC = ("description", "metadata")
+#: Fields whose change can make the server delete messages.
+DESTRUCTIVE = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "retention", "discard", "created")
+
+
+def drift_of(address: Address, entry: Entry, live: LiveObject | None, level: int, ignore: tuple[str, ...] = ()) -> ResourceChange | None:
+    """The drift of one managed resource, or None. `ignore` are its `ignore_changes`."""
+    if live is None:
+        return _element(address, Change(["delete"], entry.config, None), "destructive", "drift_missing", "absent")
+    if live.created == entry.created and live.config == entry.config:
+        return None
+    table = table_of(address)
+    before, after = table.compact(entry.config), _comparable(table, entry, live, ignore)
+    fields = field_changes(table, {k: v for k, v in before.items() if k not in ignore}, after, level)
+    if live.created != entry.created:
+        fields.insert(0, FieldChange("created", entry.created, live.created, "replace"))
+    if not fields:
+        return None
+    change = Change(["update"], entry.config, live.config, fields)
+    return _element(
+        address, change, severity(fields), "drift_recreated" if fields[0].path == "created" else "drift_changed", live.fingerprint
+    )
+
+
+def _comparable(table: Table, entry: Entry, live: LiveObject, ignore: tuple[str, ...]) -> Config:
+    """Live without what is no drift: fields people move at run time, and fields a newer server began to echo."""
+    out = {}
+    for name, value in live.compact.items():
+        row = table.by_name.get(name)
+        moves = row is not None and row.operational and name not in entry.declared
+        if name not in ignore and not moves and (row is not None or name in entry.config):
+            out[name] = value
+    return out
+
+
+def severity(fields: list[FieldChange]) -> Severity:
+    """The gravest of the changed fields."""
+    names = {field.path.split(".")[0].split("[")[0] for field in fields}
+    if names & set(DESTRUCTIVE):
+        return "destructive"
+    return "cosmetic" if names <= set(COSMETIC) else "functional"
+
+
+def _element(address: Address, change: Change, grade: Severity, reason: str, fingerprint: str) -> ResourceChange:
+    return ResourceChange(
+        address=str(address), type=address.kind, domain=address.domain, name=address.name, change=change,
+        action_reason=reason, fingerprint=fingerprint, severity=grade,
+    )  # fmt: skip

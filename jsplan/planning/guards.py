@@ -1,0 +1,152 @@
+"""What plan refuses as wrong, and what apply refuses until somebody permits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jsplan.address import Address, matches
+from jsplan.config.model import Removed
+from jsplan.diagnostics import Diagnostic, SourceRange
+from jsplan.documents.plan import Plan
+from jsplan.facts.live import DomainFacts, Live
+from jsplan.planning.inputs import Inputs
+from jsplan.planning.verdict import Verdict, table_of
+from jsplan.state import Entry, State
+
+#: Findings that stop an apply with exit 3 while the plan itself is sound.
+PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED = "JS301", "JS302", "JS303"
+REFUSALS = (PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED)
+LEVEL_NAMES = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
+
+
+def refusal_reasons(plan: Plan) -> list[str]:
+    """Why an apply of this plan would stop before the first write, one line each with the flag to use."""
+    reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if d.code in REFUSALS]
+    for change in plan.resource_changes:
+        for hazard in change.hazards:
+            if hazard.blocking and not hazard.allowed:
+                reasons.append(f"{change.address}: {hazard.message}. To permit it: {hazard.flag}")
+    return reasons
+
+
+def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    """Findings about one decided resource: errors of the plan, refusals, and what the server will not do."""
+    address, place = str(verdict.address), _place(inputs, verdict.address)
+    yield from verdict.diagnostics
+    for change in verdict.ignored:
+        yield Diagnostic("warning", "JS212", f"{change.path}: the server accepts the change and does nothing with it",
+                         "It is not sent. Only a new object would have it; put the old value back, or use --replace.", address, place)  # fmt: skip
+    yield from _unknown_to_server(inputs, verdict)
+    if verdict.deletes and verdict.follows is None:
+        yield from _prevented(inputs, verdict)
+    if verdict.replaces and verdict.follows is None:
+        yield from _replacement(inputs, verdict)
+    if verdict.adopts and verdict.actions != ["no-op"] and not inputs.request.adopt:
+        yield Diagnostic("error", ADOPT_NEEDED, "exists on the server, is not ours yet, and differs from the files",
+                         "To take it over and change it: --adopt. Or write into the files what is live.", address, place)  # fmt: skip
+
+
+def _place(inputs: Inputs, address: Address) -> SourceRange | None:
+    declared = inputs.workspace.resources.get(address)
+    return declared.range if declared else None
+
+
+def _unknown_to_server(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    """A field that the domain's server does not know would be dropped in silence by old servers."""
+    declared = inputs.declared(verdict.address)
+    if declared is None:
+        return
+    level = inputs.level(verdict.address)
+    for name, value in declared.body.items():
+        row = table_of(verdict.address).by_name.get(name)
+        if row is not None and row.level > level and value is not None and table_of(verdict.address).compact({name: value}):
+            yield Diagnostic(
+                "error", "JS213", f"{name} needs API level {row.level} (nats-server {LEVEL_NAMES[row.level]}); {verdict.address.domain} has level {level}",
+                "Upgrade that server, or leave the field out.", str(verdict.address), declared.ranges.get(name, declared.range),
+            )  # fmt: skip
+
+
+def _prevented(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    declared = inputs.workspace.resources.get(verdict.address)
+    said = declared.lifecycle.prevent_destroy if declared else None
+    lifted = any(matches(r.address, verdict.address) and r.prevent_destroy is False for r in inputs.workspace.removed)
+    guarded = said if said is not None else bool(verdict.entry and verdict.entry.prevent_destroy) and not lifted
+    if guarded:
+        yield Diagnostic(
+            "error", PREVENT_DESTROY, "is guarded by prevent_destroy and would be deleted",
+            "The guard is kept in state. To lift it write prevent_destroy: false in its lifecycle, or in a removed entry.",
+            str(verdict.address), _place(inputs, verdict.address),
+        )  # fmt: skip
+
+
+def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    """`refuse`, `recreate` or `preserve`; `--replace` names the resource and so stands for `recreate`."""
+    declared = inputs.declared(verdict.address)
+    consumer = verdict.address.kind == "consumer"
+    mode = (declared.lifecycle.on_replace if declared else None) or ("preserve" if consumer else "refuse")
+    forced = verdict.reason == "replace_by_request"
+    started = not consumer or bool(verdict.live and (verdict.live.state.get("delivered") or {}).get("consumer_seq", 0))
+    if mode == "recreate" or (forced and mode == "refuse") or (mode == "preserve" and not started):
+        return
+    paths = ", ".join(f.path for f in verdict.fields if f.effect == "replace") or "the request"
+    what = "its position" if consumer else "its messages"
+    detail = f"To delete it with {what} and make it anew: lifecycle: {{on_replace: recreate}}."
+    if mode == "preserve":
+        summary = f"must be replaced ({paths}); carrying {what} over (on_replace: preserve) is not in this release yet"
+    else:
+        summary = f"must be replaced ({paths}), and on_replace is refuse"
+    yield Diagnostic("error", REPLACE_REFUSED, summary, detail, str(verdict.address), _place(inputs, verdict.address))
+
+
+def undeclared_domains(inputs: Inputs) -> list[Diagnostic]:
+    """State entries of domains that are no longer declared: an error that prints what would settle it."""
+    lost: dict[str, int] = {}
+    for address in inputs.entries:
+        forgotten = any(matches(r.address, address) and not r.destroy for r in inputs.workspace.removed)
+        if address.domain not in inputs.workspace.domains and not forgotten:
+            lost[address.domain] = lost.get(address.domain, 0) + 1
+    return [
+        Diagnostic(
+            "error", "JS214", f"state has {count} resource{'s' if count > 1 else ''} in domain {domain}, which is no longer declared",
+            f'If it has a new name:    moved:   [{{from: "{domain}/**", to: "NEW/**"}}]\n'
+            f'To leave it on the server: removed: [{{address: "{domain}/**", destroy: false}}]\n'
+            f"To delete it: declare {domain} again, and remove its resources from the files first.",
+            f"{domain}/**",
+        )
+        for domain, count in sorted(lost.items())
+    ]  # fmt: skip
+
+
+def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live, removed: Iterable[Removed]) -> list[Diagnostic]:
+    """A domain that answers as another server and has none of our objects is not the domain we know."""
+    found = []
+    given_up = [r.address for r in removed if not r.destroy]
+    for key, facts in live.domains.items():
+        known = state.domains.get(key, {})
+        managed = [a for a in entries if a.domain == key and not any(matches(glob, a) for glob in given_up)]
+        there = [a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created]
+        if facts.reachable and managed and not there and not _same_server(known, facts):
+            found.append(
+                Diagnostic(
+                    "error", "JS210", f"domain {key} answers as {_named(facts.server)}, and none of its {len(managed)} managed resources is there",
+                    f"State knows it as {_named(known)}. Is this the right environment or connection? If the server was really replaced, "
+                    f'forget the old one with: removed: [{{address: "{key}/**", destroy: false}}]',
+                    f"{key}/**",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _same_server(known: Mapping[str, str], facts: DomainFacts) -> bool:
+    """A cluster is known by its name, a single server by its own; who nobody knows is not called another."""
+    if not known or not facts.server:
+        return True
+    if known.get("cluster") and facts.server.get("cluster"):
+        return known["cluster"] == facts.server["cluster"]
+    return known.get("name") == facts.server.get("name")
+
+
+def _named(server: Mapping[str, str]) -> str:
+    if server.get("cluster"):
+        return f"cluster {server['cluster']}"
+    return f"server {server['name']}" if server.get("name") else "an unknown server"

@@ -1,0 +1,109 @@
+"""What planning works on: the three sides of every comparison, and what was asked for. Pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from jsplan.address import Address, matches
+from jsplan.config.model import Declared, Workspace
+from jsplan.facts.live import Live
+from jsplan.state import Entry, State
+from jsplan.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a plan was asked to do, free of how it was asked. `safe_below` counts messages; `now` is UTC."""
+
+    now: datetime
+    targets: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    replace: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    refresh_only: bool = False
+    destroy: bool = False
+    allow_hazards: tuple[str, ...] = ()
+    safe_below: int = 0
+    adopt: bool = False
+
+
+@dataclass(slots=True)
+class Inputs:
+    """Desired (workspace and topology), live, last applied (`entries`, after `moved`), and the request.
+
+    `moved_from[new] = old` for entries that a `moved` block renamed. `selected` are the addresses to plan.
+    """
+
+    workspace: Workspace
+    topology: Topology
+    state: State
+    live: Live
+    request: Request
+    entries: dict[Address, Entry] = field(default_factory=dict)
+    moved_from: dict[Address, Address] = field(default_factory=dict)
+    selected: frozenset[Address] = frozenset()
+
+    def declared(self, address: Address) -> Declared | None:
+        """What the files say of it; nothing when everything is to be destroyed."""
+        return None if self.request.destroy else self.workspace.resources.get(address)
+
+    def body(self, address: Address) -> dict[str, Any]:
+        """The declared body with references resolved and the name filled in."""
+        body = self.topology.bodies[address]
+        name = address.consumer if address.kind == "consumer" else address.stream
+        return {"name": name} | body
+
+    def level(self, address: Address) -> int:
+        """The API level of the address's domain."""
+        facts = self.live.domains.get(address.domain)
+        return facts.level if facts else 0
+
+
+def rename(workspace: Workspace, entries: Mapping[Address, Entry]) -> tuple[dict[Address, Entry], dict[Address, Address]]:
+    """Entries under the names that `moved` blocks give them, and what each was called before.
+
+    An entry stays where it is when its new name is taken or is in no file.
+    """
+    renamed, moved = dict(entries), {}
+    for block in workspace.moved:
+        for old in [address for address in renamed if matches(block.origin, address)]:
+            new = moved_address(block.origin, block.to, old)
+            if new not in renamed and new in workspace.resources:
+                renamed[new] = renamed.pop(old)
+                moved[new] = old
+    return renamed, moved
+
+
+def moved_address(origin: str, to: str, old: Address) -> Address:
+    """The new address of `old` under one `moved` block: wildcards of both sides stand for the same parts."""
+    old_parts, from_parts, to_parts = str(old).split("/"), origin.split("/"), to.split("/")
+    if "**" in from_parts:
+        at = from_parts.index("**")
+        rest = old_parts[at:]
+        to_parts = [part for piece in to_parts for part in (rest if piece == "**" else [piece])]
+    else:
+        to_parts = [old_parts[i] if i < len(old_parts) and piece == "*" else piece for i, piece in enumerate(to_parts)]
+    return Address.parse("/".join(to_parts))
+
+
+def select(inputs: Inputs, candidates: frozenset[Address]) -> frozenset[Address]:
+    """The addresses that `--target` (with what they depend on) and `--exclude` leave."""
+    request = inputs.request
+    chosen = candidates
+    if request.targets:
+        chosen = frozenset(a for a in candidates if any(matches(t, a) for t in request.targets))
+        chosen = _with_dependencies(inputs, chosen, candidates)
+    return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
+
+
+def _with_dependencies(inputs: Inputs, chosen: frozenset[Address], candidates: frozenset[Address]) -> frozenset[Address]:
+    todo, seen = list(chosen), set(chosen)
+    while todo:
+        for other in inputs.topology.after.get(todo.pop(), ()):
+            if other in candidates and other not in seen:
+                seen.add(other)
+                todo.append(other)
+    return frozenset(seen)

@@ -1,0 +1,185 @@
+"""The configuration a resource should end with, from the files, what is live, and what was last applied.
+
+A field left out means the server's default; one that was left out before too, and whose live value is as last
+applied, stays as it is (contract, section 2). Nothing the tables do not know is ever dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from jsplan.documents.plan import FieldChange
+from jsplan.resources.fields import Config, Field, Table
+from jsplan.resources.nested import ORIGIN, origin_key
+
+STARTS = ("opt_start_seq", "opt_start_time")
+
+
+def explicit(body: Mapping[str, Any]) -> Config:
+    """What is sent when the object is new: the fields that the files give a value."""
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def declared_fields(table: Table, body: Mapping[str, Any]) -> Config:
+    """What state remembers of the files: each named field in compact form, None where that is the default."""
+    compact = table.compact(explicit(body))
+    return {name: compact.get(name) for name in body}
+
+
+def expected_new(table: Table, body: Mapping[str, Any], level: int, limits: Config) -> Config:
+    """The compact configuration that a create of this body should give, server defaults included.
+
+    `limits` are the stream's `consumer_limits`, for consumers.
+    """
+    target = table.compact(explicit(body))
+    return _settled(table, target, level, limits)
+
+
+def _settled(table: Table, target: Config, level: int, limits: Config) -> Config:
+    if table.kind == "consumer":
+        target["consumer_limits"] = limits
+    table.settle(target, level)
+    return target
+
+
+def expected_update(
+    table: Table, body: Mapping[str, Any], live: Config, live_raw: Config, last: tuple[Config, Config] | None,
+    *, level: int, limits: Config, ignore: Collection[str],
+) -> Config:  # fmt: skip
+    """The compact configuration that the object should have.
+
+    `live` is its compact form now, `live_raw` the server's own document, `last` the compact configuration and
+    the declared fields of the last apply, or None when it was never applied. `ignore` are `ignore_changes`.
+    """
+    wanted = table.compact(carried(table, explicit(body), live_raw))
+    target: Config = {}
+    for name in dict.fromkeys([*table.by_name, *live, *wanted]):
+        value = _chosen(table.by_name.get(name), name, body, wanted, live, last, ignore)
+        if value is not None:
+            target[name] = value
+    _make_legal(target, body)
+    return _settled(table, target, level, limits)
+
+
+def _chosen(
+    row: Field | None,
+    name: str,
+    body: Mapping[str, Any],
+    wanted: Config,
+    live: Config,
+    last: tuple[Config, Config] | None,
+    ignore: Collection[str],
+) -> Any:
+    if name in ignore:
+        return live.get(name)
+    if name in body:
+        return wanted.get(name)
+    if row is None or row.operational:
+        return live.get(name)
+    if last is not None:
+        config, declared = last
+        if name not in declared and live.get(name) == config.get(name):
+            return live.get(name)
+    return None
+
+
+def _make_legal(target: Config, body: Mapping[str, Any]) -> None:
+    """An inherited duplicate window longer than max_age is refused by the server (10052): it follows max_age."""
+    age, window = target.get("max_age"), target.get("duplicate_window")
+    if age and window and window > age and "duplicate_window" not in body:
+        del target["duplicate_window"]
+
+
+def carried(table: Table, wanted: Config, live_raw: Config) -> Config:
+    """The wanted fields with what only the server knows inside nested objects: unknown keys, and delivery prefixes.
+
+    A prefix under which another account delivers is kept unless the files write one: a mirror is never replaced
+    for a prefix.
+    """
+    out = dict(wanted)
+    for name, value in wanted.items():
+        row = table.by_name.get(name)
+        if row is None or row.table is None or not value or not live_raw.get(name):
+            continue
+        if row.type == "object":
+            out[name] = _carry(row.table, value, live_raw[name])
+        elif row.table is ORIGIN:
+            theirs = {origin_key(origin): origin for origin in live_raw[name]}
+            out[name] = [_carry(ORIGIN, o, theirs[origin_key(o)]) if origin_key(o) in theirs else o for o in value]
+    return out
+
+
+def _carry(table: Table, wanted: Config, theirs: Config) -> Config:
+    out = wanted | {name: value for name, value in theirs.items() if name not in table.by_name and name not in wanted}
+    if table is ORIGIN and wanted.get("external") and theirs.get("external"):
+        ours, live = dict(wanted["external"]), theirs["external"]
+        if ours.get("api") == live.get("api") and "deliver" not in ours and live.get("deliver"):
+            ours["deliver"] = live["deliver"]
+        out["external"] = ours
+    return out
+
+
+def without_ignored(table: Table, before: Config, after: Config, level: int) -> tuple[Config, list[FieldChange]]:
+    """Take back what the server would accept and not do; the second part says what that was.
+
+    A start that is written into a source that exists is among it: it is read only when the source is new.
+    """
+    from jsplan.planning.diff import field_changes  # noqa: PLC0415 - the two look at each other
+
+    kept = dict(after)
+    found: list[FieldChange] = []
+    if table.kind == "stream" and before.get("sources") and after.get("sources"):
+        kept["sources"], starts = _existing_starts(before["sources"], after["sources"])
+        found += starts
+    for change in field_changes(table, before, kept, level):
+        name = change.path.split(".")[0].split("[")[0]
+        if change.effect == "ignored":
+            found.append(change)
+            if name in before:
+                kept[name] = before[name]
+            else:
+                kept.pop(name, None)
+    return kept, found
+
+
+def _existing_starts(before: list[Config], after: list[Config]) -> tuple[list[Config], list[FieldChange]]:
+    theirs = {origin_key(origin): origin for origin in before}
+    kept, found = [], []
+    for origin in after:
+        key = origin_key(origin)
+        old = theirs.get(key)
+        if old is None:
+            kept.append(origin)
+            continue
+        found += [FieldChange(f'sources["{key}"].{s}', old.get(s), origin.get(s), "ignored") for s in STARTS if old.get(s) != origin.get(s)]
+        starts = {name: old[name] for name in STARTS if name in old}
+        kept.append({name: value for name, value in origin.items() if name not in STARTS} | starts)
+    return sorted(kept, key=repr), found
+
+
+def patched(table: Table, live_raw: Config, body: Mapping[str, Any], before: Config, after: Config) -> Config:
+    """The server's own document with the changed fields replaced: what is sent as an update.
+
+    STREAM.UPDATE and CONSUMER.CREATE replace the whole configuration, so whatever is not in it is reset; fields
+    that no table knows stay because they are in `live_raw`.
+    """
+    wanted = carried(table, explicit(body), live_raw)
+    out = dict(live_raw)
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) == after.get(name):
+            continue
+        if name not in after:
+            out.pop(name, None)
+        elif name in wanted and table.compact({name: wanted[name]}).get(name) == after[name]:
+            out[name] = wanted[name]
+        else:
+            out[name] = after[name]
+    return _with_server_metadata(out, live_raw)
+
+
+def _with_server_metadata(out: Config, live_raw: Config) -> Config:
+    theirs = {k: v for k, v in (live_raw.get("metadata") or {}).items() if k.startswith("_nats.")}
+    if theirs or out.get("metadata"):
+        out["metadata"] = theirs | {k: v for k, v in (out.get("metadata") or {}).items() if not k.startswith("_nats.")}
+    return out

@@ -1,0 +1,276 @@
+"""Turns decided resources into calls and orders them. The executor adds nothing to what is written here.
+
+An origin comes before its copy, also across domains; a consumer after its stream; deletes the other way round;
+whoever takes a subject waits for whoever frees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.documents.plan import Op, Step
+from jsplan.planning.inputs import Inputs
+from jsplan.planning.merge import declared_fields, explicit, patched
+from jsplan.planning.subjects import overlap
+from jsplan.planning.verdict import Verdict, table_of
+
+#: Where a stream's subjects wait while two streams swap theirs.
+PARKING = "jsplan.parking."
+
+
+@dataclass(slots=True)
+class Draft:
+    """A step before it has a number. `frees` and `takes` are subjects; `after` are keys of other drafts."""
+
+    key: tuple[Address, str]
+    op: Op
+    title: str
+    request: dict[str, Any] | None
+    precondition: str
+    expect: dict[str, Any] | None = None
+    record: dict[str, Any] | None = None
+    frees: list[str] = field(default_factory=list)
+    takes: list[str] = field(default_factory=list)
+    after: set[tuple[Address, str]] = field(default_factory=set)
+
+
+Drafts = dict[tuple[Address, str], Draft]
+
+
+def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
+    """All steps of the plan in an order that respects every dependency, numbered `s1`, `s2`, …"""
+    drafts: Drafts = {}
+    for verdict in verdicts.values():
+        for draft in _drafts(inputs, verdict):
+            drafts[draft.key] = draft
+    _depend(inputs, verdicts, drafts)
+    _depend_on_subjects(drafts)
+    return _numbered(drafts, _ordered(inputs, drafts))
+
+
+# --- the calls of one resource -------------------------------------------------------------------------------
+
+
+def _drafts(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
+    match verdict.actions:
+        case ["create"]:
+            yield _create(inputs, verdict, "absent")
+        case ["update"]:
+            yield _update(inputs, verdict)
+        case ["delete"]:
+            yield _delete(inputs, verdict)
+        case ["delete", "create"]:
+            yield _delete(inputs, verdict)
+            yield _create(inputs, verdict, "absent")
+        case ["forget"]:
+            yield Draft((verdict.address, "forget"), "state.forget", f"forget {verdict.address}", None, "")
+        case _ if verdict.adopts and not inputs.request.refresh_only:
+            yield _state_only(inputs, verdict, "state.import", "adopt")
+        case _ if _state_differs(inputs, verdict):
+            yield _state_only(inputs, verdict, "state.update", "record")
+
+
+def _api(verdict: Verdict, verb: str) -> str:
+    address = verdict.address
+    if address.kind == "consumer":
+        return f"CONSUMER.{verb}.{address.stream}.{address.consumer}"
+    return f"STREAM.{verb}.{address.stream}"
+
+
+def _what(verdict: Verdict) -> str:
+    address = verdict.address
+    name = f"{address.consumer} of {address.stream}" if address.kind == "consumer" else address.name
+    return f"{address.kind} {name} in {address.domain}"
+
+
+def _payload(verdict: Verdict, config: dict[str, Any], action: str) -> dict[str, Any]:
+    """CONSUMER.CREATE is an upsert unless `action` says otherwise."""
+    if verdict.address.kind == "consumer":
+        return {"stream_name": verdict.address.stream, "config": config, "action": action}
+    return config
+
+
+def _create(inputs: Inputs, verdict: Verdict, precondition: str) -> Draft:
+    body, address = inputs.body(verdict.address), verdict.address
+    op: Op = "consumer.create" if address.kind == "consumer" else "stream.create"
+    expect = declared_fields(table_of(address), body)
+    return Draft(
+        (address, "create"), op, f"create {_what(verdict)}",
+        {"api": _api(verdict, "CREATE"), "payload": _payload(verdict, explicit(body), "create")},
+        precondition, expect, _record(inputs, verdict, "created"), takes=(verdict.after or {}).get("subjects", []),
+    )  # fmt: skip
+
+
+def _update(inputs: Inputs, verdict: Verdict) -> Draft:
+    assert verdict.live is not None and verdict.after is not None
+    address, body, live = verdict.address, inputs.body(verdict.address), verdict.live
+    op: Op = "consumer.update" if address.kind == "consumer" else "stream.update"
+    payload = patched(table_of(address), live.raw, body, live.compact, verdict.after)
+    changed = {n for n in live.compact.keys() | verdict.after.keys() if live.compact.get(n) != verdict.after.get(n)}
+    declared = inputs.declared(address)
+    kept = declared.lifecycle.ignore_changes if declared else ()
+    expect = {name: verdict.after.get(name) for name in sorted(changed | body.keys()) if name not in kept}
+    before, after = live.compact.get("subjects", []), verdict.after.get("subjects", [])
+    return Draft(
+        (address, "update"), op, f"update {_what(verdict)}",
+        {"api": _api(verdict, "CREATE" if op == "consumer.update" else "UPDATE"), "payload": _payload(verdict, payload, "update")},
+        live.fingerprint, expect, _record(inputs, verdict, "imported" if verdict.adopts else _origin(verdict)),
+        frees=[s for s in before if s not in after], takes=[s for s in after if s not in before],
+    )  # fmt: skip
+
+
+def _origin(verdict: Verdict) -> str:
+    return verdict.entry.origin if verdict.entry else "created"
+
+
+def _delete(inputs: Inputs, verdict: Verdict) -> Draft:
+    assert verdict.live is not None
+    address = verdict.address
+    subjects = [] if address.kind == "consumer" else verdict.live.compact.get("subjects", [])
+    if verdict.follows is not None:
+        return Draft((address, "delete"), "state.forget", f"forget {_what(verdict)}, which goes with its stream", None, "")
+    op: Op = "consumer.delete" if address.kind == "consumer" else "stream.delete"
+    request = {"api": _api(verdict, "DELETE"), "payload": None}
+    return Draft((address, "delete"), op, f"delete {_what(verdict)}", request, verdict.live.fingerprint, frees=subjects)
+
+
+def _state_only(inputs: Inputs, verdict: Verdict, op: Op, verb: str) -> Draft:
+    """A step that writes nothing to a server, only what state remembers."""
+    assert verdict.live is not None
+    record = _record(inputs, verdict, "imported" if op == "state.import" else _origin(verdict))
+    return Draft((verdict.address, "state"), op, f"{verb} {_what(verdict)}", None, verdict.live.fingerprint, None, record)
+
+
+def _record(inputs: Inputs, verdict: Verdict, origin: str) -> dict[str, Any]:
+    """What state will remember; the executor adds the configuration and `created` as read back."""
+    address, declared, entry = verdict.address, inputs.declared(verdict.address), verdict.entry
+    guard = declared.lifecycle.prevent_destroy if declared else None
+    if inputs.request.refresh_only and entry is not None:
+        fields, after = entry.declared, entry.depends_on
+    else:
+        fields = _named_fields(inputs, verdict)
+        after = sorted(str(a) for a in inputs.topology.after.get(address, ()))
+    record: dict[str, Any] = {
+        "declared": fields, "origin": origin, "depends_on": after,
+        "prevent_destroy": guard if guard is not None else bool(entry and entry.prevent_destroy),
+    }  # fmt: skip
+    moved = inputs.moved_from.get(address)
+    return record | ({"previous_address": str(moved)} if moved else {})
+
+
+def _named_fields(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
+    """What the files name. Something imported although it differs counts as named whole, so that the next plan sees it."""
+    if verdict.reason == "import_by_request" and verdict.live is not None:
+        return verdict.live.compact
+    if inputs.declared(verdict.address) is None:
+        return {}
+    return declared_fields(table_of(verdict.address), inputs.body(verdict.address))
+
+
+def _state_differs(inputs: Inputs, verdict: Verdict) -> bool:
+    """Whether state should remember something else although the server is as wanted."""
+    entry, live = verdict.entry, verdict.live
+    if entry is None or live is None or verdict.reason == "not_managed":
+        return False
+    if inputs.request.refresh_only:
+        return live.config != entry.config
+    record = _record(inputs, verdict, entry.origin)
+    remembered = {
+        "declared": entry.declared,
+        "origin": entry.origin,
+        "depends_on": entry.depends_on,
+        "prevent_destroy": entry.prevent_destroy,
+    }
+    return record != remembered or table_of(verdict.address).compact(entry.config) != live.compact
+
+
+# --- order ---------------------------------------------------------------------------------------------------
+
+
+def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) -> None:
+    for (address, kind), draft in drafts.items():
+        verdict = verdicts[address]
+        if kind == "delete" and verdict.follows is not None:
+            _after(draft, drafts, verdict.follows, "delete")
+        elif kind == "delete":
+            for other in _dependants(inputs, verdicts, address):
+                _after(draft, drafts, other, "delete")
+        else:
+            _after(draft, drafts, address, "delete")
+            for other in inputs.topology.after.get(address, ()):
+                _after(draft, drafts, other, "create", "update", "state")
+
+
+def _after(draft: Draft, drafts: Drafts, address: Address, *kinds: str) -> None:
+    draft.after |= {(address, kind) for kind in kinds if (address, kind) in drafts and (address, kind) != draft.key}
+
+
+def _dependants(inputs: Inputs, verdicts: dict[Address, Verdict], address: Address) -> list[Address]:
+    """What goes before this one goes: copies before their origin. Consumers go with their stream."""
+    return [
+        a for a, v in verdicts.items()
+        if v.deletes and v.follows is None and a != address
+        and (str(address) in (v.entry.depends_on if v.entry else ()) or address in inputs.topology.after.get(a, ()))
+    ]  # fmt: skip
+
+
+def _depend_on_subjects(drafts: Drafts) -> None:
+    """Whoever takes a subject waits for whoever frees it in the same domain."""
+    freeing: dict[str, list[Draft]] = {}
+    for draft in drafts.values():
+        if draft.frees:
+            freeing.setdefault(draft.key[0].domain, []).append(draft)
+    for draft in drafts.values():
+        for other in freeing.get(draft.key[0].domain, ()) if draft.takes else ():
+            if other.key[0] != draft.key[0] and any(overlap(a, b) for a in draft.takes for b in other.frees):
+                draft.after.add(other.key)
+
+
+def _ordered(inputs: Inputs, drafts: Drafts) -> list[tuple[Address, str]]:
+    while True:
+        graph = {key: sorted(draft.after) for key, draft in sorted(drafts.items())}
+        try:
+            return list(TopologicalSorter(graph).static_order())
+        except CycleError as error:
+            _break_swap(inputs, drafts, error.args[1])
+
+
+def _break_swap(inputs: Inputs, drafts: Drafts, cycle: list[tuple[Address, str]]) -> None:
+    """Streams that exchange subjects wait for each other: the first gives its own up in a step of its own before."""
+    key = next((k for k in cycle if k[1] == "update" and drafts[k].frees and (k[0], "park") not in drafts), None)
+    if key is None:
+        raise AssertionError(f"steps wait for each other: {cycle}")
+    final = drafts[key]
+    live = inputs.live.objects[key[0]]
+    rest = [s for s in live.raw.get("subjects", []) if s not in final.frees] or [PARKING + key[0].stream]
+    park = Draft(
+        (key[0], "park"), "stream.update", f"park the subjects of stream {key[0].name} in {key[0].domain}",
+        {"api": f"STREAM.UPDATE.{key[0].stream}", "payload": live.raw | {"subjects": rest}},
+        final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees,
+    )  # fmt: skip
+    final.frees, final.precondition = [], ""
+    final.after.add(park.key)
+    for draft in drafts.values():
+        if key in draft.after and draft.key != key and draft.takes:
+            draft.after = (draft.after - {key}) | {park.key}
+    drafts[park.key] = park
+
+
+def _numbered(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step]:
+    ids = {key: f"s{number}" for number, key in enumerate(order, 1)}
+    return [_step(drafts[key], ids) for key in order]
+
+
+def _step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
+    precondition = {"fingerprint": draft.precondition} if draft.precondition else {}
+    park = (draft.key[0], "park")
+    if draft.key[1] == "update" and park in ids:
+        precondition = {"after_step": ids[park]}
+    return Step(
+        id=ids[draft.key], address=str(draft.key[0]), op=draft.op, title=draft.title, request=draft.request,
+        precondition=precondition, depends_on=sorted(ids[key] for key in draft.after), expect=draft.expect, record=draft.record,
+    )  # fmt: skip

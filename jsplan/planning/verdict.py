@@ -1,0 +1,180 @@
+"""What becomes of one resource: the three-way comparison of one address. Cost and order are left to others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jsplan.address import Address, matches
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import Action, FieldChange
+from jsplan.facts.live import LiveObject
+from jsplan.planning.diff import field_changes
+from jsplan.planning.inputs import Inputs
+from jsplan.planning.merge import declared_fields, expected_new, expected_update, without_ignored
+from jsplan.resources import CONSUMER, STREAM
+from jsplan.resources.fields import Config, Table
+from jsplan.state import Entry
+
+
+@dataclass(slots=True)
+class Verdict:
+    """One resource, decided. `after` is the compact configuration it should end with, None when it goes.
+
+    `ignored` are changes the server would take and not carry out. `follows` is the stream whose replacement or
+    deletion takes this consumer with it. `adopts` says that the live object was not ours until now.
+    """
+
+    address: Address
+    actions: list[Action]
+    reason: str
+    live: LiveObject | None = None
+    entry: Entry | None = None
+    after: Config | None = None
+    fields: list[FieldChange] = field(default_factory=list)
+    ignored: list[FieldChange] = field(default_factory=list)
+    adopts: bool = False
+    follows: Address | None = None
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the object is deleted and made again."""
+        return self.actions == ["delete", "create"]
+
+    @property
+    def deletes(self) -> bool:
+        """Whether the live object goes away."""
+        return "delete" in self.actions
+
+
+def table_of(address: Address) -> Table:
+    """The field table of what lies on the server behind an address."""
+    return CONSUMER if address.kind == "consumer" else STREAM
+
+
+def decide(inputs: Inputs, address: Address) -> Verdict:
+    """Compare desired, live and last applied of one address in a reachable domain."""
+    live, entry, declared = inputs.live.get(address), inputs.entries.get(address), inputs.declared(address)
+    ours = entry is not None and live is not None and entry.created == live.created
+    if inputs.request.refresh_only:
+        return _refresh(address, live, entry, ours=ours)
+    if declared is None:
+        return _left_the_files(inputs, address, live, entry, ours=ours)
+    if live is None:
+        return _absent(inputs, address, entry)
+    return _present(inputs, address, live, entry, ours=ours)
+
+
+def _refresh(address: Address, live: LiveObject | None, entry: Entry | None, *, ours: bool) -> Verdict:
+    if entry is not None and (live is None or not ours):
+        return Verdict(address, ["forget"], "forget_because_missing", None, entry)
+    return Verdict(address, ["no-op"], "refresh_only", live, entry, live.compact if live else None)
+
+
+def _left_the_files(inputs: Inputs, address: Address, live: LiveObject | None, entry: Entry | None, *, ours: bool) -> Verdict:
+    if entry is None:
+        return Verdict(address, ["no-op"], "not_managed", live)
+    removed = next((r for r in inputs.workspace.removed if matches(r.address, address)), None)
+    if removed is not None and not removed.destroy and not inputs.request.destroy:
+        return Verdict(address, ["forget"], "forget_because_removed_block", live, entry)
+    if live is None:
+        return Verdict(address, ["forget"], "forget_because_missing", None, entry)
+    if not ours:
+        text = f"{address} was made again by somebody else ({live.created}); what this workspace created is gone"
+        found = Diagnostic("warning", "JS211", text, "It is forgotten, not deleted.", str(address))
+        return Verdict(address, ["forget"], "forget_because_not_ours", live, entry, diagnostics=[found])
+    reason = "delete_because_destroy" if inputs.request.destroy else "delete_because_not_in_files"
+    return Verdict(address, ["delete"], reason, live, entry)
+
+
+def _absent(inputs: Inputs, address: Address, entry: Entry | None) -> Verdict:
+    after = expected_new(table_of(address), inputs.body(address), inputs.level(address), _limits(inputs, address))
+    reason = "create_because_missing" if entry is not None else "create_because_new"
+    return Verdict(address, ["create"], reason, None, entry, after)
+
+
+def _limits(inputs: Inputs, address: Address) -> Config:
+    """The `consumer_limits` a consumer of this address will live under."""
+    parent = address.parent
+    if parent is None:
+        return {}
+    if parent in inputs.topology.bodies and "consumer_limits" in inputs.topology.bodies[parent]:
+        return inputs.topology.bodies[parent]["consumer_limits"] or {}
+    stream = inputs.live.get(parent)
+    return (stream.raw.get("consumer_limits") or {}) if stream else {}
+
+
+def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | None, *, ours: bool) -> Verdict:
+    """Declared and on the server: nothing, an update, a replacement, and perhaps an import with it."""
+    table, body, level = table_of(address), inputs.body(address), inputs.level(address)
+    if ours and entry is not None and _untouched(live, entry, body):
+        return Verdict(address, ["no-op"], "equal", live, entry, live.compact)
+    last = (table.compact(entry.config), entry.declared) if ours and entry is not None else None
+    declared = inputs.declared(address)
+    ignore = declared.lifecycle.ignore_changes if declared else ()
+    target = expected_update(
+        table, body, live.compact, live.raw, last, level=level, limits=_limits(inputs, address), ignore=frozenset(ignore)
+    )
+    after, ignored = without_ignored(table, live.compact, target, level)
+    fields = field_changes(table, live.compact, after, level)
+    verdict = Verdict(address, ["no-op"], "equal", live, entry, after, fields, ignored, adopts=not ours)
+    return _with_action(inputs, verdict)
+
+
+def _untouched(live: LiveObject, entry: Entry, body: dict[str, Any]) -> bool:
+    """The cheap way to see that nothing differs: live as recorded, and the files as recorded."""
+    return live.config == entry.config and declared_fields(table_of(live.address), body) == entry.declared
+
+
+def _with_action(inputs: Inputs, verdict: Verdict) -> Verdict:
+    if verdict.adopts and inputs.request.imports:
+        return _import_only(inputs, verdict)
+    forced = any(matches(glob, verdict.address) for glob in inputs.request.replace)
+    if forced or any(change.effect == "replace" for change in verdict.fields):
+        verdict.reason = "replace_by_request" if forced else "replace_because_cannot_update"
+        verdict.actions = ["delete", "create"]
+        verdict.after = expected_new(
+            table_of(verdict.address), inputs.body(verdict.address), inputs.level(verdict.address), _limits(inputs, verdict.address)
+        )
+    elif verdict.fields:
+        verdict.actions, verdict.reason = ["update"], _update_reason(inputs, verdict)
+    elif verdict.adopts:
+        verdict.reason = "import_because_equal"
+    return verdict
+
+
+def _import_only(inputs: Inputs, verdict: Verdict) -> Verdict:
+    """Taken into state as it is, without a write; what differs from the files is for the next plan."""
+    verdict.reason = "import_by_request" if verdict.fields else "import_because_equal"
+    if verdict.fields and not inputs.request.adopt:
+        paths = ", ".join(change.path for change in verdict.fields)
+        detail = "To take it over as it is, and see the difference as a change in the next plan: --adopt."
+        verdict.diagnostics.append(Diagnostic("error", "JS302", f"differs from the files ({paths})", detail, str(verdict.address)))
+    return verdict
+
+
+def _update_reason(inputs: Inputs, verdict: Verdict) -> str:
+    if verdict.adopts:
+        return "import_and_update"
+    drifted = (
+        verdict.entry is not None
+        and verdict.live is not None
+        and table_of(verdict.address).compact(verdict.entry.config) != verdict.live.compact
+    )
+    return "update_because_drifted" if drifted else "update_because_config_changed"
+
+
+def follow_streams(inputs: Inputs, verdicts: dict[Address, Verdict]) -> None:
+    """Deleting a stream takes its consumers along: theirs is no step of its own, in place."""
+    for address, verdict in verdicts.items():
+        parent = verdicts.get(address.parent) if address.parent else None
+        if parent is None or not parent.deletes or verdict.live is None:
+            continue
+        if verdict.deletes:
+            verdicts[address] = replace(verdict, follows=parent.address)
+        elif verdict.after is not None and verdict.actions != ["create"]:
+            after = expected_new(CONSUMER, inputs.body(address), inputs.level(address), _limits(inputs, address))
+            verdicts[address] = replace(
+                verdict, actions=["delete", "create"], reason="replace_with_stream", after=after, follows=parent.address
+            )

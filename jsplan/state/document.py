@@ -1,0 +1,131 @@
+"""The state document: what this workspace owns and what it last applied. Keeping it is left to the backends.
+
+State is for ownership and for the third side of every comparison; it is never a cache of the server.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsplan import __version__
+from jsplan.address import Address
+from jsplan.documents.base import DocumentError, check_format
+from jsplan.errors import StateError
+
+FORMAT_VERSION = "1.0"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One resource this workspace created or adopted.
+
+    `config` is the live configuration after the last apply, without `_nats.*` metadata. `declared` holds the
+    fields that the files named then, in compact form (None: named, at the server's default). `created` is the
+    server's RFC 3339 creation time: another one means another object under the same name. `origin` is
+    `created` or `imported`. `depends_on` are addresses, so that deletion can go the other way round.
+    """
+
+    config: dict[str, Any]
+    declared: dict[str, Any]
+    created: str
+    origin: str = "created"
+    prevent_destroy: bool = False
+    depends_on: list[str] = field(default_factory=list)
+    applied_at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of `resources[address]`."""
+        return {
+            "config": self.config, "declared": self.declared, "created": self.created, "origin": self.origin,
+            "prevent_destroy": self.prevent_destroy, "depends_on": self.depends_on, "applied_at": self.applied_at,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Entry:
+        """The reverse of `to_json`."""
+        return cls(
+            raw["config"], raw["declared"], raw["created"], raw["origin"], raw["prevent_destroy"], raw["depends_on"], raw["applied_at"]
+        )
+
+
+@dataclass(slots=True)
+class State:
+    """The whole document. `lineage` is made once and never changes; `serial` grows with every apply.
+
+    `domains` says for each domain key which server answered last (`name`, `cluster`). `ownership` is the id
+    that the optional marker carries. `pending` are steps that began and whose end was never recorded.
+    """
+
+    workspace: str
+    environment: str | None
+    lineage: str = ""
+    serial: int = 0
+    domains: dict[str, dict[str, Any]] = field(default_factory=dict)
+    resources: dict[Address, Entry] = field(default_factory=dict)
+    ownership: dict[str, Any] = field(default_factory=dict)
+    pending: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was ever written."""
+        return self.serial > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            "format_version": FORMAT_VERSION, "kind": "state", "jsplan_version": __version__, "lineage": self.lineage,
+            "serial": self.serial, "workspace": self.workspace, "environment": self.environment,
+            "domains": self.domains, "ownership": self.ownership, "pending": self.pending,
+            "resources": {str(address): entry.to_json() for address, entry in sorted(self.resources.items())},
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, raw: Any, where: str) -> State:
+        """Read a state document; raises StateError for a foreign, damaged or newer one."""
+        try:
+            raw = check_format(raw, "state", FORMAT_VERSION, where)
+            return cls(
+                workspace=raw["workspace"], environment=raw["environment"], lineage=raw["lineage"], serial=raw["serial"],
+                domains=raw["domains"], ownership=raw["ownership"], pending=raw["pending"],
+                resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
+            )  # fmt: skip
+        except DocumentError as error:
+            raise StateError(str(error), hint=error.hint) from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(f"{where} is damaged: {error!r}", hint=DAMAGED) from None
+
+    def begin(self) -> None:
+        """A new writing session: the serial grows by one, the lineage is made if there is none."""
+        self.lineage = self.lineage or str(uuid.uuid4())
+        self.serial += 1
+
+    def apply(self, change: dict[str, Any]) -> None:
+        """Carry out one journal line on the document (see `journal_lines` in SPEC.md).
+
+        `begin`/`end` mark a step; `put` is `{address, entry}`, `drop` an address, `domain` is `{key, server}`.
+        """
+        match change:
+            case {"session": {"lineage": str(lineage), "serial": int(serial)}}:
+                self.lineage, self.serial = lineage, serial
+            case {"begin": {"id": str(step)} as what}:
+                self.pending[step] = what
+            case {"domain": {"key": str(key), "server": dict(server)}}:
+                self.domains[key] = server
+            case _:
+                self._apply_end(change)
+
+    def _apply_end(self, change: dict[str, Any]) -> None:
+        if "end" in change:
+            self.pending.pop(change["end"], None)
+        if "put" in change:
+            self.resources[Address.parse(change["put"]["address"])] = Entry.from_json(change["put"]["entry"])
+        if "drop" in change:
+            self.resources.pop(Address.parse(change["drop"]), None)
+
+
+DAMAGED = (
+    "Nothing was overwritten. The serial before it is beside it as <file>.backup: look at both, copy back the one you trust, "
+    "then run: jsplan plan"
+)

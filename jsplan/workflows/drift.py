@@ -1,0 +1,136 @@
+"""drift: one read-only run. What changed, what is missing, what nobody manages."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import UTC, datetime
+
+from jsplan import __version__
+from jsplan.address import Address, matches
+from jsplan.config.model import LoadOptions, Mute, Workspace
+from jsplan.documents.drift import Drift, Unmanaged
+from jsplan.documents.plan import Deferred, ResourceChange
+from jsplan.errors import ExitCode, combine
+from jsplan.facts.inventory import unmanaged
+from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.survey import survey
+from jsplan.planning.drifted import drift_of
+from jsplan.planning.inputs import Inputs, Request, rename
+from jsplan.planning.merge import declared_fields
+from jsplan.planning.verdict import table_of
+from jsplan.workflows.options import DriftOptions, Observer
+from jsplan.workflows.world import World, inputs_of, load_world, open_pool, with_streams
+
+
+def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
+    """Compare live with last applied. Sends nothing that could change a server, takes no lock.
+
+    Raises ConfigError, StateError, ConnectError (no domain at all can be reached) and ApiError.
+    """
+    return asyncio.run(_drift(load_world(load), options, observer))
+
+
+async def _drift(world: World, options: DriftOptions, observer: Observer) -> Drift:
+    request = Request(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
+    inputs = inputs_of(world, request)
+    managed = sorted(a for a in inputs.entries if a in inputs.selected and not _ignored(world.workspace, a))
+    observer.phase(f"Reading {len(managed):,} resources")
+    async with open_pool(world, read_only=True) as pool:
+        wanted = with_streams(managed) if options.targets else [*with_streams(managed), *_one_of_each(world)]
+        inputs.live = await survey(pool, world.workspace.domains, wanted, frozenset(world.state.domains))
+        strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, _ours(world))
+    return _document(world, inputs, managed, strangers, options)
+
+
+def _one_of_each(world: World) -> list[Address]:
+    """An address per domain, so that a domain without managed resources is asked for unmanaged ones too."""
+    named = {d.key for d in world.workspace.domains.values() if d.same_as is None}
+    return [Address(key, "stream", "JSPLAN_IS_ANYBODY_THERE") for key in sorted(named)]
+
+
+def _ours(world: World) -> set[Address]:
+    entries, _ = rename(world.workspace, world.state.resources)
+    return {*world.workspace.resources, *entries}
+
+
+def _ignored(workspace: Workspace, address: Address) -> bool:
+    return any(matches(glob, address) for glob in workspace.drift.ignore)
+
+
+def _document(world: World, inputs: Inputs, managed: list[Address], strangers: list[LiveObject], options: DriftOptions) -> Drift:
+    live, workspace = inputs.live, world.workspace
+    out = Drift(__version__, workspace.name, workspace.environment, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), str(uuid.uuid4()))
+    for address in managed:
+        if not live.reachable(address.domain):
+            out.deferred.append(Deferred(str(address), f"domain {address.domain} is away: {live.domains[address.domain].reason}"))
+            continue
+        declared = workspace.resources.get(address)
+        found = drift_of(
+            address,
+            inputs.entries[address],
+            live.get(address),
+            inputs.level(address),
+            declared.lifecycle.ignore_changes if declared else (),
+        )
+        _report(out, workspace, address, found)
+    out.unmanaged = [_unmanaged(o) for o in strangers if not _ignored(workspace, o.address)]
+    out.away = [_away(workspace, live, key) for key, facts in sorted(live.domains.items()) if not facts.reachable]
+    out.pending = _pending(inputs)
+    out.exit_code = int(_exit_code(out, options))
+    return out
+
+
+def _report(out: Drift, workspace: Workspace, address: Address, found: ResourceChange | None) -> None:
+    if found is None:
+        return
+    mute = next((m for m in workspace.drift.mute if _mutes(m, address, found)), None)
+    if mute is None:
+        out.resource_drift.append(found)
+    else:
+        out.mutes.append({"address": str(address), "owner": mute.owner, "reason": mute.reason, "until": mute.until})
+
+
+def _mutes(mute: Mute, address: Address, found: ResourceChange) -> bool:
+    """A mute of fields holds only while nothing else of the resource drifts."""
+    if not matches(mute.address, address) or (mute.until is not None and datetime.now(UTC).date().isoformat() > mute.until):
+        return False
+    drifted = {field.path.split(".")[0].split("[")[0] for field in found.change.fields}
+    return not mute.fields or (bool(drifted) and drifted <= set(mute.fields))
+
+
+def _unmanaged(found: LiveObject) -> Unmanaged:
+    state = found.state
+    return Unmanaged(
+        str(found.address), found.address.kind, state.get("messages", state.get("num_pending")), state.get("bytes"), found.created
+    )
+
+
+def _away(workspace: Workspace, live: Live, key: str) -> dict[str, object]:
+    domain = workspace.domains[key]
+    return {
+        "domain": key,
+        "reason": live.domains[key].reason,
+        "may_be_offline": domain.may_be_offline,
+        "excused": domain.may_be_offline is not None,
+    }
+
+
+def _pending(inputs: Inputs) -> int:
+    """Resources whose files no longer say what was last applied."""
+    resources = inputs.workspace.resources
+    count = sum(1 for a in resources if a in inputs.selected and a not in inputs.entries)
+    for address, entry in inputs.entries.items():
+        if address in inputs.selected:
+            same = address in resources and declared_fields(table_of(address), inputs.body(address)) == entry.declared
+            count += not same
+    return count
+
+
+def _exit_code(out: Drift, options: DriftOptions) -> ExitCode:
+    """For drift, 2 comes before 1 (contract, section 3): the document holds both."""
+    counts = out.summary
+    names = {"changed": "changed", "missing": "missing", "replication": "unhealthy", "unmanaged": "unmanaged"}
+    if any(counts[names[what]] for what in options.fail_on):
+        return ExitCode.CHANGES
+    return combine([ExitCode.ERROR] if any(not away["excused"] for away in out.away) else [])

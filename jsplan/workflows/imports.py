@@ -1,0 +1,53 @@
+"""import: take things that exist on the servers into state, without a write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jsplan.address import Address, is_glob, matches
+from jsplan.config.model import LoadOptions
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.apply import ApplyResult
+from jsplan.documents.plan import Plan
+from jsplan.errors import PlanError, UsageError
+from jsplan.workflows.apply import apply
+from jsplan.workflows.options import Approve, Observer, PlanOptions
+from jsplan.workflows.world import load_world
+
+
+def import_(
+    load: LoadOptions, addresses: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer
+) -> tuple[Plan, ApplyResult]:
+    """Adopt what the addresses (or globs) name; each must be in the files and on its server.
+
+    What differs from the files is refused without `options.adopt`; with it, it is taken as it is and shows as a
+    change in the next plan. Raises PlanError for what is in no file, and what `apply` raises.
+    """
+    world = load_world(load)
+    found = [d for text in addresses for d in _problems(text, set(world.workspace.resources), set(world.state.resources))]
+    if found:
+        raise PlanError(found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None)
+    return apply(load, replace(options, targets=addresses, imports=addresses), _only_imports(approve), observer)
+
+
+def _problems(text: str, declared: set[Address], managed: set[Address]) -> list[Diagnostic]:
+    try:
+        named = {text} if is_glob(text) else {str(Address.parse(text))}
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not any(matches(glob, address) for glob in named for address in declared):
+        return [Diagnostic("error", "JS218", "is in no file", "Declare it first; the plan shows what differs from what is live.", text)]
+    if not is_glob(text) and Address.parse(text) in managed:
+        return [Diagnostic("error", "JS219", "is managed already", "There is nothing to import.", text)]
+    return []
+
+
+def _only_imports(approve: Approve) -> Approve:
+    def check(plan: Plan) -> None:
+        missing = [c.address for c in plan.resource_changes if c.change.actions == ["create"]]
+        if missing:
+            found = [Diagnostic("error", "JS220", "does not exist on the server", "Create it with: jsplan apply", a) for a in missing]
+            raise PlanError(found, f"{missing[0]} does not exist on the server" if len(missing) == 1 else None)
+        approve(plan)
+
+    return check

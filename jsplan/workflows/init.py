@@ -1,0 +1,38 @@
+"""init: a new workspace from a template, ready for `jsplan plan`."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+from jsplan.errors import JsplanError, UsageError
+
+TEMPLATES = ("single", "hub-and-leaf")
+
+
+def init(directory: Path, template: str, name: str) -> list[Path]:
+    """Write the files of a template and return them. Never overwrites: raises JsplanError if one is there.
+
+    `name` becomes the workspace's; raises UsageError when it cannot be one, or for an unknown template.
+    """
+    if template not in TEMPLATES:
+        raise UsageError(f'there is no template "{template}"; there are {", ".join(TEMPLATES)}')
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+        raise UsageError(f'"{name}" cannot be a workspace name; use small letters, digits, - and _', hint="Give one with --name.")
+    source = resources.files("jsplan.workflows") / "templates" / template
+    wanted = {directory / f.name.removesuffix(".txt"): f.read_text("utf-8") for f in source.iterdir()}
+    there = [path for path in wanted if path.exists()]
+    if there:
+        raise JsplanError(f"{there[0]} exists; nothing was written", hint="Choose an empty folder with -C.")
+    for path, text in wanted.items():
+        _write(path, text.replace("WORKSPACE", name))
+    return sorted(wanted)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise JsplanError(f"cannot write {path}: {error.strerror}") from None

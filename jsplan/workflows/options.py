@@ -1,0 +1,65 @@
+"""What a caller may ask of the workflows, and how a running workflow talks back. Free of click and rich."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from jsplan.units import SECOND
+
+if TYPE_CHECKING:
+    from jsplan.documents.apply import ApplyEvent
+    from jsplan.documents.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Planning options of `plan`, `apply` and `destroy` (contract, section 3).
+
+    `allow_hazards` are `CODE` or `CODE:ADDR` (ADDR may be a glob); `lock_timeout` is ns; `safe_below` counts
+    messages.
+    """
+
+    targets: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    replace: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    refresh_only: bool = False
+    destroy: bool = False
+    parallelism: int = 10
+    lock_timeout: int = 10 * SECOND
+    allow_hazards: tuple[str, ...] = ()
+    safe_below: int = 0
+    offline: Literal["defer", "fail"] = "defer"
+    adopt: bool = False
+    backfill: bool = True
+    rehearse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DriftOptions:
+    """Options of one drift run. `fail_on` are among changed, missing, replication, unmanaged."""
+
+    targets: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    parallelism: int = 10
+    fail_on: frozenset[str] = frozenset({"changed", "missing", "replication"})
+
+
+class Observer(Protocol):
+    """Progress as it happens; every method may be called from the event loop's thread at any time."""
+
+    def phase(self, text: str) -> None:
+        """A phase begins, such as "Reading 2 domains"."""
+
+    def event(self, event: ApplyEvent) -> None:
+        """A step of an apply started or finished."""
+
+    def warn(self, text: str) -> None:
+        """Something the user should know now, such as waiting for a lock."""
+
+
+class Approve(Protocol):
+    """Shows a plan and asks; raises NotApprovedError unless somebody said yes."""
+
+    def __call__(self, plan: Plan) -> None: ...

@@ -1,0 +1,83 @@
+"""state list|show|rm|mv|pull: looking at and correcting what this workspace remembers. Never asks a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jsplan.address import Address, matches
+from jsplan.config.model import LoadOptions
+from jsplan.documents.base import dumps
+from jsplan.errors import JsplanError, UsageError
+from jsplan.state import LockInfo
+from jsplan.workflows.world import World, load_world
+
+
+def show(load: LoadOptions) -> dict[str, Any]:
+    """The state document as plain data."""
+    return load_world(load).state.to_json()
+
+
+def list_(load: LoadOptions, globs: tuple[str, ...]) -> list[str]:
+    """The addresses in state that one of the globs matches; all of them without a glob."""
+    addresses = sorted(load_world(load).state.resources)
+    return [str(a) for a in addresses if not globs or any(matches(glob, a) for glob in globs)]
+
+
+def pull(load: LoadOptions) -> bytes:
+    """The state document as JSON, its journal carried out."""
+    return dumps(show(load))
+
+
+def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int) -> list[str]:
+    """Forget what the addresses or globs name; nothing on a server is touched. Returns what was forgotten.
+
+    Raises JsplanError when one of them names nothing.
+    """
+    world = load_world(load)
+    with world.backend.lock(LockInfo.here("state rm"), lock_timeout):
+        world.state = world.backend.read()
+        gone = [a for text in addresses for a in _named(world, text)]
+        _record(world, [{"drop": str(address)} for address in dict.fromkeys(gone)])
+    return [str(address) for address in dict.fromkeys(gone)]
+
+
+def mv(load: LoadOptions, source: str, target: str, lock_timeout: int) -> list[tuple[str, str]]:
+    """Rename one entry; our name changes, the thing on the server does not. Returns (old, new).
+
+    Raises UsageError for something that is no address, JsplanError when the old one is not in state or the new one is.
+    """
+    try:
+        old, new = Address.parse(source), Address.parse(target)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    world = load_world(load)
+    with world.backend.lock(LockInfo.here("state mv"), lock_timeout):
+        world.state = world.backend.read()
+        _check_move(world, old, new)
+        entry = world.state.resources[old].to_json()
+        _record(world, [{"drop": str(old)}, {"put": {"address": str(new), "entry": entry}}])
+    return [(str(old), str(new))]
+
+
+def _check_move(world: World, old: Address, new: Address) -> None:
+    if old not in world.state.resources:
+        raise JsplanError(f"{old} is not in state", hint="See: jsplan state list")
+    if new in world.state.resources:
+        raise JsplanError(f"{new} is in state already", hint="Forget it first: jsplan state rm")
+    if (old.kind, old.name) != (new.kind, new.name):
+        raise JsplanError(f"{old} and {new} are different things on a server: only the domain can change", hint="See lifecycle.on_replace.")
+
+
+def _named(world: World, text: str) -> list[Address]:
+    found = [a for a in sorted(world.state.resources) if matches(text, a)]
+    if not found:
+        raise JsplanError(f"{text} is not in state", hint="See: jsplan state list")
+    return found
+
+
+def _record(world: World, changes: list[dict[str, Any]]) -> None:
+    world.backend.start(world.state)
+    try:
+        world.backend.append(world.state, *changes)
+    finally:
+        world.backend.finish(world.state)

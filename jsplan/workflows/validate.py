@@ -1,0 +1,17 @@
+"""validate: the files only, never the network."""
+
+from __future__ import annotations
+
+from jsplan.config import load
+from jsplan.config.model import LoadOptions, Workspace
+from jsplan.errors import ConfigError
+from jsplan.topology import resolve
+
+
+def validate(options: LoadOptions) -> Workspace:
+    """The workspace, if it is right. Raises ConfigError with every finding otherwise, references included."""
+    workspace = load(options)
+    found = [*workspace.diagnostics, *resolve(workspace).diagnostics]
+    if any(d.severity == "error" for d in found):
+        raise ConfigError(found)
+    return workspace

@@ -1,0 +1,94 @@
+"""Loading the three sides of a comparison: files, state, servers. The first steps of nearly every workflow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from jsplan.address import Address, matches
+from jsplan.config import load
+from jsplan.config.model import LoadOptions, Workspace
+from jsplan.diagnostics import Diagnostic, did_you_mean
+from jsplan.errors import ConnectError, PlanError
+from jsplan.facts.live import Live
+from jsplan.facts.survey import survey
+from jsplan.jetstream import Pool
+from jsplan.planning.build import candidates
+from jsplan.planning.inputs import Inputs, Request, rename, select
+from jsplan.state import LocalBackend, State, backend_of
+from jsplan.topology import Topology, resolve
+from jsplan.workflows.options import Observer, PlanOptions
+
+
+@dataclass(slots=True)
+class World:
+    """What is known before anything was asked of a server."""
+
+    workspace: Workspace
+    topology: Topology
+    backend: LocalBackend
+    state: State
+
+
+def load_world(options: LoadOptions) -> World:
+    """Read files and state. Raises ConfigError and StateError."""
+    workspace = load(options)
+    backend = backend_of(workspace)
+    return World(workspace, resolve(workspace), backend, backend.read())
+
+
+def request_of(options: PlanOptions) -> Request:
+    """The planning options as planning takes them."""
+    return Request(
+        now=datetime.now(UTC), targets=options.targets, excludes=options.excludes, replace=options.replace, imports=options.imports,
+        refresh_only=options.refresh_only, destroy=options.destroy, allow_hazards=options.allow_hazards,
+        safe_below=options.safe_below, adopt=options.adopt,
+    )  # fmt: skip
+
+
+def inputs_of(world: World, request: Request) -> Inputs:
+    """The desired and last applied sides, and what is to be planned; the live side is still empty."""
+    entries, moved = rename(world.workspace, world.state.resources)
+    inputs = Inputs(world.workspace, world.topology, world.state, Live(), request, entries, moved)
+    inputs.selected = select(inputs, candidates(inputs))
+    return inputs
+
+
+def open_pool(world: World, *, read_only: bool) -> Pool:
+    """The connections of the workspace; nothing is connected yet."""
+    return Pool(world.workspace.connections, os.environ, read_only=read_only)
+
+
+async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:
+    """Fill in the live side of everything selected. Raises ConnectError when a domain is away and must not be."""
+    wanted = with_streams(inputs.selected)
+    count = len({address.domain for address in wanted})
+    observer.phase(f"Reading {len(wanted):,} objects in {count} domain{'' if count == 1 else 's'}")
+    inputs.live = await survey(pool, world.workspace.domains, wanted, frozenset(world.state.domains))
+    away = [facts for facts in inputs.live.domains.values() if not facts.reachable]
+    if away and options.offline == "fail":
+        raise ConnectError(
+            f"domain {away[0].key} is away: {away[0].reason}", hint="Without --offline fail its resources would be deferred."
+        )
+
+
+def with_streams(addresses: Iterable[Address]) -> list[Address]:
+    """The addresses and the streams of their consumers, in order."""
+    found = set(addresses)
+    return sorted(found | {a.parent for a in found if a.parent is not None})
+
+
+def require_known(inputs: Inputs, globs: Iterable[str], option: str) -> None:
+    """Raise PlanError for a glob that names nothing, since a typing error must not pass for "nothing to do"."""
+    known = candidates(inputs)
+    found = [
+        Diagnostic(
+            "error", "JS217", f"{option} {glob} names nothing in the files or in state", f"{did_you_mean(glob, map(str, known))}".strip()
+        )
+        for glob in globs
+        if not any(matches(glob, address) for address in known)
+    ]
+    if found:
+        raise PlanError(found, found[0].summary)
