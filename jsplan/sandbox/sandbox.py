@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from jsplan.errors import SandboxError
 from jsplan.sandbox import shapes
 from jsplan.sandbox.binary import find
 from jsplan.sandbox.guardian import guardian
@@ -37,7 +38,11 @@ class Sandbox:
     ) -> None:
         self.binary = binary or find()
         self._ports = Ports(ports)
-        self.layout = make_layout(self._ports)
+        try:
+            self.layout = make_layout(self._ports)
+        except SandboxError:
+            self._ports.release()
+            raise
         self._temporary = folder is None
         self.folder = _temporary_folder() if folder is None else folder.absolute()
         self.servers = {node.name: Server(node, self.binary, self.folder) for node in self.layout.nodes}

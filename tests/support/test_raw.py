@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.raw import NoResponders, Raw, delete_all_streams, publish, streams
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Server
+
+
+def test_headers_and_payload_come_back_as_they_were_sent(server: Server) -> None:
+    """A published message is received with its headers and its bytes."""
+    with Raw(server.url) as raw:
+        raw.subscribe("a.*")
+        raw.publish("a.b", b"\r\n\x00", {"Some": "thing: else"})
+
+        assert raw.next_message() == ("a.b", {"Some": "thing: else"}, b"\r\n\x00")
+
+
+def test_nobody_listening_is_told_apart_from_silence(server: Server) -> None:
+    """A subject without interest raises NoResponders; one with a mute listener raises TimeoutError."""
+    with Raw(server.url, timeout=0.2) as raw:
+        with pytest.raises(NoResponders):
+            raw.request("nobody")
+        raw.subscribe("mute")
+        with Raw(server.url, timeout=0.2) as other, pytest.raises(TimeoutError):
+            other.request("mute")
+
+
+def test_publishing_waits_for_the_ack_and_fails_without_one(server: Server) -> None:
+    """Each message is acknowledged by a stream; a subject without a stream raises NoResponders."""
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.S", {"name": "S"})
+        publish(server.url, None, None, "S", b"1", b"2", headers={"H": "v"})
+
+        assert raw.done("$JS.API.STREAM.INFO.S")["state"]["messages"] == 2
+    with pytest.raises(NoResponders):
+        publish(server.url, None, None, "elsewhere", b"1")
+
+
+def test_all_streams_are_found_and_deleted(server: Server) -> None:
+    """Names are sorted as the server sorts them, and none is left after the deletion."""
+    with Raw(server.url) as raw:
+        for name in ("B", "A"):
+            raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name})
+        assert ["A", "B"] == streams(raw)
+
+        delete_all_streams(raw)
+
+        assert [] == streams(raw)
+
+
+def test_an_error_in_the_answer_can_be_read_or_raised(server: Server) -> None:
+    """`api` hands out the error, `done` raises it."""
+    with Raw(server.url) as raw:
+        assert raw.api("$JS.API.STREAM.INFO.NONE")["error"]["err_code"] == 10059
+        with pytest.raises(AssertionError, match="10059"):
+            raw.done("$JS.API.STREAM.INFO.NONE")
