@@ -7,6 +7,7 @@ left to `api`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,8 @@ class Link:
 
     async def _abandon(self) -> None:
         """A client that failed to connect may still hold a socket and tasks."""
-        try:
+        with contextlib.suppress(Exception):  # the first error is the one to report
             await self._client.close()
-        except Exception:  # noqa: BLE001, S110 - the first error is the one to report
-            pass
 
     def _options(self) -> dict[str, Any]:
         target = self.target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
+from typing import Self
 
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import ConnectError, JsplanError
@@ -23,7 +24,7 @@ class Pool:
         self.links: dict[str, Link] = {}
         self.failures: dict[str, ConnectError] = {}
 
-    async def __aenter__(self) -> Pool:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

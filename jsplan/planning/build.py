@@ -54,7 +54,9 @@ def _empty(inputs: Inputs) -> Plan:
         timestamp=request.now.strftime("%Y-%m-%dT%H:%M:%SZ"), id=str(uuid.uuid4()),
         state={"lineage": inputs.state.lineage or None, "serial": inputs.state.serial}, config_hash=workspace.config_hash,
         variables=shown, mode=mode, targets=list(request.targets), allowed_hazards=list(request.allow_hazards),
-        options={"adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace), "safe_below": request.safe_below},
+        options={
+            "adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace), "safe_below": request.safe_below,
+        },
         domains={key: facts.to_json() | _way(inputs, key) for key, facts in sorted(inputs.live.domains.items())},
     )  # fmt: skip
 

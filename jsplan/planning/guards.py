@@ -23,9 +23,8 @@ def refusal_reasons(plan: Plan) -> list[str]:
     """Why an apply of this plan would stop before the first write, one line each with the flag to use."""
     reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if d.code in REFUSALS]
     for change in plan.resource_changes:
-        for hazard in change.hazards:
-            if hazard.blocking and not hazard.allowed:
-                reasons.append(f"{change.address}: {hazard.message}. To permit it: {hazard.flag}")
+        stopping = (hazard for hazard in change.hazards if hazard.blocking and not hazard.allowed)
+        reasons += [f"{change.address}: {hazard.message}. To permit it: {hazard.flag}" for hazard in stopping]
     return reasons
 
 
@@ -35,7 +34,7 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     yield from verdict.diagnostics
     for change in verdict.ignored:
         yield Diagnostic("warning", "JS212", f"{change.path}: the server accepts the change and does nothing with it",
-                         "It is not sent. Only a new object would have it; put the old value back, or use --replace.", address, place)  # fmt: skip
+                         "It is not sent: only a new object would have it. Put the old value back, or use --replace.", address, place)  # fmt: skip
     yield from _unknown_to_server(inputs, verdict)
     if verdict.deletes and verdict.follows is None:
         yield from _prevented(inputs, verdict)
@@ -61,7 +60,8 @@ def _unknown_to_server(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]
         row = table_of(verdict.address).by_name.get(name)
         if row is not None and row.level > level and value is not None and table_of(verdict.address).compact({name: value}):
             yield Diagnostic(
-                "error", "JS213", f"{name} needs API level {row.level} (nats-server {LEVEL_NAMES[row.level]}); {verdict.address.domain} has level {level}",
+                "error", "JS213",
+                f"{name} needs API level {row.level} (nats-server {LEVEL_NAMES[row.level]}); {verdict.address.domain} has level {level}",
                 "Upgrade that server, or leave the field out.", str(verdict.address), declared.ranges.get(name, declared.range),
             )  # fmt: skip
 
@@ -128,7 +128,8 @@ def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live
         if facts.reachable and managed and not there and not _same_server(known, facts):
             found.append(
                 Diagnostic(
-                    "error", "JS210", f"domain {key} answers as {_named(facts.server)}, and none of its {len(managed)} managed resources is there",
+                    "error", "JS210",
+                    f"domain {key} answers as {_named(facts.server)}, and none of its {len(managed)} managed resources is there",
                     f"State knows it as {_named(known)}. Is this the right environment or connection? If the server was really replaced, "
                     f'forget the old one with: removed: [{{address: "{key}/**", destroy: false}}]',
                     f"{key}/**",

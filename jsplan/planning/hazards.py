@@ -76,8 +76,8 @@ def _of_stream(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict
     if verdict.actions != ["update"]:
         return
     yield from _irreversible(verdict)
-    yield from _deletes_messages(inputs, verdict)
-    yield from _removes_subjects(inputs, verdict, verdicts)
+    yield from _deletes_messages(verdict, inputs.request.now)
+    yield from _removes_subjects(verdict, verdicts)
     yield from _moves(verdict)
 
 
@@ -122,9 +122,10 @@ def _irreversible(verdict: Verdict) -> Iterable[Hazard]:
         yield Hazard("IRREVERSIBLE", f"{', '.join(paths)} can never be turned off again", causes=paths)
 
 
-def _removes_subjects(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
+def _removes_subjects(verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
     """Subjects that no stream of the domain stores once the plan is carried out."""
-    assert verdict.live is not None and verdict.after is not None
+    assert verdict.live is not None
+    assert verdict.after is not None
     if not any(f.path == "subjects" for f in verdict.fields):
         return
     takers = [v.after.get("subjects", []) for v in verdicts.values() if v.after and v.address.domain == verdict.address.domain]
@@ -143,13 +144,14 @@ def _moves(verdict: Verdict) -> Iterable[Hazard]:
             return
 
 
-def _deletes_messages(inputs: Inputs, verdict: Verdict) -> Iterable[Hazard]:
+def _deletes_messages(verdict: Verdict, now: datetime) -> Iterable[Hazard]:
     """The combined effect of everything in the update that makes the server trim, as bounds (server_semantics 4)."""
-    assert verdict.live is not None and verdict.after is not None
+    assert verdict.live is not None
+    assert verdict.after is not None
     state, messages = verdict.live.state, verdict.live.state.get("messages", 0)
     causes: dict[str, tuple[int, int]] = {}
     for change in verdict.fields:
-        bounds = _trimmed(change.path, change.after, verdict.after, state, inputs.request.now)
+        bounds = _trimmed(change.path, change.after, verdict.after, state, now)
         if bounds is not None and bounds[1] > 0:
             causes[change.path] = bounds
     if not causes:

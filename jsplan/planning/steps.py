@@ -42,7 +42,7 @@ Drafts = dict[tuple[Address, str], Draft]
 
 
 def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
-    """All steps of the plan in an order that respects every dependency, numbered `s1`, `s2`, …"""
+    """All steps of the plan in an order that respects every dependency, numbered from `s1` on."""
     drafts: Drafts = {}
     for verdict in verdicts.values():
         for draft in _drafts(inputs, verdict):
@@ -62,9 +62,9 @@ def _drafts(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
         case ["update"]:
             yield _update(inputs, verdict)
         case ["delete"]:
-            yield _delete(inputs, verdict)
+            yield _delete(verdict)
         case ["delete", "create"]:
-            yield _delete(inputs, verdict)
+            yield _delete(verdict)
             yield _create(inputs, verdict, "absent")
         case ["forget"]:
             yield Draft((verdict.address, "forget"), "state.forget", f"forget {verdict.address}", None, "")
@@ -106,7 +106,8 @@ def _create(inputs: Inputs, verdict: Verdict, precondition: str) -> Draft:
 
 
 def _update(inputs: Inputs, verdict: Verdict) -> Draft:
-    assert verdict.live is not None and verdict.after is not None
+    assert verdict.live is not None
+    assert verdict.after is not None
     address, body, live = verdict.address, inputs.body(verdict.address), verdict.live
     op: Op = "consumer.update" if address.kind == "consumer" else "stream.update"
     payload = patched(table_of(address), live.raw, body, live.compact, verdict.after)
@@ -127,7 +128,7 @@ def _origin(verdict: Verdict) -> str:
     return verdict.entry.origin if verdict.entry else "created"
 
 
-def _delete(inputs: Inputs, verdict: Verdict) -> Draft:
+def _delete(verdict: Verdict) -> Draft:
     assert verdict.live is not None
     address = verdict.address
     subjects = [] if address.kind == "consumer" else verdict.live.compact.get("subjects", [])

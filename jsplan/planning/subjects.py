@@ -11,7 +11,7 @@ def overlap(one: str, other: str) -> bool:
     for left, right in zip(a, b, strict=False):
         if left == ">" or right == ">":
             return True
-        if left != right and left != "*" and right != "*":
+        if left != right and "*" not in (left, right):
             return False
     return len(a) == len(b)
 

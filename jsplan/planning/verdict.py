@@ -138,7 +138,7 @@ def _with_action(inputs: Inputs, verdict: Verdict) -> Verdict:
             table_of(verdict.address), inputs.body(verdict.address), inputs.level(verdict.address), _limits(inputs, verdict.address)
         )
     elif verdict.fields:
-        verdict.actions, verdict.reason = ["update"], _update_reason(inputs, verdict)
+        verdict.actions, verdict.reason = ["update"], _update_reason(verdict)
     elif verdict.adopts:
         verdict.reason = "import_because_equal"
     return verdict
@@ -154,7 +154,7 @@ def _import_only(inputs: Inputs, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _update_reason(inputs: Inputs, verdict: Verdict) -> str:
+def _update_reason(verdict: Verdict) -> str:
     if verdict.adopts:
         return "import_and_update"
     drifted = (

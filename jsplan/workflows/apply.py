@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from jsplan.address import Address
@@ -146,7 +147,8 @@ def _check_servers(plan: Plan, found: list[DomainFacts]) -> None:
             and facts.server.get("cluster") != planned.get("cluster")
         ):
             raise StalePlanError(
-                f"domain {facts.key} was server {planned.get('name')} when planned and is {facts.server.get('name')} now. Nothing was changed",
+                f"domain {facts.key} was server {planned.get('name')} when planned and is {facts.server.get('name')} now. "
+                "Nothing was changed",
                 hint="Check the connection, then plan again.",
             )
 
@@ -182,7 +184,7 @@ async def _stoppable() -> AsyncIterator[asyncio.Event]:
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread, or no such signal here
             loop.add_signal_handler(number, asked)
-            undo.append(lambda number=number: loop.remove_signal_handler(number))
+            undo.append(partial(loop.remove_signal_handler, number))
     try:
         yield stop
     finally:

@@ -62,4 +62,5 @@ class Observer(Protocol):
 class Approve(Protocol):
     """Shows a plan and asks; raises NotApprovedError unless somebody said yes."""
 
-    def __call__(self, plan: Plan) -> None: ...
+    def __call__(self, plan: Plan) -> None:
+        """Return when the plan may be carried out."""

@@ -1,0 +1,134 @@
+"""`make demo`: the main job of jsplan on real servers, from the first plan to drift and back.
+
+Starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation on free ports,
+runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import nats
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from jsplan.sandbox import Sandbox, Server
+
+EXAMPLE = Path(__file__).parent / "hub-and-leaf"
+DAY = 86_400_000_000_000
+console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def main() -> int:
+    """Run the whole story; returns 0 when every command ended as it should."""
+    started = time.monotonic()
+    with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory(prefix="jsplan-demo-") as folder:
+        shutil.copy(EXAMPLE / "jsplan.yaml", folder)
+        story(Path(folder), sandbox["hub"], sandbox["leaf"])
+    say(f"Done in {time.monotonic() - started:.0f} s. The servers are stopped, nothing is left running.")
+    return 0
+
+
+def story(folder: Path, hub: Server, leaf: Server) -> None:
+    """The demo itself, against two running servers."""
+    chapter("A hub and a leaf")
+    say(f"Two real nats-servers: the hub (domain hub) at {hub.url}, the leaf (domain leaf) at {leaf.url}, joined by a leafnode connection.")
+    environment = {"ACC_PASSWORD": "acc", "JSPLAN_VAR_hub": hub.url}
+
+    chapter("What would be done")
+    jsplan(folder, environment, "plan", "-o", "first.plan")
+
+    chapter("Exactly that is done")
+    jsplan(folder, environment, "apply", "first.plan")
+
+    chapter("A second plan is empty")
+    jsplan(folder, environment, "plan", "--detailed-exitcode")
+
+    chapter("Messages flow from the leaf to the hub")
+    asyncio.run(publish_and_watch(hub, leaf))
+
+    chapter("Somebody changes things behind our back")
+    asyncio.run(tamper(hub))
+    jsplan(folder, environment, "drift", expect=2)
+    jsplan(folder, environment, "plan")
+
+    chapter("And it is put right again")
+    jsplan(folder, environment, "apply", "--auto-approve")
+    jsplan(folder, environment, "drift")
+
+
+def jsplan(folder: Path, environment: dict[str, str], *words: str, expect: int = 0) -> None:
+    """Run the command as a user would, on this terminal; an unexpected exit code ends the demo."""
+    console.print(Text(f"\n$ jsplan {' '.join(words)}", style="bold cyan"))
+    sys.stdout.flush()
+    done = subprocess.run([sys.executable, "-m", "jsplan", *words], cwd=folder, env=os.environ | environment, check=False)
+    if done.returncode != expect:
+        raise SystemExit(f"jsplan {words[0]} ended with {done.returncode}, not {expect}")
+
+
+async def publish_and_watch(hub: Server, leaf: Server) -> None:
+    """Publish to the leaf; both copies in the hub must have everything."""
+    edge = await nats.connect(leaf.url, user=leaf.user, password=leaf.password)
+    for number in range(1, 1001):
+        await edge.publish("test", f"reading {number}".encode())
+    await edge.flush()
+    await edge.close()
+    say("1,000 messages were published to the leaf.")
+    core = await nats.connect(hub.url, user=hub.user, password=hub.password)
+    for domain, stream, what in (
+        ("leaf", "test", "the origin"),
+        ("hub", "backup-test-leaf", "its mirror"),
+        ("hub", "aggregate-test-leaf", "the aggregate"),
+    ):
+        state = await settled(core, domain, stream)
+        console.print(f"  {domain:<5}{stream:<22}{state['messages']:>6,} messages  [dim]{what}[/dim]")
+        if state["messages"] != 1000:
+            raise SystemExit(f"{stream} has {state['messages']} messages, not 1,000")
+    await core.close()
+
+
+async def settled(client: Any, domain: str, stream: str) -> dict[str, Any]:
+    """The stream's state once all messages are there, or as it is after half a minute."""
+    for _ in range(300):
+        answer = await client.request(f"$JS.{domain}.API.STREAM.INFO.{stream}", timeout=5)
+        state: dict[str, Any] = json.loads(answer.data)["state"]
+        if state["messages"] >= 1000:
+            break
+        await asyncio.sleep(0.1)
+    return state
+
+
+async def tamper(hub: Server) -> None:
+    """What a colleague with the nats CLI might do on a Friday afternoon."""
+    client = await nats.connect(hub.url, user=hub.user, password=hub.password)
+    answer = await client.request("$JS.leaf.API.STREAM.INFO.test", timeout=5)
+    config = json.loads(answer.data)["config"] | {"max_age": DAY, "max_msgs": 500_000}
+    await client.request("$JS.leaf.API.STREAM.UPDATE.test", json.dumps(config).encode(), timeout=5)
+    await client.request("$JS.hub.API.CONSUMER.DELETE.aggregate-test-leaf.dur", timeout=5)
+    await client.close()
+    say("With another tool: test keeps one day instead of thirty and at most 500,000 messages, and the consumer dur is gone.")
+
+
+def chapter(title: str) -> None:
+    """A line across the terminal."""
+    console.print()
+    console.print(Rule(Text(title, style="bold"), align="left", style="dim"))
+
+
+def say(text: str) -> None:
+    """One sentence of the narrator."""
+    console.print(Text(text))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

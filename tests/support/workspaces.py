@@ -1,0 +1,91 @@
+"""Workspaces in temporary folders that lead to the embedded servers, and an observer that stays quiet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jsplan.config.model import LoadOptions
+from jsplan.documents.apply import ApplyEvent
+from jsplan.workflows import apply as applying
+from jsplan.workflows import plan as planning
+from jsplan.workflows.options import PlanOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox, Server
+
+HUB_LEAF_DOMAINS = {"hub": {"connection": "hub"}, "leaf": {"connection": "hub", "labels": ["edge"]}}
+
+
+@dataclass
+class Quiet:
+    """Remembers what a workflow said."""
+
+    said: list[str] = field(default_factory=list)
+    events: list[ApplyEvent] = field(default_factory=list)
+
+    def phase(self, text: str) -> None:
+        """Remember a phase."""
+        self.said.append(text)
+
+    def event(self, event: ApplyEvent) -> None:
+        """Remember a step."""
+        self.events.append(event)
+
+    def warn(self, text: str) -> None:
+        """Remember a warning."""
+        self.said.append(text)
+
+
+def yes(plan: Plan) -> None:
+    """Approve everything."""
+
+
+@dataclass
+class Space:
+    """One workspace folder. `write` replaces what it declares; `plan` and `apply` run the real workflows on it."""
+
+    folder: Path
+    base: dict[str, Any]
+
+    def write(self, **sections: Any) -> Space:
+        """Write jsplan.yaml (as JSON, which YAML 1.2 contains) with these sections over the base."""
+        (self.folder / "jsplan.yaml").write_text(json.dumps(self.base | sections), "utf-8")
+        return self
+
+    @property
+    def load(self) -> LoadOptions:
+        """How to load it."""
+        return LoadOptions(self.folder)
+
+    def plan(self, **options: Any) -> Plan:
+        """The plan as it would be now."""
+        return planning.plan(self.load, PlanOptions(**options), Quiet())
+
+    def apply(self, **options: Any) -> tuple[Plan, ApplyResult]:
+        """Plan and carry out, approving."""
+        return applying.apply(self.load, PlanOptions(**options), yes, Quiet())
+
+    def apply_saved(self, plan: Plan, **options: Any) -> ApplyResult:
+        """Save a plan and carry out exactly that."""
+        path = self.folder / "saved.plan"
+        planning.save(plan, path)
+        return applying.apply_saved(self.load, path, PlanOptions(**options), Quiet())[1]
+
+
+def hub_leaf_space(folder: Path, sandbox: Sandbox) -> Space:
+    """A workspace with the domains hub and leaf, both reached through the hub as account ACC."""
+    hub = sandbox["hub"]
+    connection = {"url": hub.url, "user": hub.user, "password": hub.password}
+    return Space(folder, {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": HUB_LEAF_DOMAINS})
+
+
+def single_space(folder: Path, server: Server) -> Space:
+    """A workspace with one domain, `main`, on a server without a JetStream domain."""
+    connections, domains = {"main": {"url": server.url}}, {"main": {"connection": "main", "js_domain": None}}
+    return Space(folder, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "defaults": {"domain": "main"}})
