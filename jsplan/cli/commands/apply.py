@@ -1,0 +1,51 @@
+"""`jsplan apply [PLANFILE]`: plan, show, ask, apply; with a file exactly that, without a question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.planning import approval_options, plan_options, planning_options, refuse_planning
+from jsplan.cli.run import start
+from jsplan.cli.types import AbsolutePath
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUESTION = "Do you want jsplan to do this?"
+
+
+@declare("apply")
+@click.argument("planfile", required=False, type=AbsolutePath())
+@approval_options
+@planning_options
+@click.pass_context
+def command(ctx: click.Context, /, planfile: Path | None, auto_approve: bool, no_input: bool, **planning: Any) -> int:
+    """Make the servers match the files, after showing how and asking; or apply a saved PLANFILE without a question."""
+    if planfile is not None:
+        return _saved(ctx, planfile, planning)
+    settings, output = start(ctx)
+    options = plan_options(planning)
+    from jsplan.cli.approval import Approval
+    from jsplan.cli.views import apply_result
+    from jsplan.workflows.apply import apply as apply_workflow
+
+    approval = Approval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
+    with approval.interruptible() as approve:
+        plan, result = apply_workflow(settings.load_options(), options, approve, output.progress)
+    output.progress.stop()
+    return apply_result(output, plan, result, shown=approval.shown)
+
+
+def _saved(ctx: click.Context, planfile: Path, planning: dict[str, Any]) -> int:
+    settings, output = start(ctx)
+    refuse_planning(ctx)
+    options = plan_options(planning)
+    from jsplan.cli.views import apply_result
+    from jsplan.workflows.apply import apply_saved
+
+    plan, result = apply_saved(settings.load_options(), planfile, options, output.progress)
+    output.progress.stop()
+    return apply_result(output, plan, result, shown=False)

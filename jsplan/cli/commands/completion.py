@@ -1,0 +1,27 @@
+"""`jsplan completion`: the script that a shell loads to complete our words. Completing itself is click's."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+
+
+@declare("completion")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> int:
+    """Print the completion script of a shell.
+
+    For bash write into ~/.bashrc: eval "$(jsplan completion bash)".
+    """
+    from jsplan.cli.main import COMPLETE, PROGRAM, root
+
+    _, output = start(ctx)
+    made = get_completion_class(shell)
+    assert made is not None
+    completer = made(root, {}, PROGRAM, COMPLETE)
+    output.line((completer.source_template % completer.source_vars()).strip())
+    return 0

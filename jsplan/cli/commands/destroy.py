@@ -1,0 +1,32 @@
+"""`jsplan destroy`: the apply of a plan with an empty desired side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.planning import approval_options, plan_options, planning_options
+from jsplan.cli.run import start
+
+QUESTION = "Do you really want to destroy all of this? There is no way back."
+
+
+@declare("destroy")
+@approval_options
+@planning_options
+@click.pass_context
+def command(ctx: click.Context, /, auto_approve: bool, no_input: bool, **planning: Any) -> int:
+    """Delete everything that this workspace manages, after showing what that is and asking."""
+    settings, output = start(ctx)
+    options = plan_options(planning, destroy=True)
+    from jsplan.cli.approval import Approval
+    from jsplan.cli.views import apply_result
+    from jsplan.workflows.apply import apply as apply_workflow
+
+    approval = Approval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
+    with approval.interruptible() as approve:
+        plan, result = apply_workflow(settings.load_options(), options, approve, output.progress)
+    output.progress.stop()
+    return apply_result(output, plan, result, shown=approval.shown)

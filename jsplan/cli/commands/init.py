@@ -1,0 +1,39 @@
+"""`jsplan init`: a new workspace from a template. The templates are `workflows`'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+
+TEMPLATES = ("hub-and-leaf", "single")
+
+
+@declare("init")
+@click.argument("directory", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--template", type=click.Choice(TEMPLATES), default="single", show_default=True, help="What to begin with.")
+@click.option("--name", metavar="NAME", help="Name of the workspace; the folder's, if left out.")
+@click.pass_context
+def command(ctx: click.Context, directory: Path | None, template: str, name: str | None) -> int:
+    """Make a new workspace in DIRECTORY (here, if left out). A file that exists is never overwritten."""
+    settings, output = start(ctx)
+    from jsplan.workflows.init import init as init_workflow
+
+    folder = (settings.chdir or Path()) / (directory or "")
+    written = init_workflow(folder, template, name or name_of(folder))
+    shown = "\n".join(f"Wrote {path}" for path in written)
+    there = "" if folder.resolve() == Path.cwd() else f" -C {folder}"
+    document = {"format_version": "1.0", "kind": "init", "files": [str(path) for path in written]}
+    output.result_lines(lambda: document, f"{shown}\n\nNext: jsplan{there} plan")
+    return 0
+
+
+def name_of(folder: Path) -> str:
+    """A workspace name made of a folder's: lower case, what is not allowed becomes `-`."""
+    import re
+
+    name = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-_")
+    return name or "workspace"

@@ -1,0 +1,53 @@
+"""`jsplan plan`: refresh, compare, show. Takes no lock and writes nothing but the file that was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.planning import plan_options, planning_options
+from jsplan.cli.run import start
+from jsplan.cli.types import AbsolutePath
+from jsplan.errors import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.cli.output import Output
+    from jsplan.documents.plan import Plan
+
+
+@declare("plan")
+@click.option("-o", "--out", type=AbsolutePath(), metavar="FILE", help="Save the plan, to apply exactly this later.")
+@click.option("--destroy", is_flag=True, help="Plan to delete everything this workspace manages.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when there are changes.")
+@planning_options
+@click.pass_context
+def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exitcode: bool, **planning: Any) -> int:
+    """Show what apply would do, without changing anything."""
+    settings, output = start(ctx)
+    options = plan_options(planning, destroy=destroy)
+    from jsplan.cli.views import plan_result
+    from jsplan.workflows.plan import plan as plan_workflow
+    from jsplan.workflows.plan import save
+
+    plan = plan_workflow(settings.load_options(), options, output.progress)
+    output.progress.stop()
+    if out is not None and not plan.errored:
+        save(plan, out)
+    plan_result(output, plan)
+    if plan.errored:
+        return ExitCode.ERROR
+    if out is not None:
+        _saved(output, plan, out)
+    return ExitCode.CHANGES if detailed_exitcode and plan.has_changes else ExitCode.OK
+
+
+def _saved(output: Output, plan: Plan, out: Path) -> None:
+    """Where it is and how to apply it."""
+    if plan.has_changes:
+        output.note(f"\nSaved to {out}. Apply exactly this with:\n  jsplan apply {out}")
+    else:
+        output.note(f"\nSaved to {out}.")

@@ -1,0 +1,38 @@
+"""`jsplan show [PLANFILE|--state]`: a document that exists already, in another form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+from jsplan.cli.types import AbsolutePath
+from jsplan.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@declare("show")
+@click.argument("planfile", required=False, type=AbsolutePath())
+@click.option("--state", is_flag=True, help="Show the state (also without any argument).")
+@click.pass_context
+def command(ctx: click.Context, planfile: Path | None, state: bool) -> int:
+    """Show a saved plan, or the state."""
+    settings, output = start(ctx)
+    if planfile is not None and state:
+        raise UsageError("give a saved plan or --state, not both")
+    if planfile is not None:
+        from jsplan.cli.views import plan_result
+        from jsplan.workflows.plan import load_plan
+
+        plan_result(output, load_plan(planfile))
+        return 0
+    from jsplan.render import state_text
+    from jsplan.workflows.state import show as show_state
+
+    document = show_state(settings.load_options())
+    output.result(lambda: document, lambda console: state_text.render(document, console))
+    return 0

@@ -1,0 +1,55 @@
+"""`jsplan validate`: the files alone, never the network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.config.model import Workspace
+
+
+@declare("validate")
+@click.pass_context
+def command(ctx: click.Context) -> int:
+    """Check the files of the workspace and print everything that is wrong with them, not only the first."""
+    settings, output = start(ctx)
+    from jsplan.render import diagnostics_text
+    from jsplan.workflows.validate import validate as validate_workflow
+
+    workspace = validate_workflow(settings.load_options())
+
+    def text(console: Console) -> None:
+        diagnostics_text.render(workspace.diagnostics, console, after=True)
+        console.print(sentence(workspace), style="green", soft_wrap=True)
+
+    plain = None if workspace.diagnostics else sentence(workspace)
+    output.result(lambda: document(workspace), text, plain=plain)
+    return 0
+
+
+def sentence(workspace: Workspace) -> str:
+    """The last line of the text."""
+    from jsplan.render.summary import count
+
+    resources, domains = len(workspace.resources), len({a.domain for a in workspace.resources})
+    return f"The workspace is valid: {count(resources, 'resource')} in {count(domains, 'domain')}."
+
+
+def document(workspace: Workspace) -> dict[str, Any]:
+    """What `validate --json` prints."""
+    return {
+        "format_version": "1.0",
+        "kind": "validate",
+        "valid": True,
+        "workspace": workspace.name,
+        "environment": workspace.environment,
+        "resources": [str(address) for address in sorted(workspace.resources)],
+        "diagnostics": [d.to_json() for d in workspace.diagnostics],
+    }

@@ -1,0 +1,116 @@
+"""Groups and commands whose modules load when they are called, so that help is instant; the tables are in `main`."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.cli.settings import GlobalOption, with_globals
+from jsplan.diagnostics import did_you_mean
+from jsplan.errors import NotAvailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One word of the grammar. `module` is below `jsplan.cli.commands`; None: a later release brings it."""
+
+    help: str
+    module: str | None = None
+    attribute: str = "command"
+
+
+def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    own: list[tuple[str, str]] = []
+    everywhere: list[tuple[str, str]] = []
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx)
+        if record is not None:
+            (everywhere if isinstance(param, GlobalOption) else own).append(record)
+    for title, rows in (("Options", own), ("Global options (before or after the command)", everywhere)):
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+class Command(click.Command):
+    """A command with the global options, listed apart in its help."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_options(self, ctx, formatter)
+
+
+class LazyGroup(click.Group):
+    """A group over a static table: names and one-line help are known without importing any command."""
+
+    def __init__(self, *args: Any, table: Mapping[str, Entry] | None = None, **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.table = table or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return [name for name, entry in self.table.items() if entry.module]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return None
+        if entry.module is None:
+            return later(f"{ctx.command_path} {cmd_name}", entry.help)
+        module = importlib.import_module(f"jsplan.cli.commands.{entry.module}")
+        found = getattr(module, entry.attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.table and not ctx.resilient_parsing:
+            raise click.UsageError(f'There is no command "{ctx.command_path} {name}".{did_you_mean(name, self.table)}', ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, entry.help) for name, entry in self.table.items() if entry.module]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+        if missing := [name for name, entry in self.table.items() if not entry.module]:
+            with formatter.section("Not in this release yet"):
+                formatter.write_text(", ".join(missing))
+        _write_options(self, ctx, formatter)
+
+
+def later(path: str, help_: str) -> click.Command:
+    """A word that the grammar knows and a later release brings: takes anything, answers with one line and exit 1."""
+
+    def refuse(**_: object) -> None:
+        raise NotAvailableError(f'"{path}" is not in this release yet')
+
+    return click.Command(
+        path.rsplit(" ", 1)[-1],
+        callback=refuse,
+        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        help=f"{help_}\n\nNot in this release yet.",
+        context_settings={"ignore_unknown_options": True},
+    )
+
+
+def declare(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a command that also takes the global options."""
+
+    def wrap(function: Callable[..., Any]) -> click.Command:
+        return with_globals(click.command(name, cls=Command, **attrs)(function))
+
+    return wrap
+
+
+def group(name: str, table: Mapping[str, Entry], *, root: bool = False, **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a lazy group that also takes the global options."""
+
+    def wrap(function: Callable[..., Any]) -> click.Command:
+        made = click.group(name, cls=LazyGroup, table=table, no_args_is_help=False, **attrs)(function)
+        return with_globals(made, root=root)
+
+    return wrap

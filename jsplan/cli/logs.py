@@ -1,0 +1,41 @@
+"""Logging of a run to stderr, off unless `-v` asks for it. What is logged is left to each room."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import logging
+
+    from jsplan.cli.settings import Settings
+
+
+def configure(settings: Settings) -> None:
+    """`-v` shows what jsplan does, `-vv` details too; libraries speak from the same level up. URLs lose their passwords."""
+    if not settings.verbose:
+        return
+    import logging
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_formatter(json_lines=settings.log_format == "json"))
+    logging.basicConfig(level=logging.DEBUG if settings.verbose > 1 else logging.INFO, handlers=[handler], force=True)
+
+
+def _formatter(*, json_lines: bool) -> logging.Formatter:
+    import json
+    import logging
+    import time
+
+    from jsplan.cli.outcome import scrub
+    from jsplan.render.safe import safe
+
+    class Formatter(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            message = scrub(record.getMessage())
+            if not json_lines:
+                return f"{record.levelname.lower()}: {record.name}: {safe(message)}"
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+            return json.dumps({"time": stamp, "level": record.levelname.lower(), "logger": record.name, "message": message})
+
+    return Formatter()

@@ -1,0 +1,147 @@
+"""The one place that turns how a command ended into a message and an exit code. The wording of views is `render`'s."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.errors import DiagnosticsError, ExitCode, JsplanError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jsplan.cli.settings import Settings
+
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def exit_code_of(run: Callable[[], object], settings: Settings, args: Sequence[str]) -> int:
+    """Run a command, report what it raised, and return the exit code. Raises nothing but SystemExit of completion."""
+    try:
+        code = _guarded(run, settings, args)
+    except KeyboardInterrupt:
+        code = int(ExitCode.INTERRUPTED)
+    return _flushed(code)
+
+
+def _guarded(run: Callable[[], object], settings: Settings, args: Sequence[str]) -> int:
+    try:
+        returned = run()
+        return int(returned) if isinstance(returned, int) else 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _say("Interrupted.")
+        return int(ExitCode.INTERRUPTED)
+    except click.UsageError as error:
+        return _wrong_usage(error, settings, args)
+    except click.ClickException as error:
+        return _report(JsplanError(error.format_message()), settings)
+    except JsplanError as error:
+        return _report(error, settings)
+    except BrokenPipeError:
+        return int(ExitCode.ERROR)
+    except Exception as error:  # noqa: BLE001 - the last place before the user: a bug is told calmly
+        return _bug(error, settings)
+
+
+def _wrong_usage(error: click.UsageError, settings: Settings, args: Sequence[str]) -> int:
+    from jsplan.errors import UsageError
+
+    path = error.ctx.command_path if error.ctx else "jsplan"
+    if asks_for_json(args):
+        settings.format = "json"
+    return _report(UsageError(_sentence(error), hint=f"See: {path} --help"), settings)
+
+
+def _sentence(error: click.UsageError) -> str:
+    """Click's message; an unknown option gets one suggestion in our own words, whatever click's release says."""
+    from jsplan.diagnostics import did_you_mean
+
+    if isinstance(error, click.NoSuchOption):
+        known = [name for param in error.ctx.command.params for name in param.opts] if error.ctx else []
+        return f'There is no option "{error.option_name}".{did_you_mean(error.option_name, known)}'
+    return error.format_message()
+
+
+def asks_for_json(args: Sequence[str]) -> bool:
+    """Whether a command line that could not be parsed asked for JSON."""
+    pairs = zip(args, [*args[1:], ""], strict=True)
+    return any(a in ("--json", "--format=json") or (a, b) == ("--format", "json") for a, b in pairs)
+
+
+def _bug(error: Exception, settings: Settings) -> int:
+    if debugging(settings):
+        import traceback
+
+        _say("".join(traceback.format_exception(error)).rstrip())
+    name = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    hint = "Please report it" + ("." if debugging(settings) else "; -v prints where it happened.")
+    return _report(JsplanError(f"this is a bug in jsplan: {name}", hint=hint), settings)
+
+
+def debugging(settings: Settings) -> bool:
+    """Whether tracebacks are wanted."""
+    return bool(settings.verbose or os.environ.get("JSPLAN_DEBUG"))
+
+
+def _report(error: JsplanError, settings: Settings) -> int:
+    """Print to stderr; with JSON the same goes to stdout (and to --json-into) as a document."""
+    from jsplan.cli.output import Output
+
+    output = Output(settings)
+    document = error_document(error)
+    if settings.json:
+        output.write_json(document)
+    with suppress(JsplanError):  # what went wrong first is worth more than that this file cannot be written either
+        output.json_file(document)
+    from jsplan.render import diagnostics_text
+
+    diagnostics = error.diagnostics if isinstance(error, DiagnosticsError) else ()
+    diagnostics_text.render(diagnostics, output.err)
+    diagnostics_text.render_error(scrub(str(error)), scrub(error.hint or ""), output.err)
+    return int(error.exit_code)
+
+
+def error_document(error: JsplanError) -> dict[str, Any]:
+    """What `--format json` prints when there is no result."""
+    diagnostics = error.diagnostics if isinstance(error, DiagnosticsError) else ()
+    return {
+        "format_version": "1.0",
+        "kind": "error",
+        "exit_code": int(error.exit_code),
+        "error": {"type": type(error).__name__, "message": scrub(str(error)), "hint": scrub(error.hint) if error.hint else None},
+        "diagnostics": [d.to_json() for d in diagnostics],
+    }
+
+
+def scrub(text: str) -> str:
+    """Take user, password and token out of URLs, whoever put them into a message."""
+    return _USERINFO.sub("***", text)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{scrub(text)}\n")
+
+
+def _flushed(code: int) -> int:
+    """Flush now, so that a reader that went away is no traceback when the interpreter ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            _silence(stream)
+    return code
+
+
+def _silence(stream: Any) -> None:
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)

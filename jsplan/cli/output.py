@@ -1,0 +1,169 @@
+"""stdout for the result, stderr for all else; text or one JSON document. What the text says is left to `render`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TextIO
+
+from jsplan.errors import JsplanError, NotAvailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from jsplan.cli.settings import Settings
+    from jsplan.render.progress import Progress
+
+#: Wide enough that nothing is ever cut or wrapped where there is no terminal.
+NO_WIDTH = 1_000_000
+
+
+class Tolerant:
+    """A text stream that goes silent when its reader has gone, so that `| head` changes no exit code."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._gone = False
+
+    def write(self, text: str) -> int:
+        if not self._gone:
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                coding = self._stream.encoding or "ascii"
+                self._stream.write(text.encode(coding, "backslashreplace").decode(coding))
+            except BrokenPipeError:
+                self._gone = True
+        return len(text)
+
+    def flush(self) -> None:
+        if not self._gone:
+            try:
+                self._stream.flush()
+            except BrokenPipeError:
+                self._gone = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def wants_color(stream: TextIO, no_color: bool) -> bool:
+    """`--no-color` and NO_COLOR win over FORCE_COLOR, which wins over what the stream is."""
+    if no_color or os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0", "false"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _console(stream: TextIO, no_color: bool) -> Console:
+    from rich.console import Console
+
+    terminal = stream.isatty()
+    color = wants_color(stream, no_color)
+    return Console(
+        file=Tolerant(stream),  # type: ignore[arg-type]
+        force_terminal=terminal or color,
+        color_system="standard" if color else None,
+        width=None if terminal else NO_WIDTH,
+        highlight=False, markup=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
+
+
+class Output:
+    """Where one command prints."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @cached_property
+    def out(self) -> Console:
+        """Console of stdout."""
+        return _console(sys.stdout, self.settings.no_color)
+
+    @cached_property
+    def err(self) -> Console:
+        """Console of stderr."""
+        return _console(sys.stderr, self.settings.no_color)
+
+    @cached_property
+    def progress(self) -> Progress:
+        """The observer that tells on stderr how far things are."""
+        from jsplan.render import progress
+
+        if self.settings.log_format == "json":
+            return progress.JsonLines(sys.stderr)
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            from jsplan.render.live import Live
+
+            return Live(self.err)
+        return progress.Plain(sys.stderr)
+
+    def check_format(self) -> None:
+        """Raises NotAvailableError for a format that the grammar knows and this release does not make."""
+        if self.settings.format not in ("text", "json"):
+            raise NotAvailableError(
+                f'the format "{self.settings.format}" is not in this release yet', hint="Use --format text or --format json."
+            )
+
+    def result(self, document: Callable[[], dict[str, Any]], text: Callable[[Console], None], *, plain: str | None = None) -> None:
+        """Print the result of a command once, in the form that was asked for.
+
+        `plain` is the whole text when it is that short; it spares loading rich where there is no terminal.
+        """
+        if self.settings.json or self.settings.json_into:
+            made = document()
+            self.json_file(made)
+        if self.settings.json:
+            self.write_json(made)
+        elif plain is not None and not wants_color(sys.stdout, self.settings.no_color):
+            self.line(plain)
+        else:
+            text(self.out)
+
+    def result_lines(self, document: Callable[[], dict[str, Any]], lines: str) -> None:
+        """A result whose text has no styles; no text prints nothing at all."""
+        self.result(document, lambda console: console.print(lines, soft_wrap=True) if lines else None, plain=lines or None)
+
+    def write_json(self, document: dict[str, Any]) -> None:
+        """One JSON document on stdout."""
+        from jsplan.render.json import dumps
+
+        self.line(dumps(document).rstrip("\n"))
+
+    def json_file(self, document: dict[str, Any]) -> None:
+        """The same document in the file of `--json-into`, if there is one. Raises JsplanError when it cannot be written."""
+        if path := self.settings.json_into:
+            from jsplan.render.json import dumps
+
+            write_file(path, dumps(document).encode())
+
+    def line(self, text: str) -> None:
+        """One line on stdout."""
+        stream = Tolerant(sys.stdout)
+        stream.write(f"{text}\n")
+        stream.flush()
+
+    def close(self) -> None:
+        """Clear the screen of what moves; called however a command ends."""
+        if "progress" in self.__dict__:
+            self.progress.stop()
+
+    def note(self, text: str) -> None:
+        """One line for people, on stderr."""
+        self.progress.stop()
+        stream = Tolerant(sys.stderr)
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file that was asked for; raises JsplanError that names it when that fails."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise JsplanError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,106 @@
+"""The options that `plan`, `apply`, `destroy` and `import` share, and their way into `PlanOptions`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from jsplan.cli.types import AddressGlob, Duration, HazardPermission
+from jsplan.errors import NotAvailableError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.workflows.options import PlanOptions
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+#: What a saved plan has settled. It may still be given permission, and how the work is carried out.
+SHAPING = frozenset({"targets", "excludes", "replace", "refresh_only", "adopt", "safe_below", "offline", "no_backfill", "rehearse"})
+
+_ADDRESSES: dict[str, Any] = {"multiple": True, "type": AddressGlob(), "metavar": "ADDR"}
+_CHOOSING = (
+    click.option("--target", "targets", **_ADDRESSES, help="Only this, with what it depends on; repeatable."),
+    click.option("--exclude", "excludes", **_ADDRESSES, help="All but this; repeatable."),
+    click.option("--replace", "replace", **_ADDRESSES, help="Replace this although it need not be; repeatable."),
+    click.option("--refresh-only", is_flag=True, help="Only bring the state up to date with the servers."),
+    click.option(
+        "--allow-hazard",
+        "allow_hazards",
+        multiple=True,
+        type=HazardPermission(),
+        metavar="CODE[:ADDR]",
+        help="Permit a hazard; repeatable.",
+    ),
+    click.option("--safe-below", type=click.IntRange(min=0), default=0, metavar="N", help="Deleting at most N messages is no hazard."),
+    click.option("--no-backfill", is_flag=True, help="Leave the backfills out."),
+    click.option("--rehearse", is_flag=True, help="Try the plan on embedded servers first (not in this release yet)."),
+)
+_DOING = (
+    click.option("--adopt", is_flag=True, help="Allow changing what exists but was never managed here."),
+    click.option(
+        "--offline",
+        type=click.Choice(("defer", "fail")),
+        default="defer",
+        show_default=True,
+        help="What to do about a domain that is away.",
+    ),
+    click.option(
+        "--parallelism", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Calls at once, per domain."
+    ),
+    click.option(
+        "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to wait for the state lock."
+    ),
+)
+_OPTIONS = (*_CHOOSING, *_DOING)
+_APPROVAL = (
+    click.option("-y", "--auto-approve", is_flag=True, help="Do not ask."),
+    click.option("--no-input", is_flag=True, help="Never ask; refuse what would need an answer."),
+)
+
+
+def planning_options(function: F) -> F:
+    """Add the planning options; the function gets them as keywords for `plan_options`."""
+    return _with(_OPTIONS, function)
+
+
+def import_options(function: F) -> F:
+    """Those that make sense where the addresses are given: how the work is done, not what is chosen."""
+    return _with(_DOING, function)
+
+
+def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def approval_options(function: F) -> F:
+    """Add `--auto-approve` and `--no-input`."""
+    return _with(_APPROVAL, function)
+
+
+def plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
+    """Raises NotAvailableError for --rehearse, UsageError for options that contradict each other."""
+    from jsplan.workflows.options import PlanOptions
+
+    if given.pop("rehearse", False):
+        raise NotAvailableError("--rehearse is not in this release yet", hint="Leave it out; plan itself changes nothing.")
+    backfill = not given.pop("no_backfill", False)
+    options = PlanOptions(**given, **more, backfill=backfill)
+    if options.refresh_only and (options.destroy or options.replace):
+        raise UsageError("--refresh-only changes no server, so it does not go with --destroy or --replace")
+    return options
+
+
+def refuse_planning(ctx: click.Context) -> None:
+    """Raises UsageError if an option that shapes a plan was given beside a saved plan."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name or "")
+        if param.name in SHAPING and source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            raise UsageError(
+                f"{param.opts[-1]} shapes a plan, and a saved plan is applied exactly as it is",
+                hint="Give it to: jsplan plan -o FILE. A saved plan takes --allow-hazard, --parallelism and --lock-timeout.",
+            )

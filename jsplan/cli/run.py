@@ -1,0 +1,24 @@
+"""What every command does first: settle the output, switch on logging, refuse what this release does not make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan.cli import logs
+from jsplan.cli.output import Output
+from jsplan.cli.settings import settings_of
+
+if TYPE_CHECKING:
+    import click
+
+    from jsplan.cli.settings import Settings
+
+
+def start(ctx: click.Context) -> tuple[Settings, Output]:
+    """The settings and the output of this run; raises NotAvailableError for a format that is yet to come."""
+    settings = settings_of(ctx)
+    output = Output(settings)
+    output.check_format()
+    logs.configure(settings)
+    ctx.call_on_close(output.close)
+    return settings, output

@@ -1,0 +1,114 @@
+"""The global options: given before or after the command, or by the environment. Acting on them is left to commands."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from jsplan.cli.types import AbsolutePath, Assignment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.config.model import LoadOptions
+
+FORMATS = ("text", "json", "markdown", "html")
+#: The more explicit one wins; between equals the one nearer to the command does.
+_RANK = {ParameterSource.COMMANDLINE: 2, ParameterSource.ENVIRONMENT: 1}
+_REPEATABLE = frozenset({"variables", "var_files"})
+
+
+@dataclass(slots=True)
+class Settings:
+    """The global options after all their places were read. `verbose` counts `-v`."""
+
+    chdir: Path | None = None
+    environment: str | None = None
+    variables: tuple[str, ...] = ()
+    var_files: tuple[Path, ...] = ()
+    no_color: bool = False
+    verbose: int = 0
+    log_format: str = "text"
+    format: str = "text"
+    json_into: Path | None = None
+    _ranks: dict[str, int] = field(default_factory=dict)
+
+    def offer(self, name: str, value: Any, rank: int) -> None:
+        """Take a value unless a more explicit one is there; repeatable options of one rank add up."""
+        held = self._ranks.get(name, 0)
+        if rank < held or rank == 0:
+            return
+        setattr(self, name, getattr(self, name) + value if name in _REPEATABLE and rank == held else value)
+        self._ranks[name] = rank
+
+    @property
+    def json(self) -> bool:
+        """Whether stdout holds one JSON document and nothing else."""
+        return self.format == "json"
+
+    def load_options(self) -> LoadOptions:
+        """How the workspace is to be loaded. Files on the command line are relative to where the command was typed."""
+        from jsplan.config.model import LoadOptions
+
+        return LoadOptions(
+            directory=self.chdir or Path(),
+            environment=self.environment,
+            variables=self.variables,
+            var_files=self.var_files,
+            environ=dict(os.environ),
+        )
+
+
+def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if ctx.resilient_parsing:
+            return
+        rank = _RANK.get(ctx.get_parameter_source(param.name or "") or ParameterSource.DEFAULT, 0)
+        if param.name == "json":
+            value, rank = "json", rank if value else 0
+        ctx.ensure_object(Settings).offer(name, value, rank)
+
+    return callback
+
+
+def _options(autoenv_of_variables: bool) -> list[click.Option]:
+    """Fresh options. `JSPLAN_VAR_<name>` sets a variable, so the bare words may not read the environment there."""
+    path = AbsolutePath()
+
+    def option(*names: str, into: str, **attrs: Any) -> click.Option:
+        return GlobalOption(names, expose_value=False, callback=_remember(into), **attrs)
+
+    return [
+        option("-C", "--chdir", into="chdir", metavar="DIR", type=click.Path(path_type=Path), help="Work in this folder."),
+        option("-e", "--env", into="environment", metavar="NAME", help="Environment of the workspace (also JSPLAN_ENV)."),
+        option("--var", into="variables", multiple=True, type=Assignment(), metavar="NAME=VALUE", allow_from_autoenv=autoenv_of_variables,
+               help="Set a variable; repeatable."),
+        option("--var-file", into="var_files", multiple=True, type=path, metavar="FILE", allow_from_autoenv=autoenv_of_variables,
+               help="Set variables from a file; repeatable."),
+        option("--format", into="format", type=click.Choice(FORMATS), help="text, or json for scripts."),
+        option("--json", into="format", is_flag=True, help="The same as --format json."),
+        option("--json-into", into="json_into", type=path, metavar="FILE", help="Write the JSON to this file too."),
+        option("--no-color", into="no_color", is_flag=True, help="No colours (also NO_COLOR)."),
+        option("-v", "--verbose", into="verbose", count=True, help="Log what is done, on stderr; -vv for more."),
+        option("--log-format", into="log_format", type=click.Choice(("text", "json")), help="Logs and progress as text or JSON lines."),
+    ]  # fmt: skip
+
+
+class GlobalOption(click.Option):
+    """An option that works before and after the command; help lists it apart."""
+
+
+def with_globals(command: click.Command, *, root: bool = False) -> click.Command:
+    """Add the global options to a command or group."""
+    command.params.extend(_options(autoenv_of_variables=not root))
+    return command
+
+
+def settings_of(ctx: click.Context) -> Settings:
+    """The settings of this run."""
+    return ctx.ensure_object(Settings)

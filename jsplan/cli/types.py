@@ -1,0 +1,90 @@
+"""Parameter types of the command line: addresses, durations, hazards, files. Their grammar is that of the workspace files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.diagnostics import did_you_mean
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # generic since click 8.4 only
+
+
+class AddressGlob(ParamType):
+    """`hub/stream/ORDERS`, or a glob such as `hub/**`."""
+
+    name = "ADDRESS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from jsplan.address import Address, is_glob
+
+        text = str(value)
+        try:
+            return text if is_glob(text) else str(Address.parse(text))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Duration(ParamType):
+    """`10s`, `1m30s`; the value is ns."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from jsplan.units import parse_duration
+
+        if isinstance(value, int):
+            return value
+        try:
+            length = parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if length < 0:
+            self.fail("a negative duration", param, ctx)
+        return length
+
+
+class HazardPermission(ParamType):
+    """`CODE` or `CODE:ADDRESS`; the list of codes is closed."""
+
+    name = "CODE[:ADDRESS]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from jsplan.documents.schema import HAZARDS
+
+        code, colon, address = str(value).partition(":")
+        if code not in HAZARDS:
+            self.fail(
+                f'there is no hazard "{code}".{did_you_mean(code.upper(), HAZARDS) or " They are " + ", ".join(HAZARDS) + "."}', param, ctx
+            )
+        return f"{code}:{AddressGlob().convert(address, param, ctx)}" if colon else code
+
+
+class Assignment(ParamType):
+    """`NAME=VALUE`; in the environment one per line, since values may hold blanks."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not text.partition("=")[1] or not text.partition("=")[0].strip():
+            self.fail(f'"{text}" is not NAME=VALUE', param, ctx)
+        return text
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [line for line in rv.splitlines() if line.strip()]
+
+
+class AbsolutePath(click.Path):
+    """A file or folder, made absolute against the folder where the command was typed."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path.cwd() / str(super().convert(value, param, ctx))

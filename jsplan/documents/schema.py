@@ -1,0 +1,185 @@
+"""JSON Schemas of the documents, from which `state/schema/*.json` is generated. The documents themselves are beside this.
+
+A field that a later minor version adds is no error to a reader of this one, so objects are open; everything that
+the contract promises is required and typed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from jsplan.address import KINDS
+from jsplan.documents.apply import StepStatus
+from jsplan.documents.plan import Effect, Op, Severity
+
+Schema = dict[str, Any]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+#: The closed list of hazards (contract, section 4).
+HAZARDS = (
+    "DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "BREAKS_REPLICATION",
+    "REMOVES_SUBJECTS", "IRREVERSIBLE", "DUPLICATES_MESSAGES", "REDUCES_REPLICAS", "MOVES_DATA",
+)  # fmt: skip
+ACTIONS = (["no-op"], ["create"], ["update"], ["delete"], ["delete", "create"], ["create", "delete"], ["forget"])
+
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+FLAG: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+ANYTHING: Schema = {}
+ADDRESS: Schema = {"type": "string", "pattern": r"^[^/]+/(stream|kv|object_store)/[^/]+$|^[^/]+/consumer/[^/]+/[^/]+$"}
+TIME: Schema = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$"}
+FINGERPRINT: Schema = {"type": "string", "pattern": "^(absent|sha256:[0-9a-f]{64})$"}
+VERSION: Schema = {"type": "string", "pattern": r"^1\.\d+$"}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _one_of(*values: Any) -> Schema:
+    return {"enum": list(values)}
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _object(required: dict[str, Schema], optional: dict[str, Schema] | None = None, description: str = "") -> Schema:
+    out: Schema = {"type": "object", "required": sorted(required), "properties": required | (optional or {})}
+    return {"description": description} | out if description else out
+
+
+def _counts(*names: str) -> Schema:
+    return _object(dict.fromkeys(names, COUNT))
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+DIAGNOSTIC = _object(
+    {
+        "severity": _one_of("error", "warning", "info"),
+        "code": TEXT,
+        "summary": TEXT,
+        "detail": TEXT,
+        "address": _or_null(TEXT),
+        "range": _or_null(_object({"file": TEXT, "line": COUNT, "column": COUNT})),
+    },
+    description="One finding. `code` is stable; line and column count from 1.",
+)
+FIELD = _object(
+    {"path": TEXT, "before": ANYTHING, "after": ANYTHING, "effect": _one_of(*get_args(Effect))},
+    description='One leaf that changes. Elements of sets are named by what they are: sources["SALES@$JS.leaf.API"].',
+)
+HAZARD = _object(
+    {"code": _one_of(*HAZARDS), "blocking": FLAG, "allowed": FLAG, "flag": TEXT, "message": TEXT},
+    {
+        "messages": COUNT, "bytes": COUNT, "consumers": COUNT, "exact": FLAG, "at_least": COUNT, "at_most": COUNT,
+        "as_of": OBJECT, "causes": _list(TEXT),
+    },
+    "What an apply of the change costs. Counts that do not apply are left out.",
+)  # fmt: skip
+CHANGE = _object(
+    {
+        "actions": _one_of(*ACTIONS), "before": _or_null(OBJECT), "after": _or_null(OBJECT), "after_unknown": OBJECT,
+        "before_sensitive": OBJECT, "after_sensitive": OBJECT, "fields": _list(_ref("field")),
+        "replace_paths": _list(_list(TEXT)), "importing": _or_null(_object({"id": TEXT})),
+    },
+    description="Full configurations in API names and units (ns, bytes), server defaults included, without `_nats.*` metadata.",
+)  # fmt: skip
+RESOURCE = _object(
+    {
+        "address": ADDRESS, "mode": _one_of("managed"), "type": _one_of(*KINDS), "domain": TEXT, "name": TEXT,
+        "change": _ref("change"), "action_reason": TEXT, "hazards": _list(_ref("hazard")), "fingerprint": FINGERPRINT,
+        "depends_on": _list(TEXT),
+    },
+    {"previous_address": ADDRESS, "severity": _one_of(*get_args(Severity))},
+)  # fmt: skip
+STEP = _object(
+    {
+        "id": TEXT, "address": ADDRESS, "op": _one_of(*get_args(Op)), "title": TEXT, "request": _or_null(OBJECT),
+        "precondition": _map(TEXT), "depends_on": _list(TEXT), "expect": _or_null(OBJECT), "record": _or_null(OBJECT),
+    },
+    description="One call, with what must hold before it and what the read-back must show after it.",
+)  # fmt: skip
+DEFERRED = _object({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")
+BACKFILL = _object(
+    {"name": TEXT, "from": ANYTHING, "to": ANYTHING},
+    {"messages": _or_null(COUNT), "bytes": _or_null(COUNT), "strategy": TEXT, "reason": TEXT},
+)
+STATE_ENTRY = _object(
+    {
+        "config": OBJECT, "declared": OBJECT, "created": TEXT, "origin": _one_of("created", "imported"),
+        "prevent_destroy": FLAG, "depends_on": _list(ADDRESS), "applied_at": TEXT,
+    },
+    description="`config` is live after the last apply; `declared` what the files named then, null for the server's default.",
+)  # fmt: skip
+
+_HEAD = {"format_version": VERSION}
+_RUN = {"jsplan_version": TEXT, "workspace": TEXT, "environment": _or_null(TEXT), "timestamp": TIME, "id": TEXT}
+_CHANGES = {"diagnostic": DIAGNOSTIC, "field": FIELD, "hazard": HAZARD, "change": CHANGE, "resource": RESOURCE, "deferred": DEFERRED}
+
+PLAN = _HEAD | _RUN | {
+    "kind": _one_of("plan"),
+    "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    "state": _object({"lineage": _or_null(TEXT), "serial": COUNT}),
+    "config_hash": TEXT, "variables": OBJECT, "mode": _one_of("normal", "destroy", "refresh-only"), "targets": _list(TEXT),
+    "complete": FLAG, "applyable": FLAG, "errored": FLAG, "allowed_hazards": _list(TEXT), "options": OBJECT,
+    "domains": _map(OBJECT), "resource_changes": _list(_ref("resource")), "steps": _list(_ref("step")),
+    "resource_drift": _list(_ref("resource")), "backfills": _list(_ref("backfill")), "deferred": _list(_ref("deferred")),
+    "diagnostics": _list(_ref("diagnostic")),
+    "summary": _counts("import", "add", "change", "replace", "replace_deletes", "destroy", "forget", "backfill", "deferred", "hazards"),
+}  # fmt: skip
+APPLY = _HEAD | {
+    "kind": _one_of("apply"), "plan_id": TEXT, "steps": _list(_ref("result")), "summary": _map(COUNT), "state": OBJECT,
+    "deferred": _list(_ref("deferred")), "exit_code": COUNT,
+}  # fmt: skip
+STEP_RESULT = _object(
+    {"id": TEXT, "address": ADDRESS, "op": _one_of(*get_args(Op)), "status": _one_of(*get_args(StepStatus)), "error": _or_null(TEXT)}
+)
+REPLICATION = _object(
+    {
+        "from": TEXT,
+        "to": TEXT,
+        "kind": TEXT,
+        "healthy": FLAG,
+        "cause": _or_null(TEXT),
+        "origin_last_seq": _or_null(COUNT),
+        "last_seq": _or_null(COUNT),
+    }
+)
+UNMANAGED = _object(
+    {"address": ADDRESS, "type": _one_of(*KINDS), "messages": _or_null(COUNT), "bytes": _or_null(COUNT), "created": _or_null(TEXT)}
+)
+DRIFT = _HEAD | _RUN | {
+    "kind": _one_of("drift"), "resource_changes": {"type": "array", "maxItems": 0}, "resource_drift": _list(_ref("resource")),
+    "replication": _list(_ref("replication")), "unmanaged": _list(_ref("unmanaged")), "mutes": _list(OBJECT), "away": _list(OBJECT),
+    "deferred": _list(_ref("deferred")), "diagnostics": _list(_ref("diagnostic")), "exit_code": COUNT,
+    "summary": _counts("changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "away"),
+}  # fmt: skip
+STATE = _HEAD | {
+    "kind": _one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
+    "environment": _or_null(TEXT), "domains": _map(OBJECT), "ownership": OBJECT, "pending": _map(OBJECT),
+    "resources": {"type": "object", "propertyNames": ADDRESS, "additionalProperties": _ref("entry")},
+}  # fmt: skip
+
+
+def _document(name: str, fields: dict[str, Schema], defs: dict[str, Schema]) -> Schema:
+    title = f"jsplan {name} document, format 1"
+    return {"$schema": DIALECT, "$id": f"urn:jsplan:schema:{name}-v1", "title": title, "$defs": defs} | _object(fields)
+
+
+def schemas() -> dict[str, Schema]:
+    """All schemas by file name, such as `plan-v1.json`."""
+    return {
+        "plan-v1.json": _document("plan", PLAN, _CHANGES | {"step": STEP, "backfill": BACKFILL}),
+        "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
+        "drift-v1.json": _document("drift", DRIFT, _CHANGES | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
+        "state-v1.json": _document("state", STATE, {"entry": STATE_ENTRY}),
+    }

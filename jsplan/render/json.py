@@ -1,0 +1,19 @@
+"""The JSON view of every document: exactly the document, sorted, two blanks per level, one line end."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from jsplan.documents import base
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """The text of a document. What orjson refuses (half a surrogate pair in a name) is written escaped."""
+    try:
+        return base.dumps(document).decode()
+    except TypeError:
+        return json.dumps(document, indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,105 @@
+"""Progress on stderr while a workflow runs, as plain lines or JSON lines; the moving picture of a terminal is `live`'s."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from jsplan.documents.apply import StepStarted
+from jsplan.render.safe import safe
+
+if TYPE_CHECKING:
+    from jsplan.documents.apply import ApplyEvent, StepFinished
+
+_SAYS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "NO ANSWER"}
+
+
+class Progress(Protocol):
+    """An observer of workflows (`workflows.options.Observer`) that can also get out of the way of a question."""
+
+    def phase(self, text: str) -> None:
+        """A phase begins."""
+
+    def event(self, event: ApplyEvent) -> None:
+        """A step started or finished."""
+
+    def warn(self, text: str) -> None:
+        """Something to know now."""
+
+    def expect(self, steps: int) -> None:
+        """How many steps will come."""
+
+    def stop(self) -> None:
+        """Leave the screen to others; what comes after begins again."""
+
+
+def finished_line(event: StepFinished) -> str:
+    """`done create stream ORDERS (0.1s)`, with the error of a step that has one."""
+    result = event.result
+    line = f"{_SAYS[result.status]}: {safe(event.title)} ({event.seconds:.1f}s)"
+    return line + (f": {safe(result.error)}" if result.error else "")
+
+
+class Plain:
+    """One line per phase and per finished step: for logs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._total = self._done = 0
+
+    def phase(self, text: str) -> None:
+        """A phase begins."""
+        self._write(f"{safe(text)} ...")
+
+    def event(self, event: ApplyEvent) -> None:
+        """A step started or finished; only its end is worth a line."""
+        if isinstance(event, StepStarted):
+            return
+        self._done += 1
+        head = f"[{self._done}/{self._total}] " if self._total else ""
+        self._write(head + finished_line(event))
+
+    def warn(self, text: str) -> None:
+        """Something to know now."""
+        self._write(f"Warning: {safe(text)}")
+
+    def expect(self, steps: int) -> None:
+        """How many steps will come."""
+        self._total, self._done = steps, 0
+
+    def stop(self) -> None:
+        """Nothing is held on the screen."""
+
+    def _write(self, line: str) -> None:
+        try:
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+        except (OSError, ValueError, UnicodeError):
+            pass  # progress must not end an apply
+
+
+class JsonLines(Plain):
+    """The same as JSON lines, for log collectors (`--log-format json`)."""
+
+    def phase(self, text: str) -> None:
+        """A phase begins."""
+        self._record("info", phase=text)
+
+    def event(self, event: ApplyEvent) -> None:
+        """A step started or finished."""
+        if isinstance(event, StepStarted):
+            self._record("info", step=event.id, address=event.address, title=event.title, status="started")
+        else:
+            self._record(
+                "info" if event.result.status == "done" else "error",
+                **event.result.to_json(), title=event.title, seconds=round(event.seconds, 3),
+            )  # fmt: skip
+
+    def warn(self, text: str) -> None:
+        """Something to know now."""
+        self._record("warning", message=text)
+
+    def _record(self, level: str, **fields: Any) -> None:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self._write(json.dumps({"time": stamp, "level": level} | fields))

@@ -1,0 +1,180 @@
+"""One resource of a plan or of drift as lines: what becomes of it, field by field. The page is left to `plan_text`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from jsplan import units
+from jsplan.render.lines import Lines
+from jsplan.render.paths import is_element, row_of, top_level
+from jsplan.render.safe import safe
+from jsplan.render.summary import count
+from jsplan.render.values import Leaf, beyond_key, described, flatten, is_short, scalar
+from jsplan.resources.nested import ORIGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsplan.documents.plan import FieldChange, Hazard, ResourceChange
+    from jsplan.resources import Field
+
+BODY = 6
+
+#: actions -> symbol, role, what is said of the resource
+_HEADS = {
+    ("create",): ("+", "create", "will be created"),
+    ("update",): ("~", "update", "will be updated in place"),
+    ("delete",): ("-", "delete", "will be destroyed"),
+    ("delete", "create"): ("-/+", "replace", "will be replaced: deleted with its data, then created"),
+    ("create", "delete"): ("-/+", "update", "will be replaced, its data carried over"),
+    ("forget",): ("#", "forget", "will be forgotten; it stays on the server"),
+    ("no-op",): (" ", "dim", "stays as it is"),
+}
+_CONSUMER_HEADS = {
+    ("delete", "create"): ("-/+", "replace", "will be replaced; its position is lost"),
+    ("create", "delete"): ("-/+", "update", "will be replaced, its position carried over"),
+}
+_NOTES = {"replace": "forces replacement", "one_way": "cannot be undone", "ignored": "the server ignores this"}
+
+
+def actions_of(resource: ResourceChange) -> tuple[str, ...]:
+    """The actions as a key."""
+    return tuple(resource.change.actions)
+
+
+def render(resource: ResourceChange) -> Lines:
+    """Head, fields and hazards of one element of `resource_changes`."""
+    lines = Lines()
+    _head(lines, resource)
+    body(lines, resource)
+    for hazard in resource.hazards:
+        _hazard(lines, hazard)
+    return lines
+
+
+def _head(lines: Lines, resource: ResourceChange) -> None:
+    actions = actions_of(resource)
+    heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
+    symbol, role, says = heads.get(actions, ("?", "warn", "will be changed in a way this release does not know"))
+    if resource.change.importing:
+        symbol, role = (">", "import")
+        says = "will be imported as it is" if actions == ("no-op",) else "will be imported, then updated in place"
+    pieces: list[tuple[str, str] | str] = [(f"{symbol:>3} ", role), (safe(resource.address), "strong"), f" {says}"]
+    if resource.previous_address:
+        pieces.append((f" (moved from {safe(resource.previous_address)})", "dim"))
+    lines.add(0, *pieces)
+
+
+def body(lines: Lines, resource: ResourceChange) -> None:
+    """The fields: all that a new resource says, or what changes of an old one."""
+    if actions_of(resource) == ("create",) and resource.change.after is not None:
+        for leaf in described(resource.type, resource.name, resource.change.after):
+            _whole(lines, BODY, "+", "create", leaf)
+        return
+    forced = {path[0] for path in resource.change.replace_paths if path}
+    for change in resource.change.fields:
+        field_change(lines, resource.type, change, forces=top_level(change.path) in forced)
+
+
+def field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bool = False) -> None:
+    """One field: `~ path: before -> after`, or the elements that come and go."""
+    row, path = row_of(kind, change.path), safe(change.path)
+    note = _NOTES.get("replace" if forces else change.effect, "")
+    tail = (f"  # {note}", "bad" if note in (_NOTES["replace"], _NOTES["one_way"]) else "dim") if note else ""
+    before, after = change.before, change.after
+    if _nothing(before) or _nothing(after):
+        sign, role, value = ("+", "create", after) if _nothing(before) else ("-", "delete", before)
+        _whole(lines, BODY, sign, role, Leaf(0, change.path, row, value), tail)
+    elif isinstance(before, list) and isinstance(after, list):
+        lines.add(BODY, ("~ ", "update"), f"{path}:", tail)
+        _elements(lines, row, before, after)
+    else:
+        lines.add(BODY, ("~ ", "update"), f"{path}: {_one_line(row, before)} -> {_one_line(row, after)}", tail)
+
+
+def _nothing(value: Any) -> bool:
+    """Whether a side of a change says no more than that the field is not set."""
+    return value is None or value in ("", [], {})
+
+
+def _one_line(row: Field | None, value: Any) -> str:
+    return scalar(None if isinstance(value, dict) else row, value)
+
+
+def _whole(lines: Lines, indent: int, sign: str, role: str, leaf: Leaf, tail: tuple[str, str] | str = "") -> None:
+    """A field that comes or goes whole; objects are opened, long lists get a line per element."""
+    row, value, indent = leaf.row, leaf.value, indent + 4 * leaf.depth
+    path, head = safe(leaf.path), (f"{sign} ", role)
+    if isinstance(value, dict):
+        lines.add(indent, head, path, tail)
+        for inner in _inside(leaf):
+            _whole(lines, indent + 4, sign, role, inner)
+    elif is_short(row, value):
+        lines.add(indent, head, f"{path}: {scalar(row, value)}", tail)
+    else:
+        lines.add(indent, head, f"{path}:", tail)
+        for item in value:
+            lines.add(indent + 4, head, _one_line(row, item))
+
+
+def _inside(leaf: Leaf) -> Iterator[Leaf]:
+    table = leaf.row.table if leaf.row else None
+    config = table.compact(leaf.value) if table else leaf.value
+    return flatten(table, beyond_key(config) if table is ORIGIN and is_element(leaf.path) else config)
+
+
+def _elements(lines: Lines, row: Field | None, before: list[Any], after: list[Any]) -> None:
+    """What goes, then what comes; the order alone is said in words."""
+    gone, come = [x for x in before if x not in after], [x for x in after if x not in before]
+    for sign, role, items in (("-", "delete", gone), ("+", "create", come)):
+        for item in items:
+            lines.add(BODY + 4, (f"{sign} ", role), _one_line(row, item))
+    kept = len(after) - len(come)
+    if not gone and not come:
+        lines.add(BODY + 4, f"{scalar(row, before)} -> {scalar(row, after)}")
+    elif kept:
+        lines.add(BODY + 6, (f"({kept} unchanged)", "dim"))
+
+
+def _hazard(lines: Lines, hazard: Hazard) -> None:
+    role = "good" if hazard.allowed else "bad" if hazard.blocking else "warn"
+    amount = amount_of(hazard)
+    pieces: list[tuple[str, str] | str] = [("! ", role), (hazard.code, role), f": {safe(hazard.message)}"]
+    if amount:
+        pieces.append((f" [{amount}]", role))
+    lines.add(BODY, *pieces)
+    if causes := [cause for cause in hazard.causes if cause not in hazard.message]:
+        lines.add(BODY + 2, (f"because of {safe(', '.join(causes))}", "dim"))
+    if hazard.allowed:
+        lines.add(BODY + 2, ("allowed", "good"))
+    elif hazard.blocking:
+        lines.add(BODY + 2, "allow it with ", (safe(hazard.flag), "strong"))
+
+
+def amount_of(hazard: Hazard) -> str:
+    """`1,203 messages, 86.1 KiB, 2 consumers`; bounds where the number is not exact. What the message says is left out."""
+    parts = []
+    if hazard.messages is not None or hazard.at_least is not None:
+        parts.append(_messages(hazard))
+    if hazard.bytes is not None and not _said(hazard, hazard.bytes):
+        parts.append(units.format_bytes(hazard.bytes))
+    if hazard.consumers and not _said(hazard, hazard.consumers):
+        parts.append(count(hazard.consumers, "consumer"))
+    return ", ".join(part for part in parts if part)
+
+
+def _messages(hazard: Hazard) -> str:
+    most = hazard.at_most if hazard.at_most is not None else hazard.messages
+    if hazard.exact is not False:
+        return "" if most is None or _said(hazard, most) else count(most, "message")
+    if hazard.at_least is None:
+        return "" if most is None or _said(hazard, most) else f"at most {count(most, 'message')}"
+    if most is None or most == hazard.at_least:
+        return "" if _said(hazard, hazard.at_least) else f"at least {count(hazard.at_least, 'message')}"
+    return "" if _said(hazard, hazard.at_least) and _said(hazard, most) else f"{hazard.at_least:,} to {most:,} messages"
+
+
+def _said(hazard: Hazard, number: int) -> bool:
+    """Whether the sentence of the hazard holds the number already."""
+    return re.search(rf"(?<![\d,.]){number:,}(?![\d,.]?\d)|(?<!\d){number}(?!\d)", hazard.message) is not None

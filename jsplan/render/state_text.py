@@ -1,0 +1,41 @@
+"""The state as text: what this workspace owns and as it last applied it. The document is `state`'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jsplan.render import summary
+from jsplan.render.lines import Lines
+from jsplan.render.safe import safe
+from jsplan.render.values import described, scalar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def render(state: dict[str, Any], console: Console) -> None:
+    """Every resource with its fields, then a count."""
+    resources: dict[str, dict[str, Any]] = state.get("resources") or {}
+    for address, entry in resources.items():
+        resource(address, entry, console)
+    lines = Lines()
+    where = safe(str(state.get("workspace"))) + (f", environment {safe(str(state['environment']))}" if state.get("environment") else "")
+    lines.add(0, f"Workspace {where}: {summary.count(len(resources), 'resource')}, serial {state.get('serial', 0)}.")
+    if pending := state.get("pending"):
+        lines.add(0, (f"{summary.count(len(pending), 'step')} began and never ended; the next plan tells how.", "warn"))
+    lines.print(console)
+
+
+def resource(address: str, entry: dict[str, Any], console: Console) -> None:
+    """One entry of the state and an empty line."""
+    lines = Lines()
+    _, kind, name = address.split("/", 2)
+    guard = ("  # prevent_destroy", "warn") if entry.get("prevent_destroy") else ""
+    lines.add(
+        0, (safe(address), "strong"), (f" ({entry.get('origin', 'created')}, {safe(str(entry.get('created') or 'unknown'))})", "dim"), guard
+    )
+    for leaf in described(kind, name, entry.get("config") or {}):
+        shown = "" if isinstance(leaf.value, dict) else f": {scalar(leaf.row, leaf.value)}"
+        lines.add(4 + 4 * leaf.depth, safe(leaf.path) + shown)
+    lines.blank()
+    lines.print(console)

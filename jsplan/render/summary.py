@@ -1,0 +1,71 @@
+"""The lines that scripts grep, as plain text: their wording is a promise (contract, section 3). Loads no rich."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.drift import Drift
+    from jsplan.documents.plan import Plan
+
+NO_CHANGES = "No changes. Your streams match the configuration."
+NO_DRIFT = "No drift. The servers are as jsplan left them."
+
+_HEADS = {0: "Apply complete!", 130: "Apply interrupted."}
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 stream`, `2,000 streams`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def plan_line(plan: Plan) -> str:
+    """`Plan: 2 to add, 1 to change, 0 to destroy.`; other parts only where they are not zero."""
+    s = plan.summary
+    parts = [f"{s['import']} to import"] if s["import"] else []
+    parts += [f"{s['add']} to add", f"{s['change']} to change"]
+    if s["replace"]:
+        deletes = s["replace_deletes"]
+        parts.append(f"{s['replace']} to replace" + (f" ({deletes} delete{'s' if deletes == 1 else ''} data)" if deletes else ""))
+    parts.append(f"{s['destroy']} to destroy")
+    parts += [f"{s['forget']} to forget"] if s["forget"] else []
+    parts += [f"{s['backfill']} to backfill"] if s["backfill"] else []
+    parts += [f"{s['hazards']} hazard{'s' if s['hazards'] != 1 else ''}"] if s["hazards"] else []
+    return f"Plan: {', '.join(parts)}."
+
+
+def deferred_line(addresses: Iterable[str]) -> str:
+    """`Deferred: 3 resources in 1 domain.`, or nothing."""
+    found = list(addresses)
+    if not found:
+        return ""
+    domains = {address.split("/", 1)[0] for address in found}
+    return f"Deferred: {count(len(found), 'resource')} in {count(len(domains), 'domain')}."
+
+
+def is_quiet(plan: Plan) -> bool:
+    """Whether a plan has nothing to say but that there are no changes."""
+    return not (plan.has_changes or plan.errored or plan.deferred or plan.diagnostics or plan.targets) and not (
+        plan.mode == "refresh-only" and plan.resource_drift
+    )
+
+
+def apply_line(result: ApplyResult) -> str:
+    """The line `Apply complete! Resources: 2 added, 1 changed, 1 replaced, 0 destroyed.`, or what is true instead."""
+    s = result.summary
+    parts = [f"{s['imported']} imported"] if s.get("imported") else []
+    parts += [f"{s.get('added', 0)} added", f"{s.get('changed', 0)} changed"]
+    parts += [f"{s['replaced']} replaced"] if s.get("replaced") else []
+    parts.append(f"{s.get('destroyed', 0)} destroyed")
+    parts += [f"{s['forgotten']} forgotten"] if s.get("forgotten") else []
+    head = _HEADS.get(result.exit_code, "Apply incomplete.")
+    return f"{head} Resources: {', '.join(parts)}."
+
+
+def drift_line(drift: Drift) -> str:
+    """The line `Drift: 2 changed, 1 missing, 1 unhealthy, 3 unmanaged.`; all parts always."""
+    s = drift.summary
+    return f"Drift: {s['changed']} changed, {s['missing']} missing, {s['unhealthy']} unhealthy, {s['unmanaged']} unmanaged."

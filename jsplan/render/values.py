@@ -1,0 +1,113 @@
+"""Values as people read them: units instead of integers, lists as elements. Where they stand is left to the views."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jsplan import units
+from jsplan.render.paths import element, table_of
+from jsplan.render.safe import quoted, safe
+from jsplan.resources.nested import ORIGIN, origin_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsplan.resources import Field, Table
+
+_PLAIN = re.compile(r"[A-Za-z_]\w*")
+#: Longest list on one line.
+INLINE = 72
+#: Durations whose zero is "for ever" to the server.
+_ENDLESS = frozenset({"max_age", "ttl"})
+
+
+def scalar(row: Field | None, value: Any) -> str:
+    """One value on one line. Durations and sizes in units; the exact integer follows where the unit rounds."""
+    if isinstance(value, list):
+        return f"[{', '.join(scalar(row, item) for item in value)}]"
+    kind = row.type if row else ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _number(row, kind, value)
+    if isinstance(value, str) and kind in ("enum", "time"):
+        return safe(value)
+    return quoted(value)
+
+
+def _number(row: Field | None, kind: str, value: int) -> str:
+    if row is not None and ((row.unlimited and value < 0) or (row.name in _ENDLESS and value == 0)):
+        return "unlimited"
+    if kind in ("duration", "durations"):
+        return units.format_duration(value)
+    if kind == "size":
+        return size(value)
+    return str(value)
+
+
+def size(value: int) -> str:
+    """`10GiB`, or `1.50MiB (1572865)` where the unit rounds."""
+    shown = units.format_size(value)
+    try:
+        exact = units.parse_size(shown) == value
+    except ValueError:
+        exact = False
+    return shown if exact else f"{shown} ({value})"
+
+
+def is_short(row: Field | None, value: Any) -> bool:
+    """Whether a value belongs on one line."""
+    if isinstance(value, dict):
+        return False
+    if isinstance(value, list):
+        return not any(isinstance(item, dict) for item in value) and len(scalar(row, value)) <= INLINE
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One line of a configuration. `depth` counts the named elements around it; such an element itself has the value `{}`."""
+
+    depth: int
+    path: str
+    row: Field | None
+    value: Any
+
+
+def flatten(table: Table | None, config: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[Leaf]:
+    """The leaves of a compact configuration, in its order; paths are relative to the element around them."""
+    rows = table.by_name if table else {}
+    for name, value in config.items():
+        row = rows.get(name)
+        path = f"{prefix}{name}" if _PLAIN.fullmatch(name) else element(prefix.removesuffix("."), name)
+        if isinstance(value, dict) and value:
+            yield from flatten(row.table if row else None, value, f"{path}.", depth)
+        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            for index, item in enumerate(value):
+                yield from _element(row, path, item, index, depth)
+        else:
+            yield Leaf(depth, path, row, value)
+
+
+def _element(row: Field | None, path: str, item: dict[str, Any], index: int, depth: int) -> Iterator[Leaf]:
+    if row is not None and row.table is ORIGIN and item.get("name"):
+        path, item = element(path, origin_key(item)), beyond_key(item)
+    else:
+        path = f"{path}[{index}]"
+    yield Leaf(depth, path, row, {})
+    yield from flatten(row.table if row else None, item, depth=depth + 1)
+
+
+def beyond_key(origin: dict[str, Any]) -> dict[str, Any]:
+    """A source without what its key in a path says already: name, API prefix and filter."""
+    rest = {key: value for key, value in origin.items() if key not in ("name", "filter_subject", "external")}
+    external = {key: value for key, value in (origin.get("external") or {}).items() if key != "api" and value}
+    return rest | ({"external": external} if external else {})
+
+
+def described(kind: str, name: str, after: dict[str, Any]) -> list[Leaf]:
+    """What a new resource says beyond the server's defaults, without its own name."""
+    table = table_of(kind)
+    compact = table.compact(after) if table else dict(after)
+    own = name.rsplit("/", 1)[-1]
+    return list(flatten(table, {k: v for k, v in compact.items() if not (k in ("name", "bucket", "durable_name") and v == own)}))

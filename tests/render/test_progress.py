@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+from rich.console import Console
+
+from jsplan.documents.apply import StepFinished, StepResult, StepStarted
+from jsplan.render.live import Live
+from jsplan.render.progress import JsonLines, Plain
+
+STARTED = StepStarted("s1", "hub/stream/A", "create stream A in hub")
+DONE = StepFinished(StepResult("s1", "hub/stream/A", "stream.create", "done"), "create stream A in hub", 0.12)
+FAILED = StepFinished(StepResult("s2", "hub/stream/B", "stream.create", "failed", "no\x1b space"), "create stream B in hub", 1.0)
+
+
+def test_plain_lines() -> None:
+    """A log gets a line per phase and per finished step, counted, with the error of one that failed."""
+    stream = StringIO()
+    progress = Plain(stream)
+    progress.phase("Reading 2 domains")
+    progress.expect(2)
+    for event in (STARTED, DONE, FAILED):
+        progress.event(event)
+    progress.warn("waiting for the lock")
+    progress.stop()
+
+    assert stream.getvalue().splitlines() == [
+        "Reading 2 domains ...",
+        "[1/2] done: create stream A in hub (0.1s)",
+        "[2/2] FAILED: create stream B in hub (1.0s): no\\x1b space",
+        "Warning: waiting for the lock",
+    ]
+
+
+def test_json_lines() -> None:
+    """With --log-format json every line is a JSON object with a level."""
+    stream = StringIO()
+    progress = JsonLines(stream)
+    progress.phase("Reading")
+    for event in (STARTED, DONE, FAILED):
+        progress.event(event)
+    progress.warn("waiting")
+    records = [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    assert [r["level"] for r in records] == ["info", "info", "info", "error", "warning"]
+    assert records[2]["status"] == "done"
+    assert records[3]["error"] == "no\x1b space"
+
+
+def test_progress_survives_a_closed_stream() -> None:
+    """A log that went away must not end an apply."""
+    stream = StringIO()
+    stream.close()
+    Plain(stream).phase("Reading")
+
+
+def test_live_picture() -> None:
+    """A terminal shows what is under way, keeps a line for each end, and is clean after stop."""
+    stream = StringIO()
+    console = Console(file=stream, force_terminal=True, color_system=None, width=80)
+    progress = Live(console)
+    progress.phase("Reading [2] domains")
+    progress.expect(2)
+    progress.event(STARTED)
+    console.print(progress._picture())  # noqa: SLF001 - what the terminal shows between two refreshes
+    progress.event(DONE)
+    progress.event(FAILED)
+    progress.warn("odd")
+    progress.stop()
+    text = stream.getvalue()
+
+    assert "0 of 2 steps" in text
+    assert "done: create stream A in hub (0.1s)" in text
+    assert "FAILED: create stream B in hub (1.0s): no\\x1b space" in text
+    assert progress._live is None  # noqa: SLF001 - the moving part is gone

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+
+from jsplan.documents.base import dumps
+from jsplan.documents.plan import Plan
+from jsplan.documents.schema import HAZARDS, schemas
+from jsplan.state.document import State
+from tests.render import samples
+
+FOLDER = Path(__file__).parents[2] / "state" / "schema"
+
+DOCUMENTS: list[tuple[str, dict[str, Any]]] = [
+    ("plan", samples.everything().to_json()),
+    ("plan", samples.plan().to_json()),
+    ("apply", samples.partial_apply().to_json()),
+    ("apply", samples.complete_apply().to_json()),
+    ("drift", samples.drift().to_json()),
+    ("state", samples.state()),
+    ("state", State("shop", None).to_json()),
+]
+
+
+def _validator(kind: str) -> Any:
+    return jsonschema.Draft202012Validator(schemas()[f"{kind}-v1.json"])
+
+
+def test_the_files_are_current() -> None:
+    """The schemas in the repository are what `tools/make_schemas.py` writes, and there are no others."""
+    assert {path.name: path.read_bytes() for path in FOLDER.glob("*.json")} == {name: dumps(s) for name, s in schemas().items()}
+
+
+@pytest.mark.parametrize("name", sorted(schemas()))
+def test_each_schema_is_one(name: str) -> None:
+    """Every schema is valid against the meta-schema of its dialect."""
+    jsonschema.Draft202012Validator.check_schema(schemas()[name])
+
+
+@pytest.mark.parametrize(("kind", "document"), DOCUMENTS)
+def test_real_documents_are_valid(kind: str, document: dict[str, Any]) -> None:
+    """What the code writes is what the schema promises."""
+    _validator(kind).validate(orjson.loads(dumps(document)))
+
+
+@pytest.mark.parametrize(("kind", "document"), DOCUMENTS)
+def test_every_field_is_promised(kind: str, document: dict[str, Any]) -> None:
+    """No top-level field of a document is missing from its schema, and a document without one is refused."""
+    schema = schemas()[f"{kind}-v1.json"]
+
+    assert set(document) == set(schema["properties"])
+    for name in document:
+        assert not _validator(kind).is_valid({k: v for k, v in document.items() if k != name}), name
+
+
+def test_a_plan_survives_the_way_through_json() -> None:
+    """A saved plan read back is the same document."""
+    document = samples.everything().to_json()
+
+    assert Plan.from_json(orjson.loads(dumps(document)), "plan").to_json() == document
+
+
+def test_an_unknown_hazard_is_no_plan() -> None:
+    """The list of hazards is closed."""
+    document = samples.everything().to_json()
+    document["resource_changes"][3]["hazards"][0]["code"] = "EATS_LUNCH"
+
+    assert "EATS_LUNCH" not in HAZARDS
+    assert not _validator("plan").is_valid(document)

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.diagnostics import Diagnostic, SourceRange
+from jsplan.documents.plan import FieldChange, Hazard
+from jsplan.render import apply_text, diagnostics_text, drift_text, plan_text, resource_text, state_text, summary
+from jsplan.units import SECOND
+from tests.render import samples
+from tests.render.texts import text_of
+
+if TYPE_CHECKING:
+    from tests.render.texts import Compare
+
+
+def test_a_plan_with_everything(golden: Compare) -> None:
+    """Every action, effect, hazard, drift, deferral and finding reads as people have agreed to read it."""
+    text = golden("plan_everything", lambda console: plan_text.render(samples.everything(), console))
+
+    assert "max_age: 1y -> 1d" in text
+    assert "SAME was changed" not in text, "drift of what this plan does not touch is noise"
+
+
+def test_a_plan_without_changes_is_one_line() -> None:
+    """Ten thousand resources that do not change cost nothing and are not mentioned."""
+    unchanged = samples.plan(*[samples.resource(f"hub/stream/S{n}", ["no-op"]) for n in range(10_000)])
+
+    assert text_of(lambda console: plan_text.render(unchanged, console)) == "No changes. Your streams match the configuration.\n"
+    assert summary.is_quiet(unchanged)
+
+
+def test_a_fleet_is_one_paragraph(golden: Compare) -> None:
+    """The same change in two hundred domains is written once; the one with a hazard is written out."""
+    golden("plan_fleet", lambda console: plan_text.render(samples.fleet(200), console))
+
+
+def test_verbose_writes_out_the_fleet() -> None:
+    """With -v every resource has its own paragraph."""
+    text = text_of(lambda console: plan_text.render(samples.fleet(20), console, verbose=True))
+
+    assert text.count("will be updated in place") == 20
+
+
+def test_a_destroy_plan(golden: Compare) -> None:
+    """Destroying says so in its first line."""
+    gone = samples.resource("hub/stream/A", ["delete"], before=samples.STREAM)
+    guard = Diagnostic("error", "JS301", "is guarded by prevent_destroy", "Lift it.", "hub/stream/A", SourceRange("jsplan.yaml", 3, 5))
+    made = samples.plan(gone, mode="destroy", targets=["hub/stream/A"], diagnostics=[guard])
+    golden("plan_destroy", lambda console: plan_text.render(made, console))
+
+
+def test_an_errored_plan_never_says_no_changes() -> None:
+    """A plan with errors ends with the error, not with good news."""
+    broken = samples.plan(errored=True, diagnostics=[Diagnostic("error", "JS210", "wrong environment")])
+    text = text_of(lambda console: plan_text.render(broken, console))
+
+    assert "No changes" not in text
+    assert "The plan has errors; nothing can be applied." in text
+
+
+def test_refresh_only_shows_all_drift() -> None:
+    """With --refresh-only drift is what the plan is about, so all of it is shown, and that nothing is sent."""
+    found = samples.everything()
+    step = replace(found.steps[0], op="state.update")
+    plan = samples.plan(mode="refresh-only", resource_drift=found.resource_drift, steps=[step])
+    text = text_of(lambda console: plan_text.render(plan, console))
+
+    assert "hub/stream/SAME was changed (cosmetic)" in text
+    assert "Nothing is sent to a server" in text
+
+
+def test_an_apply_that_went_well() -> None:
+    """Success is the line that scripts look for, and nothing else."""
+    text = text_of(lambda console: apply_text.render(samples.complete_apply(), console))
+
+    assert text == "Apply complete! Resources: 2 added, 1 changed, 1 replaced, 0 destroyed.\n"
+
+
+def test_an_apply_in_part(golden: Compare) -> None:
+    """What failed, what never answered and what was left out are told apart."""
+    golden("apply_partial", lambda console: apply_text.render(samples.partial_apply(), console))
+
+
+def test_drift(golden: Compare) -> None:
+    """Each kind of finding has its section and the greppable line is there."""
+    text = golden("drift", lambda console: drift_text.render(samples.drift(), console, verbose=True))
+
+    assert "Drift: 1 changed, 1 missing, 1 unhealthy, 2 unmanaged." in text
+
+
+def test_no_drift() -> None:
+    """Nothing found is said in words and in the greppable line."""
+    quiet = replace(samples.drift(), resource_drift=[], replication=[], unmanaged=[], away=[], mutes=[], deferred=[], pending=0)
+
+    assert text_of(lambda console: drift_text.render(quiet, console)) == (
+        "No drift. The servers are as jsplan left them.\nDrift: 0 changed, 0 missing, 0 unhealthy, 0 unmanaged.\n"
+    )
+
+
+def test_state(golden: Compare) -> None:
+    """The state shows each resource with units, its guard, and steps that never ended."""
+    golden("state", lambda console: state_text.render(samples.state(), console))
+
+
+def test_findings(golden: Compare) -> None:
+    """A finding has severity, address, summary, code, place and detail."""
+    findings = [
+        Diagnostic("error", "JS101", 'unknown key "max_agee". Did you mean "max_age"?', "", "hub/stream/A", SourceRange("a.yaml", 3, 5)),
+        Diagnostic("warning", "JS102", "odd", "Two\nlines."),
+        Diagnostic("info", "JS103", "note"),
+    ]
+    golden("findings", lambda console: diagnostics_text.render(findings, console))
+
+
+def test_foreign_text_cannot_move_the_cursor() -> None:
+    """Control characters, direction overrides and rich markup from a server are shown, not obeyed."""
+    evil = "\x1b[2J[red]\u202eabc\nyes\ud800\x9b"
+    change = samples.resource("hub/stream/[bold]X", ["update"], fields=(FieldChange("description", "old", evil, "in_place"),))
+    change.hazards = [Hazard("MOVES_DATA", evil, blocking=False, causes=[evil + "!"])]
+    found = Diagnostic("warning", "JS1", evil, evil, evil, SourceRange(evil, 1, 1))
+    text = text_of(lambda console: plan_text.render(samples.plan(change, diagnostics=[found]), console))
+
+    assert not set(text) & {"\x1b", "\u202e", "\ud800", "\x9b"}
+    assert "[bold]X" in text
+    assert "[red]" in text
+
+
+@pytest.mark.parametrize(
+    ("field", "line"),
+    [
+        (FieldChange("max_age", SECOND, 0, "in_place"), "~ max_age: 1s -> unlimited"),
+        (FieldChange("max_msgs", 5, -1, "in_place"), "~ max_msgs: 5 -> unlimited"),
+        (FieldChange("max_bytes", 2**30, 2**30 + 1, "in_place"), "~ max_bytes: 1GiB -> 1.00GiB (1073741825)"),
+        (FieldChange("deny_delete", False, True, "one_way"), "~ deny_delete: false -> true  # cannot be undone"),
+        (FieldChange("storage", "file", "memory", "replace"), "~ storage: file -> memory  # forces replacement"),
+        (FieldChange("mirror_direct", False, True, "ignored"), "~ mirror_direct: false -> true  # the server ignores this"),
+        (
+            FieldChange("consumer_limits.inactive_threshold", SECOND, 2 * SECOND, "in_place"),
+            "~ consumer_limits.inactive_threshold: 1s -> 2s",
+        ),
+        (FieldChange("description", "", "x", "in_place"), '+ description: "x"'),
+        (FieldChange("unknown_field", 1, {"a": 2}, "in_place"), '~ unknown_field: 1 -> {"a": 2}'),
+        (FieldChange('metadata["a.b"]', "x", None, "in_place"), '- metadata["a.b"]: "x"'),
+    ],
+)
+def test_a_field_line(field: FieldChange, line: str) -> None:
+    """A field reads `path: before -> after` in the units of its row, with what the change means."""
+    change = samples.resource("hub/stream/A", ["update"], fields=(field,))
+
+    assert line in [row.strip() for row in resource_text.render(change).plain().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("hazard", "amount"),
+    [
+        (Hazard("DELETES_MESSAGES", "x", messages=1, exact=True), "1 message"),
+        (Hazard("DELETES_MESSAGES", "x", messages=20, exact=False, at_least=5, at_most=20), "5 to 20 messages"),
+        (Hazard("DELETES_MESSAGES", "x", exact=False, at_least=5), "at least 5 messages"),
+        (Hazard("DELETES_MESSAGES", "x", messages=7, exact=False), "at most 7 messages"),
+        (Hazard("DELETES_STREAM", "with 4,000 messages (88 bytes) and 2 consumers", messages=4000, bytes=88, consumers=2, exact=True), ""),
+        (Hazard("DELETES_STREAM", "all 14,000 of them", messages=4000, bytes=2048, consumers=1), "4,000 messages, 2.0 KiB, 1 consumer"),
+    ],
+)
+def test_the_amount_of_a_hazard(hazard: Hazard, amount: str) -> None:
+    """A hazard shows its numbers once: bounds where they are not exact, and nothing that its sentence says already."""
+    assert resource_text.amount_of(hazard) == amount
+
+
+def test_a_big_plan_is_written_out() -> None:
+    """A thousand changes that all differ are all there."""
+    changes = [
+        samples.resource(f"hub/stream/S{n}", ["update"], fields=(FieldChange("max_msgs", n + 1, n + 2, "in_place"),)) for n in range(1000)
+    ]
+    text = text_of(lambda console: plan_text.render(samples.plan(*changes), console))
+
+    assert text.count("max_msgs") == 1000

@@ -1,0 +1,22 @@
+"""Writes `state/schema/*.json` from `jsplan.documents.schema`; a test proves that the files are current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsplan.documents.base import dumps
+from jsplan.documents.schema import schemas
+
+FOLDER = Path(__file__).parent.parent / "state" / "schema"
+
+
+def main() -> None:
+    """Write every schema and name it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, schema in schemas().items():
+        (FOLDER / name).write_bytes(dumps(schema))
+        print(FOLDER.name + "/" + name)
+
+
+if __name__ == "__main__":
+    main()
