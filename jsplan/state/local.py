@@ -136,10 +136,14 @@ class LocalBackend:
             raise StateError(
                 f"cannot write the state {self.path}: {error.strerror}", hint="The steps done so far are in its journal."
             ) from None
+        self.close()
+        self._beside(".journal").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of an open session as it is; the next reader finds its journal."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
-        self._beside(".journal").unlink(missing_ok=True)
 
     def _keep_backup(self) -> None:
         backup = self._beside(".backup.tmp")
