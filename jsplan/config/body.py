@@ -1,0 +1,120 @@
+"""Turns the fields of one resource into API names and units by the field tables.
+
+Which layers make up a resource is left to `declare`; rules between fields are left to `checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from jsplan.config.findings import Findings
+from jsplan.config.hints import field_hint
+from jsplan.config.node import Node, named, plain
+from jsplan.diagnostics import did_you_mean
+from jsplan.resources.fields import Field, Table
+from jsplan.resources.nested import ORIGIN
+
+#: Keys of a mirror or source beside those of the API: a symbolic reference that `topology` resolves.
+REFERENCE: Final = ("domain", "deliver")
+
+
+def parse(table: Table, fields: Mapping[str, Node], findings: Findings, address: str | None = None) -> dict[str, Any]:
+    """The fields that the table knows, parsed; null stays None. What is wrong is reported and left out."""
+    rows = table.by_name
+    body: dict[str, Any] = {}
+    for name, node in fields.items():
+        row = rows.get(name)
+        if row is None:
+            continue
+        value = node.value
+        if value is None:
+            body[name] = None
+        elif row.table is not None:
+            _nested(body, row, node, findings, address)
+        else:
+            try:
+                body[name] = row.parse(plain(node) if node.raw is None else value)
+            except ValueError as error:
+                _report(row, node, str(error), findings, address)
+    return body
+
+
+def check_keys(table: Table, node: Node, more: Collection[str], findings: Findings, address: str | None = None) -> None:
+    """Report every key that is neither a field nor among `more`."""
+    rows = table.by_name
+    for key in node.value:
+        if key not in rows and key not in more:
+            known = [*rows, *more]
+            what = _WHAT.get(table.kind, table.kind)
+            advice = field_hint(table.kind, key, known)
+            detail = advice or f"A field of a server newer than this release goes into x_raw: {{{key}: …}}."
+            findings.error("JS105", node.key_place(key), f'"{key}" is not a field of {what}', detail, address)
+
+
+_WHAT: Final = {
+    "stream": "a stream", "consumer": "a consumer", "kv": "a KV bucket", "object_store": "an object store",
+    "stream_source": "a mirror or source",
+}  # fmt: skip
+
+
+def _nested(body: dict[str, Any], row: Field, node: Node, findings: Findings, address: str | None) -> None:
+    assert row.table is not None
+    if row.type == "object":
+        found = _object(row.table, row.name, node, findings, address)
+        if found is not None:
+            body[row.name] = found
+    elif isinstance(node.value, list):
+        items = (_object(row.table, row.name, item, findings, address) for item in node.value)
+        body[row.name] = [item for item in items if item is not None]
+    else:
+        findings.error("JS104", node, f"{row.name} must be a list of mappings, not {named(node)}", f"Write {row.name}: [{{…}}].", address)
+
+
+def _object(table: Table, name: str, node: Node, findings: Findings, address: str | None) -> dict[str, Any] | None:
+    if not isinstance(node.value, dict):
+        findings.error("JS104", node, f"{name} must be a mapping, not {named(node)}", f"Write {name}: {{key: value}}.", address)
+        return None
+    more = REFERENCE if table is ORIGIN else ()
+    check_keys(table, node, more, findings, address)
+    body = {key: value for key, value in parse(table, node.value, findings, address).items() if value is not None}
+    for row in table.rows:
+        if row.required and row.name not in body and node.get(row.name) is None:
+            findings.error("JS106", node, f"{name} has no `{row.name}`", f"Add `{row.name}:`. {row.doc}", address)
+    for key in more:
+        item = node.get(key)
+        if item is not None and item.value is not None:
+            body[key] = plain(item)
+    return body
+
+
+def _report(row: Field, node: Node, problem: str, findings: Findings, address: str | None) -> None:
+    at = _culprit(row, node)
+    if row.type == "string" and row.pattern is not None and isinstance(node.value, str):
+        findings.error("JS131", at, f"{row.name}: {problem}", "Choose another name.", address)
+        return
+    detail = row.doc
+    if row.type in ("string", "strings", "metadata") and not isinstance(at.value, str | list | dict):
+        detail = f'Put it in quotes: "{at.raw}".'
+    elif row.type == "strings" and isinstance(node.value, str):
+        detail = f'Write {row.name}: ["{node.value}"].'
+    elif row.values and isinstance(node.value, str):
+        detail = f"Write one of {', '.join(row.values)}.{did_you_mean(node.value.lower(), row.values)}"
+    findings.error(
+        "JS130", at, f"{row.name}: {problem}" if not problem.startswith(("is ", "must ")) else f"{row.name} {problem}", detail, address
+    )
+
+
+def _culprit(row: Field, node: Node) -> Node:
+    """The element that is wrong, so that the place is exact; else the node itself."""
+    if isinstance(node.value, list):
+        for item in node.value:
+            try:
+                row.parse([plain(item)])
+            except ValueError:
+                culprit: Node = item
+                return culprit
+    elif isinstance(node.value, dict):
+        wrong: Node = next((item for item in node.value.values() if not isinstance(item.value, str)), node)
+        return wrong
+    return node

@@ -1,0 +1,81 @@
+"""The stable codes of everything that is found in the files, one line each; the documentation is generated from it.
+
+The findings themselves are made where they are found; JS2xx belongs to `lint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+CODES: Final[Mapping[str, str]] = {
+    # reading
+    "JS100": "A file cannot be read: missing, a folder, no permission, or not UTF-8.",
+    "JS101": "A file is not valid YAML or JSON.",
+    "JS102": "A file is empty.",
+    "JS103": "The same key is written twice.",
+    "JS104": "A value has the wrong shape: a list where a mapping is expected, a number where text is.",
+    "JS105": "A key is unknown.",
+    "JS106": "A key that must be there is missing.",
+    "JS107": "The format version (`jsplan:`) is not one that this release reads.",
+    "JS108": "The workspace's name is missing or not allowed.",
+    "JS109": "An `include` names a file that does not exist, or matches nothing.",
+    "JS110": "The same thing is declared twice.",
+    # variables and environments
+    "JS111": "`${…}` names something that does not exist.",
+    "JS112": "`${env.X}` is used outside of connections, backend and sinks.",
+    "JS113": "`${…}` is malformed, or stands where it cannot.",
+    "JS114": "A variable has no default and was not given.",
+    "JS115": "A variable was given that the workspace does not have.",
+    "JS116": "A variable's value does not fit the type of its default.",
+    "JS117": "An environment must be chosen, or the chosen one does not exist.",
+    "JS118": "A resource names an environment that the workspace does not have.",
+    # connections and domains
+    "JS120": "A connection is contradictory.",
+    "JS121": "A domain's name or range is not allowed.",
+    "JS122": "A connection or a domain is named that does not exist.",
+    "JS123": "Two domains are the same JetStream.",
+    "JS124": "A selector matches no domain.",
+    "JS125": "A mirror names more or less than one domain.",
+    "JS126": "The workspace has no domains.",
+    "JS127": "A resource does not say its domain, and there are several.",
+    "JS128": "The backend is contradictory.",
+    # resources
+    "JS130": "A field's value is not one that JetStream takes.",
+    "JS131": "A name is not allowed.",
+    "JS132": "A bucket's stream is declared as a stream.",
+    "JS133": "A name belongs to the server or to jsplan.",
+    "JS134": "`name` and `durable_name` of a consumer contradict each other, or `inactive_threshold` is missing.",
+    "JS135": "A `config_file` cannot be used.",
+    "JS136": "`x_raw` names a field that this release knows.",
+    "JS137": "A mirror or source names its origin twice, by `domain` and by `external`.",
+    "JS140": "A `lifecycle` or `lint` entry of a resource is wrong.",
+    "JS141": "A hazard code does not exist.",
+    "JS142": "A date is not one.",
+    "JS143": "An address or a glob is malformed.",
+    "JS144": "A `moved` or `removed` entry contradicts what is declared.",
+    "JS145": "An override, or a `depends_on`, matches no resource.",
+    # what the server is known to refuse
+    "JS150": "A mirror also has subjects, sources, a first sequence, or what a mirror cannot do.",
+    "JS151": "An origin has both a filter and subject transforms.",
+    "JS152": "A source is listed twice, or is the stream itself.",
+    "JS153": "`duplicate_window` is longer than `max_age`, or a time is shorter than 100ms.",
+    "JS154": "`discard_new_per_subject` lacks what it needs.",
+    "JS156": "A subject is malformed, or overlaps with another of the same stream.",
+    "JS157": "Subjects that catch the JetStream API need `no_ack: true`.",
+    "JS158": "A placement names a preferred server.",
+    "JS160": "`deny_purge` and `allow_rollup_hdrs` exclude each other.",
+    "JS161": "A counter stream has what a counter cannot have.",
+    "JS162": "A stream with sources cannot schedule messages.",
+    "JS163": "`persist_mode: async` does not go with this storage, replicas or batches.",
+    "JS164": "A delete marker lives shorter than a second.",
+    "JS165": "An `external` prefix overlaps with the JetStream API, or has wildcards.",
+    "JS170": "A consumer has both `filter_subject` and `filter_subjects`, or filters that overlap.",
+    "JS171": "`deliver_policy` and `opt_start_*` do not fit together.",
+    "JS172": "A pull consumer has what only a push consumer can have, or the other way round.",
+    "JS173": "Flow control without a heartbeat, or a heartbeat shorter than 100ms.",
+    "JS174": "`max_deliver` is less than the number of `backoff` waits.",
+    "JS175": "Priority groups and their policy do not fit together.",
+    "JS176": "A consumer of a work queue does not fit the queue.",
+    "JS190": "Understood, but not carried out by this release.",
+}

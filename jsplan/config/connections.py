@@ -1,0 +1,145 @@
+"""`connections:` and `backend:` as the model has them; contexts and NATS_* are resolved by `jetstream`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from jsplan import units
+from jsplan.config import grammar
+from jsplan.config.findings import Findings
+from jsplan.config.model import Backend, Connection, Tls
+from jsplan.config.node import Node, range_of
+
+_KEYS: Final = ("url", "context", "user", "password", "token", "creds", "nkey", "tls", "inbox_prefix", "timeout", "account")
+_TLS: Final = ("ca", "cert", "key", "handshake_first")
+_HINTS: Final = {
+    "credentials": 'Did you mean "creds"?', "servers": 'Did you mean "url"? It takes several, separated by commas.',
+    "username": 'Did you mean "user"?', "pass": 'Did you mean "password"?', "nats_context": 'Did you mean "context"?',
+    "domain": "A domain is declared under `domains:`, with `connection:`.", "js_domain": "A domain is declared under `domains:`.",
+    "jetstream_domain": "A domain is declared under `domains:`.",
+}  # fmt: skip
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+#: The one connection of a workspace that declares none.
+IMPLIED: Final = "default"
+
+
+def connections(section: Node | None, environ: Mapping[str, str], findings: Findings) -> dict[str, Connection]:
+    """The declared connections by key; one with nothing in it is filled from the environment later."""
+    out = {}
+    for key, node in grammar.pairs(section, "`connections`", findings):
+        assert section is not None
+        if not NAME.fullmatch(key):
+            findings.error("JS131", section.key_place(key), f'"{key}" is not a name for a connection', "Use letters, digits, - and _.")
+        elif node.value is None:
+            out[key] = Connection(key, range=range_of(section.key_place(key)))
+        elif grammar.fields(node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")):
+            out[key] = _connection(key, node, environ, findings)
+    return out
+
+
+def _connection(key: str, node: Node, environ: Mapping[str, str], findings: Findings) -> Connection:
+    def text(name: str) -> str | None:
+        return grammar.text(node.get(name), f"`{name}`", findings)
+
+    def path(name: str) -> Path | None:
+        return file_path(node.get(name), f"`{name}`", environ, findings)
+
+    _check_login(key, node, findings)
+    return Connection(
+        key,
+        url=text("url"),
+        context=text("context"),
+        user=text("user"),
+        password=text("password"),
+        token=text("token"),
+        creds=path("creds"),
+        nkey=path("nkey"),
+        tls=_tls(node.get("tls"), environ, findings),
+        inbox_prefix=grammar.parsed(node.get("inbox_prefix"), "`inbox_prefix`", subject_prefix, findings),
+        timeout=grammar.parsed(node.get("timeout"), "`timeout`", _positive, findings),
+        account=text("account"),
+        range=range_of(node.place),
+    )
+
+
+def _check_login(key: str, node: Node, findings: Findings) -> None:
+    def given(name: str) -> bool:
+        item = node.get(name)
+        return item is not None and item.value is not None
+
+    if given("url") and given("context"):
+        findings.error(
+            "JS120", node, f"connection {key} names both a url and a context", "Keep one; a context holds its own URL and credentials."
+        )
+    ways = [name for name in ("user", "token", "creds", "nkey") if given(name)]
+    if len(ways) > 1:
+        findings.error("JS120", node, f"connection {key} names {len(ways)} ways to log in: {', '.join(ways)}", "Keep one.")
+    if given("password") and not given("user"):
+        findings.error("JS120", node, f"connection {key} has a password and no user", "Add `user:`, or use `token:`.")
+    seed = node.get("nkey")
+    if seed is not None and isinstance(seed.value, str) and re.fullmatch(r"S[A-Z2-7]{57}", seed.value):
+        findings.error("JS120", seed, f"`nkey` of connection {key} is a seed", "Put the seed into a file and write the file's path.")
+
+
+def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> Tls | None:
+    if node is None or node.value is None or not grammar.fields(node, "`tls`", _TLS, findings):
+        return None
+    files = {name: file_path(node.get(name), f"`tls.{name}`", environ, findings) for name in ("ca", "cert", "key")}
+    if (files["cert"] is None) != (files["key"] is None):
+        findings.error("JS120", node, "`tls` needs both `cert` and `key`, or neither", "Add the other one.")
+    return Tls(**files, handshake_first=grammar.flag(node.get("handshake_first"), "`tls.handshake_first`", findings) or False)
+
+
+def file_path(node: Node | None, what: str, environ: Mapping[str, str], findings: Findings, base: Path | None = None) -> Path | None:
+    """A path as absolute one, relative to `base` or else to the file that names it; `~` is HOME."""
+    value = grammar.text(node, what, findings)
+    if value is None or node is None:
+        return None
+    if value.startswith("~/") and environ.get("HOME"):
+        return Path(environ["HOME"]) / value[2:]
+    return (base or node.place[0].path.parent).absolute() / value
+
+
+def _positive(value: object) -> int:
+    duration = units.parse_duration(value)
+    if duration <= 0:
+        raise ValueError("must be longer than nothing")
+    return duration
+
+
+def subject_prefix(value: object) -> str:
+    """A subject without wildcards or blanks, and without a dot at its end; raises ValueError."""
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    prefix = value.removesuffix(".")
+    if not prefix or re.search(r"[\s*>]", prefix) or not all(prefix.split(".")):
+        raise ValueError(f'"{value}" is not a subject prefix; it has no blanks, wildcards or empty parts')
+    return prefix
+
+
+def backend(section: Node | None, root: Path, state_name: str, environ: Mapping[str, str], findings: Findings) -> Backend:
+    """Where state is kept; a local file below the workspace unless the files say otherwise."""
+    default = Backend("local", path=root / "state" / f"{state_name}.json")
+    if section is None or section.value is None or not grammar.fields(section, "`backend`", ("local", "kv"), findings):
+        return default
+    if len(section.value) != 1:
+        findings.error(
+            "JS128", section, "`backend` names not exactly one place", "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`."
+        )
+        return default
+    (kind, node), place = next(iter(section.value.items())), range_of(section.place)
+    if kind == "local":
+        if node.value is None or not grammar.fields(node, "`backend.local`", ("path",), findings):
+            return default
+        path = file_path(node.get("path"), "`backend.local.path`", environ, findings, root)
+        return Backend("local", path=path or default.path, range=place)
+    if not grammar.fields(node, "`backend.kv`", ("domain", "bucket"), findings):
+        return default
+    domain = grammar.text(node.get("domain"), "`backend.kv.domain`", findings)
+    bucket = grammar.required(node, "bucket", "`backend.kv`", findings)
+    if bucket is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", bucket):
+        findings.error("JS131", node.value["bucket"], f'"{bucket}" is not a name for a bucket', "Use letters, digits, - and _.")
+    return Backend("kv", domain=domain, bucket=bucket, range=place)

@@ -1,0 +1,214 @@
+"""`domains:` and `imports:` as the model has them, ranges written out; how they reach each other is left to `topology`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from jsplan import units
+from jsplan.config import grammar
+from jsplan.config.connections import IMPLIED, NAME, subject_prefix
+from jsplan.config.expand import names
+from jsplan.config.findings import Findings
+from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.model import Connection, Domain, ImportRow
+from jsplan.config.node import Node, Place, mapping, node_of, plain, range_of
+from jsplan.diagnostics import did_you_mean
+
+_KEYS: Final = ("connection", "js_domain", "api_prefix", "labels", "vars", "may_be_offline", "same_as")
+_JS_DOMAIN = re.compile(r"[^.*>\s]+")
+_LINES: Final = (
+    "A domain is one JetStream. Write, with the name in the server's `jetstream { domain: hub }`:\n"
+    "  domains:\n    hub: {connection: %s}\n"
+    "or, for a server without a domain:\n"
+    "  domains:\n    hub: {connection: %s, js_domain: null}"
+)
+
+
+def expanded_keys(section: Node, findings: Findings) -> Node:
+    """`domains:` with one entry per name; an exact name replaces the entry that a range gave it."""
+    values: dict[str, Node] = {}
+    keys: dict[str, Place] = {}
+    for key, node in section.value.items():
+        place = section.key_place(key)
+        for name in _names(key, place, findings):
+            if name != key and name in section.value:
+                continue
+            if name in values:
+                findings.error(
+                    "JS110", place, f"domain {name} is in two ranges", f"It is also at {range_of(keys[name])}; let one of them end before."
+                )
+            values[name], keys[name] = node, place
+    return mapping(section.place, values, keys)
+
+
+def _names(key: str, place: Place, findings: Findings) -> list[str]:
+    try:
+        found = names(key)
+    except ValueError as error:
+        findings.error("JS121", place, f'"{key}" {error}', "Write a range as in store-{001..200}.")
+        return []
+    if not all(NAME.fullmatch(name) for name in found):
+        findings.error(
+            "JS121", place, f'"{key}" is not a name for a domain', "Use letters, digits, - and _; a range is written {001..200}."
+        )
+        return []
+    return found
+
+
+class Domains:
+    """Builds the domains of one workspace; `vars` has each domain's variables with their places."""
+
+    def __init__(self, connections: dict[str, Connection], scope: Scope, findings: Findings) -> None:
+        self.connections = connections
+        self.scope = scope
+        self.findings = findings
+        self.vars: dict[str, Mapping[str, Node]] = {}
+
+    def build(self, section: Node | None, wanted: Node | None, document: Node) -> dict[str, Domain]:
+        """All domains by key. `wanted` is `defaults.domain`, which alone may stand for the one domain of a workspace."""
+        if section is not None and not isinstance(section.value, dict | None):
+            self.findings.shape(section, "`domains`", "a mapping")
+            return {}
+        if section is None or not section.value:
+            return self._implied(wanted, document)
+        entries = expanded_keys(section, self.findings)
+        self._imply_connection(entries)
+        out = {key: self._domain(key, node, entries.key_place(key)) for key, node in entries.value.items()}
+        return self._resolved(out)
+
+    def _implied(self, wanted: Node | None, document: Node) -> dict[str, Domain]:
+        if wanted is not None and isinstance(wanted.value, str) and NAME.fullmatch(wanted.value) and len(self.connections) <= 1:
+            key = wanted.value
+            self._imply_connection(None)
+            self.vars[key] = {}
+            return {key: Domain(key, next(iter(self.connections)), key, f"$JS.{key}.API", range=range_of(wanted.place))}
+        connection = next(iter(self.connections), IMPLIED)
+        self.findings.error("JS126", document, "the workspace has no domains", _LINES % (connection, connection))
+        return {}
+
+    def _imply_connection(self, entries: Node | None) -> None:
+        """No `connections:` at all means one, under the name that the domains use for it."""
+        if self.connections:
+            return
+        nodes = [node.get("connection") for node in entries.value.values()] if entries is not None else []
+        asked = {node.value for node in nodes if node is not None and isinstance(node.value, str)}
+        key = asked.pop() if len(asked) == 1 else IMPLIED
+        self.connections[key] = Connection(key)
+
+    def _domain(self, key: str, written: Node, place: Place) -> Domain:
+        node = interpolate(written, replace(self.scope, domain=key), self.findings)
+        what = f"domain {key}"
+        self.vars[key] = {}
+        if node.value is None:
+            node = node_of({}, place)
+        if not grammar.fields(node, what, _KEYS, self.findings, _hint):
+            return Domain(key, "", key, f"$JS.{key}.API", range=range_of(place))
+        self.vars[key] = dict(grammar.pairs(node.get("vars"), f"`vars` of {what}", self.findings))
+        js_domain = self._js_domain(key, node)
+        prefix = grammar.parsed(node.get("api_prefix"), "`api_prefix`", subject_prefix, self.findings)
+        return Domain(
+            key,
+            self._connection(node, what),
+            js_domain,
+            prefix or (f"$JS.{js_domain}.API" if js_domain else "$JS.API"),
+            labels=frozenset(grammar.texts(node.get("labels"), f"`labels` of {what}", self.findings)),
+            vars={name: plain(value) for name, value in self.vars[key].items()},
+            may_be_offline=grammar.parsed(node.get("may_be_offline"), "`may_be_offline`", units.parse_duration, self.findings),
+            same_as=grammar.text(node.get("same_as"), f"`same_as` of {what}", self.findings),
+            range=range_of(place),
+        )
+
+    def _js_domain(self, key: str, node: Node) -> str | None:
+        item = node.get("js_domain")
+        if item is None:
+            return key
+        name = grammar.text(item, "`js_domain`", self.findings)
+        if name is not None and not _JS_DOMAIN.fullmatch(name):
+            self.findings.error("JS121", item, f'"{name}" is not a JetStream domain', "It is one word without dots, blanks and wildcards.")
+        return name
+
+    def _connection(self, node: Node, what: str) -> str:
+        item = node.get("connection")
+        key = grammar.text(item, f"`connection` of {what}", self.findings)
+        if key is None:
+            if len(self.connections) != 1:
+                self.findings.error(
+                    "JS106", node, f"{what} has no `connection`", f"Add `connection:`; there are {', '.join(self.connections)}."
+                )
+            return next(iter(self.connections))
+        if key not in self.connections:
+            guess = did_you_mean(key, self.connections)
+            self.findings.error("JS122", item, f'there is no connection "{key}"', f"There are {', '.join(self.connections)}.{guess}")
+        return key
+
+    def _resolved(self, domains: dict[str, Domain]) -> dict[str, Domain]:
+        """`same_as` checked and its server's domain taken over; two ways to one JetStream need `same_as`."""
+        out: dict[str, Domain] = {}
+        seen: dict[tuple[str, str], str] = {}
+        for key, domain in domains.items():
+            out[key] = domain
+            if domain.same_as is not None:
+                out[key] = self._same(domain, domains)
+            elif domain.connection in self.connections and seen.setdefault((domain.connection, domain.api_prefix), key) != key:
+                first = seen[domain.connection, domain.api_prefix]
+                self._twice(domain, first)
+        return out
+
+    def _same(self, domain: Domain, domains: Mapping[str, Domain]) -> Domain:
+        other = domains.get(domain.same_as or "")
+        if other is None or other.same_as is not None:
+            why = f'there is no domain "{domain.same_as}"' if other is None else f"domain {other.key} is itself the same as another"
+            self.findings.error(
+                "JS122",
+                domain.range,
+                f"`same_as` of domain {domain.key}: {why}",
+                f"Name a domain that stands for itself.{did_you_mean(domain.same_as or '', domains)}",
+            )
+            return replace(domain, same_as=None) if other is None else domain
+        if domain.js_domain == domain.key:  # not written: the server calls itself the same either way
+            return replace(domain, js_domain=other.js_domain)
+        return domain
+
+    def _twice(self, domain: Domain, first: str) -> None:
+        summary = f"domains {first} and {domain.key} are the same JetStream: {domain.api_prefix} over connection {domain.connection}"
+        self.findings.error(
+            "JS123", domain.range, summary, f"Correct one of them, or add `same_as: {first}` if {domain.key} is only another way to it."
+        )
+
+
+def _hint(key: str) -> str:
+    return {"domain": 'Did you mean "js_domain"?', "label": 'Did you mean "labels"?', "url": "A URL belongs to a connection."}.get(key, "")
+
+
+def imports(section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings) -> tuple[ImportRow, ...]:
+    """The rows of `imports:`; domains that do not exist are reported."""
+    out = []
+    for written in grammar.items(section, "`imports`", findings):
+        node = interpolate(written, scope, findings)
+        if not grammar.fields(node, "an import", ("from", "into", "api", "deliver"), findings):
+            continue
+        origin, into = (_existing(node, key, domains, findings) for key in ("from", "into"))
+        api = grammar.parsed(node.get("api"), "`api`", subject_prefix, findings)
+        if node.get("api") is None:
+            findings.error(
+                "JS106",
+                node,
+                "an import has no `api`",
+                'Add `api:`, the prefix under which the importing account sees it, as in "JS.acc@hub.API".',
+            )
+        deliver = grammar.parsed(node.get("deliver"), "`deliver`", subject_prefix, findings)
+        if origin and into and api:
+            out.append(ImportRow(origin, into, api, deliver, range_of(node.place)))
+    return tuple(out)
+
+
+def _existing(node: Node, key: str, domains: Mapping[str, Domain], findings: Findings) -> str | None:
+    name = grammar.required(node, key, "an import", findings)
+    if name is not None and name not in domains:
+        findings.error(
+            "JS122", node.value[key], f'there is no domain "{name}"', f"Declare it under `domains:`.{did_you_mean(name, domains)}"
+        )
+    return name

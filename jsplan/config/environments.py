@@ -1,0 +1,84 @@
+"""Chooses the environment and lays its sections over those of the workspace.
+
+Variables from outside the files are left to `variables`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from jsplan.config import grammar
+from jsplan.config.domains import expanded_keys
+from jsplan.config.files import overlay
+from jsplan.config.findings import Findings
+from jsplan.config.node import Node, mapping
+from jsplan.diagnostics import did_you_mean
+
+SECTIONS: Final = ("vars", "connections", "domains", "backend")
+#: A context stands for all of these; a URL for the context.
+_BY_URL: Final = ("url", "user", "password", "token", "creds", "nkey", "tls")
+
+
+def choose(document: Node, asked: str | None, findings: Findings) -> str | None:
+    """The environment's name, or None if the workspace has none; a finding if the choice is missing or unknown."""
+    section = document.get("environments")
+    names = [name for name, _ in grammar.pairs(section, "`environments`", findings)]
+    if asked is None:
+        if names:
+            findings.error(
+                "JS117", section, "an environment must be chosen", f"Pass -e NAME or set JSPLAN_ENV; there are {', '.join(names)}."
+            )
+        return None
+    if asked not in names:
+        known = (
+            f"There are {', '.join(names)}.{did_you_mean(asked, names)}"
+            if names
+            else "The workspace has no `environments:`; leave -e and JSPLAN_ENV away."
+        )
+        findings.error("JS117", section, f'there is no environment "{asked}"', known)
+    return asked
+
+
+def apply(document: Node, environment: str | None, findings: Findings) -> Node:
+    """The document with the chosen environment merged in; all environments are checked for unknown keys."""
+    for name, node in grammar.pairs(document.get("environments"), "`environments`", findings):
+        if node.value is not None:
+            grammar.fields(node, f"environment {name}", SECTIONS, findings)
+    chosen = (document.get("environments") or document).get(environment) if environment else None
+    if chosen is None or not isinstance(chosen.value, dict):
+        return document
+    values, keys = dict(document.value), dict(document.keys)
+    for section in SECTIONS:
+        over = chosen.get(section)
+        if over is not None and over.value is not None:
+            values[section] = _laid(section, values.get(section), over, findings)
+            keys[section] = chosen.key_place(section)
+    return mapping(document.place, values, keys)
+
+
+def _laid(section: str, base: Node | None, over: Node, findings: Findings) -> Node:
+    if section == "vars" or base is None or not isinstance(over.value, dict) or not isinstance(base.value, dict):
+        return overlay(base, over, 1)
+    if section == "backend":
+        return overlay(base, over, 2) if base.value.keys() == over.value.keys() else over
+    if section == "domains":
+        return overlay(expanded_keys(base, findings), expanded_keys(over, findings), 3)
+    for name, item in over.value.items():
+        base = _without(base, name, _superseded(item.value))
+    return overlay(base, over, 3)
+
+
+def _superseded(over: object) -> Collection[str]:
+    if not isinstance(over, dict):
+        return ()
+    return _BY_URL if over.get("context") is not None else ("context",) if over.get("url") is not None else ()
+
+
+def _without(connections: Node, name: str, dropped: Collection[str]) -> Node:
+    item = connections.get(name)
+    if item is None or not dropped or not isinstance(item.value, dict):
+        return connections
+    kept: Mapping[str, Node] = {key: value for key, value in item.value.items() if key not in dropped}
+    values = connections.value | {name: mapping(item.place, kept, item.keys)}
+    return mapping(connections.place, values, connections.keys)

@@ -1,0 +1,132 @@
+"""Ranges of domain names (`store-{001..200}`) and selectors over domains (`label:edge`, `store-*`, `!store-099`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from itertools import product
+from typing import Final
+
+from jsplan.config.findings import Findings
+from jsplan.config.model import Domain
+from jsplan.config.node import Node
+from jsplan.diagnostics import did_you_mean
+
+MAX_RANGE: Final = 10_000
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_LABEL: Final = "label:"
+
+
+def names(pattern: str) -> list[str]:
+    """The names that a key with ranges stands for; raises ValueError for a range that runs backwards or is too long."""
+    parts = _RANGE.split(pattern)
+    choices: list[list[str]] = []
+    total = 1
+    for index in range(0, len(parts), 3):
+        choices.append([parts[index]])
+        if index + 2 < len(parts):
+            first, last = parts[index + 1], parts[index + 2]
+            total *= _count(first, last)
+            if total > MAX_RANGE:
+                raise ValueError(f"stands for more than {MAX_RANGE} names")
+            width = len(first) if first.startswith("0") else 0
+            choices.append([str(number).zfill(width) for number in range(int(first), int(last) + 1)])
+    return ["".join(parts) for parts in product(*choices)]
+
+
+def _count(first: str, last: str) -> int:
+    if max(len(first), len(last)) > 9 or int(last) < int(first):
+        raise ValueError(f"has a range {{{first}..{last}}} that does not count up")
+    return int(last) - int(first) + 1
+
+
+def has_range(key: str) -> bool:
+    """Whether the key stands for several names."""
+    return _RANGE.search(key) is not None
+
+
+class Selectors:
+    """Resolves selectors over the domains of one workspace; the same text is resolved once.
+
+    A domain with `same_as` is found by its exact name only.
+    """
+
+    def __init__(self, domains: Mapping[str, Domain], findings: Findings) -> None:
+        self._domains = domains
+        self._findings = findings
+        self._own = [key for key, domain in domains.items() if domain.same_as is None]
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def select(self, node: Node) -> list[str]:
+        """The keys of the domains that match, in the order of the files; findings for what matches nothing."""
+        terms = node.value if isinstance(node.value, list) else [node]
+        texts = [self._term(term) for term in terms]
+        wanted = [(text, term) for text, term in zip(texts, terms, strict=True) if text is not None]
+        positive = [self._match(text, term) for text, term in wanted if not text.startswith("!")]
+        taken: Iterable[str] = self._own if not positive and wanted else (key for keys in positive for key in keys)
+        without = {key for text, term in wanted if text.startswith("!") for key in self._match(text[1:], term)}
+        return [key for key in dict.fromkeys(taken) if key not in without]
+
+    def one(self, name: str) -> bool:
+        """Whether the text is the exact name of a domain."""
+        return name in self._domains
+
+    def _term(self, node: Node) -> str | None:
+        if isinstance(node.value, str) and node.value not in ("", "!"):
+            return node.value
+        self._findings.shape(node, "a domain", "text")
+        return None
+
+    def _match(self, text: str, node: Node) -> tuple[str, ...]:
+        found = self._known.get(text)
+        if found is None:
+            found = self._find(text)
+            self._known[text] = found
+        if not found:
+            self._report(text, node)
+        return found or ()
+
+    def _find(self, text: str) -> tuple[str, ...]:
+        if text.startswith(_LABEL):
+            label = text.removeprefix(_LABEL)
+            return tuple(key for key in self._own if label in self._domains[key].labels)
+        if is_pattern(text):
+            return tuple(key for key in self._own if _matches(key, text))
+        return (text,) if text in self._domains else ()
+
+    def _report(self, text: str, node: Node) -> None:
+        if text.startswith(_LABEL):
+            labels = {_LABEL + label for domain in self._domains.values() for label in domain.labels}
+            self._findings.warning(
+                "JS124", node, f"no domain has the label of {text}", f"Labels are given under `domains:`.{did_you_mean(text, labels)}"
+            )
+        elif is_pattern(text):
+            self._findings.warning("JS124", node, f'"{text}" matches no domain', f"There are {_some(self._domains)}.")
+        else:
+            self._findings.error(
+                "JS122", node, f'there is no domain "{text}"', f"There are {_some(self._domains)}.{did_you_mean(text, self._domains)}"
+            )
+
+
+def _matches(key: str, pattern: str) -> bool:
+    if not has_range(pattern):
+        return fnmatchcase(key, pattern)
+    try:
+        return key in names(pattern)
+    except ValueError:
+        return False
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a selector may match several domains."""
+    return text.startswith((_LABEL, "!")) or has_range(text) or _magic(text)
+
+
+def _magic(text: str) -> bool:
+    return any(character in text for character in "*?[")
+
+
+def _some(domains: Mapping[str, Domain]) -> str:
+    shown = list(domains)[:8]
+    return ", ".join(shown) + (f" and {len(domains) - 8} more" if len(domains) > 8 else "") if shown else "none"

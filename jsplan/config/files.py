@@ -1,0 +1,206 @@
+"""Finds and reads the files of a workspace and merges them into one document.
+
+What the sections mean is left to the other modules; every byte that was read is remembered for the hash.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from jsplan.config import grammar
+from jsplan.config.findings import Findings
+from jsplan.config.node import Node, Place, Source, mapping, range_of
+from jsplan.config.read import parse, read_bytes
+from jsplan.diagnostics import did_you_mean
+
+MAIN: Final = "jsplan.yaml"
+DEFAULT_INCLUDES: Final = ("*.jsplan.yaml", "*.jsplan.json")
+#: How many levels of a section may come from several files; a section at 0 is written in one file only.
+_DEPTH: Final = {
+    "vars": 1, "environments": 3, "connections": 1, "domains": 1, "defaults": 2, "drift": 1, "lint": 1, "backend": 0, "ownership": 0,
+}  # fmt: skip
+LISTS: Final = ("imports", "streams", "consumers", "kv", "object_stores", "overrides", "backfills", "moved", "removed")
+_ONLY_MAIN: Final = ("jsplan", "workspace", "include")
+TOP: Final = (*_ONLY_MAIN, *_DEPTH, *LISTS)
+_ALMOST: Final = {
+    "variables": "vars",
+    "stream": "streams",
+    "buckets": "kv",
+    "kvs": "kv",
+    "kv_buckets": "kv",
+    "objects": "object_stores",
+    "version": "jsplan",
+}
+
+
+class Files:
+    """The files of one workspace. `digests` collects name and bytes of each that was read."""
+
+    def __init__(self, root: Path, findings: Findings) -> None:
+        self.root = root
+        self.findings = findings
+        self.read: dict[str, bytes] = {}
+        self._parsed: dict[Path, Node | None] = {}
+
+    def source(self, path: Path) -> Source:
+        """The file as findings show it: relative to the workspace."""
+        try:
+            shown = os.path.relpath(path, self.root)
+        except ValueError:  # another drive
+            shown = str(path)
+        return Source(path, shown.replace(os.sep, "/"))
+
+    def parsed(self, path: Path, at: Place | None = None) -> Node | None:
+        """The file's document, read once; None when it is empty or after a finding."""
+        if path not in self._parsed:
+            source = self.source(path)
+            data = read_bytes(source, self.findings, at)
+            if data is not None:
+                self.read[source.shown] = data
+            self._parsed[path] = parse(source, data, self.findings) if data is not None else None
+        return self._parsed[path]
+
+    def was_empty(self, path: Path) -> bool:
+        """Whether the file was read, was sound, and said nothing."""
+        data = self.read.get(self.source(path).shown)
+        return (
+            data is not None
+            and self._parsed.get(path) is None
+            and all(not line or line[:1] == b"#" for line in map(bytes.strip, data.splitlines()))
+        )
+
+    def workspace(self) -> Node | None:
+        """The main file and its includes as one mapping; None if the main file cannot be used."""
+        path = self.root / MAIN
+        if not path.is_file() and not path.is_dir():
+            self.findings.error(
+                "JS100",
+                None,
+                f"there is no {MAIN} in {self.root}",
+                "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.",
+            )
+            return None
+        main = self.parsed(path)
+        if main is None:
+            if self.was_empty(path):
+                self.findings.error(
+                    "JS102", (self.source(path), 0, 0), f"{MAIN} is empty", "Begin it with `jsplan: 1` and `workspace: NAME`."
+                )
+            return None
+        if not isinstance(main.value, dict):
+            self.findings.shape(main, MAIN, "a mapping")
+            return None
+        return self._merged(main, self._includes(main))
+
+    def _includes(self, main: Node) -> list[Node]:
+        out = []
+        for path in self._included(main):
+            node = self.parsed(path)
+            if node is None and self.was_empty(path):
+                self.findings.warning(
+                    "JS102", (self.source(path), 0, 0), f"{self.source(path).shown} is empty", "Remove it, or write something into it."
+                )
+            elif node is not None and not isinstance(node.value, dict):
+                self.findings.shape(node, "the file", "a mapping")
+            elif node is not None:
+                out.append(node)
+        return out
+
+    def _included(self, main: Node) -> list[Path]:
+        """The included files, each once, sorted by name; without the main file."""
+        include = main.get("include")
+        found: dict[Path, None] = {}
+        if include is None:
+            for pattern in DEFAULT_INCLUDES:
+                found |= dict.fromkeys(self._glob(pattern))
+        elif isinstance(include.value, str):
+            self._include(include, found)
+        else:
+            for node in grammar.items(include, "`include`", self.findings):
+                self._include(node, found)
+        main_path = (self.root / MAIN).resolve()
+        unique = {path.resolve(): path for path in sorted(found, reverse=True) if path.resolve() != main_path}
+        return sorted(unique.values())
+
+    def _include(self, node: Node, found: dict[Path, None]) -> None:
+        pattern = grammar.text(node, "an element of `include`", self.findings)
+        if pattern is None:
+            return
+        if "\0" in pattern:
+            self.findings.error("JS109", node, "the path holds a NUL character", "Correct the path.")
+        elif glob.has_magic(pattern):
+            paths = self._glob(pattern)
+            if not paths:
+                self.findings.warning("JS109", node, f'"{pattern}" matches no file', "Paths are relative to jsplan.yaml.")
+            found |= dict.fromkeys(paths)
+        elif (self.root / pattern).is_file():
+            found[_tidy(self.root / pattern)] = None
+        else:
+            self.findings.error(
+                "JS109",
+                node,
+                f'there is no file "{pattern}"',
+                "Paths are relative to jsplan.yaml; patterns such as streams/*.yaml work too.",
+            )
+
+    def _glob(self, pattern: str) -> list[Path]:
+        paths = (self.root / name for name in glob.glob(pattern, root_dir=self.root, recursive=True))  # noqa: PTH207 - `..` and `**` together
+        return sorted(_tidy(path) for path in paths if path.is_file())
+
+    def _merged(self, main: Node, others: list[Node]) -> Node:
+        document = mapping(main.place, {}, {})
+        for node in (main, *others):
+            for key, value in node.value.items():
+                if self._known(node, key, is_main=node is main):
+                    self._merge(document, key, node.key_place(key), value, _DEPTH.get(key, 0))
+        return document
+
+    def _known(self, node: Node, key: str, *, is_main: bool) -> bool:
+        if key.startswith("x-"):
+            return False
+        if key not in TOP:
+            hint = f'Did you mean "{_ALMOST[key]}"?' if key in _ALMOST else did_you_mean(key, TOP).strip()
+            grammar.unknown(node, key, "a workspace", TOP, self.findings, hint)
+            return False
+        if key in _ONLY_MAIN and not is_main:
+            if key != "jsplan":
+                self.findings.error("JS105", node.key_place(key), f"`{key}` stands in {MAIN} only", "Remove it from the included file.")
+            return False
+        return True
+
+    def _merge(self, into: Node, key: str, place: Place, value: Node, depth: int) -> None:
+        """Put `value` under `key`; what is already there is merged `depth` levels down, else it is written twice."""
+        there = into.value.get(key)
+        if there is None or there.value is None:
+            into.value[key] = value
+            into.keys[key] = place
+        elif isinstance(there.value, list) and isinstance(value.value, list):
+            into.value[key] = Node(there.place, [*there.value, *value.value])
+            into.value[key].dynamic = there.dynamic or value.dynamic
+        elif depth > 0 and isinstance(there.value, dict) and isinstance(value.value, dict):
+            merged = mapping(there.place, there.value, there.keys)
+            for name, item in value.value.items():
+                self._merge(merged, name, value.key_place(name), item, depth - 1)
+            merged.dynamic = there.dynamic or value.dynamic
+            into.value[key] = merged
+        elif value.value is not None:
+            self.findings.error("JS110", place, f'"{key}" is declared twice', f"It is also at {range_of(into.key_place(key))}; keep one.")
+
+
+def _tidy(path: Path) -> Path:
+    return Path(os.path.normpath(path))
+
+
+def overlay(base: Node | None, over: Node, depth: int) -> Node:
+    """`over` laid on `base` key by key, `depth` levels down; below that `over` replaces."""
+    if base is None or depth == 0 or not isinstance(base.value, dict) or not isinstance(over.value, dict):
+        return over
+    values: dict[str, Any] = dict(base.value)
+    keys = dict(base.keys)
+    for key, value in over.value.items():
+        values[key] = overlay(values.get(key), value, depth - 1)
+        keys[key] = over.key_place(key)
+    return mapping(base.place, values, keys)

@@ -1,0 +1,57 @@
+"""Collects what is wrong with the files, so that everything is said at once; raising is left to `load`."""
+
+from __future__ import annotations
+
+from jsplan.config.node import Node, Place, named, range_of
+from jsplan.diagnostics import Diagnostic, Severity, SourceRange
+from jsplan.errors import ConfigError
+
+#: Where something was found; None when it is in no file.
+At = Node | Place | SourceRange | None
+
+
+class Findings:
+    """All diagnostics of one load, without repetitions (a fleet of domains reads the same lines many times)."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, SourceRange | None], Diagnostic] = {}
+        self.failed = False
+
+    def error(self, code: str, at: At, summary: str, detail: str, address: str | None = None) -> None:
+        """Something that must be corrected; `detail` says how."""
+        self.failed = True
+        self._add("error", code, at, summary, detail, address)
+
+    def warning(self, code: str, at: At, summary: str, detail: str, address: str | None = None) -> None:
+        """Something that works and is probably not meant."""
+        self._add("warning", code, at, summary, detail, address)
+
+    def _add(self, severity: Severity, code: str, at: At, summary: str, detail: str, address: str | None) -> None:
+        place = at if isinstance(at, SourceRange) or at is None else range_of(at.place if isinstance(at, Node) else at)
+        self._found.setdefault((code, summary, place), Diagnostic(severity, code, summary, detail, address, place))
+
+    def shape(self, node: Node, what: str, expected: str) -> None:
+        """`what` is not of the shape that is `expected` ("a mapping", "text", …)."""
+        self.error("JS104", node, f"{what} must be {expected}, not {named(node)}", _SHAPES.get(expected, f"Write {expected}."))
+
+    def sorted(self) -> tuple[Diagnostic, ...]:
+        """By file, line and column; those without a place come last."""
+        return tuple(sorted(self._found.values(), key=_order))
+
+    def raise_if_failed(self) -> None:
+        """Raise ConfigError with everything that was found, warnings included, if any of it is an error."""
+        if self.failed:
+            raise ConfigError(self.sorted())
+
+
+_SHAPES = {
+    "a mapping": "Write `key: value` pairs, indented below it or inside { }.",
+    "a list": "Write one `- item` per line below it, or [a, b].",
+    "text": "Put it in quotes.",
+    "true or false": "Write true or false, without quotes.",
+}
+
+
+def _order(found: Diagnostic) -> tuple[bool, str, int, int, str]:
+    place = found.range
+    return (place is None, place.file if place else "", place.line if place else 0, place.column if place else 0, found.code)

@@ -1,0 +1,182 @@
+"""The small words of the grammar: mappings with known keys, text, flags, lists; each reports what is wrong and goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import date
+from typing import TypeVar
+
+from jsplan.address import KINDS, Address, is_glob
+from jsplan.config.findings import Findings
+from jsplan.config.node import Node
+from jsplan.diagnostics import did_you_mean
+
+T = TypeVar("T")
+_CODE = re.compile(r"JS\d{3}")
+
+
+def pairs(node: Node | None, what: str, findings: Findings) -> Iterator[tuple[str, Node]]:
+    """The entries of a mapping; nothing (a key without a value) is an empty one."""
+    if node is None or node.value is None:
+        return iter(())
+    if not isinstance(node.value, dict):
+        findings.shape(node, what, "a mapping")
+        return iter(())
+    return iter(node.value.items())
+
+
+def items(node: Node | None, what: str, findings: Findings) -> list[Node]:
+    """The elements of a list; nothing is an empty one."""
+    if node is None or node.value is None:
+        return []
+    if not isinstance(node.value, list):
+        findings.shape(node, what, "a list")
+        return []
+    return node.value
+
+
+def fields(node: Node, what: str, known: Collection[str], findings: Findings, hint: Callable[[str], str] | None = None) -> bool:
+    """Whether the node is a mapping; keys that are not known are reported, with `hint(key)` or a close word."""
+    if not isinstance(node.value, dict):
+        findings.shape(node, what, "a mapping")
+        return False
+    if not node.value.keys() <= set(known):
+        for key in node.value:
+            if key not in known:
+                unknown(node, key, what, known, findings, hint(key) if hint else "")
+    return True
+
+
+def unknown(node: Node, key: str, what: str, known: Iterable[str], findings: Findings, hint: str = "") -> None:
+    """Report one unknown key of a mapping."""
+    names = sorted(known)
+    advice = hint or did_you_mean(key, names).strip()
+    findings.error("JS105", node.key_place(key), f'"{key}" is not a key of {what}', advice or f"The keys are {', '.join(names)}.")
+
+
+def text(node: Node | None, what: str, findings: Findings) -> str | None:
+    """Text that is not empty; None when there is nothing, or after a finding."""
+    if node is None or node.value is None:
+        return None
+    if not isinstance(node.value, str):
+        findings.shape(node, what, "text")
+        return None
+    if not node.value:
+        findings.error("JS104", node, f"{what} is empty", "Write a value, or leave the key out.")
+        return None
+    return node.value
+
+
+def required(parent: Node, key: str, what: str, findings: Findings) -> str | None:
+    """The text under a key that must be there."""
+    node = parent.get(key)
+    if node is None or node.value is None:
+        findings.error("JS106", parent, f"{what} has no `{key}`", f"Add `{key}:`.")
+        return None
+    return text(node, f"`{key}`", findings)
+
+
+def flag(node: Node | None, what: str, findings: Findings) -> bool | None:
+    """A boolean; None when there is nothing, or after a finding."""
+    if node is None or node.value is None:
+        return None
+    if not isinstance(node.value, bool):
+        findings.shape(node, what, "true or false")
+        return None
+    return node.value
+
+
+def texts(node: Node | None, what: str, findings: Findings) -> list[str]:
+    """A list of text; one text alone is a list of one."""
+    if node is not None and isinstance(node.value, str):
+        return [node.value]
+    found = (text(item, f"an element of {what}", findings) for item in items(node, what, findings))
+    return [item for item in found if item is not None]
+
+
+def parsed(node: Node | None, what: str, parse: Callable[[object], T], findings: Findings) -> T | None:
+    """The value as `parse` reads it; its ValueError becomes a finding that never shows a secret."""
+    if node is None or node.value is None:
+        return None
+    try:
+        return parse(node.value)
+    except ValueError as error:
+        reason = "the value from ${env.…} is not accepted" if node.secret else str(error)
+        findings.error("JS130", node, f"{what}: {reason}", "Correct the value.")
+        return None
+
+
+def chosen(node: Node | None, what: str, values: Collection[str], findings: Findings) -> str | None:
+    """One of a few words."""
+    value = text(node, what, findings)
+    if value is None or value in values:
+        return value
+    assert node is not None
+    findings.error("JS130", node, f'{what} cannot be "{value}"', f"It can be {', '.join(values)}.{did_you_mean(value, values)}")
+    return None
+
+
+def code(node: Node, parent_key: str, findings: Findings) -> str | None:
+    """A code such as JS201."""
+    value = text(node, parent_key, findings)
+    if value is None or _CODE.fullmatch(value):
+        return value
+    findings.error("JS140", node, f'"{value}" is not a lint code', "A code is JS and three digits, as in JS201.")
+    return None
+
+
+def day(node: Node | None, what: str, findings: Findings) -> str | None:
+    """A date such as 2026-12-31."""
+    value = text(node, what, findings)
+    if value is None:
+        return None
+    assert node is not None
+    if not _is_day(value):
+        findings.error("JS142", node, f'{what}: "{value}" is not a date', "Write it as 2026-12-31.")
+        return None
+    return value
+
+
+def _is_day(value: str) -> bool:
+    try:
+        return date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
+
+
+def address(node: Node | None, what: str, findings: Findings) -> str | None:
+    """An address or a glob over addresses, as text."""
+    value = text(node, what, findings)
+    if value is None:
+        return None
+    assert node is not None
+    problem = address_problem(value)
+    if problem:
+        findings.error(
+            "JS143", node, f"{what}: {problem}", "Write an address such as hub/stream/ORDERS, or a glob such as hub/stream/* or store-*/**."
+        )
+        return None
+    return value
+
+
+def address_problem(value: str) -> str:
+    """What is wrong with an address or glob; empty if nothing is."""
+    if not is_glob(value):
+        try:
+            Address.parse(value)
+        except ValueError as error:
+            return str(error)
+        return ""
+    parts = value.split("/")
+    if not all(parts):
+        return f'"{value}" has an empty part'
+    if "**" in value:
+        kind = parts[1] if len(parts) > 1 and "**" not in parts[0] else ""
+    elif len(parts) in (3, 4):
+        kind = parts[1]
+    else:
+        return f'"{value}" matches no address; an address is DOMAIN/KIND/NAME'
+    if kind and not is_glob(kind) and kind not in KINDS:
+        return f'"{kind}" in "{value}" is not a kind; the kinds are {", ".join(KINDS)}'
+    return ""

@@ -1,0 +1,143 @@
+"""`${var.x}`, `${env.X}`, `${domain}` and `${domain.key}`; `$${` is a literal `${`, every other `$` is left alone.
+
+Where the names come from is left to `variables`, `environments` and `domains`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jsplan.config.findings import Findings
+from jsplan.config.node import Node, mapping
+from jsplan.diagnostics import did_you_mean
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
+_NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backend and sinks"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the references of one part of the files may name. `environ` is None where `${env.X}` is not allowed.
+
+    `secrets` is filled with what `${env.X}` gave.
+    """
+
+    variables: Mapping[str, Node]
+    environ: Mapping[str, str] | None = None
+    domain: str | None = None
+    domain_vars: Mapping[str, Node] = field(default_factory=dict)
+    secrets: set[str] = field(default_factory=set)
+
+
+def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
+    """The node with all references replaced; the same object if there are none.
+
+    A value that is one reference alone takes the type of what it names. What cannot be resolved is reported
+    and becomes null.
+    """
+    if not node.dynamic:
+        return node
+    value = node.value
+    if isinstance(value, dict):
+        for key in value:
+            if "${" in key:
+                findings.error("JS113", node.key_place(key), f'"{key}" is a key; ${{…}} works in values only', "Write the key out.")
+        return mapping(node.place, {key: interpolate(item, scope, findings) for key, item in value.items()}, node.keys)
+    if isinstance(value, list):
+        return Node(node.place, [interpolate(item, scope, findings) for item in value])
+    return _text(node, scope, findings)
+
+
+def _text(node: Node, scope: Scope, findings: Findings) -> Node:
+    raw = node.raw or ""
+    only = _REFERENCE.fullmatch(raw)
+    if only is not None and only[1] is not None:
+        found = _look_up(only[1].strip(), node, scope, findings)
+        return Node(node.place, None, "") if found is None else _placed(found, node)
+    pieces, end, secret = [], 0, False
+    for match in _REFERENCE.finditer(raw):
+        pieces.append(raw[end : match.start()])
+        end = match.end()
+        if match[0] == "$${":
+            pieces.append("${")
+            continue
+        found = _look_up(match[1], node, scope, findings)
+        if found is None:
+            return Node(node.place, None, "")
+        secret = secret or found.secret
+        pieces.append(_embedded(found, match[0], node, findings))
+    pieces.append(raw[end:])
+    text = "".join(pieces)
+    out = Node(node.place, text, text)
+    out.secret = secret
+    return out
+
+
+def _placed(found: Node, at: Node) -> Node:
+    out = Node(at.place, found.value, found.raw)
+    out.keys, out.secret = found.keys, found.secret
+    return out
+
+
+def _embedded(found: Node, reference: str, at: Node, findings: Findings) -> str:
+    if found.raw is None or found.value is None:
+        kind = "nothing" if found.value is None else "a list" if isinstance(found.value, list) else "a mapping"
+        findings.error("JS113", at, f"{reference} is {kind} and cannot be put inside text", f"Write {reference} as the whole value.")
+        return ""
+    return found.raw
+
+
+def _look_up(name: str | None, at: Node, scope: Scope, findings: Findings) -> Node | None:
+    if name is None:
+        findings.error("JS113", at, "${ is not closed", "Write }, or $${ for a literal ${.")
+        return None
+    space, dot, key = name.strip().partition(".")
+    if space == "domain":
+        return _domain(key, bool(dot), at, scope, findings)
+    if space == "env" and key:
+        return _env(key, at, scope, findings)
+    if space == "var" and key:
+        return _named(f"var.{key}", key, scope.variables, at, findings, "Add it to `vars:`")
+    guess = f" Did you mean ${{var.{name}}}?" if name in scope.variables else did_you_mean(space, ("var", "env", "domain"))
+    findings.error("JS113", at, f"${{{name}}} is not known", f"There are {_NAMES}.{guess}")
+    return None
+
+
+def _named(shown: str, key: str, known: Mapping[str, Node], at: Node, findings: Findings, where: str) -> Node | None:
+    found = known.get(key)
+    if found is None:
+        findings.error("JS111", at, f"${{{shown}}} does not exist", f"{where}.{did_you_mean(key, known)}")
+    return found
+
+
+def _domain(key: str, dotted: bool, at: Node, scope: Scope, findings: Findings) -> Node | None:
+    if scope.domain is None:
+        findings.error("JS111", at, "${domain} has no meaning here", "It is the domain of a resource; use it in a resource's fields.")
+        return None
+    if not dotted:
+        return Node(at.place, scope.domain, scope.domain)
+    return _named(f"domain.{key}", key, scope.domain_vars, at, findings, f"Add it to `vars:` of domain {scope.domain}")
+
+
+def _env(key: str, at: Node, scope: Scope, findings: Findings) -> Node | None:
+    if scope.environ is None:
+        findings.error(
+            "JS112",
+            at,
+            f"${{env.{key}}} is not allowed here",
+            f"It works in connections, backend and sinks; use ${{var.{key.lower()}}} instead.",
+        )
+        return None
+    value = scope.environ.get(key)
+    if value is None:
+        findings.error(
+            "JS111", at, f"the environment variable {key} is not set", f"Set it before jsplan runs.{did_you_mean(key, scope.environ)}"
+        )
+        return None
+    if value:
+        scope.secrets.add(value)
+    found = Node(at.place, value, value)
+    found.secret = True
+    return found

@@ -1,0 +1,91 @@
+"""`moved:` and `removed:`: what became of things whose name changed or that left the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jsplan.address import Address, is_glob, matches
+from jsplan.config import grammar
+from jsplan.config.findings import Findings
+from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.model import Declared, Domain, Moved, Removed
+from jsplan.config.node import Node, range_of
+from jsplan.diagnostics import did_you_mean
+
+
+def moved(
+    section: Node | None, domains: Mapping[str, Domain], declared: Mapping[Address, Declared], scope: Scope, findings: Findings
+) -> tuple[Moved, ...]:
+    """The entries of `moved:`; both sides have the same shape, and nothing is declared under the old name."""
+    out = []
+    for written in grammar.items(section, "`moved`", findings):
+        node = interpolate(written, scope, findings)
+        if not grammar.fields(node, "a moved entry", ("from", "to"), findings):
+            continue
+        origin, to = (_address(node, key, "a moved entry", findings) for key in ("from", "to"))
+        if origin is None or to is None:
+            continue
+        _check_shape(node, origin, to, findings)
+        domain = to.split("/")[0]
+        if not is_glob(domain) and domain not in domains:
+            findings.error(
+                "JS122", node.value["to"], f'there is no domain "{domain}"', f"`to` is what is declared now.{did_you_mean(domain, domains)}"
+            )
+        _refuse_declared(node.value["from"], origin, "moved away", declared, findings)
+        out.append(Moved(origin, to, range_of(node.place)))
+    return tuple(out)
+
+
+def removed(section: Node | None, declared: Mapping[Address, Declared], scope: Scope, findings: Findings) -> tuple[Removed, ...]:
+    """The entries of `removed:`; each says whether the thing is destroyed or only forgotten."""
+    out = []
+    for written in grammar.items(section, "`removed`", findings):
+        node = interpolate(written, scope, findings)
+        if not grammar.fields(node, "a removed entry", ("address", "destroy", "prevent_destroy"), findings):
+            continue
+        address = _address(node, "address", "a removed entry", findings)
+        destroy = grammar.flag(node.get("destroy"), "`destroy`", findings)
+        if node.get("destroy") is None:
+            findings.error(
+                "JS106", node, "a removed entry does not say `destroy`", "Write destroy: false to leave it on the server, or destroy: true."
+            )
+        guard = grammar.flag(node.get("prevent_destroy"), "`prevent_destroy`", findings)
+        if address is not None and destroy is not None:
+            _refuse_declared(node.value["address"], address, "removed", declared, findings)
+            out.append(Removed(address, destroy, range_of(node.place), guard))
+    return tuple(out)
+
+
+def _address(node: Node, key: str, what: str, findings: Findings) -> str | None:
+    item = node.get(key)
+    if item is None or item.value is None:
+        findings.error("JS106", node, f"{what} has no `{key}`", f"Add `{key}:`.")
+        return None
+    return grammar.address(item, f"`{key}`", findings)
+
+
+def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
+    if origin == to:
+        findings.error("JS144", node, f"{origin} is moved to itself", "Remove the entry, or correct one side.")
+    elif _wildcards(origin) != _wildcards(to) or _kind(origin) != _kind(to):
+        findings.error(
+            "JS144",
+            node,
+            f"{origin} and {to} have different shapes",
+            "Both sides have the same kind and the same wildcards in the same places.",
+        )
+
+
+def _wildcards(text: str) -> list[str]:
+    return [part for part in text.split("/") if is_glob(part)]
+
+
+def _kind(text: str) -> str:
+    parts = text.split("/")
+    return parts[1] if len(parts) > 1 and not is_glob(parts[1]) else ""
+
+
+def _refuse_declared(node: Node, glob: str, what: str, declared: Iterable[Address], findings: Findings) -> None:
+    still = next((address for address in declared if matches(glob, address)), None)
+    if still is not None:
+        findings.error("JS144", node, f"{still} is {what} and still declared", "Remove the declaration, or this entry.", str(still))

@@ -1,0 +1,118 @@
+"""A value with its place in a file: what reading makes and every module of this room works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jsplan.diagnostics import SourceRange
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file, or the command line; `shown` is how findings name it."""
+
+    path: Path
+    shown: str
+
+
+#: Source, line, column; both count from 0, as libyaml does.
+Place = tuple[Source, int, int]
+
+
+class Node:
+    """One value. `value` is a scalar, a list of nodes, or a dict of nodes by key; `keys` has the keys' places.
+
+    `raw` is the text of a scalar as written. `dynamic` says that `${` occurs in it or below it, `secret` that it
+    came from `${env.X}` and must not be shown.
+    """
+
+    __slots__ = ("dynamic", "keys", "place", "raw", "secret", "value")
+
+    def __init__(self, place: Place, value: Any, raw: str | None = None) -> None:
+        self.place = place
+        self.value = value
+        self.raw = raw
+        self.keys: dict[str, Place] = _NO_KEYS
+        self.dynamic = False
+        self.secret = False
+
+    def get(self, key: str) -> Node | None:
+        """The node below a key of a mapping; None for anything else."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+    def key_place(self, key: str) -> Place:
+        """Where a key of this mapping is written."""
+        return self.keys.get(key, self.place)
+
+
+_NO_KEYS: dict[str, Place] = {}
+
+
+def mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place]) -> Node:
+    """A mapping made of parts of others."""
+    node = Node(place, dict(values))
+    node.keys = dict(keys)
+    node.dynamic = any(value.dynamic for value in values.values())
+    return node
+
+
+def plain(node: Node) -> Any:
+    """The value without places."""
+    value = node.value
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def node_of(value: Any, place: Place) -> Node:
+    """The reverse of `plain`: everything is at the one place."""
+    if isinstance(value, list):
+        return Node(place, [node_of(item, place) for item in value])
+    if isinstance(value, dict):
+        return mapping(place, {key: node_of(item, place) for key, item in value.items()}, dict.fromkeys(value, place))
+    return Node(place, value, value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def range_of(place: Place) -> SourceRange:
+    """The place as findings show it, counting from 1."""
+    return SourceRange(place[0].shown, place[1] + 1, place[2] + 1)
+
+
+def named(node: Node) -> str:
+    """What a value is, for messages; nothing of a secret is shown."""
+    value = node.value
+    if node.secret:
+        return "a value from ${env.…}"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "a mapping"
+    if value is None:
+        return "nothing"
+    return f'the text "{value}"' if isinstance(value, str) else f"{'the boolean' if isinstance(value, bool) else 'the number'} {node.raw}"
+
+
+class Places(Mapping[str, SourceRange]):
+    """Where each field of a resource is written; made on demand, since most are never asked for."""
+
+    __slots__ = ("_layers",)
+
+    def __init__(self, layers: tuple[Node, ...]) -> None:
+        self._layers = layers  # the highest precedence last
+
+    def __getitem__(self, name: str) -> SourceRange:
+        for layer in reversed(self._layers):
+            if name in layer.value:
+                return range_of(layer.key_place(name))
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({name: None for layer in self._layers for name in layer.value})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -1,0 +1,285 @@
+"""Reads YAML 1.2 and JSON into nodes that know their place, on libyaml's events.
+
+What the text means is left to the other modules of this room; nothing here but the file system is touched.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jsplan.config.findings import Findings
+from jsplan.config.node import Node, Place, Source
+from jsplan.config.scalars import OUT_OF_RANGE, resolve
+
+try:
+    from yaml._yaml import CParser as Parser
+except ImportError:  # a PyYAML without libyaml: the same events, about ten times slower
+    from yaml import Loader as Parser  # type: ignore[assignment]
+
+#: Aliases may repeat at most this many nodes per file: enough for honest anchors, not for a "billion laughs".
+MAX_REPEATED = 500_000
+MAX_DEPTH = 64
+_CORE = "tag:yaml.org,2002:"
+_SURROGATES = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_QUOTING = (
+    'A plain value cannot begin with * & ! > | % @ ` and, inside [ ] or { }, cannot hold any of [ ] { } and ",".'
+    ' Put it in quotes, as in ["*.new"], ">" or "${var.x}".'
+)
+
+
+class _ReadError(Exception):
+    """Reading this file cannot go on."""
+
+    def __init__(self, code: str, place: Place, summary: str, detail: str) -> None:
+        super().__init__(summary)
+        self.code, self.place, self.summary, self.detail = code, place, summary, detail
+
+
+def read_bytes(source: Source, findings: Findings, at: Place | None = None) -> bytes | None:
+    """The bytes of the file, or None after a finding; `at` is the place that names the file."""
+    try:
+        return source.path.read_bytes()
+    except OSError as error:
+        findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {_reason(error)}", _file_hint(source.path))
+    except ValueError as error:  # a NUL in the name
+        findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {error}", "Check the file's name.")
+    return None
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()
+
+
+def _file_hint(path: Path) -> str:
+    if path.is_dir():
+        return "It is a folder; name a file."
+    return "Check its permissions." if path.exists() else "Check the path; it is relative to the file that names it."
+
+
+def parse(source: Source, data: bytes, findings: Findings) -> Node | None:
+    """The one document in `data`; None when it is empty or after a finding, which names the place."""
+    try:
+        return _Builder(source, _text(source, data), findings).document()
+    except _ReadError as error:
+        findings.error(error.code, error.place, error.summary, error.detail)
+        return None
+
+
+def _text(source: Source, data: bytes) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8", "replace")
+        place = (source, before.count("\n"), len(before) - before.rfind("\n") - 1)
+        raise _ReadError("JS100", place, f"{source.shown} is not UTF-8", "Save the file as UTF-8.") from None
+    if source.path.suffix == ".json":  # YAML has no surrogate pairs
+        text = _SURROGATES.sub(
+            lambda pair: pair[0].encode().decode("unicode_escape").encode("utf-16", "surrogatepass").decode("utf-16"), text
+        )
+    return text
+
+
+class _Builder:
+    """Turns the events of one document into nodes."""
+
+    __slots__ = ("anchors", "dynamic", "findings", "next", "repeated", "sizes", "source", "text")
+
+    def __init__(self, source: Source, text: str, findings: Findings) -> None:
+        self.source, self.text, self.findings = source, text, findings
+        self.anchors: dict[str, Node] = {}
+        self.sizes: dict[int, int] = {}
+        self.repeated = 0
+        self.dynamic = 0
+
+    def document(self) -> Node | None:
+        try:
+            self.next = Parser(self.text).get_event
+            return self._document()
+        except yaml.MarkedYAMLError as error:
+            raise self._broken(error) from None
+        except (yaml.YAMLError, UnicodeError):  # reader errors: characters that YAML does not allow
+            raise self._unreadable() from None
+
+    def _document(self) -> Node | None:
+        self.next()  # the stream begins
+        if type(self.next()) is yaml.StreamEndEvent:
+            return None
+        root = self._node(self.next(), 0)
+        self.next()  # the document ends
+        extra: Any = self.next()
+        if type(extra) is not yaml.StreamEndEvent:
+            place = (self.source, extra.start_mark.line, extra.start_mark.column)
+            raise _ReadError("JS101", place, "a second YAML document begins here", "Put it into a file of its own.")
+        return None if root.value is None else root
+
+    def _node(self, event: Any, depth: int) -> Node:
+        kind = type(event)
+        mark = event.start_mark
+        place = (self.source, mark.line, mark.column)
+        if kind is yaml.ScalarEvent:
+            node = self._scalar(event, place)
+        elif kind is yaml.AliasEvent:
+            return self._alias(event.anchor, place)
+        else:
+            if depth > MAX_DEPTH:
+                raise _ReadError(
+                    "JS101", place, f"nested deeper than {MAX_DEPTH} levels", "No configuration is that deep; check the brackets."
+                )
+            before = self.dynamic
+            node = self._mapping(place, depth) if kind is yaml.MappingStartEvent else self._sequence(place, depth)
+            node.dynamic = self.dynamic != before
+            self._check_tag(event, place, "map" if kind is yaml.MappingStartEvent else "seq")
+        if event.anchor is not None:
+            self.anchors[event.anchor] = node
+        return node
+
+    def _scalar(self, event: Any, place: Place) -> Node:
+        raw = event.value
+        if event.implicit[0]:
+            value = resolve(raw)
+            if value is OUT_OF_RANGE:
+                self.findings.error(
+                    "JS104", place, f"the number {raw[:40]} is too large", "Numbers have at most 64 bits; put text in quotes."
+                )
+                value = None
+        else:
+            value = raw if event.tag is None else self._tagged(event.tag, raw, place)
+        node = Node(place, value, raw)
+        if "${" in raw:
+            node.dynamic = True
+            self.dynamic += 1
+        return node
+
+    def _tagged(self, tag: str, raw: str, place: Place) -> Any:
+        if tag in ("!", f"{_CORE}str"):
+            return raw
+        value = resolve(raw)
+        names = {f"{_CORE}int": int, f"{_CORE}float": (int, float), f"{_CORE}bool": bool, f"{_CORE}null": type(None)}
+        if tag in names and isinstance(value, names[tag]):  # type: ignore[arg-type]
+            return value
+        self._refuse_tag(tag, place)
+        return raw
+
+    def _check_tag(self, event: Any, place: Place, core: str) -> None:
+        if event.tag is not None and event.tag not in ("!", _CORE + core):
+            self._refuse_tag(event.tag, place)
+
+    def _refuse_tag(self, tag: str, place: Place) -> None:
+        shown = tag.replace(_CORE, "!!")
+        self.findings.error("JS101", place, f"the YAML tag {shown} is not supported", f'If it is text, put it in quotes: "{shown}".')
+
+    def _sequence(self, place: Place, depth: int) -> Node:
+        items = []
+        event = self.next()
+        while type(event) is not yaml.SequenceEndEvent:
+            items.append(self._node(event, depth + 1))
+            event = self.next()
+        return Node(place, items)
+
+    def _mapping(self, place: Place, depth: int) -> Node:
+        node = Node(place, {})
+        values: dict[str, Node] = node.value
+        keys: dict[str, Place] = {}
+        node.keys = keys
+        merged: list[Node] = []
+        event: Any = self.next()
+        while type(event) is not yaml.MappingEndEvent:
+            if type(event) is not yaml.ScalarEvent:
+                event = self._key_alias(event)
+            key, mark = event.value, event.start_mark
+            key_place = (self.source, mark.line, mark.column)
+            value = self._node(self.next(), depth + 1)
+            if key == "<<" and event.implicit[0]:
+                merged.append(value)
+            elif key in values:
+                self._twice(key, key_place, keys[key])
+            else:
+                values[key], keys[key] = value, key_place
+                if "${" in key:
+                    self.dynamic += 1
+            event = self.next()
+        for other in merged:
+            self._merge(node, other)
+        return node
+
+    def _key_alias(self, event: Any) -> Any:
+        target = self.anchors.get(str(event.anchor)) if type(event) is yaml.AliasEvent else None
+        mark = event.start_mark
+        if target is None or target.raw is None:
+            raise _ReadError("JS101", (self.source, mark.line, mark.column), "a key must be text", "Write `key: value`.")
+        return yaml.ScalarEvent(None, None, (False, True), target.raw, mark, mark)
+
+    def _twice(self, key: str, place: Place, first: Place) -> None:
+        self.findings.error(
+            "JS103", place, f'"{key}" is written twice', f"It is also at {first[0].shown}:{first[1] + 1}:{first[2] + 1}; keep one."
+        )
+
+    def _merge(self, node: Node, other: Node) -> None:
+        """`<<`: what the mapping says itself wins, then the first of several."""
+        for base in other.value if isinstance(other.value, list) else [other]:
+            if not isinstance(base.value, dict):
+                self.findings.error("JS101", base.place, "`<<` merges mappings only", "Write `<<: *name` with the anchor of a mapping.")
+                continue
+            for key, value in base.value.items():
+                if key not in node.value:
+                    node.value[key], node.keys[key] = value, base.keys[key]
+
+    def _alias(self, name: str, place: Place) -> Node:
+        node = self.anchors.get(name)
+        if node is None:
+            raise _ReadError(
+                "JS101",
+                place,
+                f"*{name} refers to no anchor before it",
+                f'Write &{name} at the value that is meant; if it is text, quote it: "*{name}".',
+            )
+        self.repeated += self._size(node)
+        if self.repeated > MAX_REPEATED:
+            raise _ReadError("JS101", place, "aliases repeat too much of this file", f"They may repeat {MAX_REPEATED} values in all.")
+        self.dynamic += node.dynamic
+        return node
+
+    def _size(self, node: Node) -> int:
+        """How many nodes there are with all aliases written out; known sizes are not counted again."""
+        known = self.sizes.get(id(node))
+        if known is None:
+            children = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else ()
+            known = self.sizes[id(node)] = 1 + sum(map(self._size, children))
+        return known
+
+    def _broken(self, error: yaml.MarkedYAMLError) -> _ReadError:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line, mark.column) if mark else (0, 0)
+        text = self._line(line)
+        problem = error.problem or "it cannot be read"
+        return _ReadError("JS101", (self.source, line, column), f"broken YAML: {problem}", _yaml_hint(text, column, problem, error.context))
+
+    def _line(self, number: int) -> str:
+        lines = self.text.split("\n", number + 1)
+        return lines[number] if number < len(lines) else ""
+
+    def _unreadable(self) -> _ReadError:
+        found = _UNPRINTABLE.search(self.text)
+        before = self.text[: found.start()] if found else ""
+        place = (self.source, before.count("\n"), len(before) - before.rfind("\n") - 1)
+        shown = f"the character U+{ord(found[0]):04X}" if found else "a character"
+        return _ReadError(
+            "JS101", place, f"broken YAML: {shown} is not allowed", "Remove it, or write it as an escape inside double quotes."
+        )
+
+
+def _yaml_hint(line: str, column: int, problem: str, context: str | None) -> str:
+    if "\t" in line[: column + 1]:
+        return "YAML does not allow tabs for indentation; use spaces."
+    if "mapping values are not allowed" in problem:
+        return 'There are two ": " on this line, or the line above is indented less than it seems. Put text that holds ": " in quotes.'
+    if "cannot start any token" in problem or "alias" in (context or "") or "${" in line:
+        return _QUOTING
+    if "expected <block end>" in problem or "could not find expected ':'" in problem:
+        return "Check the indentation of this line and of the one above."
+    return f"It was read {context.removeprefix('while ')}." if context else "Check this line and the one above."

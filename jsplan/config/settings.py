@@ -1,0 +1,101 @@
+"""`drift:`, `lint:` and `ownership:` of the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from jsplan.config import grammar
+from jsplan.config.findings import Findings
+from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.model import Domain, DriftSettings, Mute
+from jsplan.config.node import Node, plain
+from jsplan.diagnostics import did_you_mean
+
+_LEVELS: Final = ("ignore", "warning", "error")
+_SINKS: Final[dict[str, tuple[str, ...]]] = {"webhook": ("webhook",), "subject": ("subject", "domain"), "file": ("file",)}
+
+
+def drift(section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings) -> DriftSettings:
+    """`drift:`; only in sinks does `${env.X}` work, so `scope` has the environment and the rest is read without."""
+    if section is None or section.value is None or not grammar.fields(section, "`drift`", ("ignore", "mute", "sinks"), findings):
+        return DriftSettings()
+    plain_scope = Scope(scope.variables)
+    ignore = [
+        grammar.address(interpolate(item, plain_scope, findings), "`drift.ignore`", findings)
+        for item in grammar.items(section.get("ignore"), "`drift.ignore`", findings)
+    ]
+    mutes = [
+        _mute(interpolate(item, plain_scope, findings), findings) for item in grammar.items(section.get("mute"), "`drift.mute`", findings)
+    ]
+    sinks = [
+        _sink(interpolate(item, scope, findings), domains, findings)
+        for item in grammar.items(section.get("sinks"), "`drift.sinks`", findings)
+    ]
+    return DriftSettings(
+        tuple(glob for glob in ignore if glob is not None),
+        tuple(mute for mute in mutes if mute is not None),
+        tuple(sink for sink in sinks if sink is not None),
+    )
+
+
+def _mute(node: Node, findings: Findings) -> Mute | None:
+    if not grammar.fields(node, "a mute", ("address", "fields", "owner", "reason", "until"), findings):
+        return None
+    grammar.required(node, "address", "a mute", findings)
+    address = grammar.address(node.get("address"), "`address`", findings)
+    reason = grammar.required(node, "reason", "a mute", findings)
+    owner = grammar.required(node, "owner", "a mute", findings)
+    until = grammar.day(node.get("until"), "`until`", findings)
+    fields = tuple(grammar.texts(node.get("fields"), "`fields`", findings))
+    return Mute(address, reason, owner, fields, until) if address and reason and owner else None
+
+
+def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapping[str, Any] | None:
+    if not isinstance(node.value, dict):
+        findings.shape(node, "a sink", "a mapping")
+        return None
+    kinds = [kind for kind in _SINKS if kind in node.value]
+    if len(kinds) != 1:
+        findings.error(
+            "JS104", node, "a sink names not exactly one target", "Write {webhook: {url: …}}, {subject: …, domain: …} or {file: …}."
+        )
+        return None
+    (kind,) = kinds
+    if not grammar.fields(node, "a sink", _SINKS[kind], findings):
+        return None
+    if kind == "webhook":
+        target = node.value["webhook"]
+        if (
+            not grammar.fields(target, "a webhook", ("url", "headers"), findings)
+            or grammar.required(target, "url", "a webhook", findings) is None
+        ):
+            return None
+    elif grammar.required(node, kind, "a sink", findings) is None:
+        return None
+    domain = grammar.text(node.get("domain"), "`domain`", findings)
+    if domain is not None and domain not in domains:
+        findings.error(
+            "JS122", node.value["domain"], f'there is no domain "{domain}"', f"Declare it under `domains:`.{did_you_mean(domain, domains)}"
+        )
+    sink: Mapping[str, Any] = plain(node)
+    return sink
+
+
+def lint(section: Node | None, findings: Findings) -> dict[str, str]:
+    """`lint:` as level by code."""
+    out = {}
+    for key, node in grammar.pairs(section, "`lint`", findings):
+        assert section is not None
+        key_node = Node(section.key_place(key), key, key)
+        level = grammar.chosen(node, f"`{key}`", _LEVELS, findings)
+        if grammar.code(key_node, "a lint code", findings) and level:
+            out[key] = level
+    return out
+
+
+def ownership(section: Node | None, findings: Findings) -> bool:
+    """Whether an owner is written into metadata."""
+    if section is None or section.value is None or not grammar.fields(section, "`ownership`", ("marker",), findings):
+        return False
+    return grammar.flag(section.get("marker"), "`ownership.marker`", findings) or False

@@ -1,0 +1,123 @@
+"""The values of `vars`: default, then JSPLAN_VAR_x, then --var-file, then --var, each in the default's type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from jsplan.config import grammar
+from jsplan.config.files import Files
+from jsplan.config.findings import Findings
+from jsplan.config.model import LoadOptions
+from jsplan.config.node import Node, Place, Source, named, plain
+from jsplan.config.read import parse
+from jsplan.config.scalars import OUT_OF_RANGE, resolve
+from jsplan.diagnostics import did_you_mean
+
+PREFIX: Final = "JSPLAN_VAR_"
+_NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
+
+
+def resolved(section: Node | None, options: LoadOptions, files: Files) -> dict[str, Node]:
+    """Every variable with its value; one that was not given is reported and null."""
+    findings = files.findings
+    defaults = dict(grammar.pairs(section, "`vars`", findings))
+    for name, node in defaults.items():
+        if node.dynamic:
+            findings.error(
+                "JS113",
+                node,
+                f"the default of `{name}` refers to something",
+                "Defaults are plain values; use ${…} where the variable is used.",
+            )
+    values = dict(defaults)
+    for name, given, what in _given(defaults, options, files):
+        values[name] = _converted(given, defaults[name], f"variable {name} (from {what})", findings)
+    missing = [name for name, node in defaults.items() if node.value is None and values[name] is node]
+    for name in missing:
+        findings.error(
+            "JS114", defaults[name], f"variable {name} has no value", f"Pass --var {name}=VALUE, --var-file, or set {PREFIX}{name}."
+        )
+    return values
+
+
+def _given(defaults: Mapping[str, Node], options: LoadOptions, files: Files) -> list[tuple[str, Node, str]]:
+    """What was given from outside, the strongest last."""
+    out = [
+        (name, _from_text(PREFIX + name, options.environ[PREFIX + name]), PREFIX + name)
+        for name in defaults
+        if PREFIX + name in options.environ
+    ]
+    for path in options.var_files:
+        out += _from_file(path, defaults, files)
+    for text in options.variables:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals:
+            files.findings.error("JS115", None, f'--var "{text}" has no value', "Write it as --var name=value.")
+        elif name not in defaults:
+            _unknown(name, None, f"--var {name}", defaults, files.findings)
+        else:
+            out.append((name, _from_text("--var", value), "--var"))
+    return out
+
+
+def _from_file(path: Path, defaults: Mapping[str, Node], files: Files) -> list[tuple[str, Node, str]]:
+    node = files.parsed(path.absolute())
+    out = []
+    for name, value in grammar.pairs(node, f"the variables in {path.name}", files.findings):
+        if name in defaults:
+            out.append((name, value, path.name))
+        else:
+            assert node is not None
+            _unknown(name, node.key_place(name), f"variable {name}", defaults, files.findings)
+    return out
+
+
+def _unknown(name: str, place: Place | None, shown: str, defaults: Mapping[str, Node], findings: Findings) -> None:
+    guess = did_you_mean(name, defaults)
+    findings.error(
+        "JS115",
+        place,
+        f"{shown}: the workspace has no variable of this name",
+        guess.strip() or f"Add `{name}: ~` to `vars:`, or leave it away.",
+    )
+
+
+def _from_text(shown: str, value: str) -> Node:
+    return Node((Source(Path(), shown), 0, 0), value, value)
+
+
+def _converted(given: Node, default: Node, what: str, findings: Findings) -> Node:
+    """The value in the type of the default; text from outside is read as YAML reads it where that type is not text."""
+    wanted = type(default.value)
+    from_outside = not given.place[0].path.name
+    if wanted is type(None):
+        return _typeless(given, findings) if from_outside else given
+    if isinstance(given.value, wanted) and not (wanted is int and isinstance(given.value, bool)):
+        return given
+    if wanted is str and given.raw is not None and given.value is not None:
+        return Node(given.place, given.raw, given.raw)
+    read = _typeless(given, findings) if isinstance(given.value, str) else given
+    value: Any = read.value
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return read
+    if isinstance(value, wanted) and not (wanted is int and isinstance(value, bool)):
+        return read
+    place = None if from_outside else given.place
+    findings.error("JS116", place, f"{what} must be {_NAMES[wanted]}, not {named(given)}", f"Its default is {_shown(default)}.")
+    return default
+
+
+def _typeless(given: Node, findings: Findings) -> Node:
+    """Text as a YAML value: 3 is a number, "3" is text, [a, b] is a list."""
+    text = str(given.value)
+    if text[:1] in ("[", "{", '"', "'"):
+        return parse(given.place[0], text.encode(), findings) or given
+    value = resolve(text)
+    return given if value is OUT_OF_RANGE or value is None else Node(given.place, value, text)
+
+
+def _shown(default: Node) -> str:
+    return default.raw if default.raw is not None else str(plain(default))
