@@ -99,18 +99,18 @@ class Sandbox:
             raise
 
     def wait_ready(self, timeout: float = START_TIMEOUT) -> None:
-        """Wait until every running server answers and every link between two of them carries requests.
+        """Wait until every started server answers and every link between two of them carries requests.
 
         For leaves: both sides reach the other's domain. For a cluster: there is a leader that sees all as current.
         """
         end = time.monotonic() + timeout
-        running = [server for server in self.servers.values() if server.running]
+        running = [server for server in self.servers.values() if server.wanted]
         for server in running:
             server.wait_accepting(_left(end))
-        if self.layout.shape == "cluster":
+        if self.layout.shape == "cluster" and running:
             running[0].wait_until(lambda: _one_leads(running), "agree with the others on a leader", _left(end))
         hub = self.servers.get("hub")
-        if self.layout.shape == "hub-and-leaf" and hub is not None and hub.running:
+        if self.layout.shape == "hub-and-leaf" and hub is not None and hub.wanted:
             for leaf in running[1:]:
                 _wait_linked(hub, leaf, end)
 

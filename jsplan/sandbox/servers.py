@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -82,6 +81,11 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def wanted(self) -> bool:
+        """Whether it was started and not stopped since: one that ended by itself is wanted and not running."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """The process id; raises SandboxError while it is not running."""
         return self._alive().pid
@@ -90,8 +94,12 @@ class Server:
         """Write the files and start the process without waiting for it; nothing happens if it runs."""
         if self.running:
             return
+        self._reap(STOP_TIMEOUT)
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "accounts.conf").write_text(shapes.ACCOUNTS, encoding="utf-8")
+        accounts = self.folder / "accounts.conf"
+        # Not again for each server: one that is just starting would read half a file.
+        if not accounts.exists():
+            accounts.write_text(shapes.ACCOUNTS, encoding="utf-8")
         self.config_path.write_text(shapes.configuration(self.node, str(self.store_path)), encoding="utf-8")
         with self.log_path.open("ab") as log:
             self._process = guardian().launch([self.binary, "-c", self.config_path], log)
@@ -126,9 +134,8 @@ class Server:
 
     def interrupt(self) -> None:
         """Ask it to stop, without waiting."""
-        if self.running:
-            self.thaw()
-            self._alive().send_signal(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
+        self.thaw()
 
     def stop(self) -> None:
         """Stop it in order and wait; one that does not stop is killed. Nothing happens if it does not run."""
@@ -137,8 +144,7 @@ class Server:
 
     def kill(self) -> None:
         """End it as a power cut would (SIGKILL) and wait."""
-        if self.running:
-            self._alive().kill()
+        self._signal(signal.SIGKILL)
         self._reap(STOP_TIMEOUT)
 
     def restart(self, *, binary: Path | None = None) -> None:
@@ -149,14 +155,19 @@ class Server:
 
     def freeze(self) -> None:
         """Halt the process (SIGSTOP): its connections stay open and nothing answers, as on a half-dead link."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._alive().send_signal(signal.SIGSTOP)
         self.frozen = True
 
     def thaw(self) -> None:
         """Let a frozen process go on; nothing happens if it is not frozen."""
         if self.frozen:
-            os.kill(self.pid, signal.SIGCONT)
+            self._signal(signal.SIGCONT)
             self.frozen = False
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Popen looks first whether the process is still there; one that has just ended needs no signal.
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def _reap(self, timeout: float) -> None:
         if self._process is None:

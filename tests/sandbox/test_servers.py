@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -160,3 +163,16 @@ async def test_a_sandbox_serves_async_code_without_a_thread(make_server: MakeSer
     """Inside of an event loop it is the same plain context manager."""
     with Sandbox.single() as sandbox, client(sandbox["server"]) as raw:
         assert json.loads(raw.request("$JS.API.INFO")[1])["streams"] == 0
+
+
+def test_a_server_that_ended_before_anybody_looked_is_not_ready(make_server: MakeServer) -> None:
+    """wait_until and wait_ready count on what was started, not on what happens to run."""
+    with Sandbox.single() as sandbox:
+        os.kill(sandbox["server"].pid, signal.SIGKILL)
+        while sandbox["server"].running:
+            time.sleep(0.001)
+
+        with pytest.raises(SandboxError, match="does not accept clients"):
+            sandbox.wait_ready()
+        sandbox.start()
+        assert sandbox["server"].running
