@@ -1,0 +1,82 @@
+# Everything is set up by itself: `make demo` and `make test` need Python 3.11 or newer and make, nothing else.
+# PYTHON=/path/to/python3 chooses the interpreter that .venv is made with; PYTEST_ARGS adds to the pytest command line.
+
+SHELL := /bin/sh
+BIN := .venv/bin
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest
+# A name on PATH may be a shim without an interpreter behind it, so each is run before it is taken.
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$name" && break; done)
+
+# Lint first, tests last: the last line is the summary of the tests.
+.NOTPARALLEL:
+
+.PHONY: help setup setup-spark demo test lint types imports pytest test-matrix soak bench docs format lock build clean
+
+help: ## what there is
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+
+setup: ## .venv with everything that development needs
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "jsplan needs Python 3.11 or newer, and there is none on PATH. Name one with: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; \
+		exit 1; \
+	fi
+	@"$(PYTHON)" tools/bootstrap.py
+
+setup-spark: ## the same with PySpark, for backfill
+	@"$(PYTHON)" tools/bootstrap.py spark
+
+demo: setup ## plan, apply and drift on embedded nats-servers, hub and leaf
+	@$(BIN)/python examples/demo.py
+
+test: lint types imports pytest ## everything that has to pass
+
+lint: setup ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## mypy --strict over package and tests
+	$(BIN)/mypy
+
+imports: setup ## the arrows between the rooms
+	@$(BIN)/lint-imports --no-logo
+
+pytest: setup ## the tests alone
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-matrix: setup ## the tests marked `matrix` against every supported nats-server
+	$(PYTEST) -m download tests/sandbox
+	@for server in $$($(BIN)/python -m jsplan.sandbox.versions); do \
+		echo "== $$("$$server" --version)"; \
+		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS) || exit 1; \
+	done
+
+soak: setup ## long runs
+	$(PYTEST) -m soak --timeout 3600 $(PYTEST_ARGS)
+
+bench: setup ## what the performance claims are measured with, as JSON
+	@for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done
+
+docs: setup ## the documentation, into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+format: setup ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: setup ## newest versions into the lock files; needs uv
+	uv pip compile --universal --python-version 3.11 --upgrade --quiet --no-header --extra dev pyproject.toml -o .venv/dev.lock
+	{ echo '# Every version that development uses; made by `make lock`, installed by `make setup`.'; cat .venv/dev.lock; } \
+		> requirements-dev.lock
+	uv pip compile --universal --python-version 3.11 --quiet --no-header --extra dev --extra spark -c requirements-dev.lock \
+		pyproject.toml -o .venv/spark.lock
+	{ echo '# requirements-dev.lock plus what backfill needs; made by `make lock`, installed by `make setup-spark`.'; cat .venv/spark.lock; } \
+		> requirements-spark.lock
+
+build: setup ## sdist and wheel, into dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
+clean: ## what was made here, .venv included
+	rm -rf .venv build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,239 @@
+"""Makes `.venv` ready from the lock file: `make setup`. Standard library only; which tests then run is left to the Makefile.
+
+Works with nothing but Python 3.11: also where Debian's python3-venv (ensurepip) is missing, and where pip is missing.
+It is quick and silent when nothing has changed since the last time.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import hashlib
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+INSIDE = VENV / "bin" / "python"
+LOCKS = {"dev": "requirements-dev.lock", "spark": "requirements-spark.lock"}
+OLDEST = (3, 11)
+_WHEEL = re.compile(r"pip-(\d+(?:\.\d+)*)-py3-none-any\.whl")
+
+
+class SetupError(Exception):
+    """The environment cannot be made; the message says why and what helps."""
+
+
+def main(arguments: list[str]) -> int:
+    """Make the environment ready, with `spark` for what backfill needs too; returns the exit code."""
+    if sys.version_info < OLDEST:
+        say(f"jsplan needs Python {'.'.join(map(str, OLDEST))} or newer; {sys.executable} is {sys.version.split()[0]}.")
+        return 1
+    lock = "spark" if "spark" in arguments else "dev"
+    try:
+        prepare(lock)
+    except SetupError as error:
+        say(f"Set-up failed: {error}")
+        return 1
+    return 0
+
+
+def prepare(lock: str) -> None:
+    """Bring `.venv` to what the lock file says, unless it is there already; raises SetupError."""
+    stamp = VENV / ".ready"
+    if INSIDE.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") in {fingerprint(lock), fingerprint("spark")}:
+        return
+    say("Setting up .venv; the first time this takes a minute or two.")
+    stamp.unlink(missing_ok=True)
+    if not usable(INSIDE):
+        make_environment()
+    if not has_pip():
+        install_pip()
+    pip("install", "-r", str(ROOT / LOCKS[lock]))
+    pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    stamp.write_text(fingerprint(lock), encoding="utf-8")
+    say("Ready.")
+
+
+def fingerprint(lock: str) -> str:
+    """What the environment depends on, as one line of text."""
+    # The place counts too: a virtual environment that was copied or moved has scripts that point elsewhere.
+    digest = hashlib.sha256(f"{lock}\n{VENV}\n".encode())
+    for name in ("pyproject.toml", LOCKS[lock], "tools/bootstrap.py"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def usable(python: Path) -> bool:
+    """Whether this interpreter runs and is new enough."""
+    check = f"import sys; sys.exit(sys.version_info < {OLDEST})"
+    try:
+        return subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def make_environment() -> None:
+    """An empty `.venv` without pip; raises SetupError."""
+    done = subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    uv = shutil.which("uv")
+    if uv is None or subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, VENV], check=False).returncode:
+        raise SetupError(f"{sys.executable} -m venv says: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def has_pip() -> bool:
+    """Whether the environment has a pip that works."""
+    return subprocess.run([INSIDE, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+
+
+def install_pip() -> None:
+    """Bring pip into the environment by the first way that works; raises SetupError when none does."""
+    failures = []
+    for command in ways_to_pip():
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and has_pip():
+            return
+        failures.append(f"  {' '.join(map(str, command))}: {(done.stderr.strip() or 'no pip afterwards').splitlines()[-1]}")
+    try:
+        download_pip()
+    except (OSError, ValueError) as error:
+        failures.append(f"  download from {index_url(os.environ)}: {error}")
+    if not has_pip():
+        raise SetupError(
+            "\n".join(["pip cannot be had. Tried:", *failures, "Install pip for this Python, or set PIP_INDEX_URL and PIP_CERT."])
+        )
+
+
+def ways_to_pip() -> Iterator[list[str | Path]]:
+    """Commands that may install pip into the environment, the most ordinary first."""
+    yield [INSIDE, "-m", "ensurepip", "--default-pip"]
+    yield [sys.executable, "-m", "pip", "--python", INSIDE, "install", "--quiet", "pip"]
+    for name in ("pip3", "pip"):
+        found = shutil.which(name)
+        if found:
+            yield [found, "--python", INSIDE, "install", "--quiet", "pip"]
+    uv = shutil.which("uv")
+    if uv:
+        yield [uv, "pip", "install", "--quiet", "--python", INSIDE, "pip"]
+
+
+def download_pip() -> None:
+    """Fetch pip's wheel from the index and let it install itself; raises OSError or ValueError."""
+    page = urllib.parse.urljoin(index_url(os.environ).rstrip("/") + "/", "pip/")
+    name, url = newest_wheel(fetch(page).decode(), page)
+    data = fetch(url)
+    algorithm, _, expected = urllib.parse.urlsplit(url).fragment.partition("=")
+    if algorithm == "sha256" and hashlib.sha256(data).hexdigest() != expected:
+        raise ValueError(f"{name} is damaged: its sha256 is not {expected}")
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = Path(folder, name)
+        wheel.write_bytes(data)
+        done = subprocess.run(
+            [INSIDE, wheel / "pip", "install", "--quiet", "--no-index", wheel], capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        raise ValueError(done.stderr.strip())
+
+
+def newest_wheel(page: str, base: str) -> tuple[str, str]:
+    """File name and URL of the newest released pip on a page of the simple index; raises ValueError if there is none."""
+    links = Links()
+    links.feed(page)
+    found = {}
+    for link in links.found:
+        match = _WHEEL.fullmatch(urllib.parse.unquote(urllib.parse.urlsplit(link).path).rsplit("/", 1)[-1])
+        if match:
+            found[tuple(int(part) for part in match[1].split("."))] = (match[0], urllib.parse.urljoin(base, link))
+    if not found:
+        raise ValueError(f"{base} lists no wheel of pip")
+    return found[max(found)]
+
+
+class Links(HTMLParser):
+    """Collects the targets of all links of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Called by the parser for each tag."""
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+def fetch(url: str) -> bytes:
+    """The body; credentials in the URL and pip's `cert` are honoured. Raises OSError, also for an HTTP error."""
+    parts = urllib.parse.urlsplit(url)
+    request = urllib.request.Request(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl())
+    if parts.username:
+        login = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+    authorities = setting("cert", os.environ)
+    context = ssl.create_default_context(cafile=authorities) if authorities else ssl.create_default_context()
+    with urllib.request.urlopen(request, timeout=60, context=context) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def index_url(environment: Mapping[str, str]) -> str:
+    """The package index that pip would use."""
+    return setting("index-url", environment) or "https://pypi.org/simple"
+
+
+def setting(name: str, environment: Mapping[str, str]) -> str | None:
+    """One of pip's settings: `PIP_<NAME>`, else the last configuration file that has it; None if nothing says."""
+    told = environment.get("PIP_" + name.upper().replace("-", "_"))
+    if told:
+        return told
+    parser = configparser.RawConfigParser()
+    parser.read(configuration_files(environment), encoding="utf-8")
+    for section in ("install", "global"):
+        if parser.has_option(section, name):
+            return parser.get(section, name).strip()
+    return None
+
+
+def configuration_files(environment: Mapping[str, str]) -> list[str]:
+    """Where pip looks for its configuration, the most general first."""
+    home = Path(environment.get("HOME", "/"))
+    own = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    named = environment.get("PIP_CONFIG_FILE")
+    return [
+        "/etc/xdg/pip/pip.conf",
+        "/etc/pip.conf",
+        str(home / ".pip" / "pip.conf"),
+        str(own / "pip" / "pip.conf"),
+        *([named] if named else []),
+    ]
+
+
+def pip(*arguments: str) -> None:
+    """Run the environment's pip; raises SetupError with its complaint."""
+    command = [str(INSIDE), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        raise SetupError(f"pip {' '.join(arguments)} says:\n{done.stdout.strip()}")
+
+
+def say(text: str) -> None:
+    """Tell the person who waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
