@@ -13,11 +13,9 @@ from jsplan.jetstream import DomainApi
 
 async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> list[str]:
     """The addresses that are no longer as they were when planned, in order. Domains not in `apis` are away."""
-    wanted: dict[Address, str] = {}
-    for step in plan.steps:
-        address, fingerprint = Address.parse(step.address), step.precondition.get("fingerprint")
-        if fingerprint and address.domain in apis:
-            wanted.setdefault(address, fingerprint)
+    first = {step.address: step.precondition.get("fingerprint") for step in reversed(plan.steps)}
+    wanted = {Address.parse(text): fingerprint for text, fingerprint in first.items() if fingerprint}
+    wanted = {address: fingerprint for address, fingerprint in wanted.items() if address.domain in apis}
     stale: list[str] = []
 
     async def check(address: Address) -> None:

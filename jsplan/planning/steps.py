@@ -133,7 +133,7 @@ def _delete(verdict: Verdict) -> Draft:
     address = verdict.address
     subjects = [] if address.kind == "consumer" else verdict.live.compact.get("subjects", [])
     if verdict.follows is not None:
-        return Draft((address, "delete"), "state.forget", f"forget {_what(verdict)}, which goes with its stream", None, "")
+        return Draft((address, "delete"), "state.forget", f"forget {_what(verdict)}, which goes with its stream", None, verdict.live.fingerprint)
     op: Op = "consumer.delete" if address.kind == "consumer" else "stream.delete"
     request = {"api": _api(verdict, "DELETE"), "payload": None}
     return Draft((address, "delete"), op, f"delete {_what(verdict)}", request, verdict.live.fingerprint, frees=subjects)

@@ -108,7 +108,7 @@ def _limits(inputs: Inputs, address: Address) -> Config:
 def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | None, *, ours: bool) -> Verdict:
     """Declared and on the server: nothing, an update, a replacement, and perhaps an import with it."""
     table, body, level = table_of(address), inputs.body(address), inputs.level(address)
-    if ours and entry is not None and _untouched(live, entry, body):
+    if ours and entry is not None and _untouched(live, entry, body) and not _forced(inputs, address):
         return Verdict(address, ["no-op"], "equal", live, entry, live.compact)
     last = (table.compact(entry.config), entry.declared) if ours and entry is not None else None
     declared = inputs.declared(address)
@@ -122,6 +122,10 @@ def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | 
     return _with_action(inputs, verdict)
 
 
+def _forced(inputs: Inputs, address: Address) -> bool:
+    return any(matches(glob, address) for glob in inputs.request.replace)
+
+
 def _untouched(live: LiveObject, entry: Entry, body: dict[str, Any]) -> bool:
     """The cheap way to see that nothing differs: live as recorded, and the files as recorded."""
     return live.config == entry.config and declared_fields(table_of(live.address), body) == entry.declared
@@ -130,7 +134,7 @@ def _untouched(live: LiveObject, entry: Entry, body: dict[str, Any]) -> bool:
 def _with_action(inputs: Inputs, verdict: Verdict) -> Verdict:
     if verdict.adopts and inputs.request.imports:
         return _import_only(inputs, verdict)
-    forced = any(matches(glob, verdict.address) for glob in inputs.request.replace)
+    forced = _forced(inputs, verdict.address)
     if forced or any(change.effect == "replace" for change in verdict.fields):
         verdict.reason = "replace_by_request" if forced else "replace_because_cannot_update"
         verdict.actions = ["delete", "create"]

@@ -79,7 +79,7 @@ class Case:
         for address, config in self.text.get("streams", {}).items():
             self._create(Address.parse(address), config)
         if "first" in self.text:
-            _, result = self.space.write(**self.text["first"]).apply(**self.text.get("options", {}))
+            _, result = self.space.write(**self.text["first"]).apply()
             assert result.exit_code == 0, result
         for domain, subject, count in self.text.get("publish", []):
             self._publish(domain, subject, count)

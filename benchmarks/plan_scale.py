@@ -1,0 +1,105 @@
+"""How the cost of `jsplan plan` and `apply` grows with the number of streams, next to the bare API requests.
+
+N streams with one consumer each in one domain. A bare sweep sends the same INFO requests over nats-py, 64 at
+once, parses the answers, and does nothing else. All figures of one N come from the same run on the same server.
+
+    python benchmarks/plan_scale.py [--sizes 100,1000,10000] [--repeat 3]
+
+Prints one JSON document: seconds are medians of wall time of whole processes, memory is peak resident MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from jsplan.sandbox import Sandbox
+
+BARE = '''
+import asyncio, sys, orjson, nats
+url, count, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+
+async def main():
+    client, slots = await nats.connect(url), asyncio.Semaphore(64)
+    async def ask(verb, payload=b""):
+        async with slots:
+            answer = orjson.loads((await client.request("$JS.API." + verb, payload, timeout=30)).data)
+            assert "error" not in answer, answer
+    if mode == "sweep":
+        await asyncio.gather(*(ask(f"STREAM.INFO.S{i}") for i in range(count)), *(ask(f"CONSUMER.INFO.S{i}.C") for i in range(count)))
+    else:
+        await asyncio.gather(*(ask(f"STREAM.CREATE.S{i}", orjson.dumps({"name": f"S{i}", "subjects": [f"s{i}.>"], "max_age": 10**15})) for i in range(count)))
+        config = {"durable_name": "C", "name": "C", "ack_policy": "explicit"}
+        await asyncio.gather(*(
+            ask(f"CONSUMER.CREATE.S{i}.C", orjson.dumps({"stream_name": f"S{i}", "config": config, "action": "create"})) for i in range(count)))
+    await client.close()
+
+asyncio.run(main())
+'''
+
+
+def workspace(folder: Path, url: str, count: int) -> None:
+    """A workspace written as a person would write it, one block per stream."""
+    lines = ["jsplan: 1", "workspace: scale", f"connections: {{main: {{url: '{url}'}}}}", "domains: {main: {connection: main, js_domain: null}}"]
+    lines += ["defaults: {domain: main}", "streams:"]
+    for i in range(count):
+        lines += [f"  - name: S{i}", f"    subjects: ['s{i}.>']", "    max_age: 1000000s", "    consumers:"]
+        lines += ["      - {name: C, ack_policy: explicit}"]
+    (folder / "jsplan.yaml").write_text("\n".join(lines) + "\n")
+
+
+def run(words: list[str], folder: Path) -> tuple[float, float]:
+    """Wall seconds and peak resident MiB of one process."""
+    code = (
+        "import resource, subprocess, sys, time; t = time.monotonic(); "
+        "done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); "
+        "print(time.monotonic() - t, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, done.returncode)"
+    )
+    out = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, check=True, stdout=subprocess.PIPE).stdout.split()
+    assert int(out[2]) == 0, f"{words} ended with {out[2].decode()}"
+    return float(out[0]), float(out[1])
+
+
+def median(words: list[str], folder: Path, repeat: int) -> dict[str, float]:
+    """Medians over several runs."""
+    runs = [run(words, folder) for _ in range(repeat)]
+    return {"seconds": round(statistics.median(s for s, _ in runs), 3), "mib": round(statistics.median(m for _, m in runs), 1)}
+
+
+def measure(count: int, repeat: int) -> dict[str, Any]:
+    """Apply of creates, then plans of nothing to change, each next to the bare requests."""
+    jsplan, bare = [sys.executable, "-m", "jsplan"], [sys.executable, "-c", BARE]
+    out: dict[str, Any] = {"streams": count, "consumers": count}
+    with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:
+        folder, url = Path(name), sandbox["server"].url
+        out["bare_create"] = median([*bare, url, str(count), "create"], folder, 1)
+    with tempfile.TemporaryDirectory() as name, Sandbox.single() as sandbox:
+        folder, url = Path(name), sandbox["server"].url
+        workspace(folder, url, count)
+        out["apply"] = median([*jsplan, "apply", "-y", "--parallelism", "64"], folder, 1)
+        out["bare_sweep"] = median([*bare, url, str(count), "sweep"], folder, repeat)
+        out["plan"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, repeat)
+        out["drift"] = median([*jsplan, "drift"], folder, repeat)
+    for name, base in (("plan", "bare_sweep"), ("drift", "bare_sweep"), ("apply", "bare_create")):
+        out[f"{name}_ratio"] = round(out[name]["seconds"] / out[base]["seconds"], 2)
+    return out
+
+
+def main() -> None:
+    """Measure every size and print the document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="100,1000,10000")
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    rows = [measure(int(size), options.repeat) for size in options.sizes.split(",")]
+    print(json.dumps({"benchmark": "plan_scale", "rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
