@@ -6,8 +6,10 @@ BIN := .venv/bin
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest
 # A name on PATH may be a shim without an interpreter behind it, so each is run before it is taken.
-PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
+ifndef PYTHON
+PYTHON := $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$name" && break; done)
+endif
 
 # Lint first, tests last: the last line is the summary of the tests.
 .NOTPARALLEL:
