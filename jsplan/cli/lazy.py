@@ -74,8 +74,9 @@ class LazyGroup(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, entry.help) for name, entry in self.table.items() if entry.module]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
         if missing := [name for name, entry in self.table.items() if not entry.module]:
             with formatter.section("Not in this release yet"):
                 formatter.write_text(", ".join(missing))

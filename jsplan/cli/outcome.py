@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,8 +72,7 @@ def _sentence(error: click.UsageError) -> str:
 
 def asks_for_json(args: Sequence[str]) -> bool:
     """Whether a command line that could not be parsed asked for JSON."""
-    pairs = zip(args, [*args[1:], ""], strict=True)
-    return any(a in ("--json", "--format=json") or (a, b) == ("--format", "json") for a, b in pairs)
+    return "--json" in args or "--format=json" in args or ("--format", "json") in pairwise(args)
 
 
 def _bug(error: Exception, settings: Settings) -> int:

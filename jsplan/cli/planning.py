@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 #: What a saved plan has settled. It may still be given permission, and how the work is carried out.
-SHAPING = frozenset({"targets", "excludes", "replace", "refresh_only", "adopt", "safe_below", "offline", "no_backfill", "rehearse"})
+SHAPING = frozenset({"target", "exclude", "replace", "refresh_only", "adopt", "safe_below", "offline", "no_backfill", "rehearse"})
 
+#: Options are named as they are written, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
+_FIELDS = {"target": "targets", "exclude": "excludes", "allow_hazard": "allow_hazards"}
 _ADDRESSES: dict[str, Any] = {"multiple": True, "type": AddressGlob(), "metavar": "ADDR"}
 _CHOOSING = (
-    click.option("--target", "targets", **_ADDRESSES, help="Only this, with what it depends on; repeatable."),
-    click.option("--exclude", "excludes", **_ADDRESSES, help="All but this; repeatable."),
-    click.option("--replace", "replace", **_ADDRESSES, help="Replace this although it need not be; repeatable."),
+    click.option("--target", **_ADDRESSES, help="Only this, with what it depends on; repeatable."),
+    click.option("--exclude", **_ADDRESSES, help="All but this; repeatable."),
+    click.option("--replace", **_ADDRESSES, help="Replace this although it need not be; repeatable."),
     click.option("--refresh-only", is_flag=True, help="Only bring the state up to date with the servers."),
     click.option(
         "--allow-hazard",
-        "allow_hazards",
         multiple=True,
         type=HazardPermission(),
         metavar="CODE[:ADDR]",
@@ -89,7 +90,8 @@ def plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
     if given.pop("rehearse", False):
         raise NotAvailableError("--rehearse is not in this release yet", hint="Leave it out; plan itself changes nothing.")
     backfill = not given.pop("no_backfill", False)
-    options = PlanOptions(**given, **more, backfill=backfill)
+    fields = {_FIELDS.get(name, name): value for name, value in given.items()}
+    options = PlanOptions(**fields, **more, backfill=backfill)
     if options.refresh_only and (options.destroy or options.replace):
         raise UsageError("--refresh-only changes no server, so it does not go with --destroy or --replace")
     return options

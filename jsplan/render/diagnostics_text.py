@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from jsplan.render.lines import Lines
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from jsplan.diagnostics import Diagnostic
 
+_COUNT = re.compile(r"\d+ errors?")
 _HEADS = {"error": ("Error", "bad"), "warning": ("Warning", "warn"), "info": ("Note", "import")}
 
 
@@ -40,12 +42,17 @@ def _one(lines: Lines, diagnostic: Diagnostic) -> None:
 
 
 def render_error(message: str, hint: str, console: Console) -> None:
-    """The last words of a command that failed: one line, then what to do about it."""
+    """The last words of a command that failed: one line, then what to do about it.
+
+    A message that only counts the findings above it is no news for one, and no error of its own for more.
+    """
     lines = Lines()
     first, *rest = safe_lines(message) or ["no reason was given"]
-    lines.add(0, ("Error: ", "bad"), (first, "strong"))
-    for line in rest:
-        lines.add(2, line)
-    for line in safe_lines(hint):
+    if not _COUNT.fullmatch(first):
+        lines.add(0, ("Error: ", "bad"), (first, "strong"))
+    elif first != "1 error":
+        lines.blank()
+        lines.add(0, (f"{first}.", "bad"))
+    for line in (*rest, *safe_lines(hint)):
         lines.add(2, line)
     lines.print(console)

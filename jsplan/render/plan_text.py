@@ -72,17 +72,24 @@ def drifted(lines: Lines, resource: ResourceChange) -> None:
 
 def _intro(plan: Plan, anything: bool, console: Console) -> None:
     lines = Lines()
+    limited = bool(plan.targets or plan.options.get("excludes"))
     if anything:
         where = f"workspace {safe(plan.workspace)}" + (f", environment {safe(plan.environment)}" if plan.environment else "")
-        what = "Everything that jsplan manages will be destroyed" if plan.mode == "destroy" else "jsplan will do the following"
+        what = _what(plan, limited=limited)
         lines.add(0, (f"{what} ", "strong"), f"({where}):")
     if shaped := _planned_with(plan):
         lines.add(0, (f"Planned with {shaped}", "dim"))
-    if plan.targets:
+    if limited:
         lines.add(0, ("This plan is limited by --target or --exclude: it does not show everything that differs.", "warn"))
     if len(lines):
         lines.blank()
     lines.print(console)
+
+
+def _what(plan: Plan, *, limited: bool) -> str:
+    if plan.mode != "destroy":
+        return "jsplan will do the following"
+    return "jsplan will destroy the following" if limited else "jsplan will destroy everything that it manages"
 
 
 def _planned_with(plan: Plan) -> str:

@@ -48,9 +48,9 @@ def deferred_line(addresses: Iterable[str]) -> str:
 
 def is_quiet(plan: Plan) -> bool:
     """Whether a plan has nothing to say but that there are no changes."""
-    return not (plan.has_changes or plan.errored or plan.deferred or plan.diagnostics or plan.targets) and not (
-        plan.mode == "refresh-only" and plan.resource_drift
-    )
+    return not (
+        plan.has_changes or plan.errored or plan.deferred or plan.diagnostics or plan.targets or plan.options.get("excludes")
+    ) and not (plan.mode == "refresh-only" and plan.resource_drift)
 
 
 def apply_line(result: ApplyResult) -> str:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 #: Longest list on one line.
 INLINE = 72
+#: The API level that the defaults shown are those of; a difference is shown, never hidden.
+NEWEST_LEVEL = 5
+_ALWAYS = frozenset({"name", "bucket", "durable_name", "subjects"})
 #: Durations whose zero is "for ever" to the server.
 _ENDLESS = frozenset({"max_age", "ttl"})
 
@@ -110,4 +113,17 @@ def described(kind: str, name: str, after: dict[str, Any]) -> list[Leaf]:
     table = table_of(kind)
     compact = table.compact(after) if table else dict(after)
     own = name.rsplit("/", 1)[-1]
-    return list(flatten(table, {k: v for k, v in compact.items() if not (k in ("name", "bucket", "durable_name") and v == own)}))
+    hidden = {key for key in ("name", "bucket", "durable_name") if compact.get(key) == own} | (_derived(table, compact) if table else set())
+    return list(flatten(table, {key: value for key, value in compact.items() if key not in hidden}))
+
+
+def _derived(table: Table, compact: dict[str, Any]) -> set[str]:
+    """Fields with the value that the server would give them anyway in view of the others. Subjects are always worth a line."""
+    found = set()
+    for row in table.rows:
+        if row.default is None and row.name in compact and row.name not in _ALWAYS:
+            without = {key: value for key, value in compact.items() if key != row.name}
+            table.settle(without, NEWEST_LEVEL)
+            if without.get(row.name) == compact[row.name]:
+                found.add(row.name)
+    return found

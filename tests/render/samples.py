@@ -233,7 +233,8 @@ def fleet(size: int) -> Plan:
     """The same small change in many domains, one of them with a hazard."""
     change = (FieldChange("max_age", 30 * DAY, 90 * DAY, "in_place"),)
     changes = [resource(f"store-{n:03}/stream/SALES", ["update"], before=STREAM, after=STREAM, fields=change) for n in range(1, size + 1)]
-    changes[6].hazards = [deletes_messages("store-007/stream/SALES")]
+    if size > 6:
+        changes[6].hazards = [deletes_messages("store-007/stream/SALES")]
     return plan(*changes)
 
 

@@ -26,13 +26,13 @@ class Causes(ParamType):
 
 
 @group("drift", {"watch": Entry("The scheduled job.")}, invoke_without_command=True)
-@click.option("--target", "targets", multiple=True, type=AddressGlob(), metavar="ADDR", help="Look only at this; repeatable.")
-@click.option("--exclude", "excludes", multiple=True, type=AddressGlob(), metavar="ADDR", help="Look at all but this; repeatable.")
+@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDR", help="Look only at this; repeatable.")
+@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDR", help="Look at all but this; repeatable.")
 @click.option("--parallelism", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Calls at once, per domain.")
 @click.option("--fail-on", type=Causes(), default="changed,missing,replication", show_default=True, metavar="CAUSES",
               help="What exits with 2: changed, missing, replication, unmanaged, or none.")  # fmt: skip
 @click.pass_context
-def command(ctx: click.Context, targets: tuple[str, ...], excludes: tuple[str, ...], parallelism: int, fail_on: frozenset[str]) -> int:
+def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...], parallelism: int, fail_on: frozenset[str]) -> int:
     """Show what changed on the servers since the last apply, and whether mirrors and sources work. Read-only."""
     if ctx.invoked_subcommand is not None:
         return 0
@@ -40,7 +40,7 @@ def command(ctx: click.Context, targets: tuple[str, ...], excludes: tuple[str, .
     from jsplan.workflows.drift import drift as drift_workflow
     from jsplan.workflows.options import DriftOptions
 
-    options = DriftOptions(targets=targets, excludes=excludes, parallelism=parallelism, fail_on=fail_on)
+    options = DriftOptions(targets=target, excludes=exclude, parallelism=parallelism, fail_on=fail_on)
     found = drift_workflow(settings.load_options(), options, output.progress)
     output.progress.stop()
     from jsplan.render import drift_text

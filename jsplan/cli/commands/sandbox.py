@@ -27,15 +27,15 @@ def command() -> None:
 
 @declare("up")
 @click.argument("shape", required=False, default="hub-and-leaf", type=click.Choice(SHAPES))
-@click.option("--leaf", "leaves", multiple=True, metavar="NAME", help="With hub-and-leaf: a leaf of this name; repeatable.")
+@click.option("--leaf", multiple=True, metavar="NAME", help="With hub-and-leaf: a leaf of this name; repeatable.")
 @click.option("--domain", metavar="NAME", help="With single and cluster: their JetStream domain.")
 @click.option("--folder", type=AbsolutePath(), metavar="DIR", help="Keep data here instead of a folder that is deleted in the end.")
 @click.option("--free-ports", is_flag=True, help="Take any free ports instead of those of the NATS documentation.")
 @click.pass_context
-def up(ctx: click.Context, /, shape: str, leaves: tuple[str, ...], domain: str | None, folder: Path | None, free_ports: bool) -> int:
+def up(ctx: click.Context, /, shape: str, leaf: tuple[str, ...], domain: str | None, folder: Path | None, free_ports: bool) -> int:
     """Start nats-servers of a SHAPE (hub-and-leaf, single, cluster), print how to reach them, keep them until Ctrl-C."""
     _, output = start(ctx)
-    if leaves and shape != "hub-and-leaf":
+    if leaf and shape != "hub-and-leaf":
         raise UsageError("--leaf goes with hub-and-leaf only")
     if domain and shape == "hub-and-leaf":
         raise UsageError("--domain goes with single and cluster; in hub-and-leaf a server's name is its domain")
@@ -43,7 +43,7 @@ def up(ctx: click.Context, /, shape: str, leaves: tuple[str, ...], domain: str |
 
     kind = cast('Literal["hub-and-leaf", "single", "cluster"]', shape)
     ports = None if free_ports else servers.DOCUMENTED_PORTS[kind]
-    sandbox = servers.make(kind, ports=ports, folder=folder, leaves=leaves or ("leaf",), domain=domain)
+    sandbox = servers.make(kind, ports=ports, folder=folder, leaves=leaf or ("leaf",), domain=domain)
 
     def ready(described: Described) -> None:
         output.progress.stop()

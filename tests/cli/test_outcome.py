@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from jsplan.cli import outcome
+from jsplan.cli.settings import Settings
+from jsplan.diagnostics import Diagnostic, SourceRange
+from jsplan.errors import (
+    ConfigError,
+    InterruptedByUser,
+    JsplanError,
+    NotAvailableError,
+    PartialApplyError,
+    RefusedError,
+    StalePlanError,
+    StateLockedError,
+    UsageError,
+)
+
+FINDING = Diagnostic("error", "JS101", "unknown key", "Remove it.", "hub/stream/A", SourceRange("a.yaml", 3, 5))
+
+
+def _ends(error: BaseException, settings: Settings | None = None) -> int:
+    def run() -> None:
+        raise error
+
+    return outcome.exit_code_of(run, settings or Settings(), [])
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (JsplanError("x"), 1),
+        (ConfigError([FINDING]), 1),
+        (NotAvailableError("x"), 1),
+        (RefusedError("x"), 3),
+        (StalePlanError("x"), 4),
+        (StateLockedError("x"), 5),
+        (PartialApplyError("x"), 6),
+        (UsageError("x"), 64),
+        (InterruptedByUser("x"), 130),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (click.UsageError("x"), 64),
+        (click.BadParameter("x"), 64),
+        (click.FileError("x"), 1),
+        (ZeroDivisionError("x"), 1),
+        (BrokenPipeError(), 1),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int) -> None:
+    """Every way a command can end has the exit code of the one table."""
+    assert _ends(error) == code
+
+
+@pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (2, 2)])
+def test_what_a_command_returns_is_its_exit_code(returned: int | None, code: int) -> None:
+    """A command that returns nothing has done its work."""
+    assert outcome.exit_code_of(lambda: returned, Settings(), []) == code
+
+
+def test_an_error_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """Message and hint go to stderr; stdout stays empty."""
+    _ends(JsplanError("it broke", hint="Mend it."))
+    captured = capsys.readouterr()
+
+    assert captured.out == ""
+    assert captured.err == "Error: it broke\n  Mend it.\n"
+
+
+def test_all_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not only the first finding is printed, each with its place, and the count comes last."""
+    _ends(ConfigError([FINDING, FINDING]))
+
+    one = "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
+    assert capsys.readouterr().err == f"{one}\n{one}\n2 errors.\n"
+
+
+def test_one_finding_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A single finding stands alone."""
+    _ends(ConfigError([FINDING]))
+
+    assert capsys.readouterr().err == "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
+
+
+def test_a_bug_is_told_calmly(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unexpected exception is one calm line without a traceback."""
+    _ends(KeyError("name"))
+    err = capsys.readouterr().err
+
+    assert err.startswith("Error: this is a bug in jsplan: KeyError: 'name'\n")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_the_traceback_on_request(way: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """-v and JSPLAN_DEBUG show where a bug happened."""
+    if way == "variable":
+        monkeypatch.setenv("JSPLAN_DEBUG", "1")
+    _ends(KeyError("name"), Settings(verbose=1 if way == "option" else 0))
+
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["nats://acc:s3cret@hub:4222", "tls://s3cret@hub", "two: nats://a:s3cret@b nats://c:s3cret@d"])
+def test_no_password_of_a_url_is_printed(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever put a URL with credentials into a message: it loses them, in text, tracebacks and JSON."""
+    _ends(JsplanError(text, hint=text), Settings(format="json"))
+    _ends(ValueError(text), Settings(verbose=1))
+    captured = capsys.readouterr()
+
+    assert "s3cret" not in captured.out + captured.err
+    assert "***@" in captured.err
+
+
+def test_an_error_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """With JSON an error is a document on stdout and in the file of --json-into, and still told on stderr."""
+    _ends(ConfigError([FINDING]), Settings(format="json", json_into=tmp_path / "out.json"))
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+
+    assert document == {
+        "format_version": "1.0",
+        "kind": "error",
+        "exit_code": 1,
+        "error": {"type": "ConfigError", "message": "1 error", "hint": None},
+        "diagnostics": [FINDING.to_json()],
+    }
+    assert json.loads((tmp_path / "out.json").read_text()) == document
+    assert "unknown key" in captured.err
+
+
+def test_a_json_file_that_cannot_be_written_hides_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What went wrong first is told, also when --json-into fails too."""
+    assert _ends(StalePlanError("stale"), Settings(json_into=tmp_path / "no" / "out.json")) == 4
+    assert capsys.readouterr().err == "Error: stale\n"

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from jsplan import __version__
+from jsplan.cli.main import COMMANDS, main, root
+
+ROOT = Path(__file__).parents[2]
+LATER = sorted(name for name, entry in COMMANDS.items() if entry.module is None)
+NOW = sorted(name for name, entry in COMMANDS.items() if entry.module)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Help lists what this release does, and apart from it what later ones bring."""
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+
+    for name in COMMANDS:
+        assert name in out
+    assert out.index("version") < out.index("Not in this release yet") < out.index("status")
+
+
+def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bare word prints the same help."""
+    assert main([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NOW)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command explains itself and lists the global options apart."""
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+
+    assert "Global options (before or after the command)" in out
+    assert "--chdir" in out
+
+
+def _commands(group: click.Command, path: str) -> list[tuple[str, click.Command]]:
+    assert isinstance(group, click.Group)
+    with click.Context(group, info_name=path) as ctx:
+        inner = [(f"{path} {name}", group.get_command(ctx, name)) for name in group.list_commands(ctx)]
+    found = [(name, command) for name, command in inner if command is not None]
+    return found + [deeper for name, command in found if isinstance(command, click.Group) for deeper in _commands(command, name)]
+
+
+@pytest.mark.parametrize(("path", "command"), _commands(root, "jsplan"), ids=lambda value: value if isinstance(value, str) else "")
+def test_options_are_named_as_they_are_written(path: str, command: click.Command) -> None:
+    """The variable of an option is its name: --allow-hazard of plan is JSPLAN_PLAN_ALLOW_HAZARD."""
+    for param in command.params:
+        if isinstance(param, click.Option):
+            longest = max(param.opts, key=len)
+            assert param.name == longest.removeprefix("--").replace("-", "_"), f"{path} {longest}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *([name, "anything", "--what", "ever"] for name in LATER),
+        ["drift", "watch", "--every", "5m"],
+        ["state", "push", "x"],
+        ["state", "unlock"],
+    ],
+)
+def test_words_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A word that a later release brings answers with one line and exit 1, whatever options follow."""
+    assert main(line) == 1
+    captured = capsys.readouterr()
+
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "is not in this release yet" in captured.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["plan", "--rehearse"],
+        ["plan", "--format", "markdown"],
+        ["--format", "html", "drift"],
+        ["import", "--all", "--generate-config", "x.yaml"],
+    ],
+)
+def test_options_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """An option or format that a later release brings says so, before anything is read."""
+    assert main(line) == 1
+    assert "is not in this release yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (["pln"], 'There is no command "jsplan pln". Did you mean "plan"?'),
+        (["state", "lst"], 'Did you mean "list"?'),
+        (["state"], "Missing command"),
+        (["plan", "--taget", "hub/stream/A"], 'There is no option "--taget". Did you mean "--target"?'),
+        (["plan", "--target", "hub/strem/A"], '"strem" in "hub/strem/A" is not a kind'),
+        (["plan", "--allow-hazard", "DELETE_STREAM"], 'there is no hazard "DELETE_STREAM". Did you mean "DELETES_STREAM"?'),
+        (["plan", "--lock-timeout", "soon"], '"soon" is not a duration'),
+        (["plan", "--parallelism", "0"], "0 is not in the range"),
+        (["plan", "--var", "keep"], '"keep" is not NAME=VALUE'),
+        (["plan", "--format", "xml"], "xml"),
+        (["plan", "--refresh-only", "--destroy"], "--refresh-only"),
+        (["plan", "surplus"], "surplus"),
+        (["apply", "p.json", "--target", "hub/stream/A"], "--target shapes a plan"),
+        (["apply", "p.json", "--adopt"], "--adopt shapes a plan"),
+        (["apply", "p.json", "--offline", "fail"], "--offline shapes a plan"),
+        (["show", "p.json", "--state"], "not both"),
+        (["import"], "give addresses, or --all"),
+        (["import", "hub/stream/A", "--all"], "give addresses, or --all"),
+        (["import", "hub/stream/A", "--domain", "hub"], "--domain goes with --all"),
+        (["drift", "--fail-on", "weather"], '"weather" is not one of'),
+        (["completion", "tcsh"], "tcsh"),
+        (["sandbox", "up", "single", "--leaf", "a"], "--leaf goes with hub-and-leaf"),
+        (["init", "--template", "huge"], "huge"),
+    ],
+)
+def test_wrong_usage(line: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong usage is exit 64, with what is wrong on stderr and nothing on stdout."""
+    assert main(line) == 64
+    captured = capsys.readouterr()
+
+    assert captured.out == ""
+    assert captured.err.startswith("Error: ")
+    assert says in captured.err
+
+
+def test_wrong_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """With JSON asked for, stdout holds one JSON document also when the command line is wrong."""
+    assert main(["plan", "--taget", "--json"]) == 64
+    document = json.loads(capsys.readouterr().out)
+
+    assert (document["kind"], document["exit_code"]) == ("error", 64)
+    assert "--target" in document["error"]["message"]
+
+
+@pytest.mark.parametrize("line", [["version"], ["--version"]])
+def test_version(line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways print the version, also where JSPLAN_VERSION pins it for an installer."""
+    monkeypatch.setenv("JSPLAN_VERSION", "0.1.0")
+
+    assert main(line) == 0
+    assert capsys.readouterr().out == f"jsplan {__version__}\n"
+
+
+@pytest.mark.parametrize("line", [["--json", "version"], ["version", "--format", "json"], ["--format=text", "version", "--json"]])
+def test_global_options_work_before_and_after(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A global option is the same before and after the command; the nearer one wins."""
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["jsplan_version"] == __version__
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each shell gets a script that calls us back."""
+    assert main(["completion", shell]) == 0
+    assert "_JSPLAN_COMPLETE" in capsys.readouterr().out
+
+
+def _run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("JSPLAN_", "NO_COLOR", "FORCE_COLOR"))}
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, check=False, cwd=ROOT, env=clean | env, timeout=60)
+
+
+def test_completing_words() -> None:
+    """The shell's question is answered with commands of this release and with options."""
+    words = _run("-m", "jsplan", COMP_WORDS="jsplan pl", COMP_CWORD="1", _JSPLAN_COMPLETE="bash_complete").stdout
+    options = _run("-m", "jsplan", COMP_WORDS="jsplan plan --tar", COMP_CWORD="2", _JSPLAN_COMPLETE="bash_complete").stdout
+
+    assert words.split() == ["plain,plan"]
+    assert "plain,--target" in options.split()
+
+
+@pytest.mark.parametrize("line", [["--help"], ["plan", "--help"], ["version"]])
+def test_help_loads_nothing_heavy(line: list[str]) -> None:
+    """Help imports click and our own tables: no terminal library, no client, no parser, no asyncio."""
+    log = _run("-X", "importtime", "-m", "jsplan", *line).stderr
+    loaded = {row.rsplit("|", 1)[-1].strip().split(".")[0] for row in log.splitlines() if row.startswith("import time:")}
+
+    assert "click" in loaded
+    assert not loaded & {"rich", "nats", "orjson", "yaml", "deepdiff", "asyncio"}
+
+
+def test_a_module_run_returns_the_exit_code() -> None:
+    """`python -m jsplan` is the same program, with the same exit codes."""
+    done = _run("-m", "jsplan", "pln")
+
+    assert done.returncode == 64
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "colored"), [({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), ({"FORCE_COLOR": "0"}, False)]
+)
+def test_color_variables(env: dict[str, str], colored: bool) -> None:
+    """FORCE_COLOR colours where there is no terminal, NO_COLOR wins over it, and a 0 is no yes."""
+    assert ("\x1b[" in _run("-m", "jsplan", "pln", **env).stderr) is colored
+
+
+def test_no_color_option() -> None:
+    """--no-color wins over the environment, before and after the command."""
+    assert "\x1b[" not in _run("-m", "jsplan", "--no-color", "graph", FORCE_COLOR="1").stderr
