@@ -1,0 +1,133 @@
+"""What the house rules say and neither ruff nor import-linter can check."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = sorted((ROOT / "jsplan").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+#: Who may import what, by the folder or module under jsplan/; nobody else may, not even inside a function.
+ALLOWED = {
+    "click": ("cli", "render"),
+    "rich": ("cli", "render"),
+    "nats": ("jetstream", "sandbox", "backfill/spark"),
+    "pyspark": ("backfill/spark",),
+}
+LONGEST_FUNCTION = 60
+LONGEST_FILE = 440
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported(path: Path) -> set[str]:
+    """The top names of everything that the file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+@pytest.mark.parametrize("library", ALLOWED)
+def test_a_library_is_known_only_where_it_belongs(library: str) -> None:
+    """The terminal stays in cli and render, the wire in jetstream, sandbox and backfill/spark."""
+    homes = tuple(f"jsplan/{home}" for home in ALLOWED[library])
+
+    assert [] == [place(path) for path in PACKAGE if library in imported(path) and not place(path).startswith(homes)]
+
+
+def test_only_workflows_start_an_event_loop() -> None:
+    """`asyncio.run` is called in jsplan/workflows and nowhere else."""
+    calls = [
+        place(path)
+        for path in PACKAGE
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and node.attr in {"run", "Runner"} and ast.unparse(node.value) == "asyncio"
+    ]
+
+    assert {"jsplan/workflows"} >= {"/".join(call.split("/")[:2]) for call in calls}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """Each file of the package begins with a docstring."""
+    assert [] == [place(path) for path in PACKAGE if not ast.get_docstring(tree(path))]
+
+
+def test_annotations_are_never_evaluated() -> None:
+    """Each file with code in it has `from __future__ import annotations`."""
+    coded = [path for path in PACKAGE + TESTS if any(not isinstance(node, ast.Expr | ast.Assign) for node in tree(path).body)]
+
+    assert [] == [place(path) for path in coded if "__future__" not in imported(path)]
+
+
+def test_functions_stay_short() -> None:
+    """No function of the package is longer than sixty lines."""
+    lengths = {
+        f"{place(path)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1 for path in PACKAGE for node in functions(path)
+    }
+
+    assert {} == {where: length for where, length in lengths.items() if length > LONGEST_FUNCTION}
+
+
+def test_files_stay_readable() -> None:
+    """No file of the package grows beyond what one reads in a sitting."""
+    lengths = {place(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE}
+
+    assert {} == {where: length for where, length in lengths.items() if length > LONGEST_FILE}
+
+
+def test_every_test_states_its_expectation() -> None:
+    """Each test function has a docstring that is a sentence."""
+    tests = [(path, node) for path in TESTS for node in functions(path) if node.name.startswith("test_")]
+
+    assert [] == [
+        f"{place(path)}:{node.lineno} {node.name}"
+        for path, node in tests
+        if not (ast.get_docstring(node) or "").strip().endswith((".", "?"))
+    ]
+
+
+def test_no_test_is_passed_over() -> None:
+    """Nothing is skipped, expected to fail, or replaced by a mock."""
+    words = {"skip", "skipif", "xfail", "importorskip", "MagicMock", "AsyncMock"}
+    used = [
+        f"{place(path)}:{node.lineno} {node.attr}"
+        for path in TESTS
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and node.attr in words
+    ]
+
+    assert [] == used
+    assert [] == [place(path) for path in TESTS if "mock" in imported(path)]
+
+
+def test_nothing_is_left_to_do() -> None:
+    """No TODO or FIXME is in the package."""
+    marks = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
+
+    assert [] == [place(path) for path in PACKAGE if any(mark in path.read_text(encoding="utf-8") for mark in marks)]
+
+
+def test_no_path_of_a_developers_machine_is_in_a_file() -> None:
+    """Locks and settings name no index, no mirror and no home folder."""
+    for name in ("pyproject.toml", "requirements-dev.lock", "requirements-spark.lock", "Makefile"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert not any(word in text for word in ("file://", "/home/", "/root/", "index-url =", "--index-url", "--find-links"))
