@@ -103,8 +103,16 @@ class Output:
             return Live(self.err)
         return progress.Plain(sys.stderr)
 
-    def check_format(self) -> None:
-        """Raises NotAvailableError for a format that the grammar knows and this release does not make."""
+    def check(self) -> None:
+        """What would fail in the end fails before anything is done.
+
+        Raises NotAvailableError for a format that the grammar knows and this release does not make, JsplanError
+        when the folder of `--json-into` does not exist.
+        """
+        if self.settings.json_into and not self.settings.json_into.parent.is_dir():
+            raise JsplanError(
+                f"cannot write {self.settings.json_into}: there is no such folder", hint="Make the folder, or give another --json-into."
+            )
         if self.settings.format not in ("text", "json"):
             raise NotAvailableError(
                 f'the format "{self.settings.format}" is not in this release yet', hint="Use --format text or --format json."
@@ -115,15 +123,14 @@ class Output:
 
         `plain` is the whole text when it is that short; it spares loading rich where there is no terminal.
         """
-        if self.settings.json or self.settings.json_into:
-            made = document()
-            self.json_file(made)
+        made = document() if self.settings.json or self.settings.json_into else {}
         if self.settings.json:
             self.write_json(made)
         elif plain is not None and not wants_color(sys.stdout, self.settings.no_color):
             self.line(plain)
         else:
             text(self.out)
+        self.json_file(made)
 
     def result_lines(self, document: Callable[[], dict[str, Any]], lines: str) -> None:
         """A result whose text has no styles; no text prints nothing at all."""

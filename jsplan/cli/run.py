@@ -18,7 +18,7 @@ def start(ctx: click.Context) -> tuple[Settings, Output]:
     """The settings and the output of this run; raises NotAvailableError for a format that is yet to come."""
     settings = settings_of(ctx)
     output = Output(settings)
-    output.check_format()
+    output.check()
     logs.configure(settings)
     ctx.call_on_close(output.close)
     return settings, output

@@ -183,6 +183,13 @@ def test_a_plan_as_json(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
     assert "Plan: " in capsys.readouterr().out
 
 
+def test_a_json_file_that_cannot_be_is_refused_at_once(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
+    """An apply whose result could not be written does not begin."""
+    assert main(["apply", "-y", "--json-into", str(tmp_path / "no" / "out.json")]) == 1
+    assert calls.load is None
+    assert "there is no such folder" in capsys.readouterr().err
+
+
 def test_a_saved_plan_can_be_shown(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
     """Plan -o writes the document and says how to apply it; show prints it again."""
     file = tmp_path / "p.json"
