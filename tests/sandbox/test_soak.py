@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeHubLeaf
+
+
+@pytest.mark.soak
+def test_the_link_comes_back_whatever_is_done_to_its_ends(make_hub_leaf: MakeHubLeaf) -> None:
+    """After fifty stops, kills and freezes of either end, each domain still answers at the other's server."""
+    sandbox = make_hub_leaf()
+    chance = random.Random(7)
+
+    for _ in range(50):
+        server = sandbox[chance.choice(["hub", "leaf"])]
+        chance.choice([server.stop, server.kill, server.freeze])()
+        server.thaw()
+        server.start()
+        sandbox.wait_ready()
+
+    for name, other in (("hub", "leaf"), ("leaf", "hub")):
+        with Raw(sandbox[name].url, sandbox[name].user, sandbox[name].password) as raw:
+            assert raw.done(f"$JS.{other}.API.INFO")["domain"] == other
