@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["stream", "consumer", "kv", "object_store"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
+class Address(NamedTuple):
     """One resource in one domain. A consumer's `name` is `STREAM/CONSUMER`.
 
-    Sorts by domain, kind, name: the order of every list in the documents.
+    A tuple, because plans hold tens of thousands of them and compare them all the time. Sorts by domain, kind, name: the order of every list in the documents.
     """
 
     domain: str

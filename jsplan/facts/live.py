@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from jsplan.address import Address
@@ -13,7 +12,7 @@ from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
 
 
-@dataclass
+@dataclass(slots=True)
 class LiveObject:
     """One stream or consumer as its INFO showed it.
 
@@ -26,26 +25,36 @@ class LiveObject:
     created: str
     state: dict[str, Any]
     server: dict[str, Any] = field(default_factory=dict)
+    _config: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    _compact: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
-    @cached_property
+    @property
     def config(self) -> dict[str, Any]:
         """The configuration without the server's own `_nats.*` metadata: what documents and state show."""
-        metadata = self.raw.get("metadata")
-        if not metadata:
-            return self.raw
-        ours = strip_metadata(metadata)
-        shown = {name: value for name, value in self.raw.items() if name != "metadata"}
-        return shown | {"metadata": ours} if ours else shown
+        if self._config is None:
+            self._config = _shown(self.raw)
+        return self._config
 
-    @cached_property
+    @property
     def compact(self) -> dict[str, Any]:
         """The compact form of the configuration (see `resources.fields`)."""
-        return TABLES["consumer" if self.address.kind == "consumer" else "stream"].compact(self.raw)
+        if self._compact is None:
+            self._compact = TABLES["consumer" if self.address.kind == "consumer" else "stream"].compact(self.raw)
+        return self._compact
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """`sha256:…` over the normalised configuration, `created` and the domain."""
         return digest({"config": self.compact, "created": self.created, "domain": self.address.domain})
+
+
+def _shown(raw: dict[str, Any]) -> dict[str, Any]:
+    metadata = raw.get("metadata")
+    if not metadata:
+        return raw
+    ours = strip_metadata(metadata)
+    shown = {name: value for name, value in raw.items() if name != "metadata"}
+    return shown | {"metadata": ours} if ours else shown
 
 
 @dataclass

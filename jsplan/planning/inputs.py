@@ -10,6 +10,8 @@ from typing import Any
 from jsplan.address import Address, matches
 from jsplan.config.model import Declared, Workspace
 from jsplan.facts.live import Live
+from jsplan.planning.merge import declared_fields
+from jsplan.resources import TABLES
 from jsplan.state import Entry, State
 from jsplan.topology import Topology
 
@@ -28,6 +30,7 @@ class Request:
     allow_hazards: tuple[str, ...] = ()
     safe_below: int = 0
     adopt: bool = False
+    offline: str = "defer"
 
 
 @dataclass(slots=True)
@@ -45,6 +48,7 @@ class Inputs:
     entries: dict[Address, Entry] = field(default_factory=dict)
     moved_from: dict[Address, Address] = field(default_factory=dict)
     selected: frozenset[Address] = frozenset()
+    _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> Declared | None:
         """What the files say of it; nothing when everything is to be destroyed."""
@@ -55,6 +59,14 @@ class Inputs:
         body = self.topology.bodies[address]
         name = address.consumer if address.kind == "consumer" else address.stream
         return {"name": name} | body
+
+    def declared_fields(self, address: Address) -> dict[str, Any]:
+        """What state would remember of the files; worked out once per address, since most of planning asks for it."""
+        found = self._declared_fields.get(address)
+        if found is None:
+            table = TABLES["consumer" if address.kind == "consumer" else "stream"]
+            found = self._declared_fields[address] = declared_fields(table, self.body(address))
+        return found
 
     def level(self, address: Address) -> int:
         """The API level of the address's domain."""
@@ -95,7 +107,7 @@ def select(inputs: Inputs, candidates: frozenset[Address]) -> frozenset[Address]
     chosen = candidates
     if request.targets:
         chosen = frozenset(a for a in candidates if any(matches(t, a) for t in request.targets))
-        chosen = _with_dependencies(inputs, chosen, candidates)
+        chosen = chosen if request.imports else _with_dependencies(inputs, chosen, candidates)
     return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
 
 

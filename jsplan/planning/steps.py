@@ -16,7 +16,8 @@ from jsplan.documents.plan import Op, Step
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import declared_fields, explicit, patched
 from jsplan.planning.subjects import overlap
-from jsplan.planning.verdict import Verdict, table_of
+from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
+from jsplan.state import Entry
 
 #: Where a stream's subjects wait while two streams swap theirs.
 PARKING = "jsplan.parking."
@@ -133,7 +134,9 @@ def _delete(verdict: Verdict) -> Draft:
     address = verdict.address
     subjects = [] if address.kind == "consumer" else verdict.live.compact.get("subjects", [])
     if verdict.follows is not None:
-        return Draft((address, "delete"), "state.forget", f"forget {_what(verdict)}, which goes with its stream", None, verdict.live.fingerprint)
+        return Draft(
+            (address, "delete"), "state.forget", f"forget {_what(verdict)}, which goes with its stream", None, verdict.live.fingerprint
+        )
     op: Op = "consumer.delete" if address.kind == "consumer" else "stream.delete"
     request = {"api": _api(verdict, "DELETE"), "payload": None}
     return Draft((address, "delete"), op, f"delete {_what(verdict)}", request, verdict.live.fingerprint, frees=subjects)
@@ -169,7 +172,7 @@ def _named_fields(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
         return verdict.live.compact
     if inputs.declared(verdict.address) is None:
         return {}
-    return declared_fields(table_of(verdict.address), inputs.body(verdict.address))
+    return inputs.declared_fields(verdict.address)
 
 
 def _state_differs(inputs: Inputs, verdict: Verdict) -> bool:
@@ -179,6 +182,8 @@ def _state_differs(inputs: Inputs, verdict: Verdict) -> bool:
         return False
     if inputs.request.refresh_only:
         return live.config != entry.config
+    if verdict.reason == UNTOUCHED and not _guard_differs(inputs, verdict, entry):
+        return False
     record = _record(inputs, verdict, entry.origin)
     remembered = {
         "declared": entry.declared,
@@ -187,6 +192,18 @@ def _state_differs(inputs: Inputs, verdict: Verdict) -> bool:
         "prevent_destroy": entry.prevent_destroy,
     }
     return record != remembered or table_of(verdict.address).compact(entry.config) != live.compact
+
+
+def _guard_differs(inputs: Inputs, verdict: Verdict, entry: Entry) -> bool:
+    """What state holds besides configuration: the guard, what it depends on, its name."""
+    declared, address = inputs.declared(verdict.address), verdict.address
+    guard = declared.lifecycle.prevent_destroy if declared else None
+    after = inputs.topology.after.get(address)
+    return (
+        (guard is not None and guard != entry.prevent_destroy)
+        or (sorted(map(str, after)) if after else []) != entry.depends_on
+        or address in inputs.moved_from
+    )  # fmt: skip
 
 
 # --- order ---------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
@@ -11,10 +10,13 @@ from jsplan.documents.plan import Action, FieldChange
 from jsplan.facts.live import LiveObject
 from jsplan.planning.diff import field_changes
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.merge import declared_fields, expected_new, expected_update, without_ignored
+from jsplan.planning.merge import expected_new, expected_update, without_ignored
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.fields import Config, Table
 from jsplan.state import Entry
+
+#: The reason of a resource that is as state has it and as the files have it: nothing more needs to be compared.
+UNTOUCHED = "equal"
 
 
 @dataclass(slots=True)
@@ -89,9 +91,21 @@ def _left_the_files(inputs: Inputs, address: Address, live: LiveObject | None, e
 
 
 def _absent(inputs: Inputs, address: Address, entry: Entry | None) -> Verdict:
+    if inputs.request.imports:
+        return _nothing_to_import(inputs, address)
     after = expected_new(table_of(address), inputs.body(address), inputs.level(address), _limits(inputs, address))
     reason = "create_because_missing" if entry is not None else "create_because_new"
     return Verdict(address, ["create"], reason, None, entry, after)
+
+
+def _nothing_to_import(inputs: Inputs, address: Address) -> Verdict:
+    """A glob takes what is there; an address that somebody wrote out must be there."""
+    verdict = Verdict(address, ["no-op"], "not_there")
+    if str(address) in inputs.request.imports:
+        verdict.diagnostics.append(
+            Diagnostic("error", "JS220", "does not exist on the server", "Create it with: jsplan apply", str(address))
+        )
+    return verdict
 
 
 def _limits(inputs: Inputs, address: Address) -> Config:
@@ -107,9 +121,9 @@ def _limits(inputs: Inputs, address: Address) -> Config:
 
 def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | None, *, ours: bool) -> Verdict:
     """Declared and on the server: nothing, an update, a replacement, and perhaps an import with it."""
+    if ours and entry is not None and _untouched(inputs, live, entry) and not _forced(inputs, address):
+        return Verdict(address, ["no-op"], UNTOUCHED, live, entry, live.compact)
     table, body, level = table_of(address), inputs.body(address), inputs.level(address)
-    if ours and entry is not None and _untouched(live, entry, body) and not _forced(inputs, address):
-        return Verdict(address, ["no-op"], "equal", live, entry, live.compact)
     last = (table.compact(entry.config), entry.declared) if ours and entry is not None else None
     declared = inputs.declared(address)
     ignore = declared.lifecycle.ignore_changes if declared else ()
@@ -118,7 +132,7 @@ def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | 
     )
     after, ignored = without_ignored(table, live.compact, target, level)
     fields = field_changes(table, live.compact, after, level)
-    verdict = Verdict(address, ["no-op"], "equal", live, entry, after, fields, ignored, adopts=not ours)
+    verdict = Verdict(address, ["no-op"], "equal_now", live, entry, after, fields, ignored, adopts=not ours)
     return _with_action(inputs, verdict)
 
 
@@ -126,9 +140,9 @@ def _forced(inputs: Inputs, address: Address) -> bool:
     return any(matches(glob, address) for glob in inputs.request.replace)
 
 
-def _untouched(live: LiveObject, entry: Entry, body: dict[str, Any]) -> bool:
+def _untouched(inputs: Inputs, live: LiveObject, entry: Entry) -> bool:
     """The cheap way to see that nothing differs: live as recorded, and the files as recorded."""
-    return live.config == entry.config and declared_fields(table_of(live.address), body) == entry.declared
+    return live.config == entry.config and inputs.declared_fields(live.address) == entry.declared
 
 
 def _with_action(inputs: Inputs, verdict: Verdict) -> Verdict:

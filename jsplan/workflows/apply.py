@@ -24,6 +24,7 @@ from jsplan.planning.hazards import permits
 from jsplan.state import LockInfo
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.plan import load_plan, plan_world
+from jsplan.workflows.running import run
 from jsplan.workflows.world import World, load_world, open_pool
 
 
@@ -36,7 +37,7 @@ def apply(load: LoadOptions, options: PlanOptions, approve: Approve, observer: O
     world = load_world(load)
     with world.backend.lock(LockInfo.here("destroy" if options.destroy else "apply"), options.lock_timeout):
         world.state = world.backend.read()
-        return asyncio.run(_apply(world, options, approve, observer))
+        return run(_apply(world, options, approve, observer))
 
 
 async def _apply(world: World, options: PlanOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
@@ -61,7 +62,7 @@ def apply_saved(load: LoadOptions, plan_path: Path, options: PlanOptions, observ
         world.state = world.backend.read()
         _check_belongs(plan, world, plan_path)
         _allow(plan, options.allow_hazards)
-        return plan, asyncio.run(_apply_saved(world, plan, options, observer))
+        return plan, run(_apply_saved(world, plan, options, observer))
 
 
 async def _apply_saved(world: World, plan: Plan, options: PlanOptions, observer: Observer) -> ApplyResult:
@@ -215,7 +216,7 @@ def _summary(plan: Plan, results: list[StepResult], deferred: int) -> dict[str, 
     actions = [tuple(c.change.actions) for c in done]
     return {
         "imported": sum(1 for c in done if c.change.importing), "added": actions.count(("create",)), "changed": actions.count(("update",)),
-        "replaced": actions.count(("delete", "create")), "destroyed": actions.count(("delete",)), "forgotten": actions.count(("forget",)),
+        "replaced": sum(1 for action in actions if len(action) == 2), "destroyed": actions.count(("delete",)), "forgotten": actions.count(("forget",)),
         "deferred": deferred, "failed": sum(1 for r in results if r.status in ("failed", "unknown")),
         "skipped": sum(1 for r in results if r.status == "skipped"),
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from datetime import UTC, datetime
 
@@ -20,6 +19,7 @@ from jsplan.planning.inputs import Inputs, Request, rename
 from jsplan.planning.merge import declared_fields
 from jsplan.planning.verdict import table_of
 from jsplan.workflows.options import DriftOptions, Observer
+from jsplan.workflows.running import run
 from jsplan.workflows.world import World, inputs_of, load_world, open_pool, with_streams
 
 
@@ -28,7 +28,7 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 
     Raises ConfigError, StateError, ConnectError (no domain at all can be reached) and ApiError.
     """
-    return asyncio.run(_drift(load_world(load), options, observer))
+    return run(_drift(load_world(load), options, observer))
 
 
 async def _drift(world: World, options: DriftOptions, observer: Observer) -> Drift:

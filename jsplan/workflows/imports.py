@@ -27,7 +27,7 @@ def import_(
     found = [d for text in addresses for d in _problems(text, set(world.workspace.resources), set(world.state.resources))]
     if found:
         raise PlanError(found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None)
-    return apply(load, replace(options, targets=addresses, imports=addresses), _only_imports(approve), observer)
+    return apply(load, replace(options, targets=addresses, imports=addresses), approve, observer)
 
 
 def _problems(text: str, declared: set[Address], managed: set[Address]) -> list[Diagnostic]:
@@ -40,14 +40,3 @@ def _problems(text: str, declared: set[Address], managed: set[Address]) -> list[
     if not is_glob(text) and Address.parse(text) in managed:
         return [Diagnostic("error", "JS219", "is managed already", "There is nothing to import.", text)]
     return []
-
-
-def _only_imports(approve: Approve) -> Approve:
-    def check(plan: Plan) -> None:
-        missing = [c.address for c in plan.resource_changes if c.change.actions == ["create"]]
-        if missing:
-            found = [Diagnostic("error", "JS220", "does not exist on the server", "Create it with: jsplan apply", a) for a in missing]
-            raise PlanError(found, f"{missing[0]} does not exist on the server" if len(missing) == 1 else None)
-        approve(plan)
-
-    return check

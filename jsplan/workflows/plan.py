@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from jsplan.config.model import LoadOptions
@@ -12,6 +11,7 @@ from jsplan.errors import JsplanError, NotAvailableError
 from jsplan.jetstream import Pool
 from jsplan.planning.build import build_plan
 from jsplan.workflows.options import Observer, PlanOptions
+from jsplan.workflows.running import run
 from jsplan.workflows.world import World, inputs_of, load_world, open_pool, refresh, request_of, require_known
 
 
@@ -20,7 +20,7 @@ def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
 
     Findings that concern single resources are in the plan's `diagnostics`; `errored` says whether one is an error.
     """
-    return asyncio.run(_plan(load, options, observer))
+    return run(_plan(load, options, observer))
 
 
 async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:

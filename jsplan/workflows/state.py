@@ -8,6 +8,7 @@ from jsplan.address import Address, matches
 from jsplan.config.model import LoadOptions
 from jsplan.documents.base import dumps
 from jsplan.errors import JsplanError, UsageError
+from jsplan.planning.inputs import moved_address
 from jsplan.state import LockInfo
 from jsplan.workflows.world import World, load_world
 
@@ -42,26 +43,31 @@ def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int) -> list
 
 
 def mv(load: LoadOptions, source: str, target: str, lock_timeout: int) -> list[tuple[str, str]]:
-    """Rename one entry; our name changes, the thing on the server does not. Returns (old, new).
+    """Rename entries; our name changes, the thing on the server does not. Both sides may be globs: `leaf/**`, `edge/**`.
 
-    Raises UsageError for something that is no address, JsplanError when the old one is not in state or the new one is.
+    Returns (old, new) of each. Raises UsageError for something that is no address, JsplanError when an old one is
+    not in state, a new one is, or both are different things on a server.
     """
-    try:
-        old, new = Address.parse(source), Address.parse(target)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     world = load_world(load)
     with world.backend.lock(LockInfo.here("state mv"), lock_timeout):
         world.state = world.backend.read()
-        _check_move(world, old, new)
-        entry = world.state.resources[old].to_json()
-        _record(world, [{"drop": str(old)}, {"put": {"address": str(new), "entry": entry}}])
-    return [(str(old), str(new))]
+        moves = [(old, _new_address(source, target, old)) for old in _named(world, source)]
+        for old, new in moves:
+            _check_move(world, old, new)
+        entries = [world.state.resources[old].to_json() for old, _ in moves]
+        drops = [{"drop": str(old)} for old, _ in moves]
+        _record(world, [*drops, *({"put": {"address": str(new), "entry": e}} for (_, new), e in zip(moves, entries, strict=True))])
+    return [(str(old), str(new)) for old, new in moves]
+
+
+def _new_address(source: str, target: str, old: Address) -> Address:
+    try:
+        return moved_address(source, target, old)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _check_move(world: World, old: Address, new: Address) -> None:
-    if old not in world.state.resources:
-        raise JsplanError(f"{old} is not in state", hint="See: jsplan state list")
     if new in world.state.resources:
         raise JsplanError(f"{new} is in state already", hint="Forget it first: jsplan state rm")
     if (old.kind, old.name) != (new.kind, new.name):

@@ -44,7 +44,7 @@ def request_of(options: PlanOptions) -> Request:
     return Request(
         now=datetime.now(UTC), targets=options.targets, excludes=options.excludes, replace=options.replace, imports=options.imports,
         refresh_only=options.refresh_only, destroy=options.destroy, allow_hazards=options.allow_hazards,
-        safe_below=options.safe_below, adopt=options.adopt,
+        safe_below=options.safe_below, adopt=options.adopt, offline=options.offline,
     )  # fmt: skip
 
 
