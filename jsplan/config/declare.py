@@ -75,6 +75,7 @@ class Declarer:
         self.origins = Origins(context.selectors, context.findings)
         self.declared: dict[Address, Declared] = {}
         self._scopes: dict[str, Scope] = {}
+        self._some_elsewhere = False
 
     def section(self, kind: Kind, node: Node | None, name: str) -> None:
         """Declare everything in one top-level list."""
@@ -98,7 +99,10 @@ class Declarer:
             if name not in known:
                 there = f"There are {', '.join(known)}." if known else "The workspace has no `environments:`."
                 self.findings.error("JS118", node, f'there is no environment "{name}"', there)
-        return self.context.environment in wanted
+        if self.context.environment in wanted:
+            return True
+        self._some_elsewhere = True
+        return False
 
     def _domains(self, entry: Node) -> list[str]:
         node = entry.get("domain")
@@ -324,6 +328,8 @@ class Declarer:
     def finish(self) -> None:
         """What can be said only when all resources are known: work queues, overrides and dependencies that match nothing."""
         self._work_queues()
+        if self._some_elsewhere:
+            return  # what matches nothing here may match in another environment
         for override in self.context.overrides:
             if not override.used:
                 at = override.node.value["address"]

@@ -37,13 +37,14 @@ _ALMOST: Final = {
 
 
 class Files:
-    """The files of one workspace. `digests` collects name and bytes of each that was read."""
+    """The files of one workspace. `read` has the bytes of each by its name in findings."""
 
     def __init__(self, root: Path, findings: Findings) -> None:
         self.root = root
         self.findings = findings
         self.read: dict[str, bytes] = {}
         self._parsed: dict[Path, Node | None] = {}
+        self._empty: set[Path] = set()
 
     def source(self, path: Path) -> Source:
         """The file as findings show it: relative to the workspace."""
@@ -60,17 +61,15 @@ class Files:
             data = read_bytes(source, self.findings, at)
             if data is not None:
                 self.read[source.shown] = data
+            before = len(self.findings)
             self._parsed[path] = parse(source, data, self.findings) if data is not None else None
+            if data is not None and self._parsed[path] is None and len(self.findings) == before:
+                self._empty.add(path)
         return self._parsed[path]
 
     def was_empty(self, path: Path) -> bool:
         """Whether the file was read, was sound, and said nothing."""
-        data = self.read.get(self.source(path).shown)
-        return (
-            data is not None
-            and self._parsed.get(path) is None
-            and all(not line or line[:1] == b"#" for line in map(bytes.strip, data.splitlines()))
-        )
+        return path in self._empty
 
     def workspace(self) -> Node | None:
         """The main file and its includes as one mapping; None if the main file cannot be used."""

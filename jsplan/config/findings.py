@@ -17,6 +17,9 @@ class Findings:
         self._found: dict[tuple[str, str, SourceRange | None], Diagnostic] = {}
         self.failed = False
 
+    def __len__(self) -> int:
+        return len(self._found)
+
     def error(self, code: str, at: At, summary: str, detail: str, address: str | None = None) -> None:
         """Something that must be corrected; `detail` says how."""
         self.failed = True

@@ -19,7 +19,7 @@ def _has_any(node: Node) -> Node | None:
 def _under(key: str) -> Callable[[Node], Node | None]:
     def look(node: Node) -> Node | None:
         found = node.get(key)
-        return found if found is not None and found.value else None
+        return found if found is not None and (found.value is True or (isinstance(found.value, list | dict) and found.value)) else None
 
     return look
 

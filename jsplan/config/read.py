@@ -193,6 +193,8 @@ class _Builder:
                 event = self._key_alias(event)
             key, mark = event.value, event.start_mark
             key_place = (self.source, mark.line, mark.column)
+            if event.anchor is not None:
+                self.anchors[event.anchor] = Node(key_place, key, key)
             value = self._node(self.next(), depth + 1)
             if key == "<<" and event.implicit[0]:
                 merged.append(value)
@@ -254,7 +256,12 @@ class _Builder:
 
     def _broken(self, error: yaml.MarkedYAMLError) -> _ReadError:
         mark = error.problem_mark or error.context_mark
+        if mark and error.context_mark and mark.line > self.text.rstrip().count("\n"):
+            mark = error.context_mark  # the file ended inside of something; say where that begins
         line, column = (mark.line, mark.column) if mark else (0, 0)
+        end = self.text.rstrip()
+        if line > end.count("\n"):
+            line, column = end.count("\n"), len(end) - end.rfind("\n") - 1
         text = self._line(line)
         problem = error.problem or "it cannot be read"
         return _ReadError("JS101", (self.source, line, column), f"broken YAML: {problem}", _yaml_hint(text, column, problem, error.context))

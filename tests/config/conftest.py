@@ -1,0 +1,76 @@
+"""Real workspaces in temporary folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from jsplan.address import Address
+from jsplan.config import LoadOptions, Workspace, load
+from jsplan.config.model import Declared
+from jsplan.diagnostics import Diagnostic
+from jsplan.errors import ConfigError
+
+HEAD = "jsplan: 1\nworkspace: shop\n"
+HUB = "domains: {hub: {}}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Writes files into one folder and loads it as a workspace."""
+
+    root: Path
+
+    def write(self, files: Mapping[str, str | bytes]) -> None:
+        """Write each file, with the indentation of the test taken away."""
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text if isinstance(text, bytes) else dedent(text).encode())
+
+    def options(self, **options: object) -> LoadOptions:
+        """Options for this folder; `var` and `environ` in short."""
+        return LoadOptions(self.root, **options)  # type: ignore[arg-type]
+
+    def __call__(
+        self, text: str, *, head: str = HEAD + HUB, files: Mapping[str, str | bytes] | None = None, **options: object
+    ) -> Workspace:
+        """Load a workspace whose main file is `head` and `text`."""
+        self.write(files or {})
+        (self.root / "jsplan.yaml").write_text(head + dedent(text), encoding="utf-8")
+        return load(self.options(**options))
+
+    def one(self, text: str, **options: object) -> Declared:
+        """The only resource of the workspace."""
+        (declared,) = self(text, **options).resources.values()  # type: ignore[arg-type]
+        return declared
+
+    def found(self, text: str, **options: object) -> tuple[Diagnostic, ...]:
+        """Everything that was found in a workspace that cannot be loaded."""
+        with pytest.raises(ConfigError) as caught:
+            self(text, **options)  # type: ignore[arg-type]
+        return caught.value.diagnostics
+
+    def error(self, text: str, **options: object) -> Diagnostic:
+        """The only finding."""
+        found = self.found(text, **options)
+        assert len(found) == 1, found
+        return found[0]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Loader:
+    """An empty folder that can be loaded as a workspace."""
+    return Loader(tmp_path)
+
+
+Body = Callable[[Workspace, str], object]
+
+
+def body_of(loaded: Workspace, address: str) -> dict[str, object]:
+    """The body of one resource as a plain dict."""
+    return dict(loaded.resources[Address.parse(address)].body)

@@ -1,0 +1,300 @@
+"""Connections, domains, ranges, selectors, backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jsplan.config.expand import names
+from jsplan.config.model import Tls
+from tests.config.conftest import HEAD, Loader, body_of
+
+FLEET = """\
+connections: {hub: {}, b: {}}
+domains:
+  hub: {connection: hub}
+  "store-{001..004}": {connection: hub, labels: [edge], vars: {size: 1GiB}}
+  store-003: {connection: hub, labels: [edge, big], vars: {size: 50GiB}}
+  hub-by-b: {connection: b, api_prefix: "JS.acc@hub.API.", same_as: hub, labels: [edge]}
+"""
+STORES = ["store-001", "store-002", "store-003", "store-004"]
+
+
+def test_connections_have_all_their_keys(workspace: Loader) -> None:
+    """Every key of the contract is read; paths are absolute, relative to the file that names them; `~` is HOME."""
+    files = {
+        "net/c.yaml": """
+            connections:
+              edge: {url: "tls://edge:4222", creds: ./a.creds, tls: {ca: ca.pem, cert: c.pem, key: k.pem, handshake_first: true},
+                     inbox_prefix: _IN.x, timeout: 2s, account: ACC}
+              key: {url: u, nkey: ~/seed.nk}
+              ngs: {context: ngs}
+            """
+    }
+    loaded = workspace("include: [net/c.yaml]\ndomains: {hub: {connection: edge}}\n", head=HEAD, files=files, environ={"HOME": "/home/me"})
+    net = workspace.root / "net"
+    edge = loaded.connections["edge"]
+    assert (edge.url, edge.creds, edge.inbox_prefix, edge.timeout, edge.account) == (
+        "tls://edge:4222",
+        net / "a.creds",
+        "_IN.x",
+        2 * 10**9,
+        "ACC",
+    )
+    assert edge.tls == Tls(net / "ca.pem", net / "c.pem", net / "k.pem", handshake_first=True)
+    assert loaded.connections["key"].nkey == Path("/home/me/seed.nk")
+    assert (loaded.connections["ngs"].context, str(loaded.connections["ngs"].range)) == ("ngs", "net/c.yaml:6:8")
+
+
+@pytest.mark.parametrize(
+    ("connection", "code", "words"),
+    [
+        ("{url: u, context: c}", "JS120", "Keep one"),
+        ("{url: u, user: a, token: t}", "JS120", "Keep one"),
+        ("{url: u, password: p}", "JS120", "user"),
+        ("{url: u, tls: {cert: c}}", "JS120", "other one"),
+        ("{url: u, nkey: SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY}", "JS120", "file"),
+        ("{url: u, credentials: c}", "JS105", '"creds"'),
+        ("{url: 4222}", "JS104", "quotes"),
+        ("{url: u, timeout: soon}", "JS130", "Correct"),
+        ("[u]", "JS104", "key: value"),
+    ],
+)
+def test_a_contradictory_connection_is_an_error(connection: str, code: str, words: str, workspace: Loader) -> None:
+    """Two ways at once, halves of pairs, and a seed where its file should be."""
+    found = workspace.error(f"connections: {{hub: {connection}}}\n")
+    assert found.code == code
+    assert words in found.detail
+    assert "SUACSSL" not in found.detail + found.summary
+
+
+def test_no_connections_at_all_mean_one(workspace: Loader) -> None:
+    """It has the name that the domains use, and nothing in it."""
+    loaded = workspace("domains: {hub: {connection: main}, leaf: {}}\n", head=HEAD)
+    assert list(loaded.connections) == ["main"]
+    assert loaded.domains["leaf"].connection == "main"
+    assert (loaded.connections["main"].url, loaded.connections["main"].context) == (None, None)
+
+
+def test_an_empty_connection_is_filled_later(workspace: Loader) -> None:
+    """`hub: {}` and `hub:` both name neither url nor context."""
+    assert list(workspace("connections: {hub: {}, b: }\ndomains: {x: {connection: b}}\n", head=HEAD).connections) == ["hub", "b"]
+
+
+def test_without_domains_the_lines_to_write_are_printed(workspace: Loader) -> None:
+    """The finding holds YAML that would settle it, with the workspace's own connection."""
+    found = workspace.error("connections: {ngs: {}}\n", head=HEAD)
+    assert found.code == "JS126"
+    assert "  domains:\n    hub: {connection: ngs}" in found.detail
+    assert "js_domain: null" in found.detail
+
+
+def test_a_default_domain_alone_is_a_domain(workspace: Loader) -> None:
+    """A workspace with one connection and `defaults.domain` needs no `domains:`."""
+    loaded = workspace("defaults: {domain: hub}\nstreams: [{name: S}]\n", head=HEAD)
+    assert (loaded.domains["hub"].api_prefix, loaded.domains["hub"].connection) == ("$JS.hub.API", "default")
+    assert list(map(str, loaded.resources)) == ["hub/stream/S"]
+
+
+def test_a_domain_knows_its_prefix(workspace: Loader) -> None:
+    """The key is the server's domain unless the file says otherwise; null is a server without one."""
+    loaded = workspace("domains: {hub: {}, plain: {js_domain: null}, x: {js_domain: y}, z: {api_prefix: my.API}}\n", head=HEAD)
+    assert [(d.js_domain, d.api_prefix) for d in loaded.domains.values()] == [
+        ("hub", "$JS.hub.API"),
+        (None, "$JS.API"),
+        ("y", "$JS.y.API"),
+        ("z", "my.API"),
+    ]
+
+
+def test_a_range_stands_for_many_domains(workspace: Loader) -> None:
+    """Widths are kept, an exact name replaces the range's entry, same_as takes over the server's domain."""
+    loaded = workspace("", head=HEAD + FLEET)
+    assert list(loaded.domains) == ["hub", "store-001", "store-002", "store-004", "store-003", "hub-by-b"]
+    assert loaded.domains["store-004"].api_prefix == "$JS.store-004.API"
+    assert [loaded.domains[key].vars["size"] for key in STORES] == ["1GiB", "1GiB", "50GiB", "1GiB"]
+    by_b = loaded.domains["hub-by-b"]
+    assert (by_b.same_as, by_b.js_domain, by_b.api_prefix) == ("hub", "hub", "JS.acc@hub.API")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("a", ["a"]),
+        ("a{1..3}", ["a1", "a2", "a3"]),
+        ("{08..11}", ["08", "09", "10", "11"]),
+        ("r{1..2}-{1..2}", ["r1-1", "r1-2", "r2-1", "r2-2"]),
+    ],
+)
+def test_ranges_are_written_out(pattern: str, found: list[str]) -> None:
+    """Leading zeros keep the width, several ranges multiply."""
+    assert names(pattern) == found
+
+
+@pytest.mark.parametrize(
+    ("domains", "code", "place"),
+    [
+        ('{"s-{3..1}": {}}', "JS121", "3:11"),
+        ('{"s-{1..99999999}": {}}', "JS121", "3:11"),
+        ('{"s{1..200}-{1..200}": {}}', "JS121", "3:11"),
+        ('{"a b": {}}', "JS121", "3:11"),
+        ('{"s-{1..x}": {}}', "JS121", "3:11"),
+        ('{"s-{1..3}": {}, "s-{3..4}": {}}', "JS110", "3:27"),
+        ("{hub: {conection: x}}", "JS105", "3:17"),
+        ("{hub: {js_domain: a.b}}", "JS121", "3:28"),
+        ("{hub: {}, b: {same_as: hubb}}", "JS122", "3:20"),
+        ("{hub: {}, b: {js_domain: hub}}", "JS123", "3:20"),
+        ("{hub: {may_be_offline: always}}", "JS130", "3:33"),
+        ("{hub: {api_prefix: 'JS.>'}}", "JS130", "3:29"),
+        ("[hub]", "JS104", "3:10"),
+    ],
+)
+def test_a_wrong_domain_is_an_error_at_its_place(domains: str, code: str, place: str, workspace: Loader) -> None:
+    """Each mistake in `domains:` is found where it is."""
+    found = workspace.found(f"domains: {domains}\n", head=HEAD)
+    assert (found[0].code, str(found[0].range)) == (code, f"jsplan.yaml:{place}")
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        ("hub", ["hub"]),
+        ("hub-by-b", ["hub-by-b"]),
+        ("[hub, store-002]", ["hub", "store-002"]),
+        ('"*"', ["hub", *STORES]),
+        ('"store-*"', STORES),
+        ('"store-00[12]"', ["store-001", "store-002"]),
+        ('"store-{001..002}"', ["store-001", "store-002"]),
+        ("label:edge", STORES),
+        ("label:big", ["store-003"]),
+        ('["label:edge", "!store-002"]', ["store-001", "store-003", "store-004"]),
+        ('["!store-002", "label:edge", "!label:big"]', ["store-001", "store-004"]),
+        ('"!label:edge"', ["hub"]),
+        ('"${var.one}"', ["store-001"]),
+        ("[hub, hub]", ["hub"]),
+    ],
+)
+def test_a_selector_gives_one_resource_per_match(selector: str, found: list[str], workspace: Loader) -> None:
+    """Names, lists, globs, labels and exclusions; `same_as` domains only by their exact name."""
+    loaded = workspace(f"vars: {{one: store-001}}\nstreams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET)
+    assert sorted(address.domain for address in loaded.resources) == sorted(found)
+
+
+def test_each_domain_of_a_fleet_has_its_own_values(workspace: Loader) -> None:
+    """`${domain}` and `${domain.size}` differ per match."""
+    text = """
+        streams:
+          - {name: S, domain: label:edge, subjects: ["s.${domain}.>"], max_bytes: "${domain.size}", consumers: [{name: "C-${domain}"}]}
+        """
+    loaded = workspace(text, head=HEAD + FLEET)
+    assert body_of(loaded, "store-003/stream/S") == {"name": "S", "subjects": ["s.store-003.>"], "max_bytes": 50 * 2**30}
+    assert body_of(loaded, "store-001/stream/S")["max_bytes"] == 2**30
+    assert "store-004/consumer/S/C-store-004" in map(str, loaded.resources)
+
+
+@pytest.mark.parametrize(
+    ("selector", "code", "words"),
+    [
+        ("store-999", "JS122", "Did you mean"),
+        ("[hub, hbu]", "JS122", 'Did you mean "hub"?'),
+        ("3", "JS104", "quotes"),
+        ("[[hub]]", "JS104", "quotes"),
+    ],
+)
+def test_a_domain_that_does_not_exist_is_an_error(selector: str, code: str, words: str, workspace: Loader) -> None:
+    """An exact name must exist."""
+    found = workspace.error(f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET)
+    assert found.code == code
+    assert words in found.detail
+
+
+@pytest.mark.parametrize("selector", ["label:egde", '"shop-*"', '"store-{900..901}"'])
+def test_a_pattern_that_matches_nothing_is_a_warning(selector: str, workspace: Loader) -> None:
+    """A label or glob may be empty in one environment; it is said all the same."""
+    loaded = workspace(f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET)
+    assert loaded.resources == {}
+    assert [(d.severity, d.code) for d in loaded.diagnostics] == [("warning", "JS124")]
+
+
+def test_one_problem_in_a_fleet_is_said_once(workspace: Loader) -> None:
+    """The same line is read for each domain; its finding is not repeated."""
+    assert workspace.error("streams: [{name: S, domain: label:edge, max_aeg: 1d}]\n", head=HEAD + FLEET).code == "JS105"
+
+
+def test_which_domain_must_be_clear(workspace: Loader) -> None:
+    """Without `domain:` the default counts, then the only domain there is; several are an error."""
+    assert list(map(str, workspace("streams: [{name: S}]\n").resources)) == ["hub/stream/S"]
+    found = workspace.error("streams: [{name: S}]\n", head=HEAD + FLEET)
+    assert found.code == "JS127"
+    loaded = workspace("defaults: {domain: label:big}\nstreams: [{name: S}]\n", head=HEAD + FLEET)
+    assert list(map(str, loaded.resources)) == ["store-003/stream/S"]
+
+
+def test_sources_are_written_out_one_per_domain(workspace: Loader) -> None:
+    """Each matching domain becomes a source with a plain domain key; `deliver` and the rest are kept."""
+    text = """
+        streams:
+          - name: ALL
+            domain: hub
+            sources:
+              - {name: SALES, domain: label:edge, filter_subject: "sales.>", deliver: d.x}
+              - {name: LOCAL}
+              - {name: RAW, external: {api: "$JS.x.API"}}
+        """
+    sources = body_of(workspace(text, head=HEAD + FLEET), "hub/stream/ALL")["sources"]
+    assert sources == [
+        *(
+            {"name": "SALES", "domain": key, "filter_subject": "sales.>", "deliver": "d.x"}
+            for key in ["store-001", "store-002", "store-004", "store-003"]
+        ),
+        {"name": "LOCAL"},
+        {"name": "RAW", "external": {"api": "$JS.x.API"}},
+    ]
+
+
+def test_a_stream_is_not_written_out_as_a_source_of_itself(workspace: Loader) -> None:
+    """A pattern that also matches the stream's own domain leaves the stream itself out."""
+    text = 'streams: [{name: A, domain: "store-*", sources: [{name: A, domain: "store-*"}]}]\n'
+    sources = body_of(workspace(text, head=HEAD + FLEET), "store-002/stream/A")["sources"]
+    assert isinstance(sources, list)
+    assert sorted(origin["domain"] for origin in sources) == ["store-001", "store-003", "store-004"]
+
+
+def test_a_mirror_has_one_origin(workspace: Loader) -> None:
+    """A selector that matches one domain will do; more or none is an error."""
+    loaded = workspace("streams: [{name: M, domain: hub, mirror: {name: A, domain: label:big}}]\n", head=HEAD + FLEET)
+    assert body_of(loaded, "hub/stream/M")["mirror"] == {"name": "A", "domain": "store-003"}
+    found = workspace.error("streams: [{name: M, domain: hub, mirror: {name: A, domain: label:edge}}]\n", head=HEAD + FLEET)
+    assert (found.code, "store-001" in found.detail) == ("JS125", True)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ['{name: A, domain: hub, external: {api: "$JS.h.API"}}', "{name: A, deliver: d.x}", "{name: A, domain: store-001, deliver: 3}"],
+)
+def test_an_origin_is_named_once(origin: str, workspace: Loader) -> None:
+    """`domain` and `external` exclude each other; `deliver` goes with `domain`."""
+    found = workspace.found(f"streams: [{{name: S, domain: store-002, sources: [{origin}]}}]\n", head=HEAD + FLEET)
+    assert [problem.code for problem in found] in (["JS137"], ["JS104"])
+
+
+@pytest.mark.parametrize(
+    ("backend", "code"),
+    [
+        ("{local: {}, kv: {}}", "JS128"),
+        ("{s3: {}}", "JS105"),
+        ("{local: {file: x}}", "JS105"),
+        ("{kv: {domain: hub, bucket: a.b}}", "JS131"),
+        ("x", "JS104"),
+    ],
+)
+def test_a_wrong_backend_is_an_error(backend: str, code: str, workspace: Loader) -> None:
+    """One place, with known keys."""
+    assert code in [problem.code for problem in workspace.found(f"backend: {backend}\n")]
+
+
+def test_the_backend_is_below_the_workspace(workspace: Loader) -> None:
+    """The default is state/<workspace>.json; a path is relative to the workspace."""
+    assert workspace("").backend.path == workspace.root / "state" / "shop.json"
+    assert workspace("backend: {local: {path: ../s.json}}\n").backend.path == workspace.root / ".." / "s.json"

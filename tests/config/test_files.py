@@ -1,0 +1,189 @@
+"""The main file, its includes, and everything at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jsplan.config import load
+from jsplan.config.codes import CODES
+from jsplan.errors import ConfigError
+from tests.config.conftest import HEAD, HUB, Loader
+
+
+def test_files_beside_the_main_file_belong_to_it(workspace: Loader) -> None:
+    """Without `include`, *.jsplan.yaml and *.jsplan.json are merged; other files are not."""
+    files = {
+        "a.jsplan.yaml": "streams: [{name: A}]\n",
+        "b.jsplan.json": '{"streams": [{"name": "B"}], "vars": {"x": 1}}',
+        "c.yaml": "streams: [{name: C}]\n",
+        "sub/d.jsplan.yaml": "streams: [{name: D}]\n",
+    }
+    loaded = workspace("streams: [{name: M}]\nvars: {y: 2}\n", files=files)
+    assert list(map(str, loaded.resources)) == ["hub/stream/M", "hub/stream/A", "hub/stream/B"]
+    assert dict(loaded.variables) == {"y": 2, "x": 1}
+
+
+def test_includes_may_lead_anywhere_and_count_once(workspace: Loader) -> None:
+    """Globs, `**`, `..` and exact names; a file that matches twice, and the main file, are read once."""
+    files = {"in/x/a.yaml": "streams: [{name: A}]\n", "in/b.yaml": "streams: [{name: B}]\n"}
+    text = 'include: ["in/**/*.yaml", "./in/b.yaml", "*.yaml", "../*/in/b.yaml"]\nstreams: [{name: M}]\n'
+    assert list(map(str, workspace(text, files=files).resources)) == ["hub/stream/M", "hub/stream/B", "hub/stream/A"]
+
+
+def test_an_included_file_that_is_missing_is_an_error_and_an_empty_glob_a_warning(workspace: Loader) -> None:
+    """A name must exist; a pattern may be for later."""
+    assert workspace.error("include: [gone.yaml]\n").code == "JS109"
+    assert [(d.severity, d.code) for d in workspace('include: ["streams/*.yaml"]\n').diagnostics] == [("warning", "JS109")]
+    assert [(d.severity, d.code) for d in workspace("include: [e.yaml]\n", files={"e.yaml": "# later\n"}).diagnostics] == [
+        ("warning", "JS102")
+    ]
+
+
+def test_the_same_address_twice_names_both_places(workspace: Loader) -> None:
+    """Within a file and across files, also through a selector."""
+    found = workspace.error("streams:\n  - name: A\n", files={"a.jsplan.yaml": "streams:\n  - {name: A, domain: '*'}\n"})
+    assert (found.code, str(found.range), found.address) == ("JS110", "a.jsplan.yaml:2:5", "hub/stream/A")
+    assert "jsplan.yaml:5:5" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("vars: {x: 1}", "vars: {x: 1}"),
+        ("connections: {c: {}}", "connections: {c: {url: u}}"),
+        ("backend: {local: {}}", "backend: {local: {}}"),
+        ("defaults: {stream: {max_msgs: 1}}", "defaults: {stream: {max_msgs: 1}}"),
+        ("lint: {JS201: error}", "lint: {JS201: error}"),
+    ],
+)
+def test_what_is_declared_in_two_files_is_an_error(one: str, other: str, workspace: Loader) -> None:
+    """Sections merge by name; the same name in two files names both places."""
+    found = [problem for problem in workspace.found(one + "\n", files={"z.jsplan.yaml": other}) if problem.code == "JS110"]
+    assert len(found) == 1
+    assert found[0].range is not None
+    assert found[0].range.file == "z.jsplan.yaml"
+    assert "jsplan.yaml:4:" in found[0].detail
+
+
+def test_sections_of_several_files_are_merged(workspace: Loader) -> None:
+    """Defaults, drift and lint come together key by key; lists are joined."""
+    files = {"z.jsplan.yaml": 'defaults: {stream: {max_bytes: 1MB}}\ndrift: {ignore: ["hub/stream/B*"]}\nlint: {JS202: error}\n'}
+    text = 'defaults: {stream: {max_msgs: 1}}\ndrift: {ignore: ["hub/stream/A*"]}\nlint: {JS201: ignore}\nstreams: [{name: S}]\n'
+    loaded = workspace(text, files=files)
+    (declared,) = loaded.resources.values()
+    assert dict(declared.body) == {"max_msgs": 1, "max_bytes": 2**20, "name": "S"}
+    assert loaded.drift.ignore == ("hub/stream/A*", "hub/stream/B*")
+    assert dict(loaded.lint) == {"JS201": "ignore", "JS202": "error"}
+
+
+def test_anchors_may_live_under_an_x_key(workspace: Loader) -> None:
+    """A top-level key that begins with x- is ignored, whatever it holds."""
+    loaded = workspace("x-common: &c {max_msgs: 5, max_age: 1d}\nx-other: 3\nstreams: [{<<: *c, name: S}]\n")
+    (declared,) = loaded.resources.values()
+    assert dict(declared.body) == {"name": "S", "max_msgs": 5, "max_age": 86400 * 10**9}
+
+
+@pytest.mark.parametrize(
+    ("text", "head", "code", "words"),
+    [
+        ("streems: []\n", HEAD + HUB, "JS105", '"streams"'),
+        ("variables: {}\n", HEAD + HUB, "JS105", '"vars"'),
+        ("", "workspace: shop\n" + HUB, "JS107", "jsplan: 1"),
+        ("", "jsplan: 2\nworkspace: shop\n" + HUB, "JS107", "newer"),
+        ("", "jsplan: 1\n" + HUB, "JS106", "workspace"),
+        ("", "jsplan: 1\nworkspace: Shop\n" + HUB, "JS108", "a-z"),
+        ("streams: {A: {}}\n", HEAD + HUB, "JS104", "- item"),
+        ("streams: [A]\n", HEAD + HUB, "JS104", "key: value"),
+        ("- a\n", "", "JS104", "key: value"),
+    ],
+)
+def test_the_frame_of_the_main_file_is_checked(text: str, head: str, code: str, words: str, workspace: Loader) -> None:
+    """Unknown sections, the version, the name and the shapes of sections."""
+    found = workspace.error(text, head=head)
+    assert found.code == code
+    assert words in found.detail
+
+
+@pytest.mark.parametrize("key", ["workspace: other", "include: [x]"])
+def test_some_keys_stand_in_the_main_file_only(key: str, workspace: Loader) -> None:
+    """An included file has neither a name nor includes of its own; the format version does no harm."""
+    found = workspace.error("", files={"a.jsplan.yaml": f"jsplan: 1\n{key}\n"})
+    assert (found.code, str(found.range)) == ("JS105", "a.jsplan.yaml:2:1")
+
+
+def test_everything_is_said_at_once(workspace: Loader) -> None:
+    """Mistakes in several files and sections come together, sorted by place, with what to do about each."""
+    files = {"a.jsplan.yaml": "streams:\n  - {name: B, max_aeg: 1d}\n", "b.jsplan.yaml": "streams: [\n", "c.jsplan.yaml": b"\xff"}
+    text = """
+        streams:
+          - name: A
+            max_age: 30 days
+            retention: WorkQueue
+            mirror: {nmae: X}
+          - {name: A.B}
+          - {}
+        lint: {JS201: fatal}
+        moved: [{from: x, to: hub/stream/y}]
+        """
+    found = workspace.found(text, files=files, variables=("x=1",))
+    assert [(problem.code, str(problem.range)) for problem in found] == [
+        ("JS105", "a.jsplan.yaml:2:15"),
+        ("JS101", "b.jsplan.yaml:1:11"),
+        ("JS100", "c.jsplan.yaml:1:1"),
+        ("JS130", "jsplan.yaml:7:14"),
+        ("JS130", "jsplan.yaml:8:16"),
+        ("JS106", "jsplan.yaml:9:13"),
+        ("JS105", "jsplan.yaml:9:14"),
+        ("JS131", "jsplan.yaml:10:12"),
+        ("JS106", "jsplan.yaml:11:5"),
+        ("JS130", "jsplan.yaml:12:15"),
+        ("JS143", "jsplan.yaml:13:16"),
+        ("JS115", "None"),
+    ]
+    assert all(problem.summary and problem.detail and problem.code in CODES for problem in found)
+
+
+def test_a_folder_without_workspace_says_so(workspace: Loader) -> None:
+    """Nothing there, an empty file, a folder of that name."""
+    with pytest.raises(ConfigError) as caught:
+        load(workspace.options())
+    assert caught.value.diagnostics[0].code == "JS100"
+    assert "jsplan init" in caught.value.diagnostics[0].detail
+    assert workspace.error("", head="").code == "JS102"
+    (workspace.root / "jsplan.yaml").unlink()
+    (workspace.root / "jsplan.yaml").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        load(workspace.options())
+    assert "folder" in caught.value.diagnostics[0].detail
+
+
+def test_files_are_shown_relative_to_the_workspace(workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the process is, findings name files as the workspace does, with forward slashes."""
+    (workspace.root / "ws").mkdir()
+    inner = Loader(workspace.root / "ws")
+    workspace.write({"shared/a.yaml": "streams: [{}]\n"})
+    monkeypatch.chdir(workspace.root)
+    inner.write({"jsplan.yaml": HEAD + HUB + "include: [../shared/a.yaml]\n"})
+    with pytest.raises(ConfigError) as caught:
+        load(Loader(Path("ws")).options())
+    assert str(caught.value.diagnostics[0].range) == "../shared/a.yaml:1:11"
+
+
+def test_a_link_that_leads_in_a_circle_is_a_finding(workspace: Loader) -> None:
+    """A file that cannot be opened is said with the reason."""
+    (workspace.root / "loop.json").symlink_to("loop.json")
+    found = workspace.error("streams: [{name: S, config_file: loop.json}]\n")
+    assert (found.code, str(found.range)) == ("JS100", "jsplan.yaml:4:34")
+
+
+def test_every_code_that_is_used_is_explained() -> None:
+    """The table of codes and the codes in the sources are the same set."""
+    folder = Path(load.__code__.co_filename).parent
+    used: set[str] = set()
+    for path in folder.glob("*.py"):
+        if path.name != "codes.py":
+            text = path.read_text(encoding="utf-8")
+            used |= {code for code in (f"JS1{number:02}" for number in range(100)) if f'"{code}"' in text}
+    assert used == set(CODES)

@@ -1,0 +1,171 @@
+"""Moved, removed, drift, lint, and what is understood but not carried out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jsplan.config.model import Mute
+from tests.config.conftest import HEAD, Loader
+
+
+def test_moved_and_removed_are_read(workspace: Loader) -> None:
+    """Addresses and globs of the same shape; old domains need not exist any more."""
+    text = """
+        streams: [{name: S}]
+        moved:
+          - {from: "leaf/**", to: "hub/**"}
+          - {from: hub/consumer/S/OLD, to: hub/consumer/S/NEW}
+        removed:
+          - {address: "store-200/**", destroy: false}
+          - {address: hub/stream/X, destroy: true, prevent_destroy: false}
+        """
+    loaded = workspace(text)
+    assert [(entry.origin, entry.to, str(entry.range)) for entry in loaded.moved] == [
+        ("leaf/**", "hub/**", "jsplan.yaml:7:5"),
+        ("hub/consumer/S/OLD", "hub/consumer/S/NEW", "jsplan.yaml:8:5"),
+    ]
+    assert [(entry.address, entry.destroy, entry.prevent_destroy) for entry in loaded.removed] == [
+        ("store-200/**", False, None),
+        ("hub/stream/X", True, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("moved: [{from: hub/stream/A, to: hub/consumer/A/B}]", "JS144", "same kind"),
+        ("moved: [{from: 'leaf/**', to: 'hub/stream/*'}]", "JS144", "wildcards"),
+        ("moved: [{from: hub/stream/A, to: hub/stream/A}]", "JS144", "Remove"),
+        ("moved: [{from: hub/stream/S, to: hub/stream/T}]", "JS144", "declaration"),
+        ("moved: [{from: hub/stream/A, to: hbu/stream/A}]", "JS122", '"hub"'),
+        ("moved: [{from: hub/stream/A}]", "JS106", "to"),
+        ("moved: [{from: hub/topic/A, to: hub/topic/B}]", "JS143", "hub/stream/ORDERS"),
+        ("removed: [{address: hub/stream/A}]", "JS106", "destroy: false"),
+        ("removed: [{address: hub/stream/S, destroy: false}]", "JS144", "declaration"),
+        ("removed: [{address: 'hub//x*', destroy: false}]", "JS143", "glob"),
+        ("drift: {ignore: [S]}", "JS143", "hub/stream/ORDERS"),
+        ("drift: {mute: [{address: hub/stream/S, reason: x}]}", "JS106", "owner"),
+        ("drift: {mute: [{address: hub/stream/S, reason: x, owner: o, until: soon}]}", "JS142", "2026-12-31"),
+        ("drift: {ignored: []}", "JS105", '"ignore"'),
+        ("lint: {JS201: off}", "JS130", "ignore, warning, error"),
+        ("lint: {201: error}", "JS140", "JS201"),
+        ("ownership: {marker: 'true'}", "JS104", "quotes"),
+        ("ownership: true", "JS104", "key: value"),
+    ],
+)
+def test_wrong_settings_are_errors(text: str, code: str, words: str, workspace: Loader) -> None:
+    """Each mistake is found and says what to write."""
+    found = workspace.found(f"streams: [{{name: S}}]\n{text}\n")
+    assert found[0].code == code
+    assert words in found[0].detail
+
+
+def test_drift_and_lint_are_read(workspace: Loader) -> None:
+    """Ignored globs, mutes with their owner, levels by code; no marker is what happens anyway."""
+    text = """
+        drift:
+          ignore: ["hub/stream/TMP_*"]
+          mute: [{address: hub/stream/X, fields: [max_age], owner: ops, reason: "…", until: 2026-12-31}]
+        lint: {JS201: warning}
+        ownership: {marker: false}
+        """
+    loaded = workspace(text)
+    assert loaded.drift.ignore == ("hub/stream/TMP_*",)
+    assert loaded.drift.mute == (Mute("hub/stream/X", "…", "ops", ("max_age",), "2026-12-31"),)
+    assert dict(loaded.lint) == {"JS201": "warning"}
+    assert loaded.ownership_marker is False
+
+
+NOT_YET = {
+    "kv": "kv: [{bucket: CONFIG, history: 5, ttl: 7d}]",
+    "object_stores": "object_stores: [{bucket: ASSETS, max_bytes: 1GiB}]",
+    "imports": 'imports: [{from: hub, into: imp, api: "JS.acc@hub.API", deliver: "deliver.acc.hub.import_mirror"}]',
+    "drift.sinks": 'drift: {sinks: [{webhook: {url: "${env.HOOK}"}}, {subject: ops.drift, domain: hub}, {file: drift.jsonl}]}',
+    "backend.kv": "backend: {kv: {domain: hub, bucket: JSPLAN_STATE}}",
+    "ownership.marker": "ownership: {marker: true}",
+    "backfills": """\
+backfills:
+  - name: orders-history
+    from: {domain: hub, stream: ORDERS, start_time: 2026-01-01T00:00:00Z, filter_subjects: ["ORDERS.received"]}
+    to: {domain: imp, stream: ORDERS_ALL}
+    order: subject
+    strategy: auto
+    keep: origin
+    oversize: error
+    rate: 2MB/s
+    window: "01:00-05:00"
+    where: "subject LIKE 'ORDERS.%'"
+    transform: clean.py:run
+    subject_transform: {src: "ORDERS.>", dest: "ALL.ORDERS.>"}
+  - {name: files, from: [{domain: hub, stream: A, start_seq: 1, end_seq: 9}, {parquet: a}], to: {parquet: out}}
+""",
+}
+DOMAINS = (
+    HEAD + "connections: {c: {}, d: {}}\ndomains: {hub: {connection: c}, imp: {connection: d, js_domain: hub}}\ndefaults: {domain: hub}\n"
+)
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_what_is_not_carried_out_yet_says_so(name: str, workspace: Loader) -> None:
+    """The grammar of later releases is read without complaint, and never left undone in silence."""
+    found = workspace.error(NOT_YET[name] + "\n", head=DOMAINS, environ={"HOOK": "https://x"})
+    assert (found.code, found.summary) == ("JS190", f"`{name}` is understood but not carried out by this release")
+
+
+@pytest.mark.parametrize("text", ["kv: []", "imports: []", "backfills:", "drift: {sinks: []}", "ownership: {}"])
+def test_what_asks_for_nothing_is_carried_out(text: str, workspace: Loader) -> None:
+    """Empty sections are no error."""
+    assert workspace(text + "\n").diagnostics == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("kv: [{bucket: CONFIG, history: 65}]", "JS130", "at most 64"),
+        ("kv: [{bucket: A, name: CONFIG}]", "JS105", '"bucket"'),
+        ("kv: [{bucket: A.B}]", "JS131", "letters"),
+        ("kv: [{bucket: A, max_age: 1d}]", "JS105", '"ttl"'),
+        ("object_stores: [{bucket: A, replicas: 3}]", "JS105", '"num_replicas"'),
+        ("imports: [{from: hub, into: hbu, api: x}]", "JS122", '"hub"'),
+        ("imports: [{from: hub, into: imp}]", "JS106", "api"),
+        ("drift: {sinks: [{webhook: {}}]}", "JS106", "url"),
+        ("drift: {sinks: [{mail: x}]}", "JS104", "webhook"),
+        ("drift: {sinks: [{file: x, subject: y}]}", "JS104", "webhook"),
+        ("drift: {sinks: [{subject: y, domain: hbu}]}", "JS122", '"hub"'),
+        ("backfills: [{name: a, from: {domain: hub, stream: A}}]", "JS106", "parquet"),
+        ("backfills: [{name: a, from: {stream: A, start_seq: 0}, to: {parquet: x}}]", "JS130", "Correct"),
+        (
+            "backfills: [{name: a, from: {stream: A, start_seq: 1, start_time: 2026-01-01T00:00:00Z}, to: {parquet: x}}]",
+            "JS104",
+            "Keep one",
+        ),
+        ("backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, order: time}]", "JS130", "stream, subject, none"),
+        ("backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, rate: 2MB}]", "JS130", "Correct"),
+        ("backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, window: 1-5}]", "JS130", "Correct"),
+        ("backfills: [{name: a, from: {parquet: x}, to: {parquet: y}, ordr: none}]", "JS105", '"order"'),
+        (
+            "backfills: [{name: a, from: {parquet: x}, to: {parquet: y}}, {name: a, from: {parquet: x}, to: {parquet: y}}]",
+            "JS110",
+            "Keep one",
+        ),
+    ],
+)
+def test_what_is_not_carried_out_yet_is_checked_all_the_same(text: str, code: str, words: str, workspace: Loader) -> None:
+    """Files written today for a later release are right today."""
+    found = [problem for problem in workspace.found(text + "\n", head=DOMAINS) if problem.code != "JS190"]
+    assert found[0].code == code
+    assert any(words in problem.summary + problem.detail for problem in found)
+
+
+def test_the_example_of_the_contract_parses(workspace: Loader) -> None:
+    """The whole grammar in one workspace: only what is not carried out yet is refused, in every environment."""
+    text = (Path(__file__).parent / "contract.yaml").read_text(encoding="utf-8")
+    files = {"legacy.json": '{"stream_name": "X", "config": {"name": "X", "subjects": ["legacy.>"]}}', "streams/a.yaml": "streams: []\n"}
+    for environment in ("staging", "prod"):
+        found = workspace.found(
+            text, head="", files=files, environment=environment, variables=("region=eu",), environ={"ACC_PASSWORD": "p", "HOOK": "h"}
+        )
+        assert {problem.code for problem in found} == {"JS190"}
+        assert len(found) == 6
