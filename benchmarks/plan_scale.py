@@ -21,7 +21,7 @@ from typing import Any
 
 from jsplan.sandbox import Sandbox
 
-BARE = '''
+BARE = """
 import asyncio, sys, orjson, nats
 url, count, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
@@ -32,21 +32,30 @@ async def main():
             answer = orjson.loads((await client.request("$JS.API." + verb, payload, timeout=30)).data)
             assert "error" not in answer, answer
     if mode == "sweep":
-        await asyncio.gather(*(ask(f"STREAM.INFO.S{i}") for i in range(count)), *(ask(f"CONSUMER.INFO.S{i}.C") for i in range(count)))
+        streams = (ask(f"STREAM.INFO.S{i}") for i in range(count))
+        await asyncio.gather(*streams, *(ask(f"CONSUMER.INFO.S{i}.C") for i in range(count)))
     else:
-        await asyncio.gather(*(ask(f"STREAM.CREATE.S{i}", orjson.dumps({"name": f"S{i}", "subjects": [f"s{i}.>"], "max_age": 10**15})) for i in range(count)))
+        def stream(i):
+            return orjson.dumps({"name": f"S{i}", "subjects": [f"s{i}.>"], "max_age": 10**15})
+        await asyncio.gather(*(ask(f"STREAM.CREATE.S{i}", stream(i)) for i in range(count)))
         config = {"durable_name": "C", "name": "C", "ack_policy": "explicit"}
-        await asyncio.gather(*(
-            ask(f"CONSUMER.CREATE.S{i}.C", orjson.dumps({"stream_name": f"S{i}", "config": config, "action": "create"})) for i in range(count)))
+        def consumer(i):
+            return orjson.dumps({"stream_name": f"S{i}", "config": config, "action": "create"})
+        await asyncio.gather(*(ask(f"CONSUMER.CREATE.S{i}.C", consumer(i)) for i in range(count)))
     await client.close()
 
 asyncio.run(main())
-'''
+"""
 
 
 def workspace(folder: Path, url: str, count: int) -> None:
     """A workspace written as a person would write it, one block per stream."""
-    lines = ["jsplan: 1", "workspace: scale", f"connections: {{main: {{url: '{url}'}}}}", "domains: {main: {connection: main, js_domain: null}}"]
+    lines = [
+        "jsplan: 1",
+        "workspace: scale",
+        f"connections: {{main: {{url: '{url}'}}}}",
+        "domains: {main: {connection: main, js_domain: null}}",
+    ]
     lines += ["defaults: {domain: main}", "streams:"]
     for i in range(count):
         lines += [f"  - name: S{i}", f"    subjects: ['s{i}.>']", "    max_age: 1000000s", "    consumers:"]

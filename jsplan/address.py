@@ -13,7 +13,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class Address(NamedTuple):
     """One resource in one domain. A consumer's `name` is `STREAM/CONSUMER`.
 
-    A tuple, because plans hold tens of thousands of them and compare them all the time. Sorts by domain, kind, name: the order of every list in the documents.
+    A tuple, because plans hold tens of thousands of them and compare them all the time.
+    Sorts by domain, kind, name: the order of every list in the documents.
     """
 
     domain: str
@@ -59,10 +60,9 @@ class Address(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _pattern(glob: str) -> re.Pattern[str]:
-    out = []
-    for token in re.split(r"(\*\*|\*|\?)", glob):
-        out.append({"**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token) or re.escape(token))
-    return re.compile("".join(out) + r"\Z")
+    wildcards = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+    tokens = re.split(r"(\*\*|\*|\?)", glob)
+    return re.compile("".join(wildcards.get(token) or re.escape(token) for token in tokens) + r"\Z")
 
 
 def is_glob(text: str) -> bool:

@@ -21,9 +21,7 @@ DURATIONS = {
     "ns": 1,
 }
 #: bytes per unit, 1024-based as in NATS, whether written `MB` or `MiB`.
-SIZES = {"": 1, "B": 1} | {
-    unit + tail: 1024**power for power, unit in enumerate("KMGTPE", 1) for tail in ("", "B", "iB")
-}
+SIZES = {"": 1, "B": 1} | {unit + tail: 1024**power for power, unit in enumerate("KMGTPE", 1) for tail in ("", "B", "iB")}
 _DURATION_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|us|µs|ns|[yMwdhms])")
 _SIZE = re.compile(r"(-?\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
 _INT64 = 2**63 - 1

@@ -49,7 +49,8 @@ ApplyEvent = StepStarted | StepFinished
 @dataclass(slots=True)
 class ApplyResult:
     """The document that `apply --json` prints. `summary` counts resources: imported, added, changed, replaced,
-    destroyed, forgotten, deferred, failed, skipped."""
+    destroyed, forgotten, deferred, failed, skipped.
+    """
 
     plan_id: str
     steps: list[StepResult] = field(default_factory=list)

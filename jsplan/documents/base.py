@@ -30,7 +30,9 @@ def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any
     """The document as a mapping; raises DocumentError unless it is of this kind and major version."""
     if not isinstance(raw, dict) or raw.get("kind") != kind:
         found = raw.get("kind", "no kind") if isinstance(raw, dict) else "something else"
-        raise DocumentError(f"{where} is not a jsplan {kind} document (it says: {found})", hint=f"Give a file that jsplan wrote as a {kind}.")
+        raise DocumentError(
+            f"{where} is not a jsplan {kind} document (it says: {found})", hint=f"Give a file that jsplan wrote as a {kind}."
+        )
     theirs = str(raw.get("format_version", ""))
     if theirs.split(".")[0] != version.split(".")[0]:
         raise DocumentError(
@@ -47,4 +49,6 @@ def read_json(path: Path, kind: str) -> Any:
     except OSError as error:
         raise DocumentError(f"cannot read {kind} file {path}: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
-        raise DocumentError(f"{path} is not a {kind} file: {error}", hint=f"The file is damaged or is no jsplan {kind}; make it again.") from None
+        raise DocumentError(
+            f"{path} is not a {kind} file: {error}", hint=f"The file is damaged or is no jsplan {kind}; make it again."
+        ) from None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.base import check_format, digest
+from jsplan.documents.base import DocumentError, check_format, digest
 
 FORMAT_VERSION = "1.0"
 
@@ -66,7 +66,13 @@ class Hazard:
 
     def to_json(self) -> dict[str, Any]:
         """The element of `hazards`; counts that do not apply are left out."""
-        out: dict[str, Any] = {"code": self.code, "blocking": self.blocking, "allowed": self.allowed, "flag": self.flag, "message": self.message}
+        out: dict[str, Any] = {
+            "code": self.code,
+            "blocking": self.blocking,
+            "allowed": self.allowed,
+            "flag": self.flag,
+            "message": self.message,
+        }
         for name in ("messages", "bytes", "consumers", "exact", "at_least", "at_most", "as_of"):
             if (value := getattr(self, name)) is not None:
                 out[name] = value
@@ -280,12 +286,12 @@ class Plan:
 
         Raises DocumentError for another kind or major version, and for a document that was edited by hand.
         """
-        from jsplan.documents.base import DocumentError
-
         raw = check_format(raw, "plan", FORMAT_VERSION, where)
         body = {key: value for key, value in raw.items() if key != "sha256"}
         if digest(body) != f"sha256:{raw.get('sha256')}":
-            raise DocumentError(f"{where} was changed after it was planned: its sha256 does not fit", hint="Plan again with: jsplan plan -o FILE")
+            raise DocumentError(
+                f"{where} was changed after it was planned: its sha256 does not fit", hint="Plan again with: jsplan plan -o FILE"
+            )
         plain = {name: raw[name] for name in (
             "jsplan_version", "workspace", "environment", "timestamp", "id", "state", "config_hash", "variables", "mode", "targets",
             "complete", "applyable", "errored", "allowed_hazards", "options", "domains", "backfills",

@@ -216,7 +216,8 @@ def _summary(plan: Plan, results: list[StepResult], deferred: int) -> dict[str, 
     actions = [tuple(c.change.actions) for c in done]
     return {
         "imported": sum(1 for c in done if c.change.importing), "added": actions.count(("create",)), "changed": actions.count(("update",)),
-        "replaced": sum(1 for action in actions if len(action) == 2), "destroyed": actions.count(("delete",)), "forgotten": actions.count(("forget",)),
+        "replaced": sum(1 for action in actions if len(action) == 2), "destroyed": actions.count(("delete",)),
+        "forgotten": actions.count(("forget",)),
         "deferred": deferred, "failed": sum(1 for r in results if r.status in ("failed", "unknown")),
         "skipped": sum(1 for r in results if r.status == "skipped"),
     }  # fmt: skip

@@ -32,6 +32,7 @@ import yaml
 
 from jsplan.address import Address
 from jsplan.errors import RefusedError
+from jsplan.planning.verdict import table_of
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
@@ -109,7 +110,9 @@ class Case:
 
     def _tamper(self, address: Address, fields: dict[str, Any] | None) -> None:
         if fields is None:
-            verb = f"CONSUMER.DELETE.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.DELETE.{address.stream}"
+            verb = (
+                f"CONSUMER.DELETE.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.DELETE.{address.stream}"
+            )
             answer = self._api(address.domain, verb)
         elif address.kind == "consumer":
             config = self.live(address)["config"] | fields
@@ -168,8 +171,6 @@ class Case:
 
     def _check_predictions(self, plan: Plan) -> None:
         """What the plan showed as `after` is what the server has: the tables know the defaults."""
-        from jsplan.planning.verdict import table_of
-
         for change in plan.resource_changes:
             address = Address.parse(change.address)
             if change.change.after is not None and change.change.actions != ["forget"]:

@@ -20,7 +20,7 @@ A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
 
 def entry(**fields: Any) -> Entry:
     """An entry like those an apply writes."""
-    return Entry(**({"config": {"name": "A", "max_age": 5}, "declared": {"name": "A"}, "created": "2026-01-01T00:00:00Z"} | fields))
+    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, "2026-01-01T00:00:00Z", **fields)
 
 
 def put(address: Address, step: str = "s1") -> dict[str, Any]:
@@ -153,7 +153,11 @@ def test_a_foreign_state(backend: LocalBackend) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(b'{"kind": "plan"}', "not a jsplan state"), (b'{"kind": "state", "format_version": "2.0"}', "has format 2.0"), (b"[]", "not a jsplan state")],
+    [
+        (b'{"kind": "plan"}', "not a jsplan state"),
+        (b'{"kind": "state", "format_version": "2.0"}', "has format 2.0"),
+        (b"[]", "not a jsplan state"),
+    ],
 )
 def test_other_documents(backend: LocalBackend, text: bytes, message: str) -> None:
     """Another document and a newer format are named as what they are."""
@@ -165,10 +169,13 @@ def test_other_documents(backend: LocalBackend, text: bytes, message: str) -> No
 
 def test_the_lock_names_its_holder(backend: LocalBackend) -> None:
     """Whoever comes second is told who holds the lock and since when."""
-    with backend.lock(LockInfo.here("apply"), 0):
-        with pytest.raises(StateLockedError, match=r"for apply since 20\d\d-"):
-            with LocalBackend(backend.path, "shop", None).lock(LockInfo.here("destroy"), 0):
-                pass
+    other = LocalBackend(backend.path, "shop", None)
+    with (
+        backend.lock(LockInfo.here("apply"), 0),
+        pytest.raises(StateLockedError, match=r"for apply since 20\d\d-"),
+        other.lock(LockInfo.here("destroy"), 0),
+    ):
+        pass
     with backend.lock(LockInfo.here("apply"), 0):
         pass
 
