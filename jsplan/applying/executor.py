@@ -107,15 +107,15 @@ class Execution:
     async def _do(self, step: Step) -> None:
         address = Address.parse(step.address)
         if step.op == "state.forget":
-            self._record({"end": step.id, "drop": step.address})
+            await self._record({"end": step.id, "drop": step.address})
             return
         api = self.apis[address.domain]
         live = await self._check(step, api, address)
         if step.request is None:
             assert live is not None
-            self._remember(step, live)
+            await self._remember(step, live)
             return
-        self._record({"begin": {"id": step.id, "address": step.address, "op": step.op}}, durable=False)
+        await self._record({"begin": {"id": step.id, "address": step.address, "op": step.op}}, durable=False)
         await self._call(step, api, address)
         await self._read_back(step, api, address)
 
@@ -133,10 +133,10 @@ class Execution:
         try:
             await api.request(step.request["api"], step.request["payload"], timeout=WRITE_TIMEOUT)
         except ServerRefusedError:
-            self._record({"end": step.id}, durable=False)
+            await self._record({"end": step.id}, durable=False)
             raise
         except NoRespondersError as error:
-            self._record({"end": step.id}, durable=False)
+            await self._record({"end": step.id}, durable=False)
             raise StepFailed(f"{error}; nothing was written") from None
         except (ApiTimeoutError, ApiError) as error:
             if not await self._arrived(step, api, address):
@@ -160,22 +160,22 @@ class Execution:
         except ApiError as error:
             raise StepFailed(f"written, but it could not be read back: {error}", "unknown") from None
         if step.op.endswith(".delete"):
-            self._record({"end": step.id, "drop": step.address})
+            await self._record({"end": step.id, "drop": step.address})
             if live is not None:
                 raise StepFailed(f"{step.address} is there again: somebody else made it at the same moment")
             return
         if live is None:
-            self._record({"end": step.id})
+            await self._record({"end": step.id})
             raise StepFailed(f"{step.address} is gone again: somebody else deleted it at the same moment")
         self._prints[step.id] = live.fingerprint
         if step.record is None:
-            self._record({"end": step.id}, durable=False)
+            await self._record({"end": step.id}, durable=False)
         else:
-            self._remember(step, live)
+            await self._remember(step, live)
         if lost := not_kept(step, live):
             raise StepFailed(f"{step.address}: the server did not keep {lost}")
 
-    def _remember(self, step: Step, live: LiveObject) -> None:
+    async def _remember(self, step: Step, live: LiveObject) -> None:
         assert step.record is not None
         record = step.record
         entry = Entry(
@@ -186,7 +186,9 @@ class Execution:
         changes: list[dict[str, Any]] = [{"end": step.id, "put": {"address": step.address, "entry": entry.to_json()}}]
         if "previous_address" in record:
             changes.insert(0, {"drop": record["previous_address"]})
-        self._record(*changes, durable=step.request is not None)
+        await self._record(*changes, durable=step.request is not None)
 
-    def _record(self, *changes: dict[str, Any], durable: bool = True) -> None:
-        self.backend.append(self.state, *changes, durable=durable)
+    async def _record(self, *changes: dict[str, Any], durable: bool = True) -> None:
+        self.backend.append(self.state, *changes)
+        if durable:
+            await self.backend.sync()

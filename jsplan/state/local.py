@@ -6,6 +6,7 @@ the document when the apply ends or by whoever reads next. kill -9 at any moment
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -35,6 +36,8 @@ class LocalBackend:
         self._workspace = workspace
         self._environment = environment
         self._journal: IO[bytes] | None = None
+        self._appended = self._synced = 0
+        self._syncing = asyncio.Lock()
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
@@ -100,20 +103,34 @@ class LocalBackend:
         self._journal = self._open_private(self._beside(".journal"), "wb")
         self.append(state, {"session": {"lineage": state.lineage, "serial": state.serial}})
 
-    def append(self, state: State, *changes: dict[str, Any], durable: bool = True) -> None:
-        """Carry out changes on the document in memory and record them; `durable` waits for the disk."""
+    def append(self, state: State, *changes: dict[str, Any]) -> None:
+        """Carry out changes on the document in memory and in the journal. A power failure may lose what was not `sync`ed."""
         assert self._journal is not None, "start() comes first"
         for change in changes:
             state.apply(change)
         try:
             self._journal.write(b"".join(dumps(change, pretty=False) + b"\n" for change in changes))
             self._journal.flush()
-            if durable:
-                os.fsync(self._journal.fileno())
         except OSError as error:
-            raise StateError(
-                f"cannot write {self._beside('.journal')}: {error.strerror}", hint="Make room on the disk, then plan again."
-            ) from None
+            raise self._cannot_record(error) from None
+        self._appended += 1
+
+    async def sync(self) -> None:
+        """Wait until everything appended so far is on the disk. Steps that end at the same time share one wait."""
+        mine = self._appended
+        async with self._syncing:
+            if self._synced >= mine or self._journal is None:
+                return
+            upto = self._appended
+            try:
+                await asyncio.to_thread(os.fsync, self._journal.fileno())
+            except OSError as error:
+                raise self._cannot_record(error) from None
+            self._synced = upto
+
+    def _cannot_record(self, error: OSError) -> StateError:
+        message = f"cannot write {self._beside('.journal')}: {error.strerror}"
+        return StateError(message, hint="Make room on the disk, then plan again.")
 
     def finish(self, state: State) -> None:
         """End the session: fold the journal into the document."""

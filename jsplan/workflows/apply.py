@@ -167,7 +167,7 @@ async def _require_fresh(plan: Plan, apis: dict[str, DomainApi]) -> None:
 def _remember_servers(world: World, plan: Plan) -> None:
     for key, facts in plan.domains.items():
         if facts["server"] and world.state.domains.get(key) != facts["server"]:
-            world.backend.append(world.state, {"domain": {"key": key, "server": facts["server"]}}, durable=False)
+            world.backend.append(world.state, {"domain": {"key": key, "server": facts["server"]}})
 
 
 @asynccontextmanager
