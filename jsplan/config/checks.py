@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from jsplan.config.subjects import first_overlap, is_literal, is_valid, overlap
+from jsplan.subjects import first_overlap, is_literal, is_valid, overlap
 from jsplan.units import SECOND, format_duration
 
 Body = Mapping[str, Any]

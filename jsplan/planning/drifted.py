@@ -8,7 +8,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.planning.diff import field_changes
 from jsplan.planning.verdict import table_of
 from jsplan.resources.fields import Config, Table
-from jsplan.state import Entry
+from jsplan.state.document import Entry
 
 #: Fields whose change nobody's data or delivery notices.
 COSMETIC = ("description", "metadata")

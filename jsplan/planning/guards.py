@@ -11,7 +11,7 @@ from jsplan.documents.plan import Plan
 from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict, table_of
-from jsplan.state import Entry, State
+from jsplan.state.document import Entry, State
 
 #: Findings that stop an apply with exit 3 while the plan itself is sound.
 PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED = "JS301", "JS302", "JS303"

@@ -14,8 +14,8 @@ from jsplan.address import Address, matches
 from jsplan.config.model import AllowedHazard
 from jsplan.documents.plan import Hazard
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.subjects import covered
 from jsplan.planning.verdict import Verdict
+from jsplan.subjects import covered
 from jsplan.units import SECOND
 
 #: The closed list (contract, section 4); True blocks by default.

@@ -12,7 +12,7 @@ from jsplan.config.model import Declared, Workspace
 from jsplan.facts.live import Live
 from jsplan.planning.merge import declared_fields
 from jsplan.resources import TABLES
-from jsplan.state import Entry, State
+from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
 
 

@@ -15,9 +15,9 @@ from jsplan.address import Address
 from jsplan.documents.plan import Op, Step
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import declared_fields, explicit, patched
-from jsplan.planning.subjects import overlap
 from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
-from jsplan.state import Entry
+from jsplan.state.document import Entry
+from jsplan.subjects import overlap
 
 #: Where a stream's subjects wait while two streams swap theirs.
 PARKING = "jsplan.parking."

@@ -13,7 +13,7 @@ from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import expected_new, expected_update, without_ignored
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.fields import Config, Table
-from jsplan.state import Entry
+from jsplan.state.document import Entry
 
 #: The reason of a resource that is as state has it and as the files have it: nothing more needs to be compared.
 UNTOUCHED = "equal"

@@ -1,4 +1,4 @@
-"""Which subjects are well-formed and which overlap, as nats-server decides it."""
+"""Subjects with wildcards: which are well-formed, which overlap, which are covered, as nats-server decides it."""
 
 from __future__ import annotations
 
@@ -50,3 +50,19 @@ def _first(wild: Sequence[str], literal: Iterable[str]) -> tuple[str, str] | Non
             if overlap(subject, other):
                 return subject, other
     return None
+
+
+def within(one: str, other: str) -> bool:
+    """Whether every subject that matches `one` also matches `other`."""
+    a, b = one.split("."), other.split(".")
+    for i, right in enumerate(b):
+        if right == ">":
+            return len(a) > i
+        if i >= len(a) or a[i] == ">" or (right != "*" and a[i] != right):
+            return False
+    return len(a) == len(b)
+
+
+def covered(subject: str, by: Iterable[str]) -> bool:
+    """Whether one of the patterns covers the subject entirely."""
+    return any(within(subject, other) for other in by)

@@ -1,1 +1,0 @@
-"""One rule per file, with stable codes; what a finding stops is left to the workflows."""
