@@ -1,0 +1,105 @@
+"""What the seed documents set up within one account converges on real servers, from the examples as they are shipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.config.model import LoadOptions
+from jsplan.units import DURATIONS
+from jsplan.workflows.apply import apply
+from jsplan.workflows.drift import drift
+from jsplan.workflows.init import TEMPLATES, init
+from jsplan.workflows.options import DriftOptions, PlanOptions
+from jsplan.workflows.plan import plan
+from tests.support.raw import Raw, publish
+from tests.support.workspaces import Quiet, yes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.sandbox import Sandbox, Server
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def converge(load: LoadOptions, count: int) -> None:
+    """Apply creates everything, the second plan is empty, nothing drifted."""
+    first, result = apply(load, PlanOptions(), yes, Quiet())
+    again = plan(load, PlanOptions(), Quiet())
+    found = drift(load, DriftOptions(), Quiet())
+
+    assert result.exit_code == 0
+    assert first.summary["add"] == count
+    assert not again.steps
+    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (0, 0, 0)
+
+
+def test_orders(tmp_path: Path, server: Server) -> None:
+    """ORDERS with NEW, DISPATCH and MONITOR, and LOGS with TAIL, are what the technical preview describes."""
+    shutil.copy(ROOT / "examples/orders/jsplan.yaml", tmp_path)
+    converge(LoadOptions(tmp_path, variables=(f"url={server.url}",)), 6)
+    with Raw(server.url) as raw:
+        orders = raw.api("$JS.API.STREAM.INFO.ORDERS")["config"]
+        logs = raw.api("$JS.API.STREAM.INFO.LOGS")["config"]
+        new = raw.api("$JS.API.CONSUMER.INFO.ORDERS.NEW")["config"]
+        monitor = raw.api("$JS.API.CONSUMER.INFO.ORDERS.MONITOR")["config"]
+        tail = raw.api("$JS.API.CONSUMER.INFO.LOGS.TAIL")["config"]
+
+    assert (orders["subjects"], orders["max_age"], orders["storage"]) == (["ORDERS.*"], DURATIONS["y"], "file")
+    assert (logs["max_age"], logs["max_bytes"]) == (DURATIONS["d"], 10 * 1024**3)
+    assert (new["filter_subject"], new["ack_policy"], new["sample_freq"]) == ("ORDERS.received", "explicit", "100")
+    assert (monitor["deliver_subject"], monitor["deliver_policy"], monitor["ack_policy"]) == ("monitor.ORDERS", "last", "none")
+    assert (tail["deliver_subject"], tail["ack_policy"]) == ("out.tail", "none")
+
+
+def hub_and_leaf(folder: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> LoadOptions:
+    """The example, pointed at the test's servers."""
+    shutil.copy(ROOT / "examples/hub-and-leaf/jsplan.yaml", folder)
+    monkeypatch.setenv("ACC_PASSWORD", "acc")
+    return LoadOptions(folder, variables=(f"hub={sandbox['hub'].url}",), environ=os.environ)
+
+
+def test_hub_and_leaf(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """test, backup-test-leaf, aggregate-test-leaf and dur converge, and messages published to the leaf arrive in both copies."""
+    converge(hub_and_leaf(tmp_path, clean_hub_leaf, monkeypatch), 4)
+    hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
+    publish(leaf.url, leaf.user, leaf.password, "test", *(b"hello world %d" % number for number in range(50)))
+
+    def arrived(stream: str) -> Callable[[], bool]:
+        return lambda: hub.ask(f"$JS.hub.API.STREAM.INFO.{stream}")["state"]["messages"] == 50
+
+    hub.wait_until(arrived("backup-test-leaf"), "the mirror has all messages")
+    hub.wait_until(arrived("aggregate-test-leaf"), "the aggregate has all messages")
+    assert hub.ask("$JS.hub.API.CONSUMER.INFO.aggregate-test-leaf.dur")["num_pending"] == 50
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_templates_plan(template: str, tmp_path: Path, clean_hub_leaf: Sandbox, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `init` writes can be planned as it is, once it is pointed at a server."""
+    written = init(tmp_path, template, "shop")
+    url = (server if template == "single" else clean_hub_leaf["hub"]).url
+    text = written[0].read_text("utf-8")
+    written[0].write_text(text.replace("nats://127.0.0.1:4222", url), "utf-8")
+    monkeypatch.setenv("ACC_PASSWORD", "acc")
+    made = plan(LoadOptions(tmp_path, environ=os.environ), PlanOptions(), Quiet())
+
+    assert not made.errored
+    assert made.workspace == "shop"
+    assert made.summary["add"] == (2 if template == "single" else 4)
+
+
+def test_demo() -> None:
+    """`make demo` tells its whole story, ends well, and leaves nothing running."""
+    done = subprocess.run([sys.executable, ROOT / "examples/demo.py"], capture_output=True, text=True, check=False, timeout=120)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No changes. Your streams match the configuration." in done.stdout
+    assert "Drift: 1 changed, 1 missing, 0 unhealthy, 0 unmanaged." in done.stdout
+    assert "Apply complete! Resources: 1 added, 1 changed, 0 destroyed." in done.stdout
