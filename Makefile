@@ -14,7 +14,7 @@ endif
 # Lint first, tests last: the last line is the summary of the tests.
 .NOTPARALLEL:
 
-.PHONY: help setup setup-spark demo test lint types imports pytest test-matrix soak bench docs format lock build clean
+.PHONY: help setup setup-spark demo test lint types imports pytest test-matrix soak bench docs docs-pages demo-svg format lock build clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -59,6 +59,12 @@ soak: setup ## long runs
 
 bench: setup ## what the performance claims are measured with, as JSON
 	@for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done
+
+demo-svg: setup ## run the demo and draw what it prints, into docs/images/
+	@$(BIN)/python tools/make_demo_svg.py
+
+docs-pages: setup ## write the generated pages under docs/reference/ anew
+	@$(BIN)/python tools/make_docs.py
 
 docs: setup ## the documentation, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

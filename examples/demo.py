@@ -1,12 +1,13 @@
 """`make demo`: the main job of jsplan on real servers, from the first plan to drift and back.
 
 Starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation on free ports,
-runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing running.
+runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing running. `make demo-svg` draws it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from jsplan.sandbox import Sandbox, Server
 EXAMPLE = Path(__file__).parent / "hub-and-leaf"
 DAY = 86_400_000_000_000
 console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+numbers = itertools.count(1)
 
 
 def main() -> int:
@@ -35,15 +37,23 @@ def main() -> int:
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory(prefix="jsplan-demo-") as folder:
         shutil.copy(EXAMPLE / "jsplan.yaml", folder)
         story(Path(folder), sandbox["hub"], sandbox["leaf"])
+    console.print()
     say(f"Done in {time.monotonic() - started:.0f} s. The servers are stopped, nothing is left running.")
     return 0
 
 
 def story(folder: Path, hub: Server, leaf: Server) -> None:
     """The demo itself, against two running servers."""
-    chapter("A hub and a leaf")
-    say(f"Two real nats-servers: the hub (domain hub) at {hub.url}, the leaf (domain leaf) at {leaf.url}, joined by a leafnode connection.")
     environment = {"ACC_PASSWORD": "acc", "JSPLAN_VAR_hub": hub.url}
+
+    chapter("A hub and a leaf")
+    console.print()
+    say("Two real nats-servers have been started, joined by a leafnode connection:")
+    point(f"hub   {hub.url}   JetStream domain hub")
+    point(f"leaf  {leaf.url}   JetStream domain leaf, which we reach through the hub")
+    console.print()
+    say("This is what we want of them, in examples/hub-and-leaf/jsplan.yaml:")
+    show_streams(folder / "jsplan.yaml")
 
     chapter("What would be done")
     jsplan(folder, environment, "plan", "-o", "first.plan")
@@ -60,10 +70,10 @@ def story(folder: Path, hub: Server, leaf: Server) -> None:
     chapter("Somebody changes things behind our back")
     asyncio.run(tamper(hub))
     jsplan(folder, environment, "drift", expect=2)
-    jsplan(folder, environment, "plan")
+    jsplan(folder, environment, "plan", "-o", "repair.plan")
 
     chapter("And it is put right again")
-    jsplan(folder, environment, "apply", "--auto-approve")
+    jsplan(folder, environment, "apply", "repair.plan")
     jsplan(folder, environment, "drift")
 
 
@@ -71,9 +81,12 @@ def jsplan(folder: Path, environment: dict[str, str], *words: str, expect: int =
     """Run the command as a user would, on this terminal; an unexpected exit code ends the demo."""
     console.print(Text(f"\n$ jsplan {' '.join(words)}", style="bold cyan"))
     sys.stdout.flush()
-    done = subprocess.run([sys.executable, "-m", "jsplan", *words], cwd=folder, env=os.environ | environment, check=False)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JSPLAN_")}
+    done = subprocess.run([sys.executable, "-m", "jsplan", *words], cwd=folder, env=inherited | environment, check=False)
     if done.returncode != expect:
         raise SystemExit(f"jsplan {words[0]} ended with {done.returncode}, not {expect}")
+    if expect:
+        console.print(Text(f"(exit code {expect}, for scripts)", style="dim"))
 
 
 async def publish_and_watch(hub: Server, leaf: Server) -> None:
@@ -83,15 +96,16 @@ async def publish_and_watch(hub: Server, leaf: Server) -> None:
         await edge.publish("test", f"reading {number}".encode())
     await edge.flush()
     await edge.close()
-    say("1,000 messages were published to the leaf.")
+    console.print()
+    say("1,000 messages were published to subject test at the leaf. A moment later:")
     core = await nats.connect(hub.url, user=hub.user, password=hub.password)
     for domain, stream, what in (
-        ("leaf", "test", "the origin"),
-        ("hub", "backup-test-leaf", "its mirror"),
-        ("hub", "aggregate-test-leaf", "the aggregate"),
+        ("leaf", "test", "the origin, at the edge"),
+        ("hub", "backup-test-leaf", "its mirror, in the hub"),
+        ("hub", "aggregate-test-leaf", "all edges in one, in the hub"),
     ):
         state = await settled(core, domain, stream)
-        console.print(f"  {domain:<5}{stream:<22}{state['messages']:>6,} messages  [dim]{what}[/dim]")
+        point(f"{domain:<6}{stream:<22}{state['messages']:>6,} messages   {what}")
         if state["messages"] != 1000:
             raise SystemExit(f"{stream} has {state['messages']} messages, not 1,000")
     await core.close()
@@ -116,18 +130,35 @@ async def tamper(hub: Server) -> None:
     await client.request("$JS.leaf.API.STREAM.UPDATE.test", json.dumps(config).encode(), timeout=5)
     await client.request("$JS.hub.API.CONSUMER.DELETE.aggregate-test-leaf.dur", timeout=5)
     await client.close()
-    say("With another tool: test keeps one day instead of thirty and at most 500,000 messages, and the consumer dur is gone.")
+    console.print()
+    say("With another tool, on a Friday afternoon:")
+    point("stream test keeps messages for one day instead of thirty, and at most 500,000 of them")
+    point("consumer dur is deleted")
 
 
 def chapter(title: str) -> None:
-    """A line across the terminal."""
+    """A numbered line across the terminal."""
     console.print()
-    console.print(Rule(Text(title, style="bold"), align="left", style="dim"))
+    console.print(Rule(Text(f"{next(numbers)}. {title}", style="bold"), align="left", style="dim"))
 
 
 def say(text: str) -> None:
     """One sentence of the narrator."""
     console.print(Text(text))
+
+
+def point(text: str) -> None:
+    """One thing that the sentence before announced."""
+    console.print(Text(f"  {text}"))
+
+
+def show_streams(path: Path) -> None:
+    """The part of a workspace that says what is wanted, without the author's comments."""
+    lines = path.read_text(encoding="utf-8").partition("\nstreams:\n")[2].splitlines()
+    wanted = ["streams:", *(line for line in lines if not line.lstrip().startswith("#"))]
+    text = Text("\n" + "\n".join(f"  {line}".rstrip() for line in wanted))
+    text.highlight_regex(r"\w+(?=:( |$))", "blue")
+    console.print(text)
 
 
 if __name__ == "__main__":

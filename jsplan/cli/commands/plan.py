@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +14,6 @@ from jsplan.cli.types import AbsolutePath
 from jsplan.errors import ExitCode
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.cli.output import Output
     from jsplan.documents.plan import Plan
 
@@ -46,8 +45,10 @@ def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exi
 
 
 def _saved(output: Output, plan: Plan, out: Path) -> None:
-    """Where it is and how to apply it."""
+    """Where it is, seen from where the command was typed, and how to apply it."""
+    here = Path.cwd()
+    shown = out.relative_to(here) if out.is_relative_to(here) else out
     if plan.has_changes:
-        output.note(f"\nSaved to {out}. Apply exactly this with:\n  jsplan apply {out}")
+        output.note(f"\nSaved to {shown}. Apply exactly this with:\n  jsplan apply {shown}")
     else:
-        output.note(f"\nSaved to {out}.")
+        output.note(f"\nSaved to {shown}.")
