@@ -75,7 +75,7 @@ class Execution:
     async def _settle(self, step: Step) -> None:
         """Run or skip one step and record how it ended; only what must end the whole apply is raised."""
         blocker = next((d for d in step.depends_on if self.results[d].status != "done"), None)
-        if blocker is not None or self.stop.is_set() or (Address.parse(step.address).domain not in self.apis and step.request is not None):
+        if blocker is not None or self.stop.is_set() or (Address.parse(step.address).domain not in self.apis and step.op != "state.forget"):
             self._end(step, "skipped", self._why_skipped(step, blocker), time.monotonic(), quiet=True)
             return
         started = time.monotonic()
@@ -107,7 +107,7 @@ class Execution:
     async def _do(self, step: Step) -> None:
         address = Address.parse(step.address)
         if step.op == "state.forget":
-            await self._record({"end": step.id, "drop": step.address})
+            await self._record(*_gone(step))
             return
         api = self.apis[address.domain]
         live = await self._check(step, api, address)
@@ -160,7 +160,7 @@ class Execution:
         except ApiError as error:
             raise StepFailed(f"written, but it could not be read back: {error}", "unknown") from None
         if step.op.endswith(".delete"):
-            await self._record({"end": step.id, "drop": step.address})
+            await self._record(*_gone(step))
             if live is not None:
                 raise StepFailed(f"{step.address} is there again: somebody else made it at the same moment")
             return
@@ -183,12 +183,20 @@ class Execution:
             prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"],
             applied_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )  # fmt: skip
-        changes: list[dict[str, Any]] = [{"end": step.id, "put": {"address": step.address, "entry": entry.to_json()}}]
-        if "previous_address" in record:
-            changes.insert(0, {"drop": record["previous_address"]})
+        changes = _renamed(step) + [{"end": step.id, "put": {"address": step.address, "entry": entry.to_json()}}]
         await self._record(*changes, durable=step.request is not None)
 
     async def _record(self, *changes: dict[str, Any], durable: bool = True) -> None:
         self.backend.append(self.state, *changes)
         if durable:
             await self.backend.sync()
+
+
+def _renamed(step: Step) -> list[dict[str, Any]]:
+    """A resource that a `moved` block renamed is dropped under its old name."""
+    previous = (step.record or {}).get("previous_address")
+    return [{"drop": previous}] if previous else []
+
+
+def _gone(step: Step) -> list[dict[str, Any]]:
+    return [*_renamed(step), {"end": step.id, "drop": step.address}]

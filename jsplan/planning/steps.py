@@ -47,6 +47,8 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
     drafts: Drafts = {}
     for verdict in verdicts.values():
         for draft in _drafts(inputs, verdict):
+            if draft.record is None and verdict.address in inputs.moved_from:
+                draft.record = {"previous_address": str(inputs.moved_from[verdict.address])}
             drafts[draft.key] = draft
     _depend(inputs, verdicts, drafts)
     _depend_on_subjects(drafts)
