@@ -183,7 +183,7 @@ class Execution:
             prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"],
             applied_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )  # fmt: skip
-        changes = _renamed(step) + [{"end": step.id, "put": {"address": step.address, "entry": entry.to_json()}}]
+        changes = [*_renamed(step), {"end": step.id, "put": {"address": step.address, "entry": entry.to_json()}}]
         await self._record(*changes, durable=step.request is not None)
 
     async def _record(self, *changes: dict[str, Any], durable: bool = True) -> None:

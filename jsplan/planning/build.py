@@ -55,7 +55,8 @@ def _empty(inputs: Inputs) -> Plan:
         state={"lineage": inputs.state.lineage or None, "serial": inputs.state.serial}, config_hash=workspace.config_hash,
         variables=shown, mode=mode, targets=list(request.targets), allowed_hazards=list(request.allow_hazards),
         options={
-            "adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace), "safe_below": request.safe_below, "offline": request.offline,
+            "adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace),
+            "safe_below": request.safe_below, "offline": request.offline,
         },
         domains={key: facts.to_json() | _way(inputs, key) for key, facts in sorted(inputs.live.domains.items())},
     )  # fmt: skip

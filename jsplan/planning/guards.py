@@ -33,8 +33,9 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     address, place = str(verdict.address), _place(inputs, verdict.address)
     yield from verdict.diagnostics
     for change in verdict.ignored:
-        yield Diagnostic("warning", "JS212", f"{change.path}: the server accepts the change and does nothing with it",
-                         "It is not sent: only a new object would have it. Put the old value back, or use --replace.", address, place)  # fmt: skip
+        summary = f"{change.path}: the server accepts the change and does nothing with it"
+        detail = "It is not sent: only a new object would have it. Put the old value back, or use --replace."
+        yield Diagnostic("warning", "JS212", summary, detail, address, place)
     yield from _unknown_to_server(inputs, verdict)
     if verdict.deletes and verdict.follows is None:
         yield from _prevented(inputs, verdict)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -30,13 +29,14 @@ class World:
     topology: Topology
     backend: LocalBackend
     state: State
+    environ: Mapping[str, str]
 
 
 def load_world(options: LoadOptions) -> World:
     """Read files and state. Raises ConfigError and StateError."""
     workspace = load(options)
     backend = backend_of(workspace)
-    return World(workspace, resolve(workspace), backend, backend.read())
+    return World(workspace, resolve(workspace), backend, backend.read(), options.environ)
 
 
 def request_of(options: PlanOptions) -> Request:
@@ -58,7 +58,7 @@ def inputs_of(world: World, request: Request) -> Inputs:
 
 def open_pool(world: World, *, read_only: bool) -> Pool:
     """The connections of the workspace; nothing is connected yet."""
-    return Pool(world.workspace.connections, os.environ, read_only=read_only)
+    return Pool(world.workspace.connections, world.environ, read_only=read_only)
 
 
 async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:
