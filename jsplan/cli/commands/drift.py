@@ -1,4 +1,4 @@
-"""`jsplan drift`: what changed behind our back, and whether replication is healthy. Sends nothing that writes."""
+"""`jsplan drift`: what changed behind our back. Sends nothing that writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Causes(ParamType):
               help="What exits with 2: changed, missing, replication, unmanaged, or none.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...], parallelism: int, fail_on: frozenset[str]) -> int:
-    """Show what changed on the servers since the last apply, and whether mirrors and sources work. Read-only."""
+    """Show what changed on the servers since the last apply, what is missing there, and what nobody manages. Read-only."""
     if ctx.invoked_subcommand is not None:
         return 0
     settings, output = start(ctx)
