@@ -6,7 +6,8 @@ JsplanError                      1
 ├── ConnectError                 1   a connection could not be made, or answers as somebody else
 ├── ApiError                     1   a JetStream API request was refused or was not answered
 │   ├── NoRespondersError        1   nobody listens: no such domain, or the link to it is down
-│   ├── ApiTimeoutError          1   interest is there but no answer: frozen peer, or no permission
+│   ├── ApiTimeoutError          1   interest is there but no answer: frozen peer
+│   ├── NotPermittedError        1   the user may not publish this request
 │   └── ServerRefusedError       1   the server answered with an error (`err_code`)
 ├── StateError                   1   the state cannot be read, is foreign, or cannot be written
 │   └── StateLockedError         5   somebody else works on this state
@@ -90,7 +91,14 @@ class PlanError(DiagnosticsError):
 
 
 class ConnectError(JsplanError):
-    """A connection could not be made, or the server behind it is not the one that was meant."""
+    """A connection could not be made, or the server behind it is not the one that was meant.
+
+    `away`: nobody answers there just now. Otherwise the settings are wrong, and waiting helps nobody.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, away: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.away = away
 
 
 class ApiError(JsplanError):
@@ -102,7 +110,11 @@ class NoRespondersError(ApiError):
 
 
 class ApiTimeoutError(ApiError):
-    """Interest is registered but no answer came: a frozen peer, or a denied publish permission."""
+    """Interest is registered but no answer came: a frozen peer, or a half-dead link."""
+
+
+class NotPermittedError(ApiError):
+    """The server does not let this user publish the request; nothing was carried out."""
 
 
 class ServerRefusedError(ApiError):

@@ -1,23 +1,24 @@
 """Carries out exactly the steps of a plan. It knows no JetStream rules: the plan says each call and what must hold.
 
-Steps run as soon as what they depend on is done, a bounded number at once. Each one is recorded before its
-call and after it. What is shown of it is left to whoever takes the events.
+Steps run as soon as what they depend on is done, a bounded number at once per domain. Each one is recorded
+before its call and after it. What is shown of it is left to whoever takes the events.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.applying.readback import not_kept
+from jsplan.applying.preconditions import outgrown
+from jsplan.applying.readback import describe, not_kept
 from jsplan.documents.apply import ApplyEvent, StepFinished, StepResult, StepStarted, StepStatus
 from jsplan.documents.plan import Plan, Step
-from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, ServerRefusedError
+from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError, ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi
@@ -25,6 +26,7 @@ from jsplan.state import Entry, LocalBackend, State
 
 #: Writes may take longer than reads: a restore or a large trim. Seconds.
 WRITE_TIMEOUT = 30.0
+INTERRUPTED = "interrupted before it began"
 
 
 class StepFailed(JsplanError):
@@ -35,11 +37,17 @@ class StepFailed(JsplanError):
         self.status: StepStatus = status
 
 
+class NotBegun(Exception):
+    """A step was not sent after all: Ctrl-C came while its precondition was read, or its domain went away."""
+
+
 @dataclass
 class Execution:
     """One run of a plan's steps. `stop` is set by Ctrl-C: calls under way are finished, no new one begins.
 
-    `apis` has the API of each domain that the plan touches and that is reachable now.
+    `apis` has the API of each domain that the plan touches and that is reachable now. `lost` are domains that
+    stopped answering meanwhile, with what they said last: each is waited for once, not once per step.
+    `failure` is why state could not be written any more: then nothing more begins either.
     """
 
     plan: Plan
@@ -50,17 +58,19 @@ class Execution:
     stop: asyncio.Event
     parallelism: int = 10
     results: dict[str, StepResult] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    failure: StateError | None = None
     _prints: dict[str, str] = field(default_factory=dict)
 
     async def run(self) -> list[StepResult]:
-        """Do every step whose dependencies are done; the results are in the plan's order."""
-        slots = asyncio.Semaphore(max(1, self.parallelism))
+        """Do every step whose dependencies are done, `parallelism` of them at once per domain; results in the plan's order."""
+        slots = {key: asyncio.Semaphore(max(1, self.parallelism)) for key in {_domain(step) for step in self.plan.steps}}
         waiting = {step.id: asyncio.Event() for step in self.plan.steps}
 
         async def one(step: Step) -> None:
             for other in step.depends_on:
                 await waiting[other].wait()
-            async with slots:
+            async with slots[_domain(step)]:
                 await self._settle(step)
             waiting[step.id].set()
 
@@ -73,33 +83,45 @@ class Execution:
         return [self.results[step.id] for step in self.plan.steps]
 
     async def _settle(self, step: Step) -> None:
-        """Run or skip one step and record how it ended; only what must end the whole apply is raised."""
-        blocker = next((d for d in step.depends_on if self.results[d].status != "done"), None)
-        if blocker is not None or self.stop.is_set() or (Address.parse(step.address).domain not in self.apis and step.op != "state.forget"):
-            self._end(step, "skipped", self._why_skipped(step, blocker), time.monotonic(), quiet=True)
-            return
+        """Run or skip one step and record how it ended; only a bug is raised."""
         started = time.monotonic()
+        if (reason := self._why_skipped(step)) is not None:
+            self._end(step, "skipped", reason, started)
+            return
         self.emit(StepStarted(step.id, step.address, step.title))
         try:
             await self._do(step)
+        except NotBegun:
+            self._end(step, "skipped", self._why_skipped(step), started)
         except StepFailed as error:
             self._end(step, error.status, str(error), started)
+        except StateError as error:
+            self.failure = error
+            self._end(step, "unknown", str(error), started)
         except ApiError as error:
-            self._end(step, "failed", str(error), started)
+            self._end(step, "failed", f"{error}. {error.hint}" if error.hint else str(error), started)
         else:
             self._end(step, "done", None, started)
 
-    def _why_skipped(self, step: Step, blocker: str | None) -> str:
+    def _why_skipped(self, step: Step) -> str | None:
+        blocker = next((d for d in step.depends_on if self.results[d].status != "done"), None)
+        domain = _domain(step)
         if self.stop.is_set():
-            return "interrupted before it began"
+            return INTERRUPTED
+        if self.failure is not None:
+            return "state cannot be written any more"
         if blocker is not None:
             return f"{self.results[blocker].address} was not done"
-        return f"domain {Address.parse(step.address).domain} is away"
+        if step.op != "state.forget" and domain in self.lost:
+            return f"domain {domain} went away: {self.lost[domain]}"
+        if step.op != "state.forget" and domain not in self.apis:
+            return f"domain {domain} is away"
+        return None
 
-    def _end(self, step: Step, status: StepStatus, error: str | None, started: float, *, quiet: bool = False) -> None:
+    def _end(self, step: Step, status: StepStatus, error: str | None, started: float) -> None:
         result = StepResult(step.id, step.address, step.op, status, error)
         self.results[step.id] = result
-        if not quiet or error != "interrupted before it began":
+        if error != INTERRUPTED:
             self.emit(StepFinished(result, step.title, time.monotonic() - started))
 
     # --- one step --------------------------------------------------------------------------------------------
@@ -112,33 +134,45 @@ class Execution:
         api = self.apis[address.domain]
         live = await self._check(step, api, address)
         if step.request is None:
-            assert live is not None
-            await self._remember(step, live)
+            await (self._remember(step, live) if live is not None and step.record else self._record({"end": step.address}))
             return
-        await self._record({"begin": {"id": step.id, "address": step.address, "op": step.op}}, durable=False)
+        if self.stop.is_set():
+            raise NotBegun
+        begun = {"id": step.id, "address": step.address, "op": step.op, "expect": step.expect, "record": step.record}
+        try:
+            await self._record({"begin": begun}, durable=False)
+        except StateError as error:
+            self.failure = error
+            raise StepFailed(f"{error}; nothing was written") from None
         await self._call(step, api, address)
         await self._read_back(step, api, address)
 
     async def _check(self, step: Step, api: DomainApi, address: Address) -> LiveObject | None:
         """The precondition, once more, just before the write (promise 2)."""
-        live = await read_object(api, address)
+        try:
+            live = await read_object(api, address)
+        except (NoRespondersError, ApiTimeoutError) as error:
+            self.lost.setdefault(address.domain, str(error))
+            raise NotBegun from None
         wanted = step.precondition.get("fingerprint") or self._prints.get(step.precondition.get("after_step", ""))
         found = live.fingerprint if live else "absent"
         if wanted is not None and found != wanted:
             raise StepFailed(f"{step.address} was changed by somebody else since it was planned; nothing was written")
+        if (more := outgrown(step, live)) is not None:
+            raise StepFailed(f"{step.address} {more}; nothing was written")
         return live
 
     async def _call(self, step: Step, api: DomainApi, address: Address) -> None:
         assert step.request is not None
         try:
             await api.request(step.request["api"], step.request["payload"], timeout=WRITE_TIMEOUT)
-        except ServerRefusedError:
-            await self._record({"end": step.id}, durable=False)
+        except (ServerRefusedError, NotPermittedError):
+            await self._record({"end": step.address}, durable=False)
             raise
         except NoRespondersError as error:
-            await self._record({"end": step.id}, durable=False)
+            await self._record({"end": step.address}, durable=False)
             raise StepFailed(f"{error}; nothing was written") from None
-        except (ApiTimeoutError, ApiError) as error:
+        except ApiError as error:
             if not await self._arrived(step, api, address):
                 raise StepFailed(f"{error}; whether it was carried out is not known, the next plan will tell", "unknown") from None
 
@@ -146,7 +180,8 @@ class Execution:
         """Whether a call without an answer was carried out after all."""
         try:
             live = await read_object(api, address)
-        except ApiError:
+        except ApiError as error:
+            self.lost.setdefault(address.domain, str(error))
             return False
         if step.op.endswith(".delete"):
             return live is None
@@ -165,31 +200,34 @@ class Execution:
                 raise StepFailed(f"{step.address} is there again: somebody else made it at the same moment")
             return
         if live is None:
-            await self._record({"end": step.id})
+            await self._record({"end": step.address})
             raise StepFailed(f"{step.address} is gone again: somebody else deleted it at the same moment")
         self._prints[step.id] = live.fingerprint
-        if step.record is None:
-            await self._record({"end": step.id}, durable=False)
-        else:
-            await self._remember(step, live)
-        if lost := not_kept(step, live):
-            raise StepFailed(f"{step.address}: the server did not keep {lost}")
+        lost = not_kept(step, live)
+        await (self._remember(step, live, lost) if step.record else self._record({"end": step.address}, durable=False))
+        if lost:
+            raise StepFailed(f"{step.address}: the server did not keep {describe(step, live, lost)}")
 
-    async def _remember(self, step: Step, live: LiveObject) -> None:
+    async def _remember(self, step: Step, live: LiveObject, lost: Collection[str] = ()) -> None:
+        """Put the object into state. What the server did not keep counts as not applied, so that the next plan shows it."""
         assert step.record is not None
         record = step.record
         entry = Entry(
-            config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
-            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"],
+            config=live.config, declared={name: value for name, value in record["declared"].items() if name not in lost},
+            created=live.created, origin=record["origin"], prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"],
             applied_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )  # fmt: skip
-        changes = [*_renamed(step), {"end": step.id, "put": {"address": step.address, "entry": entry.to_json()}}]
-        await self._record(*changes, durable=step.request is not None)
+        put = {"put": {"address": step.address, "entry": entry.to_json()}}
+        await self._record(*_renamed(step), put, durable=step.request is not None)
 
     async def _record(self, *changes: dict[str, Any], durable: bool = True) -> None:
         self.backend.append(self.state, *changes)
         if durable:
             await self.backend.sync()
+
+
+def _domain(step: Step) -> str:
+    return Address.parse(step.address).domain
 
 
 def _renamed(step: Step) -> list[dict[str, Any]]:
@@ -199,4 +237,4 @@ def _renamed(step: Step) -> list[dict[str, Any]]:
 
 
 def _gone(step: Step) -> list[dict[str, Any]]:
-    return [*_renamed(step), {"end": step.id, "drop": step.address}]
+    return [*_renamed(step), {"drop": step.address}]

@@ -5,23 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jsplan.address import Address
-from jsplan.documents.plan import Plan
+from jsplan.documents.plan import Plan, Step
+from jsplan.errors import ApiTimeoutError, NoRespondersError
 from jsplan.facts.live import LiveObject
 from jsplan.facts.survey import in_parallel, read_object
 from jsplan.jetstream import DomainApi
 
 
-async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> list[str]:
-    """The addresses that are no longer as they were when planned, in order. Domains not in `apis` are away."""
-    first = {step.address: step.precondition.get("fingerprint") for step in reversed(plan.steps)}
-    wanted = {Address.parse(text): fingerprint for text, fingerprint in first.items() if fingerprint}
-    wanted = {address: fingerprint for address, fingerprint in wanted.items() if address.domain in apis}
+async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list[str], dict[str, str]]:
+    """What is no longer as it was when planned, in words and in order; and the domains that stopped answering, with why.
+
+    Domains that are not in `apis` are away already. Raises ApiError for anything but silence.
+    """
+    first = {step.address: step for step in reversed(plan.steps)}
+    wanted = {Address.parse(text): step for text, step in first.items() if "fingerprint" in step.precondition}
     stale: list[str] = []
+    lost: dict[str, str] = {}
 
     async def check(address: Address) -> None:
-        live: LiveObject | None = await read_object(apis[address.domain], address)
-        if (live.fingerprint if live else "absent") != wanted[address]:
+        if address.domain in lost:
+            return
+        try:
+            live = await read_object(apis[address.domain], address)
+        except (NoRespondersError, ApiTimeoutError) as error:
+            lost.setdefault(address.domain, str(error))
+            return
+        if (live.fingerprint if live else "absent") != wanted[address].precondition["fingerprint"]:
             stale.append(str(address))
+        elif (more := outgrown(wanted[address], live)) is not None:
+            stale.append(f"{address} {more}")
 
-    await in_parallel(check, wanted)
-    return sorted(stale)
+    await in_parallel(check, (address for address in wanted if address.domain in apis))
+    return sorted(stale), lost
+
+
+def outgrown(step: Step, live: LiveObject | None) -> str | None:
+    """Whether a deletion would by now delete clearly more than the plan said, in words."""
+    most = step.precondition.get("at_stake")
+    if most is None or live is None or live.at_stake <= most:
+        return None
+    return f"holds {live.at_stake:,} messages by now; the plan was made for at most {most:,}"

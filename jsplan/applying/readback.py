@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from jsplan.documents.plan import Step
 from jsplan.facts.live import LiveObject
-from jsplan.resources import CONSUMER, STREAM
+from jsplan.planning.diff import lacking
+from jsplan.planning.verdict import table_of
 
 
-def not_kept(step: Step, live: LiveObject) -> str:
-    """The fields whose live value is not what the step asked for, in words; empty when all are."""
-    table = CONSUMER if live.address.kind == "consumer" else STREAM
-    lost = []
-    for name, wanted in (step.expect or {}).items():
-        found = live.compact.get(name)
-        if found != wanted and not _same_default(table.default_of(name), wanted, found):
-            lost.append(f"{name} (asked for {_shown(wanted)}, has {_shown(found)})")
-    return ", ".join(lost)
+def not_kept(step: Step, live: LiveObject) -> list[str]:
+    """The fields whose live value is not what the step asked for."""
+    return lacking(table_of(live.address), live.compact, step.expect or {})
 
 
-def _same_default(default: object, wanted: object, found: object) -> bool:
-    """A field that was left to the server is whatever the server made of it."""
-    return wanted is None and (default is None or found == default)
+def describe(step: Step, live: LiveObject, lost: Iterable[str]) -> str:
+    """The lost fields in words: what was asked for and what is there."""
+    expect = step.expect or {}
+    return ", ".join(f"{name} (asked for {_shown(expect[name])}, has {_shown(live.compact.get(name))})" for name in lost)
 
 
 def _shown(value: object) -> str:

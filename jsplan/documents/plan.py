@@ -171,7 +171,7 @@ class Step:
     op: Op
     title: str
     request: dict[str, Any] | None
-    precondition: dict[str, str]
+    precondition: dict[str, Any]
     depends_on: list[str] = field(default_factory=list)
     expect: dict[str, Any] | None = None
     record: dict[str, Any] | None = None

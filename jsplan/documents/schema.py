@@ -101,10 +101,15 @@ RESOURCE = _object(
     },
     {"previous_address": ADDRESS, "severity": _one_of(*get_args(Severity))},
 )  # fmt: skip
+PRECONDITION = _object(
+    {},
+    {"fingerprint": FINGERPRINT, "after_step": TEXT, "at_stake": COUNT},
+    description="`at_stake`: with more messages (for a consumer: unfinished ones) than that, the step is not done.",
+)
 STEP = _object(
     {
         "id": TEXT, "address": ADDRESS, "op": _one_of(*get_args(Op)), "title": TEXT, "request": _or_null(OBJECT),
-        "precondition": _map(TEXT), "depends_on": _list(TEXT), "expect": _or_null(OBJECT), "record": _or_null(OBJECT),
+        "precondition": PRECONDITION, "depends_on": _list(TEXT), "expect": _or_null(OBJECT), "record": _or_null(OBJECT),
     },
     description="One call, with what must hold before it and what the read-back must show after it.",
 )  # fmt: skip

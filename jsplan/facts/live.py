@@ -43,6 +43,13 @@ class LiveObject:
         return self._compact
 
     @property
+    def at_stake(self) -> int:
+        """What goes with it: a stream's messages, or those that a consumer has not finished."""
+        if self.address.kind == "consumer":
+            return (self.state.get("num_pending") or 0) + (self.state.get("num_ack_pending") or 0)
+        return int(self.state.get("messages") or 0)
+
+    @property
     def fingerprint(self) -> str:
         """`sha256:…` over the normalised configuration, `created` and the domain."""
         return digest({"config": self.compact, "created": self.created, "domain": self.address.domain})

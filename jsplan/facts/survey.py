@@ -12,7 +12,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, ServerRefusedError
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
@@ -55,9 +55,13 @@ async def identify(pool: Pool, domain: Domain, domains: Mapping[str, Domain], kn
     try:
         info = await pool.api(domain).request("INFO")
     except ConnectError as error:
+        if not error.away:
+            raise
         return DomainFacts(domain.key, reachable=False, reason=str(error))
     except ServerRefusedError as error:
         raise _no_jetstream(domain, error) from None
+    except NotPermittedError as error:
+        raise ConnectError(str(error), hint=error.hint) from None
     except (NoRespondersError, ApiTimeoutError) as error:
         await _check_connection(pool, domain, domains, known)
         return DomainFacts(domain.key, reachable=False, reason=str(error))

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream.link import Link
 
 # Error codes that callers decide on (server_semantics sections 1 to 6).
@@ -36,7 +36,7 @@ class DomainApi:
     async def request(self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
         """Send `<prefix>.<api>` and return the parsed answer.
 
-        Raises ServerRefusedError with the server's `err_code`, NoRespondersError, ApiTimeoutError, or ApiError
+        Raises ServerRefusedError with the server's `err_code`, NoRespondersError, NotPermittedError, ApiTimeoutError, or ApiError
         for an answer that is no JSON object.
         """
         if self.read_only and not api.startswith(READ_ONLY):
@@ -46,6 +46,8 @@ class DomainApi:
             data = await self.link.request(subject, orjson.dumps(payload) if payload is not None else b"", timeout)
         except NoRespondersError:
             raise NoRespondersError(f"domain {self.domain.key} does not answer: nobody listens on {self.domain.api_prefix}") from None
+        except NotPermittedError as error:
+            raise NotPermittedError(f"domain {self.domain.key}: {error}", hint=error.hint) from None
         except ApiTimeoutError as error:
             raise ApiTimeoutError(f"domain {self.domain.key} does not answer: {error}", hint=error.hint) from None
         return self._parse(api, data)

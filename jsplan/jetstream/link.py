@@ -16,7 +16,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
 from jsplan.jetstream.contexts import Target
 
 #: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
@@ -30,6 +30,7 @@ class Link:
         self.target = target
         self._client = Client()
         self._denied: list[str] = []
+        self._waiting: dict[str, list[asyncio.Timeout]] = {}
         self._slots = asyncio.Semaphore(IN_FLIGHT)
 
     @property
@@ -83,19 +84,24 @@ class Link:
         return context
 
     async def _on_error(self, error: Exception) -> None:
+        """Errors that the server sends out of band; one about a request that is waited for ends the wait at once."""
         self._denied.append(str(error))
         del self._denied[:-20]
+        for subject, scopes in self._waiting.items():
+            if _forbids(str(error), subject):
+                for scope in scopes:
+                    scope.reschedule(asyncio.get_running_loop().time())
 
     async def request(self, subject: str, payload: bytes, timeout: float | None = None) -> bytes:
         """One request, at most `IN_FLIGHT` of them at once; `timeout` is seconds.
 
-        Raises NoRespondersError at once where nobody listens, ApiTimeoutError where somebody might, and
-        ApiError when the connection is lost.
+        Raises NoRespondersError at once where nobody listens, NotPermittedError as soon as the server says so,
+        ApiTimeoutError where somebody might answer and does not, and ApiError when the connection is lost.
         """
         timeout = timeout or self.target.timeout
         async with self._slots:
             try:
-                return bytes((await self._client.request(subject, payload, timeout=timeout)).data)
+                return await self._answer(subject, payload, timeout)
             except nats.errors.NoRespondersError:
                 raise NoRespondersError(f"nobody answers {subject} at {self.target.shown}") from None
             except (TimeoutError, nats.errors.TimeoutError):
@@ -106,13 +112,23 @@ class Link:
                     hint="Look at the server's log; then run the command again.",
                 ) from None
 
-    def _timed_out(self, subject: str, timeout: float) -> ApiTimeoutError:
-        for text in reversed(self._denied):
-            if "permissions violation" in text.lower() and subject.lower() in text.lower():
-                return ApiTimeoutError(
-                    f"{self.target.shown} does not permit {subject}: {text}",
-                    hint=f"Give the user of connection {self.target.key} permission to publish to {subject}.",
-                )
+    async def _answer(self, subject: str, payload: bytes, timeout: float) -> bytes:
+        async with asyncio.timeout(None) as scope:
+            scopes = self._waiting.setdefault(subject, [])
+            scopes.append(scope)
+            try:
+                return bytes((await self._client.request(subject, payload, timeout=timeout)).data)
+            finally:
+                scopes.remove(scope)
+                if not scopes:
+                    del self._waiting[subject]
+
+    def _timed_out(self, subject: str, timeout: float) -> ApiError:
+        if any(_forbids(text, subject) for text in self._denied):
+            return NotPermittedError(
+                f"{self.target.shown} does not permit this user to publish to {subject}",
+                hint=f"Give the user of connection {self.target.key} permission to publish to it, or use another user.",
+            )
         return ApiTimeoutError(f"no answer to {subject} from {self.target.shown} within {timeout:g} s")
 
     async def close(self) -> None:
@@ -130,6 +146,11 @@ def check_files(target: Target) -> None:
         except OSError as error:
             message = f"connection {target.key}: cannot read its {what} file {path}: {error.strerror}"
             raise ConnectError(message, hint="Paths in the files are relative to the file that names them.") from None
+
+
+def _forbids(text: str, subject: str) -> bool:
+    """Whether a server's message, which nats-py hands on in small letters, denies publishing to the subject."""
+    return "permissions violation for publish" in text.lower() and f'"{subject.lower()}"' in text.lower()
 
 
 def connect_error(target: Target, error: BaseException, seen: list[str]) -> ConnectError:
@@ -151,7 +172,9 @@ def connect_error(target: Target, error: BaseException, seen: list[str]) -> Conn
             f"{where}: cannot read its credentials: {_words(error)}", hint="Check the creds or nkey file of the connection."
         )
     return ConnectError(
-        f"{where} cannot be reached: {text.strip()}", hint="Is the server running, and is the URL right? Try: nats --server URL rtt"
+        f"{where} cannot be reached: {text.strip()}",
+        hint="Is the server running, and is the URL right? Try: nats --server URL rtt",
+        away=True,
     )
 
 

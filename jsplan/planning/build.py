@@ -13,6 +13,7 @@ from jsplan.planning.drifted import drift_of
 from jsplan.planning.guards import REFUSALS, check_verdict, undeclared_domains, wrong_environment
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
+from jsplan.planning.stakes import bound
 from jsplan.planning.steps import build_steps
 from jsplan.planning.verdict import Verdict, decide, follow_streams, table_of
 from jsplan.resources.fields import Config
@@ -21,7 +22,7 @@ from jsplan.resources.fields import Config
 def candidates(inputs: Inputs) -> frozenset[Address]:
     """Every address that desired or last applied knows, of domains that are declared."""
     declared = () if inputs.request.destroy else inputs.workspace.resources
-    return frozenset(a for a in {*declared, *inputs.entries} if a.domain in inputs.workspace.domains)
+    return frozenset(a for a in {*declared, *inputs.entries, *inputs.pending} if a.domain in inputs.workspace.domains)
 
 
 def build_plan(inputs: Inputs) -> Plan:
@@ -30,6 +31,7 @@ def build_plan(inputs: Inputs) -> Plan:
     present = sorted(a for a in inputs.selected if inputs.live.reachable(a.domain) and a not in inputs.live.broken)
     verdicts = {address: decide(inputs, address) for address in present}
     verdicts = {a: v for a, v in verdicts.items() if v.reason != "not_managed"}
+    verdicts |= _companions(inputs, verdicts)
     follow_streams(inputs, verdicts)
     plan = _empty(inputs)
     plan.deferred = [Deferred(str(a), f"domain {a.domain} is away: {inputs.live.domains[a.domain].reason}") for a in away]
@@ -40,9 +42,18 @@ def build_plan(inputs: Inputs) -> Plan:
     if not plan.errored:
         plan.steps = build_steps(inputs, verdicts)
         plan.steps += _forgotten(inputs, len(plan.steps) + 1)
+        bound(inputs, verdicts, plan.steps)
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
     plan.applyable = bool(plan.steps) and not plan.errored and not any(d.code in REFUSALS for d in plan.diagnostics)
     return plan
+
+
+def _companions(inputs: Inputs, verdicts: dict[Address, Verdict]) -> dict[Address, Verdict]:
+    """The consumers of a stream that goes go with it, also where `--target` or `--exclude` leaves them out."""
+    gone = {address for address, verdict in verdicts.items() if verdict.deletes and address.kind != "consumer"}
+    left_out = candidates(inputs) - inputs.selected if gone else frozenset()
+    found = {a: decide(inputs, a) for a in sorted(left_out) if a.parent in gone and inputs.live.get(a) is not None}
+    return {a: v for a, v in found.items() if v.reason != "not_managed"}
 
 
 def _empty(inputs: Inputs) -> Plan:
@@ -140,7 +151,8 @@ def _drift(inputs: Inputs, address: Address) -> ResourceChange | None:
 
 def _forgotten(inputs: Inputs, first: int) -> list[Step]:
     """Entries of undeclared domains that a `removed` block gives up: nothing can be read, nothing needs to be."""
-    gone = [a for a in sorted(inputs.entries) if a.domain not in inputs.workspace.domains and _given_up(inputs, a)]
+    known = sorted({*inputs.entries, *inputs.pending})
+    gone = [a for a in known if a.domain not in inputs.workspace.domains and _given_up(inputs, a)]
     return [Step(f"s{first + i}", str(a), "state.forget", f"forget {a}", None, {}) for i, a in enumerate(gone)]
 
 

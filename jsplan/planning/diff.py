@@ -35,6 +35,15 @@ def field_changes(table: Table, before: Config, after: Config, level: int) -> li
     return found
 
 
+def lacking(table: Table, live: Config, expect: Config) -> list[str]:
+    """The names whose value in the compact `live` is not as expected.
+
+    Expecting None leaves the field to the server: where its default depends on the rest, whatever it derives is right.
+    """
+    derived = {row.name for row in table.rows if row.default is None}
+    return [name for name, wanted in expect.items() if live.get(name) != wanted and not (wanted is None and name in derived)]
+
+
 def effect_of(row: Field | None, before: Config, after: Config, name: str, level: int) -> Effect:
     """How the server takes the change of one field; a field that no row knows is taken to change in place."""
     if row is None:
@@ -53,7 +62,8 @@ def _leaves(row: Field | None, name: str, before: Any, after: Any) -> Iterator[t
         return
     from deepdiff import DeepDiff  # noqa: PLC0415 - slow to import, and most plans have nothing to compare
 
-    tree = DeepDiff(keyed_before, keyed_after, view="tree", verbose_level=2)
+    # Above 0 it would give up on mappings that share few keys and show both whole.
+    tree = DeepDiff(keyed_before, keyed_after, view="tree", verbose_level=2, threshold_to_diff_deeper=0)
     for items in tree.values():
         for item in items:
             path = item.path(output_format="list")

@@ -8,7 +8,7 @@ from jsplan.address import Address, matches
 from jsplan.config.model import Removed
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan
-from jsplan.facts.live import DomainFacts, Live
+from jsplan.facts.live import Live
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict, table_of
 from jsplan.state.document import Entry, State
@@ -102,7 +102,7 @@ def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
 def undeclared_domains(inputs: Inputs) -> list[Diagnostic]:
     """State entries of domains that are no longer declared: an error that prints what would settle it."""
     lost: dict[str, int] = {}
-    for address in inputs.entries:
+    for address in {*inputs.entries, *inputs.pending}:
         forgotten = any(matches(r.address, address) and not r.destroy for r in inputs.workspace.removed)
         if address.domain not in inputs.workspace.domains and not forgotten:
             lost[address.domain] = lost.get(address.domain, 0) + 1
@@ -126,12 +126,12 @@ def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live
         known = state.domains.get(key, {})
         managed = [a for a in entries if a.domain == key and not any(matches(glob, a) for glob in given_up)]
         there = [a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created]
-        if facts.reachable and managed and not there and not _same_server(known, facts):
+        if facts.reachable and managed and not there and not same_server(known, facts.server):
             found.append(
                 Diagnostic(
                     "error", "JS210",
-                    f"domain {key} answers as {_named(facts.server)}, and none of its {len(managed)} managed resources is there",
-                    f"State knows it as {_named(known)}. Is this the right environment or connection? If the server was really replaced, "
+                    f"domain {key} answers as {name_of(facts.server)}, and none of its {len(managed)} managed resources is there",
+                    f"State knows it as {name_of(known)}. Is this the right environment or connection? If the server was really replaced, "
                     f'forget the old one with: removed: [{{address: "{key}/**", destroy: false}}]',
                     f"{key}/**",
                 )
@@ -139,16 +139,20 @@ def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live
     return found
 
 
-def _same_server(known: Mapping[str, str], facts: DomainFacts) -> bool:
-    """A cluster is known by its name, a single server by its own; who nobody knows is not called another."""
-    if not known or not facts.server:
+def same_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether both may be the same: a cluster is known by its name, a single server by its own.
+
+    Who nobody knows is not called another.
+    """
+    if not one or not other:
         return True
-    if known.get("cluster") and facts.server.get("cluster"):
-        return known["cluster"] == facts.server["cluster"]
-    return known.get("name") == facts.server.get("name")
+    if one.get("cluster") and other.get("cluster"):
+        return one["cluster"] == other["cluster"]
+    return one.get("name") == other.get("name")
 
 
-def _named(server: Mapping[str, str]) -> str:
+def name_of(server: Mapping[str, str]) -> str:
+    """A server as messages call it."""
     if server.get("cluster"):
         return f"cluster {server['cluster']}"
     return f"server {server['name']}" if server.get("name") else "an unknown server"

@@ -38,6 +38,7 @@ class Inputs:
     """Desired (workspace and topology), live, last applied (`entries`, after `moved`), and the request.
 
     `moved_from[new] = old` for entries that a `moved` block renamed. `selected` are the addresses to plan.
+    `pending` are steps that an apply began and never ended, `recovered` those of them that turned out to be done.
     """
 
     workspace: Workspace
@@ -48,6 +49,8 @@ class Inputs:
     entries: dict[Address, Entry] = field(default_factory=dict)
     moved_from: dict[Address, Address] = field(default_factory=dict)
     selected: frozenset[Address] = frozenset()
+    pending: dict[Address, dict[str, Any]] = field(default_factory=dict)
+    recovered: set[Address] = field(default_factory=set)
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> Declared | None:
@@ -77,16 +80,33 @@ class Inputs:
 def rename(workspace: Workspace, entries: Mapping[Address, Entry]) -> tuple[dict[Address, Entry], dict[Address, Address]]:
     """Entries under the names that `moved` blocks give them, and what each was called before.
 
-    An entry stays where it is when its new name is taken or is in no file.
+    An entry stays where it is when its new name is taken, or is in no file while the old domain is still declared.
     """
-    renamed, moved = dict(entries), {}
+    renamed: dict[Address, Entry] = dict(entries)
+    moved: dict[Address, Address] = {}
     for block in workspace.moved:
         for old in [address for address in renamed if matches(block.origin, address)]:
             new = moved_address(block.origin, block.to, old)
-            if new not in renamed and new in workspace.resources:
+            if new not in renamed and (new in workspace.resources or _follows_its_domain(workspace, old, new)):
                 renamed[new] = renamed.pop(old)
-                moved[new] = old
+                moved[new] = moved.pop(old, old)
     return renamed, moved
+
+
+def _follows_its_domain(workspace: Workspace, old: Address, new: Address) -> bool:
+    """What left the files together with its domain's old name goes along, to be deleted under the new one."""
+    return old.domain not in workspace.domains and new.domain in workspace.domains and (old.kind, old.name) == (new.kind, new.name)
+
+
+def rename_pending(
+    workspace: Workspace, pending: Mapping[str, dict[str, Any]]
+) -> tuple[dict[Address, dict[str, Any]], dict[Address, Address]]:
+    """Steps that never ended, as `rename` does it with entries."""
+    steps = {Address.parse(text): step for text, step in pending.items()}
+    placeholder = Entry({}, {}, "")
+    _, moved = rename(workspace, dict.fromkeys(steps, placeholder))
+    old_names = {old: new for new, old in moved.items()}
+    return {old_names.get(address, address): step for address, step in steps.items()}, moved
 
 
 def moved_address(origin: str, to: str, old: Address) -> Address:
@@ -102,12 +122,15 @@ def moved_address(origin: str, to: str, old: Address) -> Address:
 
 
 def select(inputs: Inputs, candidates: frozenset[Address]) -> frozenset[Address]:
-    """The addresses that `--target` (with what they depend on) and `--exclude` leave."""
+    """The addresses that `--target` (with what they depend on) and `--exclude` leave.
+
+    Deleting takes nothing along that a target depends on.
+    """
     request = inputs.request
     chosen = candidates
     if request.targets:
         chosen = frozenset(a for a in candidates if any(matches(t, a) for t in request.targets))
-        chosen = chosen if request.imports else _with_dependencies(inputs, chosen, candidates)
+        chosen = chosen if request.imports or request.destroy else _with_dependencies(inputs, chosen, candidates)
     return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
 
 

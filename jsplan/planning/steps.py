@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import Any
 
 from jsplan.address import Address
@@ -25,7 +26,11 @@ PARKING = "jsplan.parking."
 
 @dataclass(slots=True)
 class Draft:
-    """A step before it has a number. `frees` and `takes` are subjects; `after` are keys of other drafts."""
+    """A step before it has a number. `frees` and `takes` are subjects; `after` are keys of other drafts.
+
+    `soft` are those of `after` that the server does not insist on: the first to give way when steps wait for
+    each other.
+    """
 
     key: tuple[Address, str]
     op: Op
@@ -37,6 +42,7 @@ class Draft:
     frees: list[str] = field(default_factory=list)
     takes: list[str] = field(default_factory=list)
     after: set[tuple[Address, str]] = field(default_factory=set)
+    soft: set[tuple[Address, str]] = field(default_factory=set)
 
 
 Drafts = dict[tuple[Address, str], Draft]
@@ -47,9 +53,9 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
     drafts: Drafts = {}
     for verdict in verdicts.values():
         for draft in _drafts(inputs, verdict):
-            if draft.record is None and verdict.address in inputs.moved_from:
-                draft.record = {"previous_address": str(inputs.moved_from[verdict.address])}
             drafts[draft.key] = draft
+    for draft in _settled(inputs, drafts):
+        drafts[draft.key] = draft
     _depend(inputs, verdicts, drafts)
     _depend_on_subjects(drafts)
     return _numbered(drafts, _ordered(inputs, drafts))
@@ -65,16 +71,27 @@ def _drafts(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
         case ["update"]:
             yield _update(inputs, verdict)
         case ["delete"]:
-            yield _delete(verdict)
+            yield _delete(inputs, verdict)
         case ["delete", "create"]:
-            yield _delete(verdict)
+            yield _delete(inputs, verdict)
             yield _create(inputs, verdict, "absent")
         case ["forget"]:
-            yield Draft((verdict.address, "forget"), "state.forget", f"forget {verdict.address}", None, "")
+            renamed = _renamed(inputs, verdict.address)
+            yield Draft((verdict.address, "forget"), "state.forget", f"forget {verdict.address}", None, "", None, renamed)
         case _ if verdict.adopts and not inputs.request.refresh_only:
             yield _state_only(inputs, verdict, "state.import", "adopt")
         case _ if _state_differs(inputs, verdict):
             yield _state_only(inputs, verdict, "state.update", "record")
+
+
+def _settled(inputs: Inputs, drafts: Drafts) -> Iterable[Draft]:
+    """Steps of a dead apply that left nothing behind and that nothing in this plan takes up: no longer pending."""
+    taken_up = {address for address, _ in drafts}
+    for address in sorted(inputs.pending.keys() & inputs.selected):
+        if address in taken_up or not inputs.live.reachable(address.domain) or address in inputs.live.broken:
+            continue
+        live = inputs.live.get(address)
+        yield Draft((address, "settle"), "state.update", f"settle {address}", None, live.fingerprint if live else "absent")
 
 
 def _api(verdict: Verdict, verb: str) -> str:
@@ -131,17 +148,23 @@ def _origin(verdict: Verdict) -> str:
     return verdict.entry.origin if verdict.entry else "created"
 
 
-def _delete(verdict: Verdict) -> Draft:
+def _delete(inputs: Inputs, verdict: Verdict) -> Draft:
     assert verdict.live is not None
-    address = verdict.address
-    subjects = [] if address.kind == "consumer" else verdict.live.compact.get("subjects", [])
+    address, live = verdict.address, verdict.live
+    subjects = [] if address.kind == "consumer" else live.compact.get("subjects", [])
+    renamed = _renamed(inputs, address)
     if verdict.follows is not None:
-        return Draft(
-            (address, "delete"), "state.forget", f"forget {_what(verdict)}, which goes with its stream", None, verdict.live.fingerprint
-        )
+        title = f"forget {_what(verdict)}, which goes with its stream"
+        return Draft((address, "delete"), "state.forget", title, None, live.fingerprint, None, renamed)
     op: Op = "consumer.delete" if address.kind == "consumer" else "stream.delete"
     request = {"api": _api(verdict, "DELETE"), "payload": None}
-    return Draft((address, "delete"), op, f"delete {_what(verdict)}", request, verdict.live.fingerprint, frees=subjects)
+    return Draft((address, "delete"), op, f"delete {_what(verdict)}", request, live.fingerprint, None, renamed, frees=subjects)
+
+
+def _renamed(inputs: Inputs, address: Address) -> dict[str, Any] | None:
+    """What state still calls it, when a `moved` block renamed it."""
+    old = inputs.moved_from.get(address)
+    return {"previous_address": str(old)} if old else None
 
 
 def _state_only(inputs: Inputs, verdict: Verdict, op: Op, verb: str) -> Draft:
@@ -156,7 +179,7 @@ def _record(inputs: Inputs, verdict: Verdict, origin: str) -> dict[str, Any]:
     address, declared, entry = verdict.address, inputs.declared(verdict.address), verdict.entry
     guard = declared.lifecycle.prevent_destroy if declared else None
     if inputs.request.refresh_only and entry is not None:
-        fields, after = entry.declared, entry.depends_on
+        fields, after = _as_live(verdict, entry), entry.depends_on
     else:
         fields = _named_fields(inputs, verdict)
         after = sorted(str(a) for a in inputs.topology.after.get(address, ()))
@@ -164,8 +187,14 @@ def _record(inputs: Inputs, verdict: Verdict, origin: str) -> dict[str, Any]:
         "declared": fields, "origin": origin, "depends_on": after,
         "prevent_destroy": guard if guard is not None else bool(entry and entry.prevent_destroy),
     }  # fmt: skip
-    moved = inputs.moved_from.get(address)
-    return record | ({"previous_address": str(moved)} if moved else {})
+    return record | (_renamed(inputs, address) or {})
+
+
+def _as_live(verdict: Verdict, entry: Entry) -> dict[str, Any]:
+    """What the files named, with what drifted since as it is live: so the next plan sees that the files differ."""
+    table, live = table_of(verdict.address), verdict.live.compact if verdict.live else {}
+    before = table.compact(entry.config)
+    return {name: value if before.get(name) == live.get(name) else live.get(name) for name, value in entry.declared.items()}
 
 
 def _named_fields(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
@@ -182,6 +211,8 @@ def _state_differs(inputs: Inputs, verdict: Verdict) -> bool:
     entry, live = verdict.entry, verdict.live
     if entry is None or live is None or verdict.reason == "not_managed":
         return False
+    if verdict.address in inputs.recovered:
+        return True
     if inputs.request.refresh_only:
         return live.config != entry.config
     if verdict.reason == UNTOUCHED and not _guard_differs(inputs, verdict, entry):
@@ -212,30 +243,38 @@ def _guard_differs(inputs: Inputs, verdict: Verdict, entry: Entry) -> bool:
 
 
 def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) -> None:
+    copies = {(edge.copy, edge.origin) for edge in inputs.topology.edges}
+    dependants = _dependants(inputs, verdicts)
     for (address, kind), draft in drafts.items():
-        verdict = verdicts[address]
-        if kind == "delete" and verdict.follows is not None:
-            _after(draft, drafts, verdict.follows, "delete")
-        elif kind == "delete":
-            for other in _dependants(inputs, verdicts, address):
-                _after(draft, drafts, other, "delete")
-        else:
+        if kind != "delete":
             _after(draft, drafts, address, "delete")
             for other in inputs.topology.after.get(address, ()):
-                _after(draft, drafts, other, "create", "update", "state")
+                _after(draft, drafts, other, "create", "update", "state", soft=(address, other) in copies)
+        elif (stream := verdicts[address].follows) is not None:
+            _after(draft, drafts, stream, "delete")
+        else:
+            for other in dependants.get(address, ()):
+                _after(draft, drafts, other, "delete", "update", soft=True)
 
 
-def _after(draft: Draft, drafts: Drafts, address: Address, *kinds: str) -> None:
-    draft.after |= {(address, kind) for kind in kinds if (address, kind) in drafts and (address, kind) != draft.key}
+def _after(draft: Draft, drafts: Drafts, address: Address, *kinds: str, soft: bool = False) -> None:
+    found = {(address, kind) for kind in kinds if (address, kind) in drafts and (address, kind) != draft.key}
+    draft.after |= found
+    if soft:
+        draft.soft |= found
 
 
-def _dependants(inputs: Inputs, verdicts: dict[Address, Verdict], address: Address) -> list[Address]:
-    """What goes before this one goes: copies before their origin. Consumers go with their stream."""
-    return [
-        a for a, v in verdicts.items()
-        if v.deletes and v.follows is None and a != address
-        and (str(address) in (v.entry.depends_on if v.entry else ()) or address in inputs.topology.after.get(a, ()))
-    ]  # fmt: skip
+def _dependants(inputs: Inputs, verdicts: dict[Address, Verdict]) -> dict[Address, list[Address]]:
+    """What goes, or stops copying, before each address goes: copies before their origin. Consumers go with their stream."""
+    found: dict[Address, list[Address]] = {}
+    for address, verdict in verdicts.items():
+        if verdict.follows is not None:
+            continue
+        before = {Address.parse(text) for text in (verdict.entry.depends_on if verdict.entry else ())}
+        now = inputs.topology.after.get(address, set())
+        for origin in (before | now if verdict.deletes else before - now) - {address}:
+            found.setdefault(origin, []).append(address)
+    return found
 
 
 def _depend_on_subjects(drafts: Drafts) -> None:
@@ -256,7 +295,18 @@ def _ordered(inputs: Inputs, drafts: Drafts) -> list[tuple[Address, str]]:
         try:
             return list(TopologicalSorter(graph).static_order())
         except CycleError as error:
-            _break_swap(inputs, drafts, error.args[1])
+            if not _give_way(drafts, error.args[1]):
+                _break_swap(inputs, drafts, error.args[1])
+
+
+def _give_way(drafts: Drafts, cycle: list[tuple[Address, str]]) -> bool:
+    """Drop one wait that the server does not insist on, as where two domains source from each other."""
+    for before, then in pairwise(cycle):
+        if before in drafts[then].soft:
+            drafts[then].after.discard(before)
+            drafts[then].soft.discard(before)
+            return True
+    return False
 
 
 def _break_swap(inputs: Inputs, drafts: Drafts, cycle: list[tuple[Address, str]]) -> None:
@@ -286,7 +336,7 @@ def _numbered(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step]:
 
 
 def _step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
-    precondition = {"fingerprint": draft.precondition} if draft.precondition else {}
+    precondition: dict[str, Any] = {"fingerprint": draft.precondition} if draft.precondition else {}
     park = (draft.key[0], "park")
     if draft.key[1] == "update" and park in ids:
         precondition = {"after_step": ids[park]}

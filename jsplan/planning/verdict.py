@@ -78,7 +78,7 @@ def _left_the_files(inputs: Inputs, address: Address, live: LiveObject | None, e
     if entry is None:
         return Verdict(address, ["no-op"], "not_managed", live)
     removed = next((r for r in inputs.workspace.removed if matches(r.address, address)), None)
-    if removed is not None and not removed.destroy and not inputs.request.destroy:
+    if removed is not None and not removed.destroy:
         return Verdict(address, ["forget"], "forget_because_removed_block", live, entry)
     if live is None:
         return Verdict(address, ["forget"], "forget_because_missing", None, entry)

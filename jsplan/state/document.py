@@ -55,7 +55,8 @@ class State:
     """The whole document. `lineage` is made once and never changes; `serial` grows with every apply.
 
     `domains` says for each domain key which server answered last (`name`, `cluster`). `ownership` is the id
-    that the optional marker carries. `pending` are steps that began and whose end was never recorded.
+    that the optional marker carries. `pending` are the addresses of steps that began and whose end was never
+    recorded, with what the step was to leave behind: `{id, address, op, expect, record}`.
     """
 
     workspace: str
@@ -104,25 +105,26 @@ class State:
     def apply(self, change: dict[str, Any]) -> None:
         """Carry out one journal line on the document (see `journal_lines` in SPEC.md).
 
-        `begin`/`end` mark a step; `put` is `{address, entry}`, `drop` an address, `domain` is `{key, server}`.
+        `begin` is a step, `end` the address whose step is over; `put` is `{address, entry}` and `drop` an address,
+        and both end what was pending there; `domain` is `{key, server}`.
         """
         match change:
             case {"session": {"lineage": str(lineage), "serial": int(serial)}}:
                 self.lineage, self.serial = lineage, serial
-            case {"begin": {"id": str(step)} as what}:
-                self.pending[step] = what
+            case {"begin": {"address": str(address)} as what}:
+                self.pending[address] = what
             case {"domain": {"key": str(key), "server": dict(server)}}:
                 self.domains[key] = server
             case _:
                 self._apply_end(change)
 
     def _apply_end(self, change: dict[str, Any]) -> None:
-        if "end" in change:
-            self.pending.pop(change["end"], None)
         if "put" in change:
             self.resources[Address.parse(change["put"]["address"])] = Entry.from_json(change["put"]["entry"])
         if "drop" in change:
             self.resources.pop(Address.parse(change["drop"]), None)
+        for over in (change.get("end"), change.get("drop"), change.get("put", {}).get("address")):
+            self.pending.pop(str(over), None)
 
 
 DAMAGED = (

@@ -100,7 +100,10 @@ class LocalBackend:
         if self._beside(".journal").exists():
             self.write(state)
         state.begin()
-        self._journal = self._open_private(self._beside(".journal"), "wb")
+        try:
+            self._journal = self._open_private(self._beside(".journal"), "wb")
+        except OSError as error:
+            raise self._cannot_record(error) from None
         self.append(state, {"session": {"lineage": state.lineage, "serial": state.serial}})
 
     def append(self, state: State, *changes: dict[str, Any]) -> None:
@@ -203,12 +206,19 @@ class LocalBackend:
         except OSError as error:
             raise StateError(f"cannot lock the state {self.path}: {error.strerror}") from None
         try:
-            with self._open_private(self._beside(".lock.info"), "wb") as file:
-                file.write(dumps(info.to_json()))
+            self._say_who(info)
             yield
         finally:
-            self._beside(".lock.info").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._beside(".lock.info").unlink(missing_ok=True)
             lock.release()
+
+    def _say_who(self, info: LockInfo) -> None:
+        try:
+            with self._open_private(self._beside(".lock.info"), "wb") as file:
+                file.write(dumps(info.to_json()))
+        except OSError as error:
+            raise StateError(f"cannot write {self._beside('.lock.info')}: {error.strerror}", hint="Make the folder writable.") from None
 
     def _locked(self) -> StateLockedError:
         who = "somebody else"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,22 @@ from jsplan.applying.preconditions import changed_since
 from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.plan import Deferred, Plan
-from jsplan.errors import ApiError, ConnectError, ExitCode, PlanError, RefusedError, StalePlanError, UsageError, combine
+from jsplan.errors import (
+    ApiError,
+    ConnectError,
+    ExitCode,
+    PartialApplyError,
+    PlanError,
+    RefusedError,
+    StalePlanError,
+    StateError,
+    UsageError,
+    combine,
+)
 from jsplan.facts.live import DomainFacts
 from jsplan.facts.survey import identify
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.planning.guards import refusal_reasons
+from jsplan.planning.guards import name_of, refusal_reasons, same_server
 from jsplan.planning.hazards import permits
 from jsplan.state import LockInfo
 from jsplan.workflows.options import Approve, Observer, PlanOptions
@@ -100,68 +111,81 @@ def require_permission(plan: Plan) -> None:
 
 
 async def carry_out(world: World, pool: Pool, plan: Plan, options: PlanOptions, observer: Observer) -> ApplyResult:
-    """Check every precondition, then run the steps under a new serial of the state, and save it whatever happens."""
+    """Check every precondition, then run the steps under a new serial of the state, and save it whatever happens.
+
+    Raises PartialApplyError when steps are done and the state cannot be written any more.
+    """
     apis, gone = await _reach(world, pool, plan)
-    await _require_fresh(plan, apis)
+    await _require_fresh(plan, apis, gone)
     if not plan.steps:
-        return _result(plan, world, [], gone, interrupted=False)
+        return _result(plan, world, [], {}, interrupted=False)
     world.backend.start(world.state)
+    execution = Execution(plan, apis, world.backend, world.state, observer.event, asyncio.Event(), options.parallelism)
     try:
         _remember_servers(world, plan)
-        async with _stoppable() as stop:
-            execution = Execution(plan, apis, world.backend, world.state, observer.event, stop, options.parallelism)
+        async with _stoppable(execution.stop):
             results = await execution.run()
-            interrupted = stop.is_set()
     finally:
+        _save(world, execution)
+    return _result(plan, world, results, gone | execution.lost, interrupted=execution.stop.is_set())
+
+
+def _save(world: World, execution: Execution) -> None:
+    try:
         world.backend.finish(world.state)
-    return _result(plan, world, results, gone, interrupted=interrupted)
+    except StateError as error:
+        done = sum(1 for result in execution.results.values() if result.status == "done")
+        message = f"{error}; {done} of {len(execution.plan.steps)} steps are done"
+        raise PartialApplyError(
+            message, hint="What is done is in the journal beside the state. Make it writable, then run: jsplan plan"
+        ) from None
 
 
-async def _reach(world: World, pool: Pool, plan: Plan) -> tuple[dict[str, DomainApi], list[Deferred]]:
-    """The APIs of the domains that the plan touches. One that has gone since is deferred, the rest goes on."""
+async def _reach(world: World, pool: Pool, plan: Plan) -> tuple[dict[str, DomainApi], dict[str, str]]:
+    """The APIs of the domains that the plan touches, and why the others are away: what has gone since is deferred."""
     touched = {Address.parse(step.address).domain for step in plan.steps if step.op != "state.forget"}
     domains = {key: d for key, d in world.workspace.domains.items() if key in touched}
     if missing := sorted(touched - domains.keys()):
         raise UsageError(f"the plan touches domain {missing[0]}, which the files no longer declare", hint="Plan again.")
     await pool.open(domain.connection for domain in domains.values())
-    found = [await identify(pool, d, world.workspace.domains, frozenset(world.state.domains)) for d in domains.values()]
+    known = frozenset(world.state.domains)
+    found = await asyncio.gather(*(identify(pool, d, world.workspace.domains, known) for d in domains.values()))
     _check_servers(plan, found)
     apis = {facts.key: pool.api(domains[facts.key]) for facts in found if facts.reachable}
     if touched and not apis:
-        raise ConnectError(
-            f"no domain of the plan can be reached: {found[0].reason}", hint="Nothing was changed. Apply it again when they are back."
-        )
-    away = {facts.key: facts.reason for facts in found if not facts.reachable}
-    steps = [step for step in plan.steps if Address.parse(step.address).domain in away and step.op != "state.forget"]
-    return apis, [
-        Deferred(s.address, f"domain {Address.parse(s.address).domain} is away: {away[Address.parse(s.address).domain]}") for s in steps
-    ]
+        raise _nobody_there(found[0].reason)
+    return apis, {facts.key: facts.reason for facts in found if not facts.reachable}
 
 
-def _check_servers(plan: Plan, found: list[DomainFacts]) -> None:
+def _nobody_there(reason: str) -> ConnectError:
+    return ConnectError(f"no domain of the plan can be reached: {reason}", hint="Nothing was changed. Apply it again when they are back.")
+
+
+def _check_servers(plan: Plan, found: Iterable[DomainFacts]) -> None:
+    """A saved plan is for the servers that it was made with, also where nothing is there yet."""
     for facts in found:
         planned = (plan.domains.get(facts.key) or {}).get("server") or {}
-        if (
-            facts.server
-            and planned
-            and facts.server.get("name") != planned.get("name")
-            and facts.server.get("cluster") != planned.get("cluster")
-        ):
+        if not same_server(planned, facts.server):
             raise StalePlanError(
-                f"domain {facts.key} was server {planned.get('name')} when planned and is {facts.server.get('name')} now. "
-                "Nothing was changed",
+                f"domain {facts.key} was {name_of(planned)} when planned and is {name_of(facts.server)} now. Nothing was changed",
                 hint="Check the connection, then plan again.",
             )
 
 
-async def _require_fresh(plan: Plan, apis: dict[str, DomainApi]) -> None:
+async def _require_fresh(plan: Plan, apis: dict[str, DomainApi], gone: dict[str, str]) -> None:
+    """Raise StalePlanError if something is not as planned. Domains that stop answering move from `apis` to `gone`."""
     try:
-        stale = await changed_since(plan, apis)
+        stale, lost = await changed_since(plan, apis)
     except ApiError as error:
         raise ConnectError(f"{error}. Nothing was changed", hint=error.hint) from None
     if stale:
         names = ", ".join(stale[:10]) + (f" and {len(stale) - 10} more" if len(stale) > 10 else "")
         raise StalePlanError(f"no longer as planned: {names}. Nothing was changed", hint="Somebody else works there. Plan again and look.")
+    for key, reason in lost.items():
+        del apis[key]
+        gone[key] = reason
+    if lost and not apis:
+        raise _nobody_there(next(iter(lost.values())))
 
 
 def _remember_servers(world: World, plan: Plan) -> None:
@@ -171,9 +195,9 @@ def _remember_servers(world: World, plan: Plan) -> None:
 
 
 @asynccontextmanager
-async def _stoppable() -> AsyncIterator[asyncio.Event]:
+async def _stoppable(stop: asyncio.Event) -> AsyncIterator[None]:
     """The first Ctrl-C (or SIGTERM) sets the event instead of raising; the second raises as usual."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
     undo: list[Callable[[], object]] = []
 
     def asked() -> None:
@@ -187,25 +211,27 @@ async def _stoppable() -> AsyncIterator[asyncio.Event]:
             loop.add_signal_handler(number, asked)
             undo.append(partial(loop.remove_signal_handler, number))
     try:
-        yield stop
+        yield
     finally:
         for restore in undo:
             restore()
 
 
-def _result(plan: Plan, world: World, results: list[StepResult], gone: list[Deferred], *, interrupted: bool) -> ApplyResult:
-    deferred = [*plan.deferred, *gone]
+def _result(plan: Plan, world: World, results: list[StepResult], gone: Mapping[str, str], *, interrupted: bool) -> ApplyResult:
+    deferred = [*plan.deferred, *(d for d in _gone(plan, gone) if d.address not in {p.address for p in plan.deferred})]
     codes = [ExitCode.INTERRUPTED] if interrupted else []
-    skipped_away = {d.address for d in gone}
-    if any(r.status != "done" for r in results) or skipped_away:
-        codes.append(ExitCode.PARTIAL)
-    if plan.mode == "destroy" and deferred:
+    if any(r.status != "done" for r in results) or (plan.mode == "destroy" and deferred):
         codes.append(ExitCode.PARTIAL)
     return ApplyResult(
         plan_id=plan.id, steps=results, summary=_summary(plan, results, len(deferred)),
         state={"lineage": world.state.lineage or None, "serial": world.state.serial},
         exit_code=int(combine(codes)), deferred=[d.to_json() for d in deferred],
     )  # fmt: skip
+
+
+def _gone(plan: Plan, gone: Mapping[str, str]) -> list[Deferred]:
+    """Every resource of a domain that was there when planned and is not any more, changed or not."""
+    return [Deferred(c.address, f"domain {c.domain} is away: {gone[c.domain]}") for c in plan.resource_changes if c.domain in gone]
 
 
 def _summary(plan: Plan, results: list[StepResult], deferred: int) -> dict[str, int]:

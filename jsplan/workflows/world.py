@@ -15,7 +15,8 @@ from jsplan.facts.live import Live
 from jsplan.facts.survey import survey
 from jsplan.jetstream import Pool
 from jsplan.planning.build import candidates
-from jsplan.planning.inputs import Inputs, Request, rename, select
+from jsplan.planning.inputs import Inputs, Request, rename, rename_pending, select
+from jsplan.planning.recovered import recover
 from jsplan.state import LocalBackend, State, backend_of
 from jsplan.topology import Topology, resolve
 from jsplan.workflows.options import Observer, PlanOptions
@@ -51,7 +52,8 @@ def request_of(options: PlanOptions) -> Request:
 def inputs_of(world: World, request: Request) -> Inputs:
     """The desired and last applied sides, and what is to be planned; the live side is still empty."""
     entries, moved = rename(world.workspace, world.state.resources)
-    inputs = Inputs(world.workspace, world.topology, world.state, Live(), request, entries, moved)
+    pending, pending_moved = rename_pending(world.workspace, world.state.pending)
+    inputs = Inputs(world.workspace, world.topology, world.state, Live(), request, entries, pending_moved | moved, pending=pending)
     inputs.selected = select(inputs, candidates(inputs))
     return inputs
 
@@ -63,15 +65,21 @@ def open_pool(world: World, *, read_only: bool) -> Pool:
 
 async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:
     """Fill in the live side of everything selected. Raises ConnectError when a domain is away and must not be."""
-    wanted = with_streams(inputs.selected)
+    wanted = with_streams(inputs.selected | _consumers_of(inputs))
     count = len({address.domain for address in wanted})
     observer.phase(f"Reading {len(wanted):,} objects in {count} domain{'' if count == 1 else 's'}")
     inputs.live = await survey(pool, world.workspace.domains, wanted, frozenset(world.state.domains))
+    recover(inputs)
     away = [facts for facts in inputs.live.domains.values() if not facts.reachable]
     if away and options.offline == "fail":
         raise ConnectError(
             f"domain {away[0].key} is away: {away[0].reason}", hint="Without --offline fail its resources would be deferred."
         )
+
+
+def _consumers_of(inputs: Inputs) -> set[Address]:
+    """Consumers that were left out while their stream was not: they go with it when it goes."""
+    return {address for address in candidates(inputs) - inputs.selected if address.parent in inputs.selected}
 
 
 def with_streams(addresses: Iterable[Address]) -> list[Address]:

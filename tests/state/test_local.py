@@ -23,9 +23,9 @@ def entry(**fields: Any) -> Entry:
     return Entry({"name": "A", "max_age": 5}, {"name": "A"}, "2026-01-01T00:00:00Z", **fields)
 
 
-def put(address: Address, step: str = "s1") -> dict[str, Any]:
+def put(address: Address) -> dict[str, Any]:
     """The journal line of a finished step."""
-    return {"end": step, "put": {"address": str(address), "entry": entry().to_json()}}
+    return {"put": {"address": str(address), "entry": entry().to_json()}}
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_nothing_yet(backend: LocalBackend) -> None:
 def test_round_trip(backend: LocalBackend) -> None:
     """What was recorded is read again, with the lineage of the first session and a growing serial."""
     first = session(backend, put(A))
-    second = session(backend, put(B, "s2"), {"domain": {"key": "hub", "server": {"name": "h1"}}})
+    second = session(backend, put(B), {"domain": {"key": "hub", "server": {"name": "h1"}}})
 
     read = backend.read()
     assert (first.serial, second.serial, read.serial) == (1, 2, 2)
@@ -91,7 +91,7 @@ def test_a_process_that_died_leaves_its_steps(backend: LocalBackend, folded: boo
     session(backend, put(A))
     state = backend.read()
     backend.start(state)
-    backend.append(state, {"begin": {"id": "s2", "address": str(B), "op": "stream.create"}}, put(B, "s2"))
+    backend.append(state, {"begin": {"id": "s2", "address": str(B), "op": "stream.create"}}, put(B))
     journal = backend.path.with_name("state.json.journal")
     lines = journal.read_bytes()
     backend.close()
@@ -112,11 +112,11 @@ def test_a_torn_last_line(backend: LocalBackend) -> None:
     backend.append(state, {"begin": {"id": "s1", "address": str(A), "op": "stream.create"}})
     backend.close()
     with backend.path.with_name("state.json.journal").open("ab") as file:
-        file.write(b'{"end":"s1","put":{"addr')
+        file.write(b'{"put":{"addr')
 
     later = LocalBackend(backend.path, "shop", None).read()
     assert later.resources == {}
-    assert list(later.pending) == ["s1"]
+    assert list(later.pending) == [str(A)]
 
 
 def test_a_new_session_folds_what_a_dead_one_left(backend: LocalBackend) -> None:
@@ -127,7 +127,7 @@ def test_a_new_session_folds_what_a_dead_one_left(backend: LocalBackend) -> None
     backend.close()
 
     other = LocalBackend(backend.path, "shop", None)
-    session(other, put(B, "s2"))
+    session(other, put(B))
     assert set(other.read().resources) == {A, B}
     assert other.read().serial == 2
 
