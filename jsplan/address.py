@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["stream", "consumer", "kv", "object_store"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+#: How the names of the streams that carry a bucket or an object store begin.
+_PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
 
 
 class Address(NamedTuple):
@@ -40,8 +42,16 @@ class Address(NamedTuple):
 
     @property
     def parent(self) -> Address | None:
-        """The stream that a consumer belongs to; None for the other kinds."""
-        return Address(self.domain, "stream", self.stream) if self.kind == "consumer" else None
+        """The stream, bucket or object store that a consumer belongs to; None for the other kinds."""
+        return Address.of_stream(self.domain, self.stream) if self.kind == "consumer" else None
+
+    @classmethod
+    def of_stream(cls, domain: str, stream: str) -> Address:
+        """The address of a stream by its name on the server: buckets and object stores are addressed as what they are."""
+        for prefix, kind in _PREFIXES.items():
+            if stream.startswith(prefix) and len(stream) > len(prefix):
+                return cls(domain, kind, stream.removeprefix(prefix))
+        return cls(domain, "stream", stream)
 
     @classmethod
     def parse(cls, text: str) -> Address:

@@ -31,7 +31,7 @@ async def unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, manag
 async def _of_domain(pool: Pool, domain: Domain, live: Live, managed: set[Address]) -> list[LiveObject]:
     api = pool.api(domain)
     names = [name for name in await api.stream_names() if not name.startswith(OWN_STREAMS)]
-    addresses = [a for a in (stream_address(domain.key, name) for name in names) if a not in managed]
+    addresses = [a for a in (Address.of_stream(domain.key, name) for name in names) if a not in managed]
     for stream in _with_strangers(domain.key, live, managed):
         consumers = await api.consumer_names(stream)
         mine = (Address(domain.key, "consumer", f"{stream}/{name}") for name in consumers if not name.startswith(OWN_CONSUMERS))
@@ -58,12 +58,3 @@ def _with_strangers(domain: str, live: Live, managed: set[Address]) -> list[str]
         for o in live.streams(domain)
         if o.address.kind == "stream" and o.state.get("consumer_count", 0) > known.get(o.address.stream, 0)
     ]
-
-
-def stream_address(domain: str, name: str) -> Address:
-    """The address of a stream name as listed by the server: buckets are addressed as what they are."""
-    if name.startswith("KV_"):
-        return Address(domain, "kv", name.removeprefix("KV_"))
-    if name.startswith("OBJ_"):
-        return Address(domain, "object_store", name.removeprefix("OBJ_"))
-    return Address(domain, "stream", name)
