@@ -75,8 +75,10 @@ def _chosen(
         return live.get(name)
     if name in body:
         return wanted.get(name)
-    if row is None or row.operational:
+    if row is None or row.operational or row.left == "live":
         return live.get(name)
+    if row.left == "last":
+        return (last[0] if last is not None else live).get(name)
     if last is not None:
         config, declared = last
         if name not in declared and live.get(name) == config.get(name):

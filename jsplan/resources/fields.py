@@ -84,6 +84,8 @@ class Field:
     the field (0: 2.10 and older, 1: 2.11, 2: 2.12, 4: 2.14). `unlimited` fields take 0 and less as -1.
     `unordered` lists are sets to the server. `echoed`: the server always shows it, also at its default.
     `operational` fields are moved by people and clients at run time: compared only when the file names them.
+    `left` says what leaving the field out means where the object exists already: the server's default, as it was
+    last applied (as it is found, when it is adopted), or always as it is.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Field:
     unordered: bool = False
     echoed: bool = False
     operational: bool = False
+    left: Literal["default", "last", "live"] = "default"
     table: Table | None = None
     update: UpdateRule = in_place
 
