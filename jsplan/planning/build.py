@@ -16,6 +16,7 @@ from jsplan.planning.inputs import Inputs, select
 from jsplan.planning.stakes import bound
 from jsplan.planning.steps import build_steps
 from jsplan.planning.verdict import Verdict, decide, follow_streams, table_of
+from jsplan.planning.words import in_words
 from jsplan.resources.fields import Config
 
 
@@ -116,7 +117,7 @@ def _resource_change(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, V
         actions=verdict.actions,
         before=live.config if live else None,
         after=_after(verdict),
-        fields=[*verdict.fields, *verdict.ignored],
+        fields=in_words(address, [*verdict.fields, *verdict.ignored]),
         replace_paths=_replace_paths(verdict),
         importing={"id": str(address)} if verdict.adopts and not verdict.deletes else None,
     )
@@ -139,7 +140,8 @@ def _after(verdict: Verdict) -> Config | None:
 
 
 def _replace_paths(verdict: Verdict) -> list[list[str]]:
-    return [f.path.split(".") for f in verdict.fields if f.effect == "replace"] if verdict.replaces else []
+    replacing = [f for f in verdict.fields if f.effect == "replace"] if verdict.replaces else []
+    return [f.path.split(".") for f in in_words(verdict.address, replacing)]
 
 
 def _drift(inputs: Inputs, address: Address) -> ResourceChange | None:

@@ -7,6 +7,7 @@ from jsplan.documents.plan import Change, FieldChange, ResourceChange, Severity
 from jsplan.facts.live import LiveObject
 from jsplan.planning.diff import field_changes
 from jsplan.planning.verdict import table_of
+from jsplan.planning.words import in_words
 from jsplan.resources.fields import Config, Table
 from jsplan.state.document import Entry
 
@@ -29,7 +30,7 @@ def drift_of(address: Address, entry: Entry, live: LiveObject | None, level: int
         fields.insert(0, FieldChange("created", entry.created, live.created, "replace"))
     if not fields:
         return None
-    change = Change(["update"], entry.config, live.config, fields)
+    change = Change(["update"], entry.config, live.config, in_words(address, fields))
     return _element(
         address, change, severity(fields), "drift_recreated" if fields[0].path == "created" else "drift_changed", live.fingerprint
     )

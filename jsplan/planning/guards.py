@@ -11,6 +11,8 @@ from jsplan.documents.plan import Plan
 from jsplan.facts.live import Live
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict, table_of
+from jsplan.planning.words import in_words
+from jsplan.resources.buckets import word_of
 from jsplan.state.document import Entry, State
 
 #: Findings that stop an apply with exit 3 while the plan itself is sound.
@@ -32,7 +34,7 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     """Findings about one decided resource: errors of the plan, refusals, and what the server will not do."""
     address, place = str(verdict.address), _place(inputs, verdict.address)
     yield from verdict.diagnostics
-    for change in verdict.ignored:
+    for change in in_words(verdict.address, verdict.ignored):
         summary = f"{change.path}: the server accepts the change and does nothing with it"
         detail = "It is not sent: only a new object would have it. Put the old value back, or use --replace."
         yield Diagnostic("warning", "JS212", summary, detail, address, place)
@@ -57,13 +59,14 @@ def _unknown_to_server(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]
     if declared is None:
         return
     level = inputs.level(verdict.address)
-    for name, value in declared.body.items():
+    for name, value in inputs.body(verdict.address).items():
         row = table_of(verdict.address).by_name.get(name)
         if row is not None and row.level > level and value is not None and table_of(verdict.address).compact({name: value}):
             yield Diagnostic(
                 "error", "JS213",
-                f"{name} needs API level {row.level} (nats-server {LEVEL_NAMES[row.level]}); {verdict.address.domain} has level {level}",
-                "Upgrade that server, or leave the field out.", str(verdict.address), declared.ranges.get(name, declared.range),
+                f"{word_of(verdict.address.kind, name)} needs API level {row.level} (nats-server {LEVEL_NAMES[row.level]}); {verdict.address.domain} has level {level}",
+                "Upgrade that server, or leave the field out.", str(verdict.address),
+                declared.ranges.get(word_of(verdict.address.kind, name), declared.range),
             )  # fmt: skip
 
 
@@ -89,7 +92,7 @@ def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     started = not consumer or bool(verdict.live and (verdict.live.state.get("delivered") or {}).get("consumer_seq", 0))
     if mode == "recreate" or (forced and mode == "refuse") or (mode == "preserve" and not started):
         return
-    paths = ", ".join(f.path for f in verdict.fields if f.effect == "replace") or "the request"
+    paths = ", ".join(f.path for f in in_words(verdict.address, verdict.fields) if f.effect == "replace") or "the request"
     what = "its position" if consumer else "its messages"
     detail = f"To delete it with {what} and make it anew: lifecycle: {{on_replace: recreate}}."
     if mode == "preserve":

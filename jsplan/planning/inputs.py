@@ -12,6 +12,7 @@ from jsplan.config.model import Declared, Workspace
 from jsplan.facts.live import Live
 from jsplan.planning.merge import declared_fields
 from jsplan.resources import TABLES
+from jsplan.resources.buckets import made
 from jsplan.state.document import Entry, State
 from jsplan.topology import Topology
 
@@ -62,6 +63,11 @@ class Inputs:
         body = self.topology.bodies[address]
         name = address.consumer if address.kind == "consumer" else address.stream
         return {"name": name} | body
+
+    def creation(self, address: Address) -> dict[str, Any]:
+        """The body of a new object: what the files say, and for a bucket what every client gives it besides."""
+        body = self.body(address)
+        return body | made(address.kind, body)
 
     def declared_fields(self, address: Address) -> dict[str, Any]:
         """What state would remember of the files; worked out once per address, since most of planning asks for it."""

@@ -115,7 +115,7 @@ def _payload(verdict: Verdict, config: dict[str, Any], action: str) -> dict[str,
 
 
 def _create(inputs: Inputs, verdict: Verdict, precondition: str) -> Draft:
-    body, address = inputs.body(verdict.address), verdict.address
+    body, address = inputs.creation(verdict.address), verdict.address
     op: Op = "consumer.create" if address.kind == "consumer" else "stream.create"
     expect = declared_fields(table_of(address), body)
     return Draft(

@@ -11,7 +11,9 @@ from jsplan.facts.live import LiveObject
 from jsplan.planning.diff import field_changes
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import expected_new, expected_update, without_ignored
-from jsplan.resources import CONSUMER, STREAM
+from jsplan.planning.words import in_words
+from jsplan.resources import CONSUMER
+from jsplan.resources.buckets import CARRYING
 from jsplan.resources.fields import Config, Table
 from jsplan.state.document import Entry
 
@@ -52,7 +54,7 @@ class Verdict:
 
 def table_of(address: Address) -> Table:
     """The field table of what lies on the server behind an address."""
-    return CONSUMER if address.kind == "consumer" else STREAM
+    return CONSUMER if address.kind == "consumer" else CARRYING[address.kind]
 
 
 def decide(inputs: Inputs, address: Address) -> Verdict:
@@ -93,7 +95,7 @@ def _left_the_files(inputs: Inputs, address: Address, live: LiveObject | None, e
 def _absent(inputs: Inputs, address: Address, entry: Entry | None) -> Verdict:
     if inputs.request.imports:
         return _nothing_to_import(inputs, address)
-    after = expected_new(table_of(address), inputs.body(address), inputs.level(address), _limits(inputs, address))
+    after = expected_new(table_of(address), inputs.creation(address), inputs.level(address), _limits(inputs, address))
     reason = "create_because_missing" if entry is not None else "create_because_new"
     return Verdict(address, ["create"], reason, None, entry, after)
 
@@ -153,7 +155,7 @@ def _with_action(inputs: Inputs, verdict: Verdict) -> Verdict:
         verdict.reason = "replace_by_request" if forced else "replace_because_cannot_update"
         verdict.actions = ["delete", "create"]
         verdict.after = expected_new(
-            table_of(verdict.address), inputs.body(verdict.address), inputs.level(verdict.address), _limits(inputs, verdict.address)
+            table_of(verdict.address), inputs.creation(verdict.address), inputs.level(verdict.address), _limits(inputs, verdict.address)
         )
     elif verdict.fields:
         verdict.actions, verdict.reason = ["update"], _update_reason(verdict)
@@ -166,7 +168,7 @@ def _import_only(inputs: Inputs, verdict: Verdict) -> Verdict:
     """Taken into state as it is, without a write; what differs from the files is for the next plan."""
     verdict.reason = "import_by_request" if verdict.fields else "import_because_equal"
     if verdict.fields and not inputs.request.adopt:
-        paths = ", ".join(change.path for change in verdict.fields)
+        paths = ", ".join(change.path for change in in_words(verdict.address, verdict.fields))
         detail = "To take it over as it is, and see the difference as a change in the next plan: --adopt."
         verdict.diagnostics.append(Diagnostic("error", "JS302", f"differs from the files ({paths})", detail, str(verdict.address)))
     return verdict

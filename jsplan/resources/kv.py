@@ -1,7 +1,8 @@
-"""The grammar of KV buckets, in their own words; lowering them to streams comes with the full resource model."""
+"""The grammar of KV buckets, in their own words; what they are underneath is left to `buckets`."""
 
 from __future__ import annotations
 
+from jsplan.resources.buckets import raw_rows
 from jsplan.resources.fields import Field, Table, replace
 from jsplan.resources.nested import ORIGIN, PLACEMENT, REPUBLISH
 
@@ -25,5 +26,6 @@ KV = Table(
         Field("mirror", "object", "Be a copy of another bucket.", table=ORIGIN, update=replace),
         Field("sources", "objects", "Collect other buckets.", table=ORIGIN, unordered=True),
         Field("metadata", "metadata", "Labels.", default={}),
+        *raw_rows("kv"),
     ),
 )

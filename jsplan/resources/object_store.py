@@ -1,7 +1,8 @@
-"""The grammar of object stores, in their own words; lowering them to streams comes with the full resource model."""
+"""The grammar of object stores, in their own words; what they are underneath is left to `buckets`."""
 
 from __future__ import annotations
 
+from jsplan.resources.buckets import raw_rows
 from jsplan.resources.fields import Field, Table, replace
 from jsplan.resources.kv import BUCKET
 from jsplan.resources.nested import PLACEMENT
@@ -18,6 +19,7 @@ OBJECT_STORE = Table(
         Field("compression", "bool", "Compress blocks on disk.", default=False),
         Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
         Field("metadata", "metadata", "Labels.", default={}),
-        Field("sealed", "bool", "Nothing may change any more.", default=False),
+        Field("sealed", "bool", "Nothing may change any more; only an existing store can be sealed.", default=False),
+        *raw_rows("object_store"),
     ),
 )

@@ -12,11 +12,12 @@ from typing import Any
 from jsplan.address import Address, matches
 from jsplan.config.model import Declared, Workspace
 from jsplan.diagnostics import Diagnostic
+from jsplan.resources.buckets import lower
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`copy` mirrors or sources `origin`; both are streams. `kind` is `mirror` or `source`."""
+    """`copy` mirrors or sources `origin`; both are streams or buckets. `kind` is `mirror` or `source`."""
 
     origin: Address
     copy: Address
@@ -25,7 +26,7 @@ class Edge:
 
 @dataclass(slots=True)
 class Topology:
-    """The graph: every declared body with its references resolved, the flows, and who waits for whom.
+    """The graph: every declared body with its references resolved and buckets lowered to streams, the flows, and who waits for whom.
 
     `after[a]` are the addresses that must be there before `a`: its stream, its origins, its `depends_on`.
     """
@@ -69,7 +70,7 @@ def _dependencies(workspace: Workspace, declared: Declared, topology: Topology) 
 
 
 def _resolved(workspace: Workspace, declared: Declared, prefixes: Mapping[str, str], topology: Topology) -> dict[str, Any]:
-    body = dict(declared.body)
+    body = lower(declared.address, declared.body)
     if body.get("mirror"):
         body["mirror"] = _origin(workspace, declared, body["mirror"], "mirror", prefixes, topology)
     if body.get("sources"):
@@ -93,7 +94,7 @@ def _origin(
     api = (origin.get("external") or {}).get("api")
     key = own.key if api is None else target or prefixes.get(api)
     if key is not None:
-        _add_edge(declared, Address(key, "stream", origin["name"]), kind, topology)
+        _add_edge(declared, Address.of_stream(key, origin["name"]), kind, topology)
     return origin
 
 

@@ -1,0 +1,208 @@
+"""What a KV bucket or an object store is underneath: lowering their words to a stream, and lifting them back for display.
+
+The stream is the one that nats.go and the `nats` CLI make. What no word of the grammar covers is the maker's choice: it
+is filled in when jsplan makes the stream, and kept as it is found when another client did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from jsplan.address import Address, Kind
+from jsplan.resources.fields import Config, Field, Table
+from jsplan.resources.stream import DUPLICATE_WINDOW, STREAM
+
+#: Words of a bucket that have another name on its stream; every other word is called as it is there.
+RENAMED: Final[Mapping[Kind, Mapping[str, str]]] = {
+    "kv": {
+        "history": "max_msgs_per_subject", "ttl": "max_age", "max_value_size": "max_msg_size",
+        "limit_marker_ttl": "subject_delete_marker_ttl",
+    },
+    "object_store": {"ttl": "max_age"},
+    "stream": {},
+    "consumer": {},
+}  # fmt: skip
+_WORDS: Final[Mapping[Kind, Mapping[str, str]]] = {kind: {field: word for word, field in names.items()} for kind, names in RENAMED.items()}
+_SAME: Final[Mapping[Kind, frozenset[str]]] = {
+    "kv": frozenset(
+        {"description", "max_bytes", "storage", "num_replicas", "compression", "placement", "republish", "mirror", "sources", "metadata"}
+    ),
+    "object_store": frozenset({"description", "max_bytes", "storage", "num_replicas", "compression", "placement", "metadata", "sealed"}),
+}
+#: Words that say nothing where the files leave them out: blocks are compressed by whoever made them, a store is sealed by a client.
+_MAKERS_WORDS: Final = frozenset({"compression", "sealed"})
+#: What clients choose each in their own way; another client may change its mind about them.
+_MAKERS: Final = frozenset({"allow_direct", "allow_msg_ttl", "discard", "duplicate_window", "mirror_direct"}) | _MAKERS_WORDS
+_KV: Final = "KV_"
+_AUTOMATIC = re.compile(r'^sources\["(?P<name>[^@#"]+)(?P<api>@[^#"]*)?#\$KV\.(?P=name)\.>(>\$KV\.[^.>]+\.>)?"\]')
+
+
+def is_bucket(kind: str) -> bool:
+    """Whether the kind is lowered to a stream."""
+    return kind in _SAME
+
+
+def raw_rows(kind: Kind) -> tuple[Field, ...]:
+    """The stream's fields that no word of the bucket covers; the files may name them beside the words."""
+    covered = {"name", *_SAME[kind], *RENAMED[kind].values()}
+    return tuple(row for row in STREAM.rows if row.name not in covered)
+
+
+def _carrying(kind: Kind) -> Table:
+    """The stream's table, where what no word covers is left as its maker had it."""
+    uncovered = {row.name for row in raw_rows(kind)}
+
+    def carrying(row: Field) -> Field:
+        if row.name in _MAKERS and (row.name in uncovered or row.name in _SAME[kind] & _MAKERS_WORDS):
+            return replace(row, left="live")
+        return replace(row, left="last") if row.name in uncovered else row
+
+    return Table("stream", tuple(carrying(row) for row in STREAM.rows), STREAM.settle)
+
+
+#: The table of the stream behind each kind that has one.
+CARRYING: Final[Mapping[Kind, Table]] = {"stream": STREAM, "kv": _carrying("kv"), "object_store": _carrying("object_store")}
+
+
+# --- words to fields -----------------------------------------------------------------------------------------
+
+
+def lower(address: Address, body: Mapping[str, Any]) -> Config:
+    """The fields of the stream that the words stand for, and what makes it a bucket; other kinds are handed back.
+
+    Origins keep a symbolic `domain`. Compression comes as a boolean and leaves as the server's word.
+    """
+    kind = address.kind
+    if not is_bucket(kind):
+        return dict(body)
+    out = _subjects(address, body) | _NATURE[kind]
+    for word, value in body.items():
+        if word != "bucket" and not (word in _MAKERS_WORDS and value is None):
+            out[RENAMED[kind].get(word, word)] = value
+    if isinstance(out.get("compression"), bool):
+        out["compression"] = "s2" if out["compression"] else "none"
+    if kind == "kv":
+        out["max_msgs_per_subject"] = out.get("max_msgs_per_subject") or 1
+        _lower_origins(address.name, out)
+    return out
+
+
+#: What every maker gives a bucket; without it deleting, purging and replacing values do not work as clients expect.
+_NATURE: Final[Mapping[str, Config]] = {
+    "kv": {"deny_delete": True, "allow_rollup_hdrs": True},
+    "object_store": {"allow_rollup_hdrs": True},
+}
+
+
+def _subjects(address: Address, body: Mapping[str, Any]) -> Config:
+    if body.get("mirror"):
+        return {}
+    name = address.name
+    return {"subjects": [f"$KV.{name}.>"] if address.kind == "kv" else [f"$O.{name}.C.>", f"$O.{name}.M.>"]}
+
+
+def _lower_origins(bucket: str, out: Config) -> None:
+    if out.get("mirror"):
+        out["mirror"] = _named(out["mirror"])
+    if out.get("sources"):
+        out["sources"] = [_into(bucket, _named(origin)) for origin in out["sources"]]
+
+
+def _named(origin: Config) -> Config:
+    name = str(origin.get("name", ""))
+    return origin | {"name": name if name.startswith(_KV) else _KV + name}
+
+
+def _into(bucket: str, origin: Config) -> Config:
+    """Values of another bucket are stored under the keys of this one, unless the files transform them themselves."""
+    theirs = origin["name"].removeprefix(_KV)
+    if origin.get("subject_transforms") or theirs == bucket:
+        return origin
+    return origin | {"subject_transforms": _transforms(theirs, bucket)}
+
+
+def _transforms(theirs: str, bucket: str) -> list[Config]:
+    return [{"src": f"$KV.{theirs}.>", "dest": f"$KV.{bucket}.>"}]
+
+
+def made(kind: Kind, lowered: Mapping[str, Any]) -> Config:
+    """What nats.go gives a new stream of this kind beyond what the files say; nothing for streams."""
+    if not is_bucket(kind):
+        return {}
+    out: Config = {"discard": "new", "allow_direct": True}
+    if kind == "kv":
+        age = lowered.get("max_age")
+        out["duplicate_window"] = min(DUPLICATE_WINDOW, age) if age else DUPLICATE_WINDOW
+        out |= {"mirror_direct": True} if lowered.get("mirror") else {}
+        out |= {"allow_msg_ttl": True} if lowered.get("subject_delete_marker_ttl") else {}
+    return {name: value for name, value in out.items() if lowered.get(name) is None}
+
+
+def field_of(kind: Kind, word: str) -> str:
+    """The stream's field behind a word: `max_age` for `ttl`."""
+    return RENAMED[kind].get(word, word)
+
+
+# --- fields to words, for display ----------------------------------------------------------------------------
+
+
+def word_of(kind: Kind, field: str) -> str:
+    """The word for a field of the stream: `ttl` for `max_age`."""
+    return _WORDS[kind].get(field, field)
+
+
+def in_words(kind: Kind, text: str, fields: Iterable[str] = ()) -> str:
+    """A sentence about the stream with the bucket's words instead of the stream's fields."""
+    for field in fields or _WORDS[kind]:
+        text = re.sub(rf"\b{field}\b", word_of(kind, field), text)
+    return text
+
+
+def lift(kind: Kind, name: str, config: Config) -> Config:
+    """The words of a stream's configuration, without what every bucket has and what the server gives by itself."""
+    if not is_bucket(kind):
+        return config
+    compact = STREAM.compact(config)
+    usual = _subjects(Address("", kind, name), compact) | _NATURE[kind]
+    usual = STREAM.compact(usual | made(kind, {field: compact[field] for field in ("max_age", "mirror") if field in compact}))
+    if compact.get("subject_delete_marker_ttl"):
+        usual["allow_msg_ttl"] = True
+    out = {}
+    for field, value in compact.items():
+        if field != "name" and usual.get(field) != value:
+            _, out[word_of(kind, field)], _ = lift_change(kind, name, field, value, None)
+    return out
+
+
+def lift_change(kind: Kind, name: str, path: str, before: Any, after: Any) -> tuple[str, Any, Any]:
+    """One change in the bucket's words: its path and both values. `name` is the bucket's own."""
+    if not is_bucket(kind):
+        return path, before, after
+    top = re.split(r"[.\[]", path, maxsplit=1)[0]
+    shown = word_of(kind, top) + path[len(top) :]
+    if kind == "kv" and top in ("mirror", "sources"):
+        shown = _AUTOMATIC.sub(r'sources["\g<name>\g<api>"]', shown.replace(f'sources["{_KV}', 'sources["'))
+        return shown, _lift_origin(name, path, before), _lift_origin(name, path, after)
+    if top == "compression":
+        return shown, _COMPRESSED.get(before, before), _COMPRESSED.get(after, after)
+    return shown, before, after
+
+
+_COMPRESSED: Final[Mapping[Any, Any]] = {"s2": True, "none": False}
+
+
+def _lift_origin(bucket: str, path: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_lift_origin(bucket, path, item) for item in value]
+    if isinstance(value, str) and path.endswith(".name"):
+        return value.removeprefix(_KV)
+    if not isinstance(value, dict) or "name" not in value:
+        return value
+    theirs = str(value["name"]).removeprefix(_KV)
+    out = value | {"name": theirs}
+    if out.get("subject_transforms") == _transforms(theirs, bucket):
+        del out["subject_transforms"]
+    return out
