@@ -10,11 +10,12 @@ from typing import Final
 from jsplan.address import Kind
 from jsplan.config.connections import file_path
 from jsplan.config.files import Files
-from jsplan.config.node import Node, mapping
+from jsplan.config.node import Node, mapping, node_of
+from jsplan.resources import buckets
 
 #: Names that the entry gives; those in the file are for where it came from.
 _NAMES: Final[dict[Kind, tuple[str, ...]]] = {
-    "stream": ("name",), "consumer": ("name", "durable_name"), "kv": ("bucket",), "object_store": ("bucket",),
+    "stream": ("name",), "consumer": ("name", "durable_name"), "kv": ("bucket", "name"), "object_store": ("bucket", "name"),
 }  # fmt: skip
 
 
@@ -41,4 +42,16 @@ def read(kind: Kind, node: Node, name: Node, files: Files) -> Node | None:
     durable = config.get("durable_name")
     if kind == "consumer" and durable is not None and durable.value:
         values["durable_name"] = name
-    return mapping(config.place, values, config.keys)
+    return _in_words(kind, mapping(config.place, values, config.keys))
+
+
+def _in_words(kind: Kind, config: Node) -> Node:
+    """The configuration of a bucket's stream in the bucket's words, as the rest of the grammar takes it."""
+    if not buckets.is_bucket(kind):
+        return config
+    values = {buckets.word_of(kind, key): node for key, node in config.value.items()}
+    keys = {buckets.word_of(kind, key): place for key, place in config.keys.items()}
+    compression = values.get("compression")
+    if compression is not None and compression.value in ("none", "s2"):
+        values["compression"] = node_of(compression.value == "s2", compression.place)
+    return mapping(config.place, values, keys)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from jsplan.address import Address, Kind, matches
 from jsplan.config import body, checks, config_file, grammar, lifecycle
+from jsplan.config.checks_buckets import check_bucket
 from jsplan.config.expand import Selectors
 from jsplan.config.files import Files
 from jsplan.config.findings import Findings
@@ -20,7 +21,7 @@ from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Declared
 from jsplan.config.node import Node, Places, mapping, plain, range_of
 from jsplan.config.origins import Origins
-from jsplan.resources import TABLES
+from jsplan.resources import TABLES, buckets
 
 _SETTINGS: Final = ("lifecycle", "lint", "depends_on", "x_raw")
 _ENTRY: Final = (*_SETTINGS, "domain", "environments", "config_file")
@@ -219,9 +220,8 @@ class Declarer:
             config = config_file.read(address.kind, file, name, context.files)
             if config is None:
                 return None
-            if address.kind in ("stream", "consumer"):
-                body.check_keys(TABLES[address.kind], config, (), self.findings, str(address))
-                layers.append(config)
+            body.check_keys(TABLES[address.kind], config, (), self.findings, str(address))
+            layers.append(config)
         layers.append(entry)
         for override in context.overrides:
             if matches(override.glob, address):
@@ -286,9 +286,11 @@ class Declarer:
             return tuple(layer.value[key] for layer in layers if key in layer.value) if key in present else _NO_NODES
 
         known = TABLES[declared.address.kind].by_name.keys() | declared.raw_fields
+        guards = lifecycle.lifecycle(under("lifecycle"), known, self.findings)
+        ignored = tuple(buckets.field_of(declared.address.kind, name) for name in guards.ignore_changes)
         return replace(
             declared,
-            lifecycle=lifecycle.lifecycle(under("lifecycle"), known, self.findings),
+            lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
             lint_ignore=lifecycle.lint_ignore(under("lint"), self.findings),
             depends_on=lifecycle.depends_on(under("depends_on"), self.findings),
         )
@@ -315,7 +317,9 @@ class Declarer:
             )
 
     def _check(self, address: Address, parsed: Mapping[str, Any], places: Places, entry: Node) -> None:
-        if address.kind == "stream":
+        if buckets.is_bucket(address.kind):
+            self._report(address, check_bucket(address, parsed), places, entry)
+        elif address.kind == "stream":
             self._report(address, checks.check_stream(parsed), places, entry)
         elif address.kind == "consumer":
             self._report(address, checks.check_consumer(parsed), places, entry)

@@ -51,7 +51,8 @@ _STREAM: Final = {
     "creds": "Credentials belong to a connection.", "from": "mirror", "republish_source": "Write republish: {src: …, dest: …}.",
 }  # fmt: skip
 _BUCKET: Final = {
-    "name": "bucket", "replicas": "num_replicas", "max_age": "ttl", "max_value": "max_value_size", "size": "max_bytes",
+    "name": "bucket", "replicas": "num_replicas", "max_age": "ttl", "max_msgs_per_subject": "history", "max_msg_size": "max_value_size",
+    "subject_delete_marker_ttl": "limit_marker_ttl", "max_value": "max_value_size", "size": "max_bytes",
     "max_bucket_size": "max_bytes", "compress": "compression", "marker_ttl": "limit_marker_ttl", "tags": "Write placement: {tags: […]}.",
 }  # fmt: skip
 _ORIGIN: Final = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jsplan import units
 from jsplan.render.paths import element, table_of
 from jsplan.render.safe import quoted, safe
+from jsplan.resources.buckets import is_bucket, lift
 from jsplan.resources.nested import ORIGIN, origin_key
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def beyond_key(origin: dict[str, Any]) -> dict[str, Any]:
 def described(kind: str, name: str, after: dict[str, Any]) -> list[Leaf]:
     """What a new resource says beyond the server's defaults, without its own name."""
     table = table_of(kind)
+    after = lift(kind, name, after) if is_bucket(kind) else after
     compact = table.compact(after) if table else dict(after)
     own = name.rsplit("/", 1)[-1]
     hidden = {key for key in ("name", "bucket", "durable_name") if compact.get(key) == own} | (_derived(table, compact) if table else set())

@@ -1,0 +1,18 @@
+"""Rules between the words of a bucket: those of the stream that it is, said in the bucket's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.config.checks import check_stream
+from jsplan.resources import buckets
+
+
+def check_bucket(address: Address, body: Mapping[str, Any]) -> Iterator[Any]:
+    """Everything that is certain to be refused in the stream behind a KV bucket or an object store."""
+    kind, lowered = address.kind, {"name": address.stream} | buckets.lower(address, body)
+    for problem in check_stream(lowered):
+        summary, detail = buckets.in_words(kind, problem.summary), buckets.in_words(kind, problem.detail)
+        yield problem._replace(field=buckets.word_of(kind, problem.field), summary=summary, detail=detail)
