@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from jsplan.address import Address, Kind
+from jsplan.address import Address
 from jsplan.resources.fields import Config, Field, Table
 from jsplan.resources.stream import DUPLICATE_WINDOW, STREAM
 
 #: Words of a bucket that have another name on its stream; every other word is called as it is there.
-RENAMED: Final[Mapping[Kind, Mapping[str, str]]] = {
+RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "kv": {
         "history": "max_msgs_per_subject", "ttl": "max_age", "max_value_size": "max_msg_size",
         "limit_marker_ttl": "subject_delete_marker_ttl",
@@ -25,8 +25,8 @@ RENAMED: Final[Mapping[Kind, Mapping[str, str]]] = {
     "stream": {},
     "consumer": {},
 }  # fmt: skip
-_WORDS: Final[Mapping[Kind, Mapping[str, str]]] = {kind: {field: word for word, field in names.items()} for kind, names in RENAMED.items()}
-_SAME: Final[Mapping[Kind, frozenset[str]]] = {
+_WORDS: Final[Mapping[str, Mapping[str, str]]] = {kind: {field: word for word, field in names.items()} for kind, names in RENAMED.items()}
+_SAME: Final[Mapping[str, frozenset[str]]] = {
     "kv": frozenset(
         {"description", "max_bytes", "storage", "num_replicas", "compression", "placement", "republish", "mirror", "sources", "metadata"}
     ),
@@ -45,13 +45,13 @@ def is_bucket(kind: str) -> bool:
     return kind in _SAME
 
 
-def raw_rows(kind: Kind) -> tuple[Field, ...]:
+def raw_rows(kind: str) -> tuple[Field, ...]:
     """The stream's fields that no word of the bucket covers; the files may name them beside the words."""
     covered = {"name", *_SAME[kind], *RENAMED[kind].values()}
     return tuple(row for row in STREAM.rows if row.name not in covered)
 
 
-def _carrying(kind: Kind) -> Table:
+def _carrying(kind: str) -> Table:
     """The stream's table, where what no word covers is left as its maker had it."""
     uncovered = {row.name for row in raw_rows(kind)}
 
@@ -64,7 +64,7 @@ def _carrying(kind: Kind) -> Table:
 
 
 #: The table of the stream behind each kind that has one.
-CARRYING: Final[Mapping[Kind, Table]] = {"stream": STREAM, "kv": _carrying("kv"), "object_store": _carrying("object_store")}
+CARRYING: Final[Mapping[str, Table]] = {"stream": STREAM, "kv": _carrying("kv"), "object_store": _carrying("object_store")}
 
 
 # --- words to fields -----------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def _transforms(theirs: str, bucket: str) -> list[Config]:
     return [{"src": f"$KV.{theirs}.>", "dest": f"$KV.{bucket}.>"}]
 
 
-def made(kind: Kind, lowered: Mapping[str, Any]) -> Config:
+def made(kind: str, lowered: Mapping[str, Any]) -> Config:
     """What nats.go gives a new stream of this kind beyond what the files say; nothing for streams."""
     if not is_bucket(kind):
         return {}
@@ -141,7 +141,7 @@ def made(kind: Kind, lowered: Mapping[str, Any]) -> Config:
     return {name: value for name, value in out.items() if lowered.get(name) is None}
 
 
-def field_of(kind: Kind, word: str) -> str:
+def field_of(kind: str, word: str) -> str:
     """The stream's field behind a word: `max_age` for `ttl`."""
     return RENAMED[kind].get(word, word)
 
@@ -149,19 +149,19 @@ def field_of(kind: Kind, word: str) -> str:
 # --- fields to words, for display ----------------------------------------------------------------------------
 
 
-def word_of(kind: Kind, field: str) -> str:
+def word_of(kind: str, field: str) -> str:
     """The word for a field of the stream: `ttl` for `max_age`."""
     return _WORDS[kind].get(field, field)
 
 
-def in_words(kind: Kind, text: str, fields: Iterable[str] = ()) -> str:
+def in_words(kind: str, text: str, fields: Iterable[str] = ()) -> str:
     """A sentence about the stream with the bucket's words instead of the stream's fields."""
     for field in fields or _WORDS[kind]:
         text = re.sub(rf"\b{field}\b", word_of(kind, field), text)
     return text
 
 
-def lift(kind: Kind, name: str, config: Config) -> Config:
+def lift(kind: str, name: str, config: Config) -> Config:
     """The words of a stream's configuration, without what every bucket has and what the server gives by itself."""
     if not is_bucket(kind):
         return config
@@ -177,7 +177,7 @@ def lift(kind: Kind, name: str, config: Config) -> Config:
     return out
 
 
-def lift_change(kind: Kind, name: str, path: str, before: Any, after: Any) -> tuple[str, Any, Any]:
+def lift_change(kind: str, name: str, path: str, before: Any, after: Any) -> tuple[str, Any, Any]:
     """One change in the bucket's words: its path and both values. `name` is the bucket's own."""
     if not is_bucket(kind):
         return path, before, after
