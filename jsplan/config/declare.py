@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jsplan.address import Address, Kind, matches
-from jsplan.config import body, checks, config_file, grammar, lifecycle
+from jsplan.config import body, checks, checks_consumers, config_file, grammar, lifecycle
 from jsplan.config.checks_buckets import check_bucket
 from jsplan.config.expand import Selectors
 from jsplan.config.files import Files
@@ -21,6 +21,7 @@ from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Declared
 from jsplan.config.node import Node, Places, mapping, plain, range_of
 from jsplan.config.origins import Origins
+from jsplan.config.problem import Problem
 from jsplan.resources import TABLES, buckets
 
 _SETTINGS: Final = ("lifecycle", "lint", "depends_on", "x_raw")
@@ -322,9 +323,9 @@ class Declarer:
         elif address.kind == "stream":
             self._report(address, checks.check_stream(parsed), places, entry)
         elif address.kind == "consumer":
-            self._report(address, checks.check_consumer(parsed), places, entry)
+            self._report(address, checks_consumers.check_consumer(parsed), places, entry)
 
-    def _report(self, address: Address, problems: Iterator[checks.Problem], places: Mapping[str, Any], entry: Any) -> None:
+    def _report(self, address: Address, problems: Iterator[Problem], places: Mapping[str, Any], entry: Any) -> None:
         for problem in problems:
             at = places.get(problem.field) or entry
             self.findings.error(problem.code, at, problem.summary, problem.detail, str(address))
@@ -357,7 +358,7 @@ class Declarer:
             parent = address.parent
             if parent in consumers:
                 others = consumers[parent]
-                self._report(address, checks.check_queue_consumer(declared.body, others), declared.ranges, declared.range)
+                self._report(address, checks_consumers.check_queue_consumer(declared.body, others), declared.ranges, declared.range)
                 others.append((address.consumer, declared.body))
 
 

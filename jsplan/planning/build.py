@@ -116,7 +116,7 @@ def _resource_change(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, V
     change = Change(
         actions=verdict.actions,
         before=live.config if live else None,
-        after=_after(verdict),
+        after=_after(verdict, inputs.level(address)),
         fields=in_words(address, [*verdict.fields, *verdict.ignored]),
         replace_paths=_replace_paths(verdict),
         importing={"id": str(address)} if verdict.adopts and not verdict.deletes else None,
@@ -130,13 +130,13 @@ def _resource_change(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, V
     )  # fmt: skip
 
 
-def _after(verdict: Verdict) -> Config | None:
+def _after(verdict: Verdict, level: int) -> Config | None:
     """The full configuration, with what the tables do not know kept. An untouched one is shown as it is."""
     if verdict.actions in (["delete"], ["forget"]) or verdict.after is None:
         return None
     if verdict.live is not None and verdict.actions == ["no-op"]:
         return verdict.live.config
-    return table_of(verdict.address).full(verdict.after)
+    return table_of(verdict.address).full(verdict.after, level)
 
 
 def _replace_paths(verdict: Verdict) -> list[list[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jsplan.documents.plan import FieldChange
-from jsplan.resources.fields import Config, Field, Table
+from jsplan.resources.fields import Config, Field, Table, in_order
 from jsplan.resources.nested import ORIGIN, origin_key
 
 STARTS = ("opt_start_seq", "opt_start_time")
@@ -157,7 +157,7 @@ def _existing_starts(before: list[Config], after: list[Config]) -> tuple[list[Co
         found += [FieldChange(f'sources["{key}"].{s}', old.get(s), origin.get(s), "ignored") for s in STARTS if old.get(s) != origin.get(s)]
         starts = {name: old[name] for name in STARTS if name in old}
         kept.append({name: value for name, value in origin.items() if name not in STARTS} | starts)
-    return sorted(kept, key=repr), found
+    return in_order(kept), found
 
 
 def patched(table: Table, live_raw: Config, body: Mapping[str, Any], before: Config, after: Config) -> Config:

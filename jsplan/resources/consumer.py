@@ -16,32 +16,33 @@ def _deliver_subject(change: FieldUpdate) -> Effect:
     return "in_place" if change.before and change.after else "replace"
 
 
-def _memory(change: FieldUpdate) -> Effect:
-    return "replace"
-
-
 def settle(config: Config, level: int) -> None:
     """Fill in what the server derives from other fields, in place, on a compact configuration.
 
     The `consumer_limits` of the stream are handed in under that key and taken out again.
     """
     limits = config.pop("consumer_limits", {})
-    policy = config.get("ack_policy", "none")
-    if policy == "flow_control":
-        config["flow_control"] = True
-        config.setdefault("idle_heartbeat", SECOND)
-    if policy != "none":
-        backoff = config.get("backoff")
-        config["ack_wait"] = backoff[0] if backoff else config.get("ack_wait", 30 * SECOND)
-        config.setdefault("max_ack_pending", limits.get("max_ack_pending") or 1000)
+    for name in ("max_ack_pending", "inactive_threshold"):
+        if limits.get(name, 0) > 0:
+            config.setdefault(name, limits[name])
+    _settle_acks(config, config.get("ack_policy", "none"))
     if not config.get("deliver_subject"):
         config.setdefault("max_waiting", 512)
     if not config.get("durable_name"):
-        config.setdefault("inactive_threshold", limits.get("inactive_threshold") or 5 * SECOND)
-    elif limits.get("inactive_threshold"):
-        config.setdefault("inactive_threshold", limits["inactive_threshold"])
+        config.setdefault("inactive_threshold", 5 * SECOND)
     if config.get("priority_policy") == "pinned_client":
         config.setdefault("priority_timeout", 120 * SECOND)
+
+
+def _settle_acks(config: Config, policy: str) -> None:
+    if policy == "flow_control":
+        config |= {"flow_control": True, "idle_heartbeat": SECOND}
+    if config.get("backoff"):
+        config["ack_wait"] = config["backoff"][0]
+    elif policy in ("all", "explicit"):
+        config.setdefault("ack_wait", 30 * SECOND)
+    if policy != "none":
+        config.setdefault("max_ack_pending", 1000)
 
 
 CONSUMER = Table(
@@ -55,7 +56,7 @@ CONSUMER = Table(
         Field("opt_start_seq", "int", "First sequence, with by_start_sequence.", default=0, minimum=0, update=replace),
         Field("opt_start_time", "time", "First time, with by_start_time.", update=replace),
         Field("ack_policy", "enum", "What counts as processed; the server's default is none.", default="none", echoed=True, update=replace,
-              values=("none", "all", "explicit", "flow_control")),
+              values=("none", "all", "explicit", "flow_control"), newer={"flow_control": 4}),
         Field("ack_wait", "duration", "Time until an unacknowledged message is delivered again, ns.", default=None, minimum=0),
         Field("max_deliver", "int", "Most deliveries of one message.", default=-1, unlimited=True, echoed=True),
         Field("backoff", "durations", "Waits between deliveries; the first replaces ack_wait.", default=[]),
@@ -76,14 +77,14 @@ CONSUMER = Table(
         Field("idle_heartbeat", "duration", "Heartbeat of an idle push consumer, ns.", default=0, minimum=0, update=replace),
         Field("flow_control", "bool", "Flow control of a push consumer.", default=False, update=replace),
         Field("num_replicas", "int", "Copies; 0 is as many as the stream has.", default=0, minimum=0, maximum=5, echoed=True),
-        Field("mem_storage", "bool", "Keep the position in memory.", default=False, update=_memory),
+        Field("mem_storage", "bool", "Keep the position in memory.", default=False, update=replace),
         Field("direct", "bool", "Internal to the server.", default=False, update=replace),
         Field("sourcing", "bool", "Internal to the server.", default=False, update=replace),
         Field("metadata", "metadata", "Labels; keys that begin with `_nats.` are the server's own.", default={}),
         Field("pause_until", "time", "Deliver nothing before this time.", level=1, operational=True),
         Field("priority_groups", "strings", "Names of priority groups.", default=[], level=1),
         Field("priority_policy", "enum", "How a group shares messages.", default="none", level=1,
-              values=("none", "overflow", "pinned_client", "prioritized")),
+              values=("none", "overflow", "pinned_client", "prioritized"), newer={"prioritized": 2}),
         Field("priority_timeout", "duration", "Time until a pin moves, ns.", default=None, minimum=0, level=1),
     ),
     settle,

@@ -12,13 +12,15 @@ Two forms of a configuration are used everywhere:
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
 from jsplan import units
+from jsplan.diagnostics import did_you_mean
 
 Config = dict[str, Any]
 Effect = Literal["in_place", "one_way", "replace", "ignored"]
@@ -39,6 +41,8 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
+#: The API level of the newest server this release knows (2.15).
+NEWEST: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class Field:
     `operational` fields are moved by people and clients at run time: compared only when the file names them.
     `left` says what leaving the field out means where the object exists already: the server's default, as it was
     last applied (as it is found, when it is adopted), or always as it is.
+    `newer` are values that need a higher level than the field itself.
     """
 
     name: str
@@ -104,6 +109,7 @@ class Field:
     echoed: bool = False
     operational: bool = False
     left: Literal["default", "last", "live"] = "default"
+    newer: Mapping[str, int] = field(default_factory=dict)
     table: Table | None = None
     update: UpdateRule = in_place
 
@@ -117,9 +123,9 @@ class Field:
     def compact(self, value: Any) -> Any:
         """The value in compact form, or ABSENT when it says no more than leaving the field out does."""
         value = _COMPACT.get(self.type, _same)(self, value)
-        if self.default is not None and value == self.default:
-            return ABSENT
-        return ABSENT if value in (None, "", False) and value != 0 or value in ([], {}) else value
+        if value == (0 if self.default is None else self.default) and not isinstance(value, bool):
+            return ABSENT  # where the default depends on the rest, 0 asks for it too
+        return ABSENT if value is None or value is False or value in ("", [], {}) else value
 
 
 @dataclass(frozen=True)
@@ -140,22 +146,31 @@ class Table:
         rows, out = self.by_name, {}
         for name, value in raw.items():
             row = rows.get(name)
-            if row is not None:
-                value = row.compact(value)
-            if value is not ABSENT and value is not None:
-                out[name] = value
+            shown = value if row is None else row.compact(value)
+            if shown is not ABSENT and shown is not None:
+                out[name] = shown
         return out
 
-    def full(self, compact: Config) -> Config:
-        """The compact form with the defaults that the server always shows, in the table's order."""
+    def full(self, compact: Config, level: int = NEWEST) -> Config:
+        """The compact form with the defaults that a server of the level always shows, in the table's order."""
         out: Config = {}
         for row in self.rows:
             if row.name in compact:
-                value = compact[row.name]
-                out[row.name] = row.table.full(value) if row.table and row.type == "object" else value
-            elif row.echoed and row.default is not None and row.default is not ABSENT:
+                out[row.name] = _full(row, compact[row.name], level)
+            elif row.echoed and row.level <= level:
                 out[row.name] = row.default
         return out | {name: value for name, value in compact.items() if name not in out}
+
+    def needs(self, config: Config) -> Iterator[tuple[str, int]]:
+        """Each field of a configuration that is not at its default, as a dotted path, with the API level it needs."""
+        for name, value in config.items():
+            row = self.by_name.get(name)
+            if row is None or value is None or row.compact(value) is ABSENT:
+                continue
+            yield name, max(row.level, row.newer.get(value, 0) if isinstance(value, str) else 0)
+            if row.table is not None:
+                for item in value if row.type == "objects" else [value]:
+                    yield from ((f"{name}.{path}", level) for path, level in row.table.needs(item))
 
     def default_of(self, name: str) -> Any:
         """What the server shows for a field left out: the default, or None for absent and for dependent ones."""
@@ -190,7 +205,18 @@ def _compact_object(row: Field, value: Any) -> Any:
 def _compact_objects(row: Field, value: Any) -> Any:
     assert row.table is not None
     out = [row.table.compact(item) for item in value or ()]
-    return sorted(out, key=repr) if row.unordered else out
+    return in_order(out) if row.unordered else out
+
+
+def in_order(items: list[Config]) -> list[Config]:
+    """A set of objects in the one order that its compact form has."""
+    return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
+
+
+def _full(row: Field, value: Any, level: int) -> Any:
+    if row.table is None:
+        return value
+    return [row.table.full(item, level) for item in value] if row.type == "objects" else row.table.full(value, level)
 
 
 def _compact_time(_: Field, value: Any) -> Any:
@@ -214,8 +240,8 @@ _COMPACT: dict[str, Callable[[Field, Any], Any]] = {
 def _parse_string(row: Field, value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"must be text, not {_named(value)}")
-    if row.max_length is not None and len(value) > row.max_length:
-        raise ValueError(f"is {len(value)} characters long; the server takes at most {row.max_length}")
+    if row.max_length is not None and (size := len(value.encode())) > row.max_length:
+        raise ValueError(f"is {size} bytes long; the server takes at most {row.max_length}")
     if row.pattern is not None and not re.fullmatch(row.pattern, value):
         raise ValueError(f'"{value}" is not allowed here; a name has no dots, blanks, slashes or wildcards')
     return value
@@ -242,8 +268,6 @@ def _in_range(row: Field, value: int) -> int:
 
 
 def _parse_enum(row: Field, value: Any) -> Any:
-    from jsplan.diagnostics import did_you_mean
-
     if not isinstance(value, str) or value not in row.values:
         raise ValueError(f"is {_named(value)}; it can be {', '.join(row.values)}.{did_you_mean(str(value), row.values)}")
     return value

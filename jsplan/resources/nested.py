@@ -9,8 +9,8 @@ NAME = r"[^.*>\s/\\]+"
 TRANSFORM = Table(
     "subject_transform",
     (
-        Field("src", "string", "Subject to match; empty is every subject.", default=">"),
-        Field("dest", "string", "Subject to store under; `{{wildcard(n)}}` and friends are allowed.", default=""),
+        Field("src", "string", "Subject to match; empty is every subject.", default=">", echoed=True),
+        Field("dest", "string", "Subject to store under; `{{wildcard(n)}}` and friends are allowed.", default="", echoed=True),
     ),
 )
 
@@ -18,7 +18,7 @@ EXTERNAL = Table(
     "external",
     (
         Field("api", "string", "API prefix of the other JetStream, as seen from here.", required=True),
-        Field("deliver", "string", "Prefix under which the other account delivers.", default=""),
+        Field("deliver", "string", "Prefix under which the other account delivers.", default="", echoed=True),
     ),
 )
 
@@ -34,7 +34,9 @@ ORIGIN = Table(
     "stream_source",
     (
         Field("name", "string", "Name of the origin stream.", required=True, pattern=NAME),
-        Field("opt_start_seq", "int", "Copy from this sequence on; read only when the source is new.", default=0, minimum=0, update=ignored),
+        Field(
+            "opt_start_seq", "int", "Copy from this sequence on; read only when the source is new.", default=0, minimum=0, update=ignored
+        ),
         Field("opt_start_time", "time", "Copy from this time on; read only when the source is new.", update=ignored),
         Field("filter_subject", "string", "Copy only these subjects.", default=""),
         Field("subject_transforms", "objects", "Filters and rewrites, first match wins.", table=TRANSFORM),
@@ -55,8 +57,8 @@ PLACEMENT = Table(
 REPUBLISH = Table(
     "republish",
     (
-        Field("src", "string", "Subjects to republish.", default=">"),
-        Field("dest", "string", "Subject to republish under.", required=True),
+        Field("src", "string", "Subjects to republish.", default=">", echoed=True),
+        Field("dest", "string", "Subject to republish under.", required=True, default="", echoed=True),
         Field("headers_only", "bool", "Leave the payload out.", default=False),
     ),
 )
@@ -71,9 +73,18 @@ CONSUMER_LIMITS = Table(
 
 
 def origin_key(origin: Config) -> str:
-    """What tells two sources of one stream apart: name and API prefix, then the filter where one is set."""
+    """What tells two sources of one stream apart, as the server decides it (10140), in words.
+
+    Name and API prefix; then filters and the subjects they become, and a consumer, where they say more than nothing.
+    """
     api = (origin.get("external") or {}).get("api")
     key = f"{origin['name']}@{api}" if api else str(origin["name"])
-    subjects = [origin["filter_subject"]] if origin.get("filter_subject") else []
-    subjects += [t.get("src", ">") for t in origin.get("subject_transforms") or ()]
-    return key + (f"#{','.join(subjects)}" if subjects else "")
+    filters = ",".join(_filters(origin))
+    consumer = (origin.get("consumer") or {}).get("name")
+    return key + (f"#{filters}" if filters != ">" else "") + (f"!{consumer}" if consumer else "")
+
+
+def _filters(origin: Config) -> list[str]:
+    transforms = origin.get("subject_transforms") or [{"src": origin.get("filter_subject")}]
+    pairs = [(t.get("src") or ">", t.get("dest") or ">") for t in transforms]
+    return [src if dest == ">" else f"{src}>{dest}" for src, dest in pairs]

@@ -54,11 +54,21 @@ def settle(config: Config, level: int) -> None:
         config.pop("deny_purge", None)
     if config.get("allow_msg_schedules"):
         config["allow_rollup_hdrs"] = True
+        config.pop("deny_purge", None)
     if config.get("sealed"):
         config |= {"deny_delete": True, "deny_purge": True, "discard": "new"}
         config.pop("max_age", None)
         config.pop("allow_rollup_hdrs", None)
+    _settle_republish(config)
     _settle_window(config, level)
+
+
+def _settle_republish(config: Config) -> None:
+    """Republishing everything as it is, after a transform, would be a loop: the server narrows it to what is stored."""
+    republish, transform = config.get("republish"), config.get("subject_transform")
+    if republish and transform and republish.get("src", ">") == ">" == republish.get("dest"):
+        stored = transform.get("dest", "")
+        config["republish"] = republish | {"src": stored, "dest": stored}
 
 
 def _settle_window(config: Config, level: int) -> None:
@@ -101,9 +111,9 @@ STREAM = Table(
         Field("compression", "enum", "How blocks on disk are compressed.", default="none", values=("none", "s2"), echoed=True),
         Field("first_seq", "int", "First sequence of a new stream.", default=0, minimum=0, update=ignored),
         Field("subject_transform", "object", "Rewrite subjects before storing.", table=TRANSFORM),
-        Field("consumer_limits", "object", "Limits and defaults for consumers.", table=CONSUMER_LIMITS),
+        Field("consumer_limits", "object", "Limits and defaults for consumers.", default={}, table=CONSUMER_LIMITS, echoed=True),
         Field("metadata", "metadata", "Labels; keys that begin with `_nats.` are the server's own.", default={}),
-        Field("allow_msg_ttl", "bool", "Honour a life time per message.", default=False, level=1, update=one_way),
+        Field("allow_msg_ttl", "bool", "Honour a life time per message.", default=False, level=1, echoed=True, update=one_way),
         Field("subject_delete_marker_ttl", "duration", "Life of the marker left where max_age took the last message, ns.", default=0, minimum=0, level=1),
         Field("allow_msg_counter", "bool", "Messages are counters.", default=False, level=2, update=replace),
         Field("allow_atomic", "bool", "Allow atomic batches.", default=False, level=2),
@@ -113,4 +123,3 @@ STREAM = Table(
     ),
     settle,
 )  # fmt: skip
-

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jsplan.config import body, checks
+from jsplan.config import body, checks, checks_consumers
 from jsplan.config.findings import Findings
 from jsplan.config.node import Source
 from jsplan.config.read import parse
@@ -48,6 +48,30 @@ REFUSED_STREAMS = [
     ("subjects: [a], persist_mode: async, allow_atomic: true", "JS163", 10052),
     ("subjects: [a], persist_mode: async, storage: memory", "JS163", 10052),
     ("subjects: [a], subject_delete_marker_ttl: 500ms, max_age: 1m", "JS164", 10052),
+    ("sources: [{name: X}, {name: X, filter_subject: '>'}]", "JS152", 10140),
+    ("sources: [{name: X, subject_transforms: [{src: 'a.*', dest: 'x.$1'}, {src: a.b, dest: y}]}]", "JS151", 10147),
+    ("mirror: {name: X, subject_transforms: [{src: a.b, dest: y}, {src: 'a.*', dest: 'x.$1'}]}", "JS151", 10152),
+    ("mirror: {name: X, filter_subject: a..b}", "JS151", 10049),
+    ("subjects: [$SYS.a]", "JS157", 10052),
+    ("subjects: ['>'], no_ack: true, num_replicas: 3", "JS157", 10052),
+    ("subjects: [a], allow_rollup_hdrs: true, deny_purge: true, subject_delete_marker_ttl: 5s", "JS160", 10052),
+    ("subjects: [a], allow_msg_schedules: true, discard: new", "JS162", 10052),
+    ("mirror: {name: X, consumer: {name: c, deliver_subject: d}, opt_start_seq: 4}", "JS166", 10213),
+    ("sources: [{name: X, consumer: {name: c, deliver_subject: d}, filter_subject: a}]", "JS166", 10215),
+    ("mirror: {name: X, consumer: {name: c, deliver_subject: 'd.*'}}", "JS166", 10213),
+    ("subjects: [a], subject_transform: {src: 'a.>', dest: x}", "JS167", 10156),
+    ("subjects: [a], subject_transform: {src: 'a.*', dest: 'x.*'}", "JS167", 10156),
+    ("subjects: [a], subject_transform: {src: 'a.*', dest: 'x.$2'}", "JS167", 10156),
+    ("subjects: [a], subject_transform: {src: 'a.*', dest: 'x.{{nothing(1)}}'}", "JS167", 10156),
+    ("subjects: [a], subject_transform: {src: 'a.*', dest: 'x.{{wildcard()}}'}", "JS167", 10156),
+    ("subjects: [a], subject_transform: {src: 'a.*', dest: 'x.{{split(1)}}'}", "JS167", 10156),
+    ("subjects: [a], subject_transform: {src: a..b, dest: x}", "JS167", 10155),
+    ("subjects: [a], subject_transform: {src: a, dest: x..y}", "JS167", 10156),
+    ("sources: [{name: X, subject_transforms: [{src: a, dest: 'x.$1'}]}]", "JS167", 10146),
+    ("mirror: {name: X, subject_transforms: [{src: a, dest: 'x.>'}]}", "JS167", 10154),
+    ("subjects: ['a.>'], republish: {src: '>', dest: 'a.x.>'}", "JS168", 10052),
+    ("subjects: [a], republish: {src: '>', dest: r}", "JS168", 10052),
+    ("subjects: [a], republish: {src: '>', dest: '>'}", "JS168", 10052),
     ('mirror: {name: X, external: {api: "$JS.API"}}', "JS165", 10021),
     ('mirror: {name: X, external: {api: "$JS.h.API", deliver: "a.>"}}', "JS165", 10024),
 ]
@@ -59,6 +83,16 @@ ACCEPTED_STREAMS = [
     'subjects: ["$JS.EVENT.>"]',
     "subjects: [a], discard_new_per_subject: true, discard: new, max_msgs_per_subject: 5",
     "subjects: [a], subject_delete_marker_ttl: 5s, deny_purge: true",
+    "subjects: [a], allow_msg_schedules: true, deny_purge: true",
+    "subjects: [$SYS.ACCOUNT.a.b]",
+    "sources: [{name: X}, {name: X, consumer: {name: c, deliver_subject: d}}]",
+    "sources: [{name: X, subject_transforms: [{src: a, dest: x}]}, {name: X, subject_transforms: [{src: a, dest: y}]}]",
+    "mirror: {name: X, consumer: {name: c, deliver_subject: d}, subject_transforms: [{src: a, dest: b}]}",
+    "subjects: [a], subject_transform: {src: 'a.*.*', dest: 'x.$2.{{wildcard(1)}}'}",
+    "subjects: [a], subject_transform: {src: 'a.*', dest: 'x.{{partition(3,1)}}.{{split(1,-)}}.{{sliceFromLeft(1,2)}}'}",
+    "subjects: [a], subject_transform: {src: '', dest: 'x.>'}",
+    "subjects: [a], republish: {dest: 'r.>'}",
+    "subjects: [a], republish: {src: '>', dest: '>'}, subject_transform: {src: a, dest: x}",
     "subjects: [a], retention: workqueue, discard: new",
     'subjects: ["a.*.c", "a.b"]',
     "subjects: [a], duplicate_window: 30s, max_age: 30s",
@@ -77,6 +111,11 @@ REFUSED_CONSUMERS = [
     ("flow_control: true", "JS172", 10089),
     ("idle_heartbeat: 5s", "JS172", 10088),
     ("rate_limit_bps: 1000", "JS172", 10086),
+    ("max_expires: 500us", "JS172", 10115),
+    ("priority_timeout: 5s", "JS175", 10197),
+    ("deliver_subject: d, ack_policy: flow_control, backoff: [1s]", "JS174", 10221),
+    ("deliver_subject: d, ack_policy: flow_control, ack_wait: 9s", "JS174", 10221),
+    ("deliver_subject: d, ack_policy: flow_control, max_deliver: 5", "JS174", 10222),
     ("ack_policy: flow_control", "JS172", 10218),
     ("deliver_subject: d, flow_control: true", "JS173", 10108),
     ("deliver_subject: d, idle_heartbeat: 5000", "JS173", 10083),
@@ -149,7 +188,7 @@ def test_a_stream_that_the_server_accepts_is_accepted_here(text: str, server: Se
 def test_a_consumer_that_is_refused_here_is_refused_by_the_server(text: str, code: str, number: int, server: Server) -> None:
     """Each rule has a case that the server refuses with the number the finding names."""
     config = fields("consumer", text)
-    problems = list(checks.check_consumer(config))
+    problems = list(checks_consumers.check_consumer(config))
     assert [problem.code for problem in problems] == [code]
     with Raw(server.url) as raw:
         raw.api("$JS.API.STREAM.CREATE.L", {"name": "L", "subjects": ["s.>"]})
@@ -160,7 +199,7 @@ def test_a_consumer_that_is_refused_here_is_refused_by_the_server(text: str, cod
 def test_a_consumer_that_the_server_accepts_is_accepted_here(text: str, server: Server) -> None:
     """Neighbours of the rules, on the allowed side, pass here and there."""
     config = fields("consumer", text)
-    assert list(checks.check_consumer(config)) == []
+    assert list(checks_consumers.check_consumer(config)) == []
     with Raw(server.url) as raw:
         raw.api("$JS.API.STREAM.CREATE.L", {"name": "L", "subjects": ["s.>"]})
         assert create_consumer(raw, "L", config) is None

@@ -38,7 +38,7 @@ TWO = HEAD + "domains: {hub: {}, leaf: {connection: default}}\nconnections: {def
         ("mirror: ~", None),
         ("placement: {cluster: c, tags: [x]}", {"cluster": "c", "tags": ["x"]}),
         ("republish: {src: a, dest: b, headers_only: true}", {"src": "a", "dest": "b", "headers_only": True}),
-        ("subject_transform: {src: a, dest: 'b.{{wildcard(1)}}'}", {"src": "a", "dest": "b.{{wildcard(1)}}"}),
+        ("subject_transform: {src: 'a.*', dest: 'b.{{wildcard(1)}}'}", {"src": "a.*", "dest": "b.{{wildcard(1)}}"}),
         ("consumer_limits: {inactive_threshold: 1h}", {"inactive_threshold": 3600 * SECOND}),
         (
             "mirror: {name: X, opt_start_time: '2026-01-01T01:00:00+01:00', external: ~}",
@@ -78,7 +78,7 @@ def test_a_field_has_the_units_of_the_api(written: str, value: Any, workspace: L
         ("sources: {name: X}", "JS104", "6:14", "sources: [{"),
         ("sources: [X]", "JS104", "6:15", "sources: {"),
         ("mirror: {name: X, start_seq: 5}", "JS105", "6:23", '"opt_start_seq"'),
-        ("republish: {source: a, dest: b}", "JS105", "6:17", '"src"'),
+        ("republish: {source: a, dest: 'b.>'}", "JS105", "6:17", '"src"'),
         ("mirror: {name: X.Y}", "JS131", "6:20", "another name"),
     ],
 )

@@ -1,0 +1,94 @@
+"""Rules of mirrors and sources that the server is known to refuse: filters, transforms, prefixes, duplicates.
+
+The number in each text is the server's err_code. The other fields of a stream are left to `checks`.
+"""
+
+from __future__ import annotations
+
+from jsplan.config.problem import Body, Found, Problem
+from jsplan.config.transforms import why_not
+from jsplan.resources.nested import origin_key
+from jsplan.subjects import is_literal, is_valid, overlap
+
+
+def check_origins(body: Body) -> Found:
+    """Everything that is certain to be refused in the mirror and the sources of one stream."""
+    found = [("mirror", body["mirror"])] if body.get("mirror") else []
+    found += [("sources", origin) for origin in body.get("sources") or ()]
+    for field, origin in found:
+        yield from _filters(field, origin)
+        if origin.get("name") == body.get("name") and not origin.get("external") and not origin.get("domain"):
+            yield Problem("JS152", field, f"{field}: {origin['name']} would copy itself (10052)", "Name another stream, or its `domain:`.")
+        yield from _external(field, origin.get("external") or {})
+        yield from _consumer(field, origin)
+    yield from _duplicates(body)
+
+
+def _filters(field: str, origin: Body) -> Found:
+    mirror, transforms = field == "mirror", origin.get("subject_transforms") or []
+    if origin.get("filter_subject") and transforms:
+        yield Problem(
+            "JS151",
+            field,
+            f"{field}: an origin has either filter_subject or subject_transforms ({10150 if mirror else 10144})",
+            "A transform's `src` filters too; keep the transforms.",
+        )
+    if origin.get("filter_subject") and not is_valid(origin["filter_subject"]):
+        yield Problem("JS151", field, f'{field}: "{origin["filter_subject"]}" is not a subject (10049)', "Correct filter_subject.")
+    for transform in transforms:
+        if why := why_not(transform.get("src") or "", transform.get("dest") or ""):
+            detail = "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for the n-th * of `src`."
+            yield Problem("JS167", field, f"{field}: {why} ({10154 if mirror else 10146})", detail)
+            return
+    sources = [t.get("src") or "" for t in transforms]
+    pair = next(((a, b) for i, a in enumerate(sources) for b in sources[i + 1 :] if _collide(a, b)), None)
+    if pair is not None:
+        err = 10152 if mirror else 10147
+        yield Problem("JS151", field, f'{field}: the filters "{pair[0]}" and "{pair[1]}" overlap ({err})', "Keep the wider one.")
+
+
+def _collide(one: str, other: str) -> bool:
+    """An empty filter collides with another empty one only: the server compares the texts."""
+    return one == other if not one or not other else overlap(one, other)
+
+
+def _external(field: str, external: Body) -> Found:
+    api, deliver = external.get("api") or "", external.get("deliver") or ""
+    if api == "$JS.API" or api.startswith("$JS.API."):
+        yield Problem(
+            "JS165",
+            field,
+            f"{field}: external.api {api} overlaps with $JS.API (10021)",
+            "Write `domain:`, or $JS.<domain>.API; without a domain it needs an import.",
+        )
+    if deliver and not is_literal(deliver):
+        yield Problem("JS165", field, f"{field}: external.deliver {deliver} has wildcards (10024)", "Write the prefix without them.")
+
+
+def _consumer(field: str, origin: Body) -> Found:
+    """A consumer made beforehand decides itself where it starts and what it filters."""
+    consumer, err = origin.get("consumer"), 10213 if field == "mirror" else 10215
+    if not consumer:
+        return
+    subject = consumer.get("deliver_subject") or ""
+    if not consumer.get("name") or not is_valid(subject) or not is_literal(subject):
+        text = f"{field}: a consumer of the origin has a name and a deliver_subject without wildcards ({err})"
+        yield Problem("JS166", field, text, "Name the consumer that the origin's owner made.")
+    for name in ("opt_start_seq", "opt_start_time", "filter_subject"):
+        if origin.get(name):
+            yield Problem("JS166", field, f"{field}: {name} does not go with consumer ({err})", "The consumer has that; remove it here.")
+
+
+def _duplicates(body: Body) -> Found:
+    seen = set()
+    for origin in body.get("sources") or ():
+        key = (origin.get("domain"), origin_key({"name": "", **origin}))
+        if key in seen:
+            where = f" in domain {origin['domain']}" if origin.get("domain") else ""
+            yield Problem(
+                "JS152",
+                "sources",
+                f"sources: {origin.get('name')}{where} is listed twice (10140)",
+                "Remove one, or give them different filters.",
+            )
+        seen.add(key)

@@ -1,0 +1,20 @@
+"""What the checks between fields find. Where in the files it is shown is left to `declare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+Body = Mapping[str, Any]
+
+
+class Problem(NamedTuple):
+    """One contradiction; `field` is where it is shown."""
+
+    code: str
+    field: str
+    summary: str
+    detail: str
+
+
+Found = Iterator[Problem]
