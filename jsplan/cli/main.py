@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit code; raises nothing."""
     from jsplan.cli import outcome
 
+    _open_closed_streams()
     args = list(sys.argv[1:] if argv is None else argv)
     if COMPLETE in os.environ:
         root.main(args, prog_name=PROGRAM)
@@ -73,3 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return root.invoke(ctx)
 
     return outcome.exit_code_of(run, settings, args)
+
+
+def _open_closed_streams() -> None:
+    """Started with `<&-` or `>&-`, Python has None there, and the next file we open would take the stream's number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - it stays open to the end

@@ -19,6 +19,8 @@ from jsplan.jetstream.api import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OF
 
 #: Requests under way at once per domain; the link bounds them again over all domains that share it.
 WORKERS = 64
+#: Seconds to wait for the connected server itself, once a domain behind it has not answered in its time.
+CHECK_TIMEOUT = 2.0
 
 
 async def survey(pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[Address], known: frozenset[str] = frozenset()) -> Live:
@@ -97,7 +99,7 @@ async def _check_connection(pool: Pool, domain: Domain, domains: Mapping[str, Do
     link = pool.links[domain.connection]
     plain = Domain(domain.key, domain.connection, None, "$JS.API")
     try:
-        info = await DomainApi(plain, link, read_only=True).request("INFO")
+        info = await DomainApi(plain, link, read_only=True).request("INFO", timeout=min(link.target.timeout, CHECK_TIMEOUT))
     except ServerRefusedError as error:
         raise _no_jetstream(domain, error) from None
     except NoRespondersError:

@@ -115,6 +115,8 @@ class State:
                 self.pending[address] = what
             case {"domain": {"key": str(key), "server": dict(server)}}:
                 self.domains[key] = server
+            case {"session": _} | {"begin": _} | {"domain": _}:
+                raise ValueError(f"not a journal line: {change}")
             case _:
                 self._apply_end(change)
 

@@ -56,8 +56,11 @@ class LocalBackend:
         else:
             state = State.from_json(self._parsed(data), str(self.path))
             self._check_ours(state)
-        for change in self._journal_lines(state):
-            state.apply(change)
+        for number, change in self._journal_lines(state):
+            try:
+                state.apply(change)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise self._damaged(number) from None
         return state
 
     def _parsed(self, data: bytes) -> Any:
@@ -74,25 +77,31 @@ class LocalBackend:
                 hint="Give each workspace and environment a path of its own under backend.local.path.",
             )
 
-    def _journal_lines(self, state: State) -> Iterator[dict[str, Any]]:
+    def _journal_lines(self, state: State) -> Iterator[tuple[int, dict[str, Any]]]:
         """The lines that are not in the document yet. A torn last line is a step whose end was never recorded."""
         try:
             lines = self._beside(".journal").read_bytes().split(b"\n")
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise StateError(f"cannot read {self._beside('.journal')}: {error.strerror}") from None
         for number, line in enumerate(lines, 1):
             try:
-                change = orjson.loads(line) if line else None
+                change = orjson.loads(line) if line else {}
             except orjson.JSONDecodeError:
                 if number == len(lines):
                     return
-                raise StateError(f"{self._beside('.journal')}:{number} is damaged", hint=DAMAGED) from None
-            if change is None or not isinstance(change, dict):
-                continue
-            session = change.get("session")
-            if session and session["serial"] <= state.serial:
-                return  # folded already: the document was replaced, then the process died
-            yield change
+                raise self._damaged(number) from None
+            match change:
+                case {"session": {"serial": int(serial)}} if serial <= state.serial:
+                    return  # folded already: the document was replaced, then the process died
+                case dict():
+                    yield number, change
+                case _:
+                    raise self._damaged(number)
+
+    def _damaged(self, number: int) -> StateError:
+        return StateError(f"{self._beside('.journal')}:{number} is damaged", hint=DAMAGED)
 
     def start(self, state: State) -> None:
         """Open a writing session under the lock: fold what a dead process left, then begin a new serial."""
@@ -204,7 +213,9 @@ class LocalBackend:
         except filelock.Timeout:
             raise self._locked() from None
         except OSError as error:
-            raise StateError(f"cannot lock the state {self.path}: {error.strerror}") from None
+            raise StateError(
+                f"cannot lock the state: {self._beside('.lock')}: {error.strerror}", hint="Make the folder writable."
+            ) from None
         try:
             self._say_who(info)
             yield

@@ -55,7 +55,7 @@ class Space:
 
     def write(self, **sections: Any) -> Space:
         """Write jsplan.yaml (as JSON, which YAML 1.2 contains) with these sections over the base."""
-        (self.folder / "jsplan.yaml").write_text(json.dumps(self.base | sections), "utf-8")
+        (self.folder / "jsplan.yaml").write_text(json.dumps(self.base | sections, ensure_ascii=False), "utf-8")
         return self
 
     @property

@@ -1,0 +1,427 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.process import Ended, jsplan
+from tests.support.raw import Raw, streams
+from tests.support.workspaces import Space, hub_leaf_space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox, Server
+    from tests.conftest import MakeServer
+
+NARROW = """
+no_auth_user: full
+authorization {
+    users: [
+        {user: full, password: full}
+        {user: reader, password: reader, permissions: {publish: {deny: ["$JS.API.STREAM.CREATE.>"]}}}
+        {user: blind, password: blind, permissions: {publish: {deny: ["$JS.API.>"]}}}
+    ]
+}
+"""
+
+
+#: An account with JetStream and one without.
+TWO_ACCOUNTS = """
+no_auth_user: a
+accounts {
+    A: {users: [{user: a, password: a}], jetstream: enabled}
+    B: {users: [{user: b, password: b}]}
+}
+"""
+
+
+HEAD = "jsplan: 1\nworkspace: test\ndomains: {d: {}}\n"
+
+
+def calm(ended: Ended, code: int, *words: str) -> None:
+    """It ended with the code, without a traceback, and said all of this."""
+    assert "Traceback" not in ended.err + ended.out
+    assert "bug in jsplan" not in ended.err
+    missing = [word for word in words if word not in ended.text]
+    assert (ended.code, missing) == (code, []), ended.err + ended.out
+
+
+# --- servers and connections ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Scene:
+    """A workspace with one server that has nothing on it."""
+
+    space: Space
+    server: Server
+
+    @property
+    def folder(self) -> Path:
+        return self.space.folder
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.space.base["connections"]["main"]
+        return found
+
+    def write(self, *streams: dict[str, Any], **sections: Any) -> None:
+        self.space.write(streams=list(streams), **sections)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, server: Server) -> Scene:
+    return Scene(single_space(tmp_path, server), server)
+
+
+def test_an_unreachable_server(scene: Scene) -> None:
+    """It names connection and address, and asks whether the server runs."""
+    scene.connection["url"] = "nats://user:secret@127.0.0.1:1"
+    scene.write({"name": "A"})
+    ended = jsplan(scene.folder, "plan")
+
+    calm(ended, 1, "connection main", "nats://127.0.0.1:1", "Is the server running")
+    assert "secret" not in ended.text
+
+
+def test_wrong_credentials(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """It names the connection and what to check; the password is not shown."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.base["connections"]["hub"]["password"] = "wr0ng"
+    ended = jsplan(space.write(streams=[{"name": "A", "domain": "hub"}]).folder, "plan")
+
+    calm(ended, 1, "connection hub", "refused the credentials", "Check user, password")
+    assert "wr0ng" not in ended.text
+
+
+def test_wrong_credentials_of_one_of_two_connections(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Credentials that are refused are no domain that is away: nothing is deferred, it is an error."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.base["connections"]["leaf"] = {"url": clean_hub_leaf["leaf"].url, "user": "acc", "password": "wr0ng"}
+    space.base["domains"] = {"hub": {"connection": "hub"}, "leaf": {"connection": "leaf"}}
+    streams = [{"name": "A", "domain": "hub"}, {"name": "A", "domain": "leaf"}]
+
+    calm(jsplan(space.write(streams=streams).folder, "plan"), 1, "connection leaf", "refused the credentials")
+
+
+def test_a_server_without_jetstream(make_server: MakeServer, tmp_path: Path) -> None:
+    """It says that JetStream is missing, not that a domain is away."""
+    space = single_space(tmp_path, make_server(jetstream=False))
+
+    calm(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "domain main", "has no JetStream", "Enable jetstream")
+
+
+def test_an_account_without_jetstream(make_server: MakeServer, tmp_path: Path) -> None:
+    """It says that the account has no JetStream and where to enable it."""
+    space = single_space(tmp_path, make_server(extra=TWO_ACCOUNTS))
+    space.base["connections"]["main"] |= {"user": "b", "password": "b"}
+
+    calm(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "domain main", "not enabled for this account", "Enable jetstream")
+
+
+def test_a_server_with_another_domain_name(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """It prints the line to write; with that line the plan works."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.base["domains"] = {"center": {"connection": "hub"}}
+    streams = [{"name": "A", "domain": "center"}]
+    ended = jsplan(space.write(streams=streams).folder, "plan")
+
+    calm(ended, 1, "domain center", "calls its JetStream domain hub", "center: {connection: hub, js_domain: hub}")
+    space.base["domains"] = {"center": {"connection": "hub", "js_domain": "hub"}}
+    calm(jsplan(space.write(streams=streams).folder, "plan"), 0, "1 to add")
+
+
+def test_a_server_without_a_domain(scene: Scene) -> None:
+    """It prints `js_domain: null` as the line to write."""
+    scene.space.base["domains"] = {"main": {"connection": "main"}}
+    scene.write({"name": "A"})
+
+    calm(jsplan(scene.folder, "plan"), 1, "without a domain", "main: {connection: main, js_domain: null}")
+
+
+def test_a_server_with_a_domain_where_none_is_expected(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """It prints the domain's name as the line to write."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.base["domains"] = {"main": {"connection": "hub", "js_domain": None}}
+
+    calm(jsplan(space.write(streams=[{"name": "A", "domain": "main"}]).folder, "plan"), 1, "main: {connection: hub, js_domain: hub}")
+
+
+@pytest.mark.parametrize(
+    ("connection", "words"),
+    [
+        ({"context": "nowhere"}, ["nowhere", "The contexts in"]),
+        ({"creds": "./missing.creds"}, ["creds file", "missing.creds", "No such file"]),
+        ({"tls": {"ca": "missing.pem"}}, ["ca file", "missing.pem"]),
+        ({"tls": {"ca": "jsplan.yaml"}}, ["TLS failed"]),
+        ({"scheme": "tls"}, ["TLS"]),
+        ({"url": "nats://127.0.0.1:notaport"}, ["main", "notaport"]),
+        ({"url": "http://127.0.0.1"}, ["main", "http"]),
+    ],
+    ids=["context", "creds", "ca", "ca-broken", "tls-to-plain", "port", "scheme"],
+)
+def test_wrong_settings_of_a_connection(scene: Scene, connection: dict[str, Any], words: list[str]) -> None:
+    """Each wrong setting is named, with the file or the value it came from."""
+    wanted = dict(scene.connection) | connection
+    if wanted.pop("scheme", None):
+        wanted["url"] = scene.server.url.replace("nats://", "tls://")
+    if "context" in wanted:
+        del wanted["url"]
+    scene.space.base["connections"]["main"] = wanted
+    scene.write({"name": "A"})
+
+    calm(jsplan(scene.folder, "plan"), 1, *words)
+
+
+def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
+    """A user that may read and not create is told so at once, with the subject to permit; the rest is planned as usual."""
+    space = single_space(tmp_path, make_server(extra=NARROW))
+    space.base["connections"]["main"] |= {"user": "reader", "password": "reader"}
+    started = time.monotonic()
+    ended = jsplan(space.write(streams=[{"name": "A"}]).folder, "apply", "-y")
+
+    calm(ended, 6, "does not permit", "$JS.API.STREAM.CREATE.A", "permission", "connection main")
+    assert time.monotonic() - started < 5
+    space.base["connections"]["main"] |= {"user": "blind", "password": "blind"}
+    calm(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "does not permit", "$JS.API.INFO", "connection main")
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("jsplan: 1\nworkspace: [", ["jsplan.yaml:2"]),
+        ("jsplan: 1\nworkspace: test\nstreems: []\n", ["jsplan.yaml:3:1", "streems", 'Did you mean "streams"?']),
+        (
+            HEAD + "streams: [{name: A, domain: d, max_age: 5 parsecs}]\n",
+            ["jsplan.yaml:4", "parsecs"],
+        ),
+        ("jsplan: 7\nworkspace: test\n", ["jsplan.yaml:1", "7"]),
+        ("\x00\x01", ["jsplan.yaml"]),
+        ("", ["jsplan.yaml"]),
+        ("- a\n- list\n", ["jsplan.yaml:1"]),
+        ("jsplan: 1\nworkspace: Täst\n", ["jsplan.yaml:2", "Täst"]),
+        (
+            HEAD + "streams: [{name: 'a.b', domain: d}, {name: '', domain: d}]\n",
+            ["jsplan.yaml:4", "a.b"],
+        ),
+        (
+            HEAD + "streams: [{name: A, domain: d, max_age: '${var.nope}'}]\n",
+            ["jsplan.yaml:4", "nope"],
+        ),
+    ],
+    ids=["broken", "unknown-key", "duration", "newer", "binary", "empty", "list", "workspace", "names", "variable"],
+)
+def test_broken_files(tmp_path: Path, text: str, words: list[str]) -> None:
+    """Each says file and line, and what is wrong there."""
+    (tmp_path / "jsplan.yaml").write_text(text, "utf-8")
+
+    calm(jsplan(tmp_path, "validate"), 1, *words)
+
+
+def test_no_workspace(tmp_path: Path) -> None:
+    """Where there is no jsplan.yaml it says how to get one."""
+    calm(jsplan(tmp_path, "plan"), 1, "jsplan.yaml", "jsplan init")
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are no traceback."""
+    (tmp_path / "jsplan.yaml").write_bytes(b"jsplan: 1\nworkspace: \xff\xfe\n")
+    calm(jsplan(tmp_path, "plan"), 1, "jsplan.yaml")
+
+
+# --- saved plans ---------------------------------------------------------------------------------------------
+
+
+def _newer(plan: dict[str, Any]) -> dict[str, Any]:
+    return plan | {"format_version": "2.0"}
+
+
+def _edited(plan: dict[str, Any]) -> dict[str, Any]:
+    plan["steps"][0]["request"]["payload"]["max_msgs"] = 5
+    return plan
+
+
+def _another_kind(plan: dict[str, Any]) -> dict[str, Any]:
+    return plan | {"kind": "drift"}
+
+
+def _hollow(plan: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "plan", "format_version": "1.0"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_newer, ["format 2.0", "reads 1.x"]),
+        (_edited, ["changed after it was planned", "Plan again"]),
+        (_another_kind, ["not a jsplan plan"]),
+        (_hollow, ["p"]),
+    ],
+    ids=["newer", "edited", "kind", "hollow"],
+)
+def test_a_plan_that_is_none(scene: Scene, change: Callable[[dict[str, Any]], dict[str, Any]], words: list[str]) -> None:
+    """A plan of a newer format, an edited one and another document are refused before anything is done."""
+    scene.write({"name": "A"})
+    assert jsplan(scene.folder, "plan", "-o", "p").code == 0
+    path = scene.folder / "p"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+    calm(jsplan(scene.folder, "apply", "p"), 1, *words)
+    calm(jsplan(scene.folder, "show", "p"), 1, *words)
+
+
+def test_a_plan_that_is_cut_or_missing(scene: Scene) -> None:
+    """Half a plan, and none at all, name the file."""
+    scene.write({"name": "A"})
+    jsplan(scene.folder, "plan", "-o", "p")
+    data = (scene.folder / "p").read_bytes()
+    (scene.folder / "p").write_bytes(data[: len(data) // 2])
+
+    calm(jsplan(scene.folder, "apply", "p"), 1, "p is not a plan file")
+    calm(jsplan(scene.folder, "apply", "nowhere"), 1, "nowhere", "No such file")
+
+
+def test_a_plan_of_another_workspace(scene: Scene) -> None:
+    """A plan is applied in its own workspace and environment only."""
+    scene.write({"name": "A"})
+    jsplan(scene.folder, "plan", "-o", "p")
+    scene.write({"name": "A"}, workspace="other")
+
+    calm(jsplan(scene.folder, "apply", "p"), 64, "workspace test")
+
+
+def test_a_plan_with_other_options(scene: Scene) -> None:
+    """What shapes a plan cannot be given beside one."""
+    scene.write({"name": "A"})
+    jsplan(scene.folder, "plan", "-o", "p")
+
+    calm(jsplan(scene.folder, "apply", "p", "--target", "main/**"), 64, "--target")
+
+
+# --- state ---------------------------------------------------------------------------------------------------
+
+
+def test_a_state_that_is_cut(scene: Scene) -> None:
+    """It is an error for every command, it names the backup, and the file is left as it is."""
+    scene.write({"name": "A"})
+    assert jsplan(scene.folder, "apply", "-y").code == 0
+    path = scene.folder / "state" / "test.json"
+    half = path.read_bytes()[:200]
+    path.write_bytes(half)
+
+    for args in (["plan"], ["apply", "-y"], ["drift"], ["destroy", "-y"], ["state", "list"], ["show", "--state"]):
+        calm(jsplan(scene.folder, *args), 1, "test.json is damaged", ".backup")
+    assert path.read_bytes() == half
+
+
+def test_a_journal_that_is_damaged(scene: Scene) -> None:
+    """A line in the middle that cannot be read is an error that names it; only a torn last line is expected after a death."""
+    scene.write({"name": "A"})
+    assert jsplan(scene.folder, "apply", "-y").code == 0
+    journal = scene.folder / "state" / "test.json.journal"
+    session = b'{"session": {"lineage": "x", "serial": 9}}\n'
+    journal.write_bytes(session + b'{"put": {"addr\n{"end": "main/stream/A"}\n')
+    calm(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
+    journal.write_bytes(session + b'{"put": {"address": "main/stream/A", "entry": {}}}\n{"end": "x"}\n')
+    calm(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
+    journal.write_bytes(session + b'{"session": 5}\n[1]\n')
+    calm(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
+    journal.write_bytes(session + b'{"put": {"addr')
+    calm(jsplan(scene.folder, "plan"), 0)
+
+
+@pytest.mark.parametrize("taken", ["", ".lock", ".lock.info", ".journal"])
+def test_a_state_that_may_not_be_written(scene: Scene, taken: str) -> None:
+    """Whichever of its files cannot be written, it is an error before the first write to a server, and it names the file."""
+    (scene.folder / "state" / f"test.json{taken}").mkdir(parents=True)
+    scene.write({"name": "A"})
+
+    calm(jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}")
+    with Raw(scene.server.url) as raw:
+        assert streams(raw) == []
+
+
+def test_a_state_without_a_folder(scene: Scene) -> None:
+    """A path that cannot be made is an error before the first write to a server."""
+    (scene.folder / "taken").write_text("a file, not a folder")
+    scene.write({"name": "A"}, backend={"local": {"path": "taken/state.json"}})
+    calm(jsplan(scene.folder, "apply", "-y"), 1, "taken")
+
+
+def test_a_full_disk(scene: Scene) -> None:
+    """When state cannot be written any more, nothing more begins; with room again the next apply takes over what is there."""
+    scene.write(*({"name": f"S{number}", "description": "x" * 500} for number in range(40)))
+    small = 20_000
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))
+
+    calm(jsplan(scene.folder, "apply", "-y", preexec_fn=limit), 6, "test.json", "File too large")
+    calm(jsplan(scene.folder, "apply", "-y"), 0)
+    calm(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
+    assert len(jsplan(scene.folder, "state", "list").out.split()) == 40
+
+
+# --- the rest ------------------------------------------------------------------------------------------------
+
+
+def test_closed_streams(scene: Scene) -> None:
+    """A closed stdin is nobody to ask; a closed stdout or stderr is no traceback."""
+    scene.write({"name": "A"})
+
+    calm(jsplan(scene.folder, "apply", stdin=None, preexec_fn=lambda: os.close(0)), 1, "--auto-approve")
+    assert jsplan(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(1)).code == 2
+    assert jsplan(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(2)).code == 2
+
+
+def test_names_at_the_edge(scene: Scene) -> None:
+    """The longest names and names in any script work from plan to destroy; longer ones are refused by validate."""
+    longest, script, strange = "L" * 255, "Bestellungen-日本-ü-🐇", "a$b=c%d~{x}"
+    streams = [{"name": name, "subjects": [f"s{i}"], "consumers": [{"name": name}]} for i, name in enumerate((longest, script, strange))]
+    scene.write(*streams)
+    calm(jsplan(scene.folder, "apply", "-y"), 0, "6 added")
+    calm(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
+    calm(jsplan(scene.folder, "destroy", "-y", "--allow-hazard", "DELETES_STREAM"), 0, "6 destroyed")
+    scene.write({"name": "L" * 256})
+    calm(jsplan(scene.folder, "validate"), 1, "jsplan.yaml:1", "255")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["plan", "--target", "main/stream/TYPO"], 1, ["TYPO"]),
+        (["plan", "--target", "nonsense"], 64, ["nonsense"]),
+        (["import", "main/stream/A"], 1, ["main/stream/A", "does not exist"]),
+        (["import", "main/stream/Z"], 1, ["main/stream/Z", "in no file"]),
+        (["state", "rm", "main/stream/Z"], 1, ["main/stream/Z", "not in state"]),
+        (["state", "mv", "main/stream/Z", "x"], 64, ["DOMAIN/KIND/NAME"]),
+        (["apply", "--allow-hazard", "NO_SUCH_THING"], 64, ["NO_SUCH_THING"]),
+        (["plan", "-e", "prod"], 1, ["prod"]),
+        (["plan", "--var", "x"], 64, ["x"]),
+        (["plan", "--var-file", "nowhere"], 1, ["nowhere"]),
+        (["plan", "-C", "nowhere"], 1, ["nowhere"]),
+        (["plan", "-o", "no/such/folder/p"], 1, ["no/such/folder/p"]),
+        (["plan", "--lock-timeout", "soon"], 64, ["soon"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_arguments(scene: Scene, args: list[str], code: int, words: list[str]) -> None:
+    """An argument that names nothing, or is none, is quoted in the message."""
+    scene.write({"name": "A"})
+    ended = jsplan(scene.folder, *args)
+
+    assert "Traceback" not in ended.err
+    assert "bug in jsplan" not in ended.err
+    assert ended.code in (1, 64)
+    assert all(word in ended.text for word in words), ended.err
+    assert ended.code == code

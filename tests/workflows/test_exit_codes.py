@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.state import LocalBackend, LockInfo
+from tests.support.process import begin, jsplan
+from tests.support.raw import Raw
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+
+@dataclass
+class Scene:
+    """A workspace with one server, and what a process run in it ended with."""
+
+    space: Space
+    server: Server
+
+    def run(self, *args: str) -> int:
+        return jsplan(self.space.folder, *args).code
+
+    def write(self, *streams: dict[str, Any]) -> None:
+        self.space.write(streams=list(streams))
+
+    def update(self, name: str, **fields: Any) -> None:
+        """Somebody else changes a stream."""
+        with Raw(self.server.url) as raw:
+            config = raw.done(f"$JS.API.STREAM.INFO.{name}")["config"]
+            raw.done(f"$JS.API.STREAM.UPDATE.{name}", config | fields)
+
+    def names(self) -> set[str]:
+        with Raw(self.server.url) as raw:
+            return set(raw.done("$JS.API.STREAM.NAMES")["streams"] or [])
+
+    def remembered(self) -> set[str]:
+        """The streams in the state file itself; there must be no journal beside it."""
+        folder = self.space.folder / "state"
+        assert not (folder / "test.json.journal").exists()
+        return {address.split("/")[2] for address in json.loads((folder / "test.json").read_bytes())["resources"]}
+
+
+def nothing_to_change(scene: Scene) -> int:
+    scene.write({"name": "A"})
+    assert scene.run("apply", "-y") == 0
+    assert scene.run("plan", "--detailed-exitcode") == 0
+    return scene.run("drift")
+
+
+def an_error(scene: Scene) -> int:
+    scene.space.base["connections"]["main"]["url"] = "nats://127.0.0.1:1"
+    scene.write({"name": "A"})
+    return scene.run("plan")
+
+
+def a_plan_with_changes(scene: Scene) -> int:
+    scene.write({"name": "A"})
+    return scene.run("plan", "--detailed-exitcode")
+
+
+def drift(scene: Scene) -> int:
+    scene.write({"name": "A"})
+    assert scene.run("apply", "-y") == 0
+    scene.update("A", max_msgs=7)
+    return scene.run("drift")
+
+
+def a_hazard(scene: Scene) -> int:
+    scene.write({"name": "A"})
+    assert scene.run("apply", "-y") == 0
+    scene.write()
+    return scene.run("apply", "-y")
+
+
+def changed_since_it_was_planned(scene: Scene) -> int:
+    scene.write({"name": "A"})
+    assert scene.run("apply", "-y") == 0
+    scene.write({"name": "A", "max_age": "1d"}, {"name": "B"})
+    assert scene.run("plan", "-o", "p") == 0
+    scene.update("A", description="theirs")
+    code = scene.run("apply", "p")
+    assert scene.names() == {"A"}
+    return code
+
+
+def applied_before(scene: Scene) -> int:
+    scene.write({"name": "A"})
+    assert scene.run("plan", "-o", "p") == 0
+    assert scene.run("apply", "p") == 0
+    return scene.run("apply", "p")
+
+
+def locked(scene: Scene) -> int:
+    scene.write({"name": "A"})
+    with LocalBackend(scene.space.folder / "state" / "test.json", "test", None).lock(LockInfo.here("apply"), 0):
+        return scene.run("apply", "-y", "--lock-timeout", "0s")
+
+
+def a_step_that_the_server_refuses(scene: Scene) -> int:
+    scene.write({"name": "A"}, {"name": "B", "num_replicas": 3}, {"name": "C", "consumers": [{"name": "ONE"}]})
+    code = scene.run("apply", "-y")
+    assert scene.names() == scene.remembered() == {"A", "C"}
+    return code
+
+
+def wrong_usage(scene: Scene) -> int:
+    scene.write()
+    return scene.run("plan", "--no-such-option")
+
+
+def interrupted(scene: Scene) -> int:
+    """Ctrl-C while the server is frozen, so that a call is under way for sure; it is finished once the server goes on."""
+    scene.write(*({"name": f"S{number:03}"} for number in range(300)))
+    process = begin(scene.space.folder, "apply", "-y", "--parallelism", "2")
+    assert process.stderr is not None
+    while b"S010" not in (line := process.stderr.readline()):
+        assert line, "apply ended too early"
+    scene.server.freeze()
+    process.send_signal(signal.SIGINT)
+    scene.server.thaw()
+    out, err = process.communicate(timeout=30)
+
+    assert b"Traceback" not in out + err
+    assert 10 < len(scene.names()) < 300
+    assert scene.remembered() == scene.names()
+    with LocalBackend(scene.space.folder / "state" / "test.json", "test", None).lock(LockInfo.here("test"), 0):
+        return process.returncode
+
+
+TABLE: list[tuple[int, Callable[[Scene], int]]] = [
+    (0, nothing_to_change),
+    (1, an_error),
+    (2, a_plan_with_changes),
+    (2, drift),
+    (3, a_hazard),
+    (4, changed_since_it_was_planned),
+    (4, applied_before),
+    (5, locked),
+    (6, a_step_that_the_server_refuses),
+    (64, wrong_usage),
+    (130, interrupted),
+]
+
+
+@pytest.mark.parametrize(("code", "happens"), TABLE, ids=[f"{code}-{happens.__name__}" for code, happens in TABLE])
+def test_exit_code(code: int, happens: Callable[[Scene], int], tmp_path: Path, server: Server) -> None:
+    """The installed `jsplan`, run as a process, ends with the code that the contract has for what happened."""
+    assert happens(Scene(single_space(tmp_path, server), server)) == code
