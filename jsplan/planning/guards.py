@@ -58,13 +58,13 @@ def _unknown_to_server(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]
     declared = inputs.declared(verdict.address)
     if declared is None:
         return
-    level, kind = inputs.level(verdict.address), verdict.address.kind
+    level, domain, kind = inputs.level(verdict.address), verdict.address.domain, verdict.address.kind
     for name, value in inputs.body(verdict.address).items():
         row = table_of(verdict.address).by_name.get(name)
         if row is not None and row.level > level and value is not None and table_of(verdict.address).compact({name: value}):
             yield Diagnostic(
                 "error", "JS213",
-                f"{word_of(kind, name)} needs API level {row.level} (nats-server {LEVEL_NAMES[row.level]}); {verdict.address.domain} has level {level}",
+                f"{word_of(kind, name)} needs API level {row.level} (nats-server {LEVEL_NAMES[row.level]}); {domain} has level {level}",
                 "Upgrade that server, or leave the field out.", str(verdict.address),
                 declared.ranges.get(word_of(kind, name), declared.range),
             )  # fmt: skip

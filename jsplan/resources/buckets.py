@@ -78,7 +78,7 @@ def lower(address: Address, body: Mapping[str, Any]) -> Config:
     kind = address.kind
     if not is_bucket(kind):
         return dict(body)
-    out = _subjects(address, body) | _NATURE[kind]
+    out = _subjects(kind, address.name, body) | _NATURE[kind]
     for word, value in body.items():
         if word != "bucket" and not (word in _MAKERS_WORDS and value is None):
             out[RENAMED[kind].get(word, word)] = value
@@ -97,11 +97,10 @@ _NATURE: Final[Mapping[str, Config]] = {
 }
 
 
-def _subjects(address: Address, body: Mapping[str, Any]) -> Config:
+def _subjects(kind: str, bucket: str, body: Mapping[str, Any]) -> Config:
     if body.get("mirror"):
         return {}
-    name = address.name
-    return {"subjects": [f"$KV.{name}.>"] if address.kind == "kv" else [f"$O.{name}.C.>", f"$O.{name}.M.>"]}
+    return {"subjects": [f"$KV.{bucket}.>"] if kind == "kv" else [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"]}
 
 
 def _lower_origins(bucket: str, out: Config) -> None:
@@ -166,7 +165,7 @@ def lift(kind: str, name: str, config: Config) -> Config:
     if not is_bucket(kind):
         return config
     compact = STREAM.compact(config)
-    usual = _subjects(Address("", kind, name), compact) | _NATURE[kind]
+    usual = _subjects(kind, name, compact) | _NATURE[kind]
     usual = STREAM.compact(usual | made(kind, {field: compact[field] for field in ("max_age", "mirror") if field in compact}))
     if compact.get("subject_delete_marker_ttl"):
         usual["allow_msg_ttl"] = True

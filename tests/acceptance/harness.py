@@ -100,7 +100,7 @@ class Case:
                 address.domain, f"CONSUMER.CREATE.{address.stream}.{address.consumer}", {"stream_name": address.stream, "config": config}
             )
         else:
-            answer = self._api(address.domain, f"STREAM.CREATE.{address.name}", {"name": address.name} | config)
+            answer = self._api(address.domain, f"STREAM.CREATE.{address.stream}", {"name": address.stream} | config)
         assert "error" not in answer, answer
 
     def _publish(self, domain: str, subject: str, count: int) -> None:
