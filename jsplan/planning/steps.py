@@ -117,12 +117,18 @@ def _payload(verdict: Verdict, config: dict[str, Any], action: str) -> dict[str,
 def _create(inputs: Inputs, verdict: Verdict, precondition: str) -> Draft:
     body, address = inputs.creation(verdict.address), verdict.address
     op: Op = "consumer.create" if address.kind == "consumer" else "stream.create"
-    expect = declared_fields(table_of(address), body)
+    expect = declared_fields(table_of(address), _certain(body, inputs.body(address)))
     return Draft(
         (address, "create"), op, f"create {_what(verdict)}",
         {"api": _api(verdict, "CREATE"), "payload": _payload(verdict, explicit(body), "create")},
         precondition, expect, _record(inputs, verdict, "created"), takes=(verdict.after or {}).get("subjects", []),
     )  # fmt: skip
+
+
+def _certain(body: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+    """What a create must leave behind. A mirror beside its origin takes over whether it answers reads (server_semantics 1.2)."""
+    local = bool(body.get("mirror")) and not body["mirror"].get("external")
+    return {name: value for name, value in body.items() if name != "mirror_direct" or name in named or not local}
 
 
 def _update(inputs: Inputs, verdict: Verdict) -> Draft:
