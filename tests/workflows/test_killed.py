@@ -44,15 +44,19 @@ class Mortal:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
         self.left = lines
-        self._append = LocalBackend.append
-        monkeypatch.setattr(LocalBackend, "append", lambda *args: self.append(*args))
-        monkeypatch.setattr(LocalBackend, "finish", lambda backend, state: backend.close())
+        write = LocalBackend.append
 
-    def append(self, backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
-        if self.left <= 0:
-            raise Died
-        self.left -= 1
-        self._append(backend, state, *changes)
+        def append(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
+            if self.left <= 0:
+                raise Died
+            self.left -= 1
+            write(backend, state, *changes)
+
+        def finish(backend: LocalBackend, _: State) -> None:
+            backend.close()
+
+        monkeypatch.setattr(LocalBackend, "append", append)
+        monkeypatch.setattr(LocalBackend, "finish", finish)
 
 
 def owned(space: Space) -> set[str]:
