@@ -61,10 +61,10 @@ bench: setup ## what the performance claims are measured with, as JSON
 	@for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done
 
 demo-svg: setup ## run the demo and draw what it prints, into docs/images/
-	@$(BIN)/python tools/make_demo_svg.py
+	@$(BIN)/python -m tools.make_demo_svg
 
 docs-pages: setup ## write the generated pages under docs/reference/ anew
-	@$(BIN)/python tools/make_docs.py
+	@$(BIN)/python -m tools.make_docs
 
 docs: setup ## the documentation, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -5,22 +5,17 @@ The demo itself is examples/demo.py; that the pictures are of this release is ch
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import re
-import struct
-import subprocess
 import sys
-import termios
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from tools.terminal import COLUMNS, Recorded, record
+
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
-COLUMNS = 100
 #: Rich's own, without its fonts from the web: the page must be complete without a network.
 SVG = """<svg class="jsplan-demo" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <title>What make demo prints</title>
@@ -43,55 +38,14 @@ SVG = """<svg class="jsplan-demo" viewBox="0 0 {width} {height}" xmlns="http://w
 </g>
 </svg>
 """
-_CONTROL = re.compile(r"\x1b\[(\??\d*(?:;\d+)*)([A-Za-z])|([\r\n])")
 
 
-def record(command: list[str], columns: int = COLUMNS) -> str:
-    """Everything that a command writes to a terminal of its own; raises CalledProcessError if it fails."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 400, columns, 0, 0))
-    hidden = ("JSPLAN_VAR_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "COLORTERM")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(hidden)} | {"TERM": "xterm-256color"}
-    with subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        data = b"".join(iter(lambda: _read(ours), b""))
-    os.close(ours)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command, data.decode(errors="replace"))
-    return data.decode()
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # Linux says EIO when the last writer has closed the terminal
-        return b""
-
-
-def screen(written: str) -> list[str]:
-    """The lines that stay on a terminal, colours kept: spinners erase themselves by moving up and clearing lines."""
-    rows, row, at = [""], 0, 0
-    for control in _CONTROL.finditer(written):
-        rows[row] += written[at : control.start()]
-        at = control.end()
-        argument, letter, end = control.groups()
-        if end == "\n":
-            row += 1
-            rows += [""] * (row + 1 - len(rows))
-        elif letter == "m":
-            rows[row] += control.group()
-        elif letter == "A":
-            row = max(0, row - int(argument or 1))
-        elif letter == "K":
-            rows[row] = ""
-    rows[row] += written[at:]
-    return rows
-
-
-def plain(lines: list[str]) -> str:
-    """The same without colours and without blanks at the ends, as a file would have it."""
-    texts = [Text.from_ansi(line).plain.rstrip() for line in lines]
-    return "\n".join(texts).strip("\n") + "\n"
+def run_demo() -> Recorded:
+    """Run examples/demo.py on a terminal; raises RuntimeError with what it printed if it fails."""
+    done = record([sys.executable, str(ROOT / "examples" / "demo.py")], folder=ROOT, environment=os.environ)
+    if done.exit_code:
+        raise RuntimeError(done.plain)
+    return done
 
 
 def drawn(lines: list[str], columns: int = COLUMNS) -> str:
@@ -105,8 +59,8 @@ def drawn(lines: list[str], columns: int = COLUMNS) -> str:
 def main() -> None:
     """Run the demo once and write both files."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    lines = screen(record([sys.executable, str(ROOT / "examples" / "demo.py")]))
-    for name, content in (("demo.svg", drawn(lines)), ("demo.txt", plain(lines))):
+    done = run_demo()
+    for name, content in (("demo.svg", drawn(done.lines)), ("demo.txt", done.plain)):
         (IMAGES / name).write_text(content, encoding="utf-8")
         print(f"docs/images/{name}")
 

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from jsplan.cli.lazy import LazyGroup
+from jsplan.cli.main import root
+from jsplan.cli.settings import Settings
+from tests.docs.pages import PAGES, blocks, name
+
+SHOWN = [
+    (name(page), command)
+    for page in PAGES
+    for block in blocks(page)
+    if block.language in ("console", "shell")
+    for line in block.text.splitlines()
+    if (command := line.removeprefix("$ ").strip()).startswith("jsplan ")
+    if block.language == "shell" or line.startswith("$ ")
+]
+_ENDS = {">", "|", "||", "&&", "<", "#"}
+
+
+def words(command: str) -> list[str]:
+    """The arguments, without what the shell would do with the output."""
+    out: list[str] = []
+    for word in shlex.split(command, comments=True)[1:]:
+        if word in _ENDS:
+            break
+        out.append(word)
+    return out
+
+
+def parse(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
+    """Parse a command line down to its last command without running it; raises click's error or AssertionError."""
+    more: dict[str, Any] = {} if parent else {"obj": Settings()}
+    context = command.make_context(name, list(arguments), parent, **more)
+    if not isinstance(command, LazyGroup):
+        return
+    rest = [*context._protected_args, *context.args]  # noqa: SLF001 - click shows them only to itself
+    if rest:
+        assert command.table[rest[0]].module is not None, f"{rest[0]} is not in this release"
+        found, inner, rest = command.resolve_command(context, rest)
+        assert inner is not None
+        parse(inner, str(found), rest, context)
+
+
+@pytest.mark.parametrize(("page", "command"), SHOWN)
+def test_commands_on_the_pages_exist(page: str, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every `jsplan …` that a page shows has only commands, options and values that this release takes."""
+    monkeypatch.chdir(tmp_path)
+
+    parse(root, "jsplan", words(command))
+
+
+def test_the_check_finds_what_is_wrong() -> None:
+    """A command of a later release, an unknown option and a bad value are not taken."""
+    for line in ("jsplan status", "jsplan plan --nonsense", "jsplan plan --allow-hazard NONE", "jsplan drift --fail-on weather"):
+        with pytest.raises((AssertionError, click.UsageError)):
+            parse(root, "jsplan", words(line))
+
+
+def test_there_are_commands_to_check() -> None:
+    """README, tutorial and how-to pages all show commands."""
+    assert {"README.md", "docs/tutorial.md", "docs/how-to/adopt.md"} <= {page for page, _ in SHOWN}

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.docs.pages import ROOT, blocks
+from tools.make_demo_svg import IMAGES, run_demo
+
+
+def settled(text: str) -> list[str]:
+    """The lines without ports and seconds, and with steps that run at once in one order."""
+    lines = re.sub(r"127\.0\.0\.1:\d+|\(\d+\.\ds\)$|in \d+ s", "·", text, flags=re.MULTILINE).splitlines()
+    places = [number for number, line in enumerate(lines) if line.startswith("done: ")]
+    for number, line in zip(places, sorted(lines[number] for number in places), strict=True):
+        lines[number] = line
+    return lines
+
+
+@pytest.mark.timeout(120)
+def test_the_pictures_show_what_the_demo_prints() -> None:
+    """`make demo` ends well, and docs/images/demo.txt is what it prints; else: make demo-svg."""
+    assert settled((IMAGES / "demo.txt").read_text(encoding="utf-8")) == settled(run_demo().plain)
+
+
+def test_the_readme_shows_a_part_of_it() -> None:
+    """The block of the README that is said to be from the demo is a part of what the demo prints."""
+    shown = [block.text for block in blocks(ROOT / "README.md") if block.before == "<!-- demo -->"]
+
+    assert 1 == len(shown)
+    assert shown[0] in (IMAGES / "demo.txt").read_text(encoding="utf-8")

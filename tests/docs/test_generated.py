@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jsplan.config.codes import CODES
+from tests.docs.pages import ROOT
+from tools import make_docs
+
+
+@pytest.mark.parametrize("name", make_docs.pages())
+def test_generated_pages_are_current(name: str) -> None:
+    """What tools/make_docs.py would write is what lies in docs/reference; else: make docs-pages."""
+    assert make_docs.pages()[name] == (make_docs.FOLDER / name).read_text(encoding="utf-8")
+
+
+def test_every_code_is_explained() -> None:
+    """Each JS code that appears in the package is in one of the two tables, and each in the tables appears in the package."""
+    sources = [path for path in (ROOT / "jsplan").rglob("*.py") if path.name != "codes.py"]
+    used = {code for path in sources for code in re.findall(r'"(JS\d{3})"', path.read_text(encoding="utf-8"))}
+
+    assert set() == used - {*CODES, *make_docs.PLANNING_CODES}
+    assert set() == set(make_docs.PLANNING_CODES) - used

@@ -1,0 +1,338 @@
+"""Writes the pages under docs/reference/ that the code knows better than people do; a test proves that they are current.
+
+`make docs-pages` runs it. The other pages are written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jsplan import errors, units
+from jsplan.cli.lazy import LazyGroup
+from jsplan.cli.main import COMMANDS, root
+from jsplan.cli.settings import GlobalOption
+from jsplan.config.codes import CODES
+from jsplan.documents.schema import HAZARDS
+from jsplan.errors import ExitCode, JsplanError
+from jsplan.planning.guards import LEVEL_NAMES
+from jsplan.planning.hazards import CODES as BLOCKING
+from jsplan.resources import TABLES
+from jsplan.resources.buckets import raw_rows
+from jsplan.resources.fields import ABSENT, Field, Table, ignored, in_place, one_way, replace
+from jsplan.resources.nested import CONSUMER_LIMITS, CONSUMER_SOURCE, EXTERNAL, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs" / "reference"
+NOTE = "<!-- Written by tools/make_docs.py from {source}: `make docs-pages`. Do not edit. -->\n\n"
+
+#: What is found when the files meet the servers and the state, in the words of `config.codes`.
+PLANNING_CODES = {
+    "JS201": "`depends_on` names something that is in no file.",
+    "JS202": "A mirror or source refers to a domain whose server has no JetStream domain, so it cannot be reached by `$JS.<domain>.API`.",
+    "JS203": "A stream is a mirror or source of itself.",
+    "JS210": "A domain answers as another server, and none of its managed objects is there: the wrong environment?",
+    "JS211": "Something that left the files was made again by somebody else: it is forgotten, not deleted.",
+    "JS212": "The server accepts a change and does nothing with it; it is not sent.",
+    "JS213": "A field needs a newer nats-server than the domain has.",
+    "JS214": "State has resources in a domain that is no longer declared; the message prints the blocks that settle it.",
+    "JS215": "A stream exists on its server but is offline there, because it uses a feature that this server does not know.",
+    "JS216": "A consumer's stream neither exists nor is planned.",
+    "JS217": "`--target`, `--exclude` or `--replace` names nothing in the files or in state.",
+    "JS218": "What is to be imported is in no file.",
+    "JS219": "What is to be imported is managed already.",
+    "JS220": "What is to be imported does not exist on the server.",
+    "JS301": "`prevent_destroy` guards something that would be deleted.",
+    "JS302": "Something exists, is not ours, and differs from the files: `--adopt` is needed.",
+    "JS303": "A replacement is needed, and `on_replace` does not allow the way that this release has (`recreate`).",
+}
+MEANING = {
+    ExitCode.OK: "done (also with deferrals, which are printed); nothing to change; no drift",
+    ExitCode.ERROR: "error; for `drift` also a domain that could not be read although it has no `may_be_offline`",
+    ExitCode.CHANGES: "`plan --detailed-exitcode`: there are changes. `drift`: there is drift (`--fail-on`)",
+    ExitCode.REFUSED: "refused, nothing was changed: a hazard that is not allowed, `prevent_destroy`, `on_replace`, `--adopt` needed",
+    ExitCode.STALE: "the saved plan is stale: something it touches is no longer as planned, or it was applied before. Nothing was changed",
+    ExitCode.LOCKED: "the state is locked by somebody else",
+    ExitCode.PARTIAL: "applied in part; state says exactly how far, and the next plan shows the rest",
+    ExitCode.USAGE: "wrong usage of the command line",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C): the calls under way were finished, state was saved",
+}
+HAZARD_MEANING = {
+    "DELETES_STREAM": "A stream is deleted, or replaced without its data: with how many messages, bytes and consumers.",
+    "DELETES_MESSAGES": "A lower limit makes the server delete messages at once. Exact where the server reveals the number, else bounds.",
+    "LOSES_CONSUMER_POSITION": "A consumer that has delivered something is replaced: the new one starts where its `deliver_policy` says.",
+    "DELETES_CONSUMER": "A consumer is deleted; a warning only if nothing is pending for it.",
+    "BREAKS_REPLICATION": "Somebody mirrors or sources a stream that goes.",
+    "REMOVES_SUBJECTS": "Publishers to a subject will get no acknowledgement, because no stream of the domain stores it any more.",
+    "IRREVERSIBLE": "A field is turned on that the server never turns off again.",
+    "DUPLICATES_MESSAGES": "Copies would get messages twice. On the list, not yet found by this release.",
+    "REDUCES_REPLICAS": "A stream will have fewer copies.",
+    "MOVES_DATA": "A stream moves to other servers.",
+}
+#: Update rules that depend on more than the field: what they come to, by field.
+CONDITIONAL = {
+    "retention": "in place; to and from `workqueue` a new object",
+    "max_consumers": "in place from 2.12 on, before that a new object",
+    "mirror": "a new object; taking it away is in place from 2.12 on",
+    "sources": "in place; another `opt_start_*` alone is ignored",
+    "mirror_direct": "in place; ignored in a mirror within one JetStream",
+    "deliver_subject": "in place for a push consumer; between push and pull a new object",
+    "mem_storage": "a new object",
+}
+RULES = {in_place: "in place", replace: "a new object", ignored: "ignored", one_way: "one way: on, and never off again"}
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by file name."""
+    return {
+        "commands.md": commands(),
+        "exit-codes.md": exit_codes(),
+        "diagnostics.md": diagnostics(),
+        "hazards.md": hazards(),
+        "streams.md": streams(),
+        "consumers.md": consumers(),
+        "buckets.md": buckets(),
+        "documents.md": documents(),
+    }
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A markdown table; bars in cells are escaped."""
+    head = list(head)
+    lines = [head, ["---"] * len(head), *([str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+# --- commands ------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """The click tree: every command that this release has, with its options."""
+    context = click.Context(root, info_name="jsplan")
+    parts = [NOTE.format(source="jsplan/cli"), "# Commands and options\n\n", _COMMANDS_INTRO]
+    parts += ["## Global options\n\n", "They work before and after the command.\n\n", _options(context, root, everywhere=True), "\n"]
+    for command, path in _walk(root, context, "jsplan"):
+        parts.append(_command(command, path))
+    later = ", ".join(f"`{name}`" for name, entry in COMMANDS.items() if entry.module is None)
+    parts.append(f"## Not in this release yet\n\n{later}; `drift watch`, `state push`, `state unlock`. They say so and end with exit 1.\n")
+    return "".join(parts)
+
+
+_COMMANDS_INTRO = """The result goes to stdout; progress, questions and logs go to stderr. With `--json` stdout holds one JSON document.
+
+Every option can be given by the environment as `JSPLAN_<COMMAND>_<OPTION>`, with `_` for `-` and blanks:
+`JSPLAN_PLAN_PARALLELISM=20`, `JSPLAN_DRIFT_FAIL_ON=changed`. Global options are also read without the command:
+`JSPLAN_ENV`, `JSPLAN_NO_COLOR`, `JSPLAN_FORMAT`. `NO_COLOR` and `FORCE_COLOR` are honoured.
+
+Wherever an address is taken, a glob is too: `hub/stream/*`, `store-*/**`.
+
+"""
+
+
+def _walk(group: click.Command, context: click.Context, path: str) -> Iterator[tuple[click.Command, str]]:
+    assert isinstance(group, LazyGroup)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=context)
+        subcommands = isinstance(command, LazyGroup) and command.list_commands(inner)
+        if not subcommands or getattr(command, "invoke_without_command", False):
+            yield command, f"{path} {name}"
+        if subcommands:
+            yield from _walk(command, inner, f"{path} {name}")
+
+
+def _command(command: click.Command, path: str) -> str:
+    context = click.Context(command, info_name=path)
+    usage = " ".join(word for word in command.collect_usage_pieces(context) if "COMMAND" not in word and word != "[ARGS]...")
+    text = re.sub(r"\s*\n\s*", " ", (command.help or "").strip())
+    options = _options(context, command, everywhere=False)
+    return f"## {path}\n\n```text\n{path} {usage}\n```\n\n{text}\n\n{options}{chr(10) if options else ''}"
+
+
+def _options(context: click.Context, command: click.Command, *, everywhere: bool) -> str:
+    rows = []
+    for param in command.params:
+        if isinstance(param, click.Option) and isinstance(param, GlobalOption) == everywhere and not param.hidden:
+            names = ", ".join(f"`{name}`" for name in sorted(param.opts, key=len))
+            rows.append((names + _value(param, context), _help(param, context)))
+    return table(("option", "what it does"), rows) if rows else ""
+
+
+def _value(option: click.Option, context: click.Context) -> str:
+    if option.is_flag or option.count:
+        return ""
+    if isinstance(option.type, click.Choice):
+        return f" {'|'.join(map(str, option.type.choices))}"
+    return f" {option.make_metavar(context)}"
+
+
+def _help(option: click.Option, context: click.Context) -> str:
+    default = option.get_default(context) if option.show_default else None
+    text = (option.help or "").rstrip(".")
+    return f"{text} (default: `{default}`)." if default is not None else f"{text}."
+
+
+# --- codes ---------------------------------------------------------------------------------------------------
+
+
+def exit_codes() -> str:
+    """The table of exit codes, which errors end with which, and which one wins."""
+    rows = [(int(code), MEANING[code], _classes(code)) for code in ExitCode]
+    order = ", ".join(str(int(code)) for code in errors.PRECEDENCE if code not in (ExitCode.USAGE, ExitCode.OK))
+    return (
+        NOTE.format(source="jsplan/errors.py")
+        + "# Exit codes\n\n"
+        + table(("code", "meaning", "errors (`error.type` in JSON)"), rows)
+        + f"\nWhere several apply, the first of {order} wins; for `drift`, 2 comes before 1, and the JSON holds both.\n"
+    )
+
+
+def _classes(code: ExitCode) -> str:
+    """The public exceptions that carry this code themselves rather than by their base."""
+    known = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, JsplanError)]
+    return ", ".join(sorted(f"`{cls.__name__}`" for cls in known if cls.exit_code == code and cls.__name__ != "DiagnosticsError"))
+
+
+def diagnostics() -> str:
+    """Every code that a finding can carry."""
+    parts = [NOTE.format(source="jsplan/config/codes.py and tools/make_docs.py"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO]
+    parts += ["## Found in the files\n\n", table(("code", "meaning"), CODES.items())]
+    parts += ["\n## Found against servers and state\n\n", table(("code", "meaning"), PLANNING_CODES.items())]
+    parts.append("\nJS301, JS302 and JS303 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n")
+    return "".join(parts)
+
+
+_DIAGNOSTICS_INTRO = """A finding has a severity (`error`, `warning`, `info`), a stable code, one line that says what is wrong, one that
+says what to do, and the place in the files or the address it concerns. All of them are told at once, not only the first.
+
+"""
+
+
+def hazards() -> str:
+    """The closed list of hazards."""
+    rows = [(f"`{code}`", "blocks" if BLOCKING[code] else "warns", HAZARD_MEANING[code]) for code in HAZARDS]
+    return NOTE.format(source="jsplan/planning/hazards.py") + "# Hazards\n\n" + _HAZARDS_INTRO + table(("code", "effect", "meaning"), rows)
+
+
+_HAZARDS_INTRO = """What a plan would cost. A blocking hazard stops the apply before its first write, with exit 3, unless it is allowed: by
+`--allow-hazard CODE` or `--allow-hazard CODE:ADDRESS` on the command line (recorded in a saved plan), or in review by
+`lifecycle: {allow_hazards: [{code, until, reason}]}`. The answer `yes` and `--auto-approve` allow none. The list is closed:
+other findings are [diagnostics](diagnostics.md) and stop nothing.
+
+"""
+
+
+# --- fields --------------------------------------------------------------------------------------------------
+
+
+def streams() -> str:
+    """The fields of streams and of the objects nested in them."""
+    parts = [NOTE.format(source="jsplan/resources"), "# Fields of streams\n\n", _FIELDS_INTRO, fields(TABLES["stream"]), "\n"]
+    nested = (
+        ("mirror and sources", ORIGIN), ("external", EXTERNAL), ("consumer of a source", CONSUMER_SOURCE), ("subject_transform", TRANSFORM),
+        ("placement", PLACEMENT), ("republish", REPUBLISH), ("consumer_limits", CONSUMER_LIMITS),
+    )  # fmt: skip
+    for title, nested_table in nested:
+        parts.append(f"## {title}\n\n{_ORIGIN_NOTE if nested_table is ORIGIN else ''}{fields(nested_table)}\n")
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+_FIELDS_INTRO = """The names and values are those of the JetStream API. A field left out means the server's default. A duration is
+written `30d`, `1h30m`, `500ms` or as an integer of nanoseconds; a size `10GiB` (1024-based) or as an integer of bytes.
+
+*A change* says how the server takes a change of the field: **in place**; only in **a new object** (then `lifecycle.on_replace`
+decides); **one way**, on and never off again (hazard `IRREVERSIBLE`); or **ignored**: accepted without effect, so it is never sent and
+reported as JS212. *Since* is the first nats-server with the field; plans for an older one are refused (JS213).
+
+"""
+_ORIGIN_NOTE = """Instead of `external`, write `domain:` with the name of a domain of the workspace; in `sources` also a list, a glob or
+`label:…`, which stands for one source per matching domain.
+
+"""
+
+
+def consumers() -> str:
+    """The fields of consumers."""
+    head = NOTE.format(source="jsplan/resources") + "# Fields of consumers\n\n"
+    return head + _FIELDS_INTRO + _CONSUMER_NOTE + fields(TABLES["consumer"])
+
+
+_CONSUMER_NOTE = """`name` implies `durable_name`, and the other way round. `durable_name: null` declares a named consumer that
+the server may expire; then `inactive_threshold` is required. `pause_until` is compared only if the files name it.
+
+"""
+
+
+def buckets() -> str:
+    """The words of KV buckets and object stores, and the fields of streams that may stand beside them."""
+    parts = [NOTE.format(source="jsplan/resources"), "# Fields of KV buckets and object stores\n\n", _BUCKETS_INTRO]
+    for section, kind in (("kv", "kv"), ("object_stores", "object_store")):
+        raw = [row.name for row in raw_rows(kind)]
+        own = Table(kind, tuple(row for row in TABLES["kv" if kind == "kv" else "object_store"].rows if row.name not in raw))
+        beside = ", ".join(f"`{name}`" for name in raw)
+        parts.append(f"\n## {section}\n\n{fields(own)}\nBeside them, as in [streams](streams.md): {beside}.\n")
+    return "".join(parts)
+
+
+_BUCKETS_INTRO = """A bucket is written in its own words and is a stream underneath: `KV_<bucket>` or `OBJ_<bucket>`, as the `nats` CLI
+and the client libraries make it. Plans and drift show it in these words again. What the words do not cover is as clients
+make it when jsplan makes the bucket, and is left as it is found when another client did.
+
+"""
+
+
+def fields(rows: Table) -> str:
+    """One table of fields."""
+    head = ("field", "type", "default", "a change", "since", "meaning")
+    cells = [(f"`{r.name}`", _type(r), _default(r), _change(r), LEVEL_NAMES.get(r.level, ""), r.doc) for r in rows.rows]
+    return table(head, cells)
+
+
+def _type(row: Field) -> str:
+    limits = [f"≥ {row.minimum}" if row.minimum is not None else "", f"≤ {row.maximum}" if row.maximum is not None else ""]
+    words = {"strings": "list of text", "string": "text", "durations": "list of durations", "objects": "list of objects"}
+    text = ", ".join(f"`{value}`" for value in row.values) or words.get(row.type, row.type)
+    bounds = " and ".join(limit for limit in limits if limit) if row.type == "int" else ""
+    return text + (f" {bounds}" if bounds else "") + (", **required**" if row.required else "")
+
+
+def _default(row: Field) -> str:
+    if row.default is ABSENT or row.default in ("", [], {}) or row.required:
+        return ""
+    if row.default is None:
+        return "depends"
+    if row.unlimited and row.default == -1:
+        return "unlimited"
+    if row.type == "duration" and row.default:
+        return f"`{units.format_duration(row.default)}`"
+    shown: Any = str(row.default).lower() if isinstance(row.default, bool) else row.default
+    return f"`{shown}`"
+
+
+def _change(row: Field) -> str:
+    return RULES.get(row.update) or CONDITIONAL[row.name]
+
+
+# --- documents -----------------------------------------------------------------------------------------------
+
+
+def documents() -> str:
+    """state/SPEC.md as a page of the site."""
+    return NOTE.format(source="state/SPEC.md") + (ROOT / "state" / "SPEC.md").read_text(encoding="utf-8")
+
+
+def main() -> None:
+    """Write every page and name it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+        print(f"docs/reference/{name}")
+
+
+if __name__ == "__main__":
+    main()
