@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 _BLANK = re.compile(r"\s")
+T = TypeVar("T")
 
 
 def is_valid(subject: str) -> bool:
@@ -50,6 +52,42 @@ def _first(wild: Sequence[str], literal: Iterable[str]) -> tuple[str, str] | Non
             if overlap(subject, other):
                 return subject, other
     return None
+
+
+class SubjectTree(Generic[T]):
+    """Subjects with what belongs to them, laid out by their parts: finds overlaps without comparing all with all.
+
+    `here` are the owners of the subject that ends at this node.
+    """
+
+    def __init__(self) -> None:
+        self.children: dict[str, SubjectTree[T]] = {}
+        self.here: list[T] = []
+
+    def add(self, subject: str, owner: T) -> None:
+        """Remember a subject of this owner."""
+        node = self
+        for part in subject.split("."):
+            node = node.children.setdefault(part, SubjectTree())
+        node.here.append(owner)
+
+    def overlapping(self, subject: str) -> Iterator[T]:
+        """The owners of all subjects that overlap with this one, as often as they do."""
+        first, _, rest = subject.partition(".")
+        if first == ">":
+            for child in self.children.values():
+                yield from child.everything()
+            return
+        for name in list(self.children) if first == "*" else (first, "*", ">"):
+            child_or_none = self.children.get(name)
+            if child_or_none is not None:
+                yield from child_or_none.here if name == ">" or not rest else child_or_none.overlapping(rest)
+
+    def everything(self) -> Iterator[T]:
+        """The owners of all subjects at and below this node."""
+        yield from self.here
+        for child in self.children.values():
+            yield from child.everything()
 
 
 def within(one: str, other: str) -> bool:

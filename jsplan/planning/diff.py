@@ -40,8 +40,7 @@ def lacking(table: Table, live: Config, expect: Config) -> list[str]:
 
     Expecting None leaves the field to the server: where its default depends on the rest, whatever it derives is right.
     """
-    derived = {row.name for row in table.rows if row.default is None}
-    return [name for name, wanted in expect.items() if live.get(name) != wanted and not (wanted is None and name in derived)]
+    return [name for name, wanted in expect.items() if live.get(name) != wanted and not (wanted is None and name in table.derived)]
 
 
 def effect_of(row: Field | None, before: Config, after: Config, name: str, level: int) -> Effect:

@@ -27,30 +27,48 @@ def declared_fields(table: Table, body: Mapping[str, Any]) -> Config:
     return {name: compact.get(name) for name in body}
 
 
-def expected_new(table: Table, body: Mapping[str, Any], level: int, limits: Config) -> Config:
+def expected_new(table: Table, body: Mapping[str, Any], level: int, around: Config) -> Config:
     """The compact configuration that a create of this body should give, server defaults included.
 
-    `limits` are the stream's `consumer_limits`, for consumers.
+    `around` is what the server takes from elsewhere: for a consumer the `consumer_limits` of its stream, for a
+    mirror the `mirror_direct` that its origin decides, where the origin is in the same JetStream.
     """
     target = table.compact(explicit(body))
-    return _settled(table, target, level, limits)
+    return _settled(table, target, level, around)
 
 
-def _settled(table: Table, target: Config, level: int, limits: Config) -> Config:
+def _settled(table: Table, target: Config, level: int, around: Config) -> Config:
     if table.kind == "consumer":
-        target["consumer_limits"] = limits
+        target["consumer_limits"] = around
     table.settle(target, level)
+    return _inherited(target, around) if table.kind == "stream" else target
+
+
+def _inherited(target: Config, around: Config) -> Config:
+    """A mirror inside one JetStream has its origin's allow_direct as mirror_direct, whatever it says itself."""
+    if target.get("mirror") and "mirror_direct" in around:
+        target.pop("mirror_direct", None)
+        if around["mirror_direct"]:
+            target["mirror_direct"] = True
     return target
+
+
+def overruled(table: Table, body: Mapping[str, Any], after: Config) -> list[str]:
+    """The fields whose value in the files is not what the server makes of it, because something else decides it."""
+    wanted = table.compact(explicit(body))
+    return [name for name in body if name in table.by_name and body[name] is not None and wanted.get(name) not in (after.get(name), None)]
 
 
 def expected_update(
     table: Table, body: Mapping[str, Any], live: Config, live_raw: Config, last: tuple[Config, Config] | None,
-    *, level: int, limits: Config, ignore: Collection[str],
+    *, level: int, around: Config, ignore: Collection[str],
 ) -> Config:  # fmt: skip
     """The compact configuration that the object should have.
 
     `live` is its compact form now, `live_raw` the server's own document, `last` the compact configuration and
-    the declared fields of the last apply, or None when it was never applied. `ignore` are `ignore_changes`.
+    the declared fields of the last apply, or None when it was never applied. `ignore` are `ignore_changes`;
+    `around` is as in `expected_new`. What a mirror inherits moves only when the mirror is updated, so that alone is
+    no reason to write.
     """
     wanted = table.compact(carried(table, explicit(body), live_raw))
     target: Config = {}
@@ -58,8 +76,9 @@ def expected_update(
         value = _chosen(table.by_name.get(name), name, body, wanted, live, last, ignore)
         if value is not None:
             target[name] = value
-    _make_legal(target, body)
-    return _settled(table, target, level, limits)
+    _make_legal(table, target, body, around)
+    inherits = "mirror_direct" in body or _settled(table, dict(target), level, {}) != live
+    return _settled(table, target, level, around if table.kind == "consumer" or inherits else {})
 
 
 def _chosen(
@@ -86,11 +105,17 @@ def _chosen(
     return None
 
 
-def _make_legal(target: Config, body: Mapping[str, Any]) -> None:
-    """An inherited duplicate window longer than max_age is refused by the server (10052): it follows max_age."""
+def _make_legal(table: Table, target: Config, body: Mapping[str, Any], around: Config) -> None:
+    """What is only kept because nobody named it gives way where the server would refuse it beside what is named.
+
+    A duplicate window is not longer than max_age (10052), a consumer within the limits of its stream (10121, 10153).
+    """
     age, window = target.get("max_age"), target.get("duplicate_window")
     if age and window and window > age and "duplicate_window" not in body:
         del target["duplicate_window"]
+    for name in ("max_ack_pending", "inactive_threshold") if table.kind == "consumer" else ():
+        if 0 < around.get(name, 0) < target.get(name, 0) and name not in body:
+            del target[name]
 
 
 def carried(table: Table, wanted: Config, live_raw: Config) -> Config:

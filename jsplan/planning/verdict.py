@@ -8,7 +8,7 @@ from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Action, FieldChange
 from jsplan.facts.live import LiveObject
-from jsplan.planning.diff import field_changes
+from jsplan.planning.diff import field_changes, lacking
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import expected_new, expected_update, without_ignored
 from jsplan.planning.words import in_words
@@ -95,7 +95,7 @@ def _left_the_files(inputs: Inputs, address: Address, live: LiveObject | None, e
 def _absent(inputs: Inputs, address: Address, entry: Entry | None) -> Verdict:
     if inputs.request.imports:
         return _nothing_to_import(inputs, address)
-    after = expected_new(table_of(address), inputs.creation(address), inputs.level(address), _limits(inputs, address))
+    after = expected_new(table_of(address), inputs.creation(address), inputs.level(address), around(inputs, address))
     reason = "create_because_missing" if entry is not None else "create_because_new"
     return Verdict(address, ["create"], reason, None, entry, after)
 
@@ -110,15 +110,35 @@ def _nothing_to_import(inputs: Inputs, address: Address) -> Verdict:
     return verdict
 
 
-def _limits(inputs: Inputs, address: Address) -> Config:
-    """The `consumer_limits` a consumer of this address will live under."""
+def around(inputs: Inputs, address: Address) -> Config:
+    """What the server takes from elsewhere: a consumer's limits from its stream, a local mirror's `mirror_direct`."""
     parent = address.parent
-    if parent is None:
+    return _mirror_direct(inputs, address) if parent is None else _limits(inputs, parent)
+
+
+def _limits(inputs: Inputs, stream: Address) -> Config:
+    """The `consumer_limits` that consumers of the stream will live under."""
+    live, declared = inputs.live.get(stream), stream in inputs.topology.bodies and not inputs.request.destroy
+    if declared and "consumer_limits" in inputs.topology.bodies[stream]:
+        return inputs.topology.bodies[stream]["consumer_limits"] or {}
+    limits: Config = (live.raw.get("consumer_limits") or {}) if live else {}
+    if limits and declared:
+        limits = (decide(inputs, stream).after or {}).get("consumer_limits") or {}
+    return limits
+
+
+def _mirror_direct(inputs: Inputs, address: Address) -> Config:
+    """Empty where the mirror decides itself: its origin is elsewhere, or is not there."""
+    mirror = inputs.topology.bodies.get(address, {}).get("mirror") or {}
+    if not mirror or mirror.get("external"):
         return {}
-    if parent in inputs.topology.bodies and "consumer_limits" in inputs.topology.bodies[parent]:
-        return inputs.topology.bodies[parent]["consumer_limits"] or {}
-    stream = inputs.live.get(parent)
-    return (stream.raw.get("consumer_limits") or {}) if stream else {}
+    origin = Address.of_stream(address.domain, mirror["name"])
+    live, declared = inputs.live.get(origin), origin in inputs.topology.bodies and not inputs.request.destroy
+    if not declared and live is None:
+        return {}
+    body = ({} if live else inputs.creation(origin)) | (inputs.body(origin) if declared else {})
+    said = body["allow_direct"] if "allow_direct" in body else live and live.compact.get("allow_direct")
+    return {"mirror_direct": bool(said)}
 
 
 def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | None, *, ours: bool) -> Verdict:
@@ -130,7 +150,7 @@ def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | 
     declared = inputs.declared(address)
     ignore = declared.lifecycle.ignore_changes if declared else ()
     target = expected_update(
-        table, body, live.compact, live.raw, last, level=level, limits=_limits(inputs, address), ignore=frozenset(ignore)
+        table, body, live.compact, live.raw, last, level=level, around=around(inputs, address), ignore=frozenset(ignore)
     )
     after, ignored = without_ignored(table, live.compact, target, level)
     fields = field_changes(table, live.compact, after, level)
@@ -143,8 +163,9 @@ def _forced(inputs: Inputs, address: Address) -> bool:
 
 
 def _untouched(inputs: Inputs, live: LiveObject, entry: Entry) -> bool:
-    """The cheap way to see that nothing differs: live as recorded, and the files as recorded."""
-    return live.config == entry.config and inputs.declared_fields(live.address) == entry.declared
+    """The cheap way to see that nothing differs: live as recorded and as named, and the files as recorded."""
+    named = inputs.declared_fields(live.address)
+    return live.config == entry.config and named == entry.declared and not lacking(table_of(live.address), live.compact, named)
 
 
 def _with_action(inputs: Inputs, verdict: Verdict) -> Verdict:
@@ -155,7 +176,7 @@ def _with_action(inputs: Inputs, verdict: Verdict) -> Verdict:
         verdict.reason = "replace_by_request" if forced else "replace_because_cannot_update"
         verdict.actions = ["delete", "create"]
         verdict.after = expected_new(
-            table_of(verdict.address), inputs.creation(verdict.address), inputs.level(verdict.address), _limits(inputs, verdict.address)
+            table_of(verdict.address), inputs.creation(verdict.address), inputs.level(verdict.address), around(inputs, verdict.address)
         )
     elif verdict.fields:
         verdict.actions, verdict.reason = ["update"], _update_reason(verdict)
@@ -194,7 +215,7 @@ def follow_streams(inputs: Inputs, verdicts: dict[Address, Verdict]) -> None:
         if verdict.deletes:
             verdicts[address] = replace(verdict, follows=parent.address)
         elif verdict.after is not None and verdict.actions != ["create"]:
-            after = expected_new(CONSUMER, inputs.body(address), inputs.level(address), _limits(inputs, address))
+            after = expected_new(CONSUMER, inputs.body(address), inputs.level(address), around(inputs, address))
             verdicts[address] = replace(
                 verdict, actions=["delete", "create"], reason="replace_with_stream", after=after, follows=parent.address
             )

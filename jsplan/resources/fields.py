@@ -141,6 +141,11 @@ class Table:
         """Rows by field name."""
         return {row.name: row for row in self.rows}
 
+    @cached_property
+    def derived(self) -> frozenset[str]:
+        """Fields whose default depends on the rest of the configuration."""
+        return frozenset(row.name for row in self.rows if row.default is None)
+
     def compact(self, raw: Config) -> Config:
         """The compact form. Fields that no row knows are kept as they are, so that they survive and compare."""
         rows, out = self.by_name, {}

@@ -26,12 +26,6 @@ def _max_consumers(change: FieldUpdate) -> Effect:
     return "in_place" if change.level >= 2 else "replace"
 
 
-def _mirror_direct(change: FieldUpdate) -> Effect:
-    """A mirror inside one JetStream takes over its origin's allow_direct on every update."""
-    mirror = change.new.get("mirror")
-    return "ignored" if mirror and not mirror.get("external") else "in_place"
-
-
 def _sources(change: FieldUpdate) -> Effect:
     """An opt_start_* alone is echoed and ignored; a source that comes or goes, or another filter, is not."""
     starts = ("opt_start_seq", "opt_start_time")
@@ -105,7 +99,7 @@ STREAM = Table(
         Field("deny_purge", "bool", "Refuse to purge.", default=False, echoed=True, update=one_way),
         Field("allow_rollup_hdrs", "bool", "Let a message replace those before it.", default=False, echoed=True),
         Field("allow_direct", "bool", "Let every replica answer reads.", default=False, echoed=True),
-        Field("mirror_direct", "bool", "Let the mirror answer reads for its origin.", default=False, echoed=True, update=_mirror_direct),
+        Field("mirror_direct", "bool", "Let the mirror answer reads for its origin.", default=False, echoed=True),
         Field("discard_new_per_subject", "bool", "Apply `discard: new` per subject.", default=False),
         Field("republish", "object", "Publish stored messages again.", table=REPUBLISH),
         Field("compression", "enum", "How blocks on disk are compressed.", default="none", values=("none", "s2"), echoed=True),

@@ -90,10 +90,10 @@ class Prediction:
     ignored: list[FieldChange]
 
 
-def predict(table: Table, to: Config, live: Config, level: int, limits: Config | None = None) -> Prediction:
+def predict(table: Table, to: Config, live: Config, level: int, around: Config | None = None) -> Prediction:
     """What an update of the live configuration (raw) to exactly `to` does, by the planner's own functions."""
     before = table.compact(live)
-    target = expected_update(table, to, before, live, None, level=level, limits=limits or {}, ignore=())
+    target = expected_update(table, to, before, live, None, level=level, around=around or {}, ignore=())
     after, ignored = without_ignored(table, before, target, level)
     changes = field_changes(table, before, after, level)
     effects = {change.effect for change in changes}

@@ -45,7 +45,9 @@ _BY_TYPE: dict[str, Callable[[Field], st.SearchStrategy[Any]]] = {
 }
 
 
-def _rows(table: Table, known: dict[str, st.SearchStrategy[Any]], level: int, *, most: int, without: tuple[str, ...] = ()) -> st.SearchStrategy[dict[str, Any]]:
+def _rows(
+    table: Table, known: dict[str, st.SearchStrategy[Any]], level: int, *, most: int, without: tuple[str, ...] = ()
+) -> st.SearchStrategy[dict[str, Any]]:
     """A few rows of the table with values; `known` are the strategies of rows that the types do not describe."""
     rows = [row for row in table.rows if not row.required and row.level <= level and row.name not in without]
     strategies = {row.name: known[row.name] if row.name in known else _BY_TYPE[row.type](row) for row in rows}
@@ -63,7 +65,10 @@ def _subjects(name: str) -> st.SearchStrategy[list[str]]:
 
 def _transforms(name: str) -> st.SearchStrategy[dict[str, str]]:
     return st.fixed_dictionaries(
-        {"src": st.sampled_from(["", ">", f"{name}.>", f"{name}.*", "org.a", "org.*"]), "dest": st.sampled_from(["", "t.>", f"{name}.t.>", "t.{{wildcard(1)}}", "t.x"])}
+        {
+            "src": st.sampled_from(["", ">", f"{name}.>", f"{name}.*", "org.a", "org.*"]),
+            "dest": st.sampled_from(["", "t.>", f"{name}.t.>", "t.{{wildcard(1)}}", "t.x"]),
+        }
     )
 
 
@@ -73,7 +78,9 @@ def _origin(name: str, level: int) -> st.SearchStrategy[dict[str, Any]]:
         "opt_start_time": st.sampled_from(_TIMES),
         "filter_subject": st.sampled_from(["", "org.a", "org.*", ">"]),
         "subject_transforms": st.lists(_transforms(name), max_size=2),
-        "external": st.fixed_dictionaries({"api": st.sampled_from(["$JS.x.API", "$JS.y.API"])}, optional={"deliver": st.sampled_from(["", "deliver.x"])}),
+        "external": st.fixed_dictionaries(
+            {"api": st.sampled_from(["$JS.x.API", "$JS.y.API"])}, optional={"deliver": st.sampled_from(["", "deliver.x"])}
+        ),
     }
     if level >= 4:
         optional["consumer"] = st.fixed_dictionaries({"name": st.just("c"), "deliver_subject": st.just("d.c")})
@@ -89,7 +96,9 @@ def streams(name: str, level: int) -> st.SearchStrategy[dict[str, Any]]:
         "subjects": _subjects(name),
         "mirror": _origin(name, level),
         "sources": st.lists(_origin(name, level), max_size=3),
-        "placement": st.fixed_dictionaries({}, optional={"cluster": st.sampled_from(["", "c"]), "tags": st.sampled_from([[], ["a"], ["b", "a"]])}),
+        "placement": st.fixed_dictionaries(
+            {}, optional={"cluster": st.sampled_from(["", "c"]), "tags": st.sampled_from([[], ["a"], ["b", "a"]])}
+        ),
         "republish": st.fixed_dictionaries(
             {"dest": st.sampled_from([f"r.{name}.>", f"{name}.r.>", "r.x"])},
             optional={"src": st.sampled_from(["", ">", f"{name}.>", f"{name}.a"]), "headers_only": st.booleans()},
