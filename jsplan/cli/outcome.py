@@ -104,7 +104,8 @@ def _report(error: JsplanError, settings: Settings) -> int:
 
     diagnostics = error.diagnostics if isinstance(error, DiagnosticsError) else ()
     diagnostics_text.render(diagnostics, output.err)
-    diagnostics_text.render_error(scrub(str(error)), scrub(error.hint or ""), output.err)
+    if str(error) not in {said for d in diagnostics for said in (d.summary, f"{d.address} {d.summary}")}:
+        diagnostics_text.render_error(scrub(str(error)), scrub(error.hint or ""), output.err)
     return int(error.exit_code)
 
 

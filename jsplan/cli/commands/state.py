@@ -17,7 +17,7 @@ _TABLE = {
     "show": Entry("Show one resource as it was last applied.", "state", "show"),
     "rm": Entry("Forget resources; they stay on the servers.", "state", "rm"),
     "mv": Entry("Give a resource another address.", "state", "mv"),
-    "pull": Entry("Print the state document as it is kept.", "state", "pull"),
+    "pull": Entry("Print the state document.", "state", "pull"),
     "push": Entry("Put a state document in place."),
     "unlock": Entry("Take away a lock that was left behind."),
 }
@@ -99,7 +99,7 @@ def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
 @declare("pull")
 @click.pass_context
 def pull(ctx: click.Context) -> int:
-    """Print the state document, byte for byte as it is kept."""
+    """Print the state document as JSON, its journal carried out."""
     settings, _ = start(ctx)
     from jsplan.workflows.state import pull as pull_workflow
 
