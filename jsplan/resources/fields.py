@@ -146,10 +146,18 @@ class Table:
         """Fields whose default depends on the rest of the configuration."""
         return frozenset(row.name for row in self.rows if row.default is None)
 
+    @cached_property
+    def _rests(self) -> Mapping[str, Any]:
+        """What most fields of most objects show: the short way through `compact`, which large plans take a million times."""
+        static = {row.name: row.default for row in self.rows if row.default is not None and row.default is not ABSENT}
+        return static | {row.name: False for row in self.rows if row.type == "bool"}
+
     def compact(self, raw: Config) -> Config:
         """The compact form. Fields that no row knows are kept as they are, so that they survive and compare."""
-        rows, out = self.by_name, {}
+        rows, rests, out = self.by_name, self._rests, {}
         for name, value in raw.items():
+            if name in rests and value == rests[name]:
+                continue
             row = rows.get(name)
             shown = value if row is None else row.compact(value)
             if shown is not ABSENT and shown is not None:
