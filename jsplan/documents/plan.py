@@ -19,7 +19,7 @@ Effect = Literal["in_place", "one_way", "replace", "ignored"]
 Severity = Literal["destructive", "functional", "cosmetic"]
 Op = Literal[
     "stream.create", "stream.update", "stream.delete",
-    "consumer.create", "consumer.update", "consumer.delete",
+    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete",
     "state.import", "state.forget", "state.update",
 ]  # fmt: skip
 

@@ -148,7 +148,8 @@ def _drift(inputs: Inputs, address: Address) -> ResourceChange | None:
     entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
     if entry is None:
         return None
-    return drift_of(address, entry, inputs.live.get(address), inputs.level(address), declared.lifecycle.ignore_changes if declared else ())
+    ignore = declared.lifecycle.ignore_changes if declared else ()
+    return drift_of(address, entry, inputs.live.get(address), inputs.level(address), ignore, now=inputs.request.now)
 
 
 def _forgotten(inputs: Inputs, first: int) -> list[Step]:

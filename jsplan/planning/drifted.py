@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from jsplan.address import Address
 from jsplan.documents.plan import Change, FieldChange, ResourceChange, Severity
 from jsplan.facts.live import LiveObject
 from jsplan.planning.diff import field_changes
+from jsplan.planning.pauses import without_over
 from jsplan.planning.verdict import table_of
 from jsplan.planning.words import in_words
 from jsplan.resources.fields import Config, Table
@@ -17,15 +20,17 @@ COSMETIC = ("description", "metadata")
 DESTRUCTIVE = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "retention", "discard", "created")
 
 
-def drift_of(address: Address, entry: Entry, live: LiveObject | None, level: int, ignore: tuple[str, ...] = ()) -> ResourceChange | None:
-    """The drift of one managed resource, or None. `ignore` are its `ignore_changes`."""
+def drift_of(
+    address: Address, entry: Entry, live: LiveObject | None, level: int, ignore: tuple[str, ...] = (), *, now: datetime
+) -> ResourceChange | None:
+    """The drift of one managed resource, or None. `ignore` are its `ignore_changes`; a pause that is over at `now` is none."""
     if live is None:
         return _element(address, Change(["delete"], entry.config, None), "destructive", "drift_missing", "absent")
     if live.created == entry.created and live.config == entry.config:
         return None
     table = table_of(address)
-    before, after = table.compact(entry.config), _comparable(table, entry, live, ignore)
-    fields = field_changes(table, {k: v for k, v in before.items() if k not in ignore}, after, level)
+    before, after = (_comparable(table, entry, c, ignore) for c in (table.compact(entry.config), live.compact))
+    fields = field_changes(table, without_over(before, now), without_over(after, now), level)
     if live.created != entry.created:
         fields.insert(0, FieldChange("created", entry.created, live.created, "replace"))
     if not fields:
@@ -36,10 +41,10 @@ def drift_of(address: Address, entry: Entry, live: LiveObject | None, level: int
     )
 
 
-def _comparable(table: Table, entry: Entry, live: LiveObject, ignore: tuple[str, ...]) -> Config:
-    """Live without what is no drift: fields people move at run time, and fields a newer server began to echo."""
+def _comparable(table: Table, entry: Entry, config: Config, ignore: tuple[str, ...]) -> Config:
+    """A side without what is no drift: fields people move at run time, and fields a newer server began to echo."""
     out = {}
-    for name, value in live.compact.items():
+    for name, value in config.items():
         row = table.by_name.get(name)
         moves = row is not None and row.operational and name not in entry.declared
         if name not in ignore and not moves and (row is not None or name in entry.config):

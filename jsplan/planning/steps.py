@@ -7,7 +7,7 @@ whoever takes a subject waits for whoever frees it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ from jsplan.address import Address
 from jsplan.documents.plan import Op, Step
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import declared_fields, explicit, patched
+from jsplan.planning.pauses import PAUSE, differs
 from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
 from jsplan.state.document import Entry
 from jsplan.subjects import overlap
@@ -69,7 +70,7 @@ def _drafts(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
         case ["create"]:
             yield _create(inputs, verdict, "absent")
         case ["update"]:
-            yield _update(inputs, verdict)
+            yield from _updates(inputs, verdict)
         case ["delete"]:
             yield _delete(inputs, verdict)
         case ["delete", "create"]:
@@ -129,6 +130,24 @@ def _certain(body: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
     """What a create must leave behind. A mirror beside its origin takes over whether it answers reads (server_semantics 1.2)."""
     local = bool(body.get("mirror")) and not body["mirror"].get("external")
     return {name: value for name, value in body.items() if name != "mirror_direct" or name in named or not local}
+
+
+def _updates(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
+    """The update, and the call that alone moves a consumer's pause."""
+    assert verdict.live is not None
+    assert verdict.after is not None
+    pauses, until = differs(verdict.live.compact, verdict.after), verdict.after.get(PAUSE)
+    if not pauses or len(verdict.fields) > 1:
+        as_paused = {PAUSE: verdict.live.compact[PAUSE]} if PAUSE in verdict.live.compact else {}
+        rest = {name: value for name, value in verdict.after.items() if name != PAUSE}
+        yield _update(inputs, replace(verdict, after=rest | as_paused))
+    if pauses:
+        title = f"pause {_what(verdict)} until {until}" if until else f"resume {_what(verdict)}"
+        yield Draft(
+            (verdict.address, "pause"), "consumer.pause", title,
+            {"api": _api(verdict, "PAUSE"), "payload": {PAUSE: until} if until else None},
+            verdict.live.fingerprint, {PAUSE: until}, _record(inputs, verdict, "imported" if verdict.adopts else _origin(verdict)),
+        )  # fmt: skip
 
 
 def _update(inputs: Inputs, verdict: Verdict) -> Draft:
@@ -253,7 +272,7 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
     dependants = _dependants(inputs, verdicts)
     for (address, kind), draft in drafts.items():
         if kind != "delete":
-            _after(draft, drafts, address, "delete")
+            _after(draft, drafts, address, *(("delete", "update") if kind == "pause" else ("delete",)))
             for other in inputs.topology.after.get(address, ()):
                 _after(draft, drafts, other, "create", "update", "state", soft=(address, other) in copies)
         elif (stream := verdicts[address].follows) is not None:
@@ -344,8 +363,9 @@ def _numbered(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step]:
 def _step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
     precondition: dict[str, Any] = {"fingerprint": draft.precondition} if draft.precondition else {}
     park = (draft.key[0], "park")
-    if draft.key[1] == "update" and park in ids:
-        precondition = {"after_step": ids[park]}
+    before = park if draft.key[1] == "update" else (draft.key[0], "update")
+    if draft.key[1] in ("update", "pause") and before in ids:
+        precondition = {"after_step": ids[before]}
     return Step(
         id=ids[draft.key], address=str(draft.key[0]), op=draft.op, title=draft.title, request=draft.request,
         precondition=precondition, depends_on=sorted(ids[key] for key in draft.after), expect=draft.expect, record=draft.record,

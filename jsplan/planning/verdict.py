@@ -8,6 +8,7 @@ from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Action, FieldChange
 from jsplan.facts.live import LiveObject
+from jsplan.planning import pauses
 from jsplan.planning.diff import field_changes, lacking
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import expected_new, expected_update, without_ignored
@@ -152,6 +153,8 @@ def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | 
     target = expected_update(
         table, body, live.compact, live.raw, last, level=level, around=around(inputs, address), ignore=frozenset(ignore)
     )
+    if address.kind == "consumer" and pauses.PAUSE not in ignore:
+        target = pauses.settled(target, body, live.compact, last, inputs.request.now)
     after, ignored = without_ignored(table, live.compact, target, level)
     fields = field_changes(table, live.compact, after, level)
     verdict = Verdict(address, ["no-op"], "equal_now", live, entry, after, fields, ignored, adopts=not ours)

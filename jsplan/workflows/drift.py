@@ -72,6 +72,7 @@ def _document(world: World, inputs: Inputs, managed: list[Address], strangers: l
             live.get(address),
             inputs.level(address),
             declared.lifecycle.ignore_changes if declared else (),
+            now=inputs.request.now,
         )
         _report(out, workspace, address, found)
     out.unmanaged = [_unmanaged(o) for o in strangers if not _ignored(workspace, o.address)]
