@@ -165,7 +165,7 @@ class Execution:
     async def _call(self, step: Step, api: DomainApi, address: Address) -> None:
         assert step.request is not None
         try:
-            await api.request(step.request["api"], step.request["payload"], timeout=WRITE_TIMEOUT)
+            await self._answered(api, step.request["api"], step.request["payload"])
         except (ServerRefusedError, NotPermittedError):
             await self._record({"end": step.address}, durable=False)
             raise
@@ -176,8 +176,27 @@ class Execution:
             if not await self._arrived(step, api, address):
                 raise StepFailed(f"{error}; whether it was carried out is not known, the next plan will tell", "unknown") from None
 
+    async def _answered(self, api: DomainApi, request: str, payload: dict[str, Any] | None) -> None:
+        """Wait for one write, at most `WRITE_TIMEOUT`, and for as long only as the domain answers anything at all."""
+        call = asyncio.ensure_future(api.request(request, payload, timeout=WRITE_TIMEOUT))
+        try:
+            while not (await asyncio.wait({call}, timeout=api.link.target.timeout))[0]:
+                await self._still_there(api)
+            call.result()
+        finally:
+            call.cancel()
+
+    async def _still_there(self, api: DomainApi) -> None:
+        try:
+            await api.request("INFO")
+        except ApiError as error:
+            self.lost.setdefault(api.domain.key, str(error))
+            raise ApiTimeoutError(str(error)) from None
+
     async def _arrived(self, step: Step, api: DomainApi, address: Address) -> bool:
         """Whether a call without an answer was carried out after all."""
+        if address.domain in self.lost:
+            return False
         try:
             live = await read_object(api, address)
         except ApiError as error:

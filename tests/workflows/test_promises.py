@@ -68,7 +68,7 @@ def test_a_writer_while_the_plan_is_being_approved(tmp_path: Path, server: Serve
         def slowly(plan: Plan) -> None:
             update(raw, "B", description="theirs")
 
-        with pytest.raises(StalePlanError, match="main/stream/B.*Nothing was changed"):
+        with pytest.raises(StalePlanError, match=r"main/stream/B.*Nothing was changed"):
             applying.apply(space.load, PlanOptions(), slowly, Quiet())
         assert config(raw, "A")["max_age"] == 0
 

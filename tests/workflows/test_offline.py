@@ -1,0 +1,178 @@
+"""Promise 6: a domain that is away defers its resources, the rest goes on, and the next plan picks up exactly what was left."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.documents.apply import StepFinished
+from jsplan.errors import ConnectError
+from jsplan.workflows import apply as applying
+from jsplan.workflows import state as remembering
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions, PlanOptions
+from tests.support.raw import Raw, streams
+from tests.support.workspaces import Quiet, Space, hub_leaf_space, yes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.apply import ApplyEvent
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox
+
+#: What a request may take; enough for a busy machine, little enough to wait for it in a test.
+PATIENCE = "1s"
+
+
+@pytest.fixture
+def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
+    """A workspace that does not wait for long."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.base["connections"]["hub"]["timeout"] = PATIENCE
+    return space
+
+
+def on(domain: str, *names: str, **fields: Any) -> list[dict[str, Any]]:
+    return [{"name": name, "domain": domain, **fields} for name in names]
+
+
+def changes(plan: Plan) -> dict[str, list[str]]:
+    return {c.address: list(c.change.actions) for c in plan.resource_changes if c.change.actions != ["no-op"]}
+
+
+def names(sandbox: Sandbox, domain: str) -> list[str]:
+    server = sandbox[domain]
+    with Raw(server.url, server.user, server.password) as raw:
+        return streams(raw)
+
+
+def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A leaf that does not answer is waited for once; its resources are deferred, changed or not, and those of the hub are applied."""
+    space.write(streams=on("leaf", "SAME")).apply()
+    space.write(streams=[*on("leaf", "SAME", *(f"L{n}" for n in range(30))), *on("hub", "H")])
+    clean_hub_leaf["leaf"].freeze()
+    started = time.monotonic()
+    plan, result = space.apply()
+    took = time.monotonic() - started
+    found = drift(space.load, DriftOptions(), Quiet())
+    clean_hub_leaf["leaf"].thaw()
+
+    assert took < 5
+    assert (result.exit_code, changes(plan), len(plan.deferred), plan.complete) == (0, {"hub/stream/H": ["create"]}, 31, False)
+    assert result.summary["deferred"] == 31
+    assert (found.exit_code, [a["domain"] for a in found.away], [d.address for d in found.deferred]) == (1, ["leaf"], ["leaf/stream/SAME"])
+    assert names(clean_hub_leaf, "leaf") == ["SAME"]
+    assert sorted(changes(space.plan())) == sorted(f"leaf/stream/L{n}" for n in range(30))
+
+
+def test_a_saved_plan_leaves_deferred_domains_alone(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """What was deferred when planned is not touched by that plan, even if it is back."""
+    space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
+    clean_hub_leaf["leaf"].freeze()
+    plan = space.plan()
+    clean_hub_leaf["leaf"].thaw()
+    result = space.apply_saved(plan)
+
+    assert (result.exit_code, [d["address"] for d in result.deferred]) == (0, ["leaf/stream/L"])
+    assert (names(clean_hub_leaf, "hub"), names(clean_hub_leaf, "leaf")) == (["H"], [])
+    assert list(changes(space.plan())) == ["leaf/stream/L"]
+
+
+def test_gone_between_plan_and_apply(space: Space, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """A domain that has gone since is deferred with all its steps, imports too; the rest is applied, and the exit code is 6."""
+    leaf = clean_hub_leaf["leaf"]
+    with Raw(leaf.url, leaf.user, leaf.password) as raw:
+        raw.done("$JS.API.STREAM.CREATE.THERE", {"name": "THERE"})
+    copy = {"name": "COPY", "domain": "hub", "mirror": {"name": "L", "domain": "leaf"}}
+    space.write(streams=[*on("leaf", "THERE", "L"), *on("hub", "H"), copy])
+    plan = space.plan()
+    assert plan.summary["import"] == 1
+    leaf.freeze()
+    result = space.apply_saved(plan)
+    leaf.thaw()
+
+    assert result.exit_code == 6
+    assert {s.address: s.status for s in result.steps} == {
+        "hub/stream/H": "done", "hub/stream/COPY": "skipped", "leaf/stream/L": "skipped", "leaf/stream/THERE": "skipped",
+    }  # fmt: skip
+    assert sorted(d["address"] for d in result.deferred) == ["leaf/stream/L", "leaf/stream/THERE"]
+    _, result = space.apply()
+    assert (result.exit_code, result.summary["added"], result.summary["imported"]) == (0, 2, 1)
+    assert not space.plan().has_changes
+
+
+class Freezer(Quiet):
+    """Freezes the leaf as soon as its first step is done."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__()
+        self._leaf = sandbox["leaf"]
+
+    def event(self, event: ApplyEvent) -> None:
+        """Freeze once."""
+        if isinstance(event, StepFinished) and event.result.address.startswith("leaf/") and not self._leaf.frozen:
+            self._leaf.freeze()
+
+
+def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A leaf that freezes during an apply is waited for once, not once per step, and does not hold up the hub."""
+    space.write(streams=[*on("leaf", *(f"L{n:02}" for n in range(40))), *on("hub", *(f"H{n:02}" for n in range(40)))])
+    started = time.monotonic()
+    _, result = applying.apply(space.load, PlanOptions(parallelism=1), yes, Freezer(clean_hub_leaf))
+    took = time.monotonic() - started
+    clean_hub_leaf["leaf"].thaw()
+
+    ends = {domain: {s.status for s in result.steps if s.address.startswith(domain)} for domain in ("hub", "leaf")}
+    assert took < 5
+    assert (result.exit_code, ends["hub"]) == (6, {"done"})
+    assert {"done", "skipped"} <= ends["leaf"] <= {"done", "skipped", "unknown"}
+    assert len(result.deferred) == 40
+    assert len(names(clean_hub_leaf, "leaf")) < 5
+    _, result = space.apply()
+    assert (result.exit_code, len(names(clean_hub_leaf, "leaf"))) == (0, 40)
+    assert not space.plan().has_changes
+
+
+def test_destroy_with_a_domain_away(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """destroy deletes what it can reach, ends with 6, and state keeps the rest for the next one."""
+    space.write(streams=[*on("leaf", "L"), *on("hub", "H")]).apply()
+    clean_hub_leaf["leaf"].freeze()
+    _, result = space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
+    clean_hub_leaf["leaf"].thaw()
+
+    assert (result.exit_code, remembering.list_(space.load, ())) == (6, ["leaf/stream/L"])
+    _, result = space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
+    assert (result.exit_code, remembering.list_(space.load, ())) == (0, [])
+
+
+def test_away_must_not_be(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """With --offline fail a domain that is away is an error; excluded, it is not even asked."""
+    space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
+    clean_hub_leaf["leaf"].freeze()
+    with pytest.raises(ConnectError, match="domain leaf is away"):
+        space.plan(offline="fail")
+    started = time.monotonic()
+    plan = space.plan(offline="fail", excludes=("leaf/**",))
+    took = time.monotonic() - started
+    clean_hub_leaf["leaf"].thaw()
+
+    assert took < 0.9
+    assert list(changes(plan)) == ["hub/stream/H"]
+
+
+def test_a_server_that_is_down(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """A leaf that is down is away at once, without any waiting, and its own connection may be refused; back, it is planned again."""
+    space.base["connections"]["leaf"] = {"url": clean_hub_leaf["leaf"].url, "user": "acc", "password": "acc"}
+    space.base["domains"] = {"hub": {"connection": "hub"}, "leaf": {"connection": "leaf", "may_be_offline": "1d"}}
+    space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
+    clean_hub_leaf["leaf"].stop()
+    plan, result = space.apply()
+    found = drift(space.load, DriftOptions(), Quiet())
+    clean_hub_leaf.start()
+
+    assert (result.exit_code, list(changes(plan)), len(plan.deferred)) == (0, ["hub/stream/H"], 1)
+    assert (found.exit_code, found.away[0]["excused"]) == (0, True)
+    assert list(changes(space.plan())) == ["leaf/stream/L"]
