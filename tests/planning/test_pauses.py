@@ -1,0 +1,122 @@
+"""`pause_until`: which calls a plan makes for it, and when it is nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.planning.pauses import is_over
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+NOW = datetime(2026, 6, 1, 12, 0, 0, 500_000, tzinfo=UTC)
+LATER, MUCH_LATER = "2040-01-01T00:00:00Z", "2041-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("until", "over"),
+    [
+        (None, True),
+        ("", True),
+        ("2026-06-01T12:00:00Z", True),
+        ("2026-06-01T12:00:00.5Z", True),
+        ("2026-06-01T12:00:00.500001Z", False),
+        ("2026-06-01T12:00:00.499999999Z", True),
+        ("2026-06-01T12:00:01Z", False),
+        (LATER, False),
+    ],
+)
+def test_a_pause_is_over_once_its_time_has_come(until: str | None, over: bool) -> None:
+    """To the microsecond; no time at all is no pause."""
+    assert is_over(until, NOW) is over
+
+
+def write(space: Space, **consumer: Any) -> Space:
+    """The workspace with one consumer."""
+    return space.write(streams=[{"name": "A", "consumers": [{"name": "C"} | consumer]}])
+
+
+@pytest.fixture
+def space(tmp_path: Path, server: Server) -> Space:
+    """A workspace on a server."""
+    return single_space(tmp_path, server)
+
+
+def test_a_pause_is_one_call_after_the_update(space: Space) -> None:
+    """The update leaves the pause as it is; the second call depends on the first, moves the pause, and is read back."""
+    write(space, pause_until=LATER).apply()
+
+    update, pause = write(space, pause_until=MUCH_LATER, description="x").plan().steps
+
+    assert (update.op, pause.op) == ("consumer.update", "consumer.pause")
+    assert update.request is not None
+    assert update.request["payload"]["config"]["pause_until"] == LATER
+    assert update.expect is not None
+    assert update.expect["pause_until"] == LATER
+    assert pause.request == {"api": "CONSUMER.PAUSE.A.C", "payload": {"pause_until": MUCH_LATER}}
+    assert (pause.depends_on, pause.precondition, pause.expect) == ([update.id], {"after_step": update.id}, {"pause_until": MUCH_LATER})
+    assert pause.title == f"pause consumer C of A in main until {MUCH_LATER}"
+
+
+def test_a_pause_alone_needs_no_update(space: Space) -> None:
+    """One call, and lifting it is one call without a payload."""
+    write(space).apply()
+    (pause,) = write(space, pause_until=LATER).plan().steps
+    assert (pause.op, pause.precondition.keys()) == ("consumer.pause", {"fingerprint"})
+    space.apply()
+
+    (resume,) = write(space).plan().steps
+
+    assert resume.request == {"api": "CONSUMER.PAUSE.A.C", "payload": None}
+    assert resume.title == "resume consumer C of A in main"
+    assert space.apply()[1].summary["changed"] == 1
+    assert not space.plan().steps
+
+
+def test_a_declared_pause_that_somebody_lifts_is_drift_and_comes_back(space: Space, server: Server) -> None:
+    """And one that somebody sets where the files name none is neither."""
+    write(space, pause_until=LATER).apply()
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.CONSUMER.PAUSE.A.C")
+
+        (found,) = drift(space.load, DriftOptions(), Quiet()).resource_drift
+        assert [f.path for f in found.change.fields] == ["pause_until"]
+        space.apply()
+        assert raw.done("$JS.API.CONSUMER.INFO.A.C")["config"]["pause_until"] == LATER
+
+        write(space).apply()
+        raw.done("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": LATER})
+        assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+        assert not space.plan().has_changes
+
+
+def test_a_pause_that_passed_is_no_drift_when_it_is_cleared(space: Space, server: Server) -> None:
+    """The server shows a time that has passed; without it nothing has changed."""
+    write(space, pause_until="2021-01-01T00:00:00Z").apply()
+    with Raw(server.url) as raw:
+        assert raw.done("$JS.API.CONSUMER.INFO.A.C")["config"]["pause_until"] == "2021-01-01T00:00:00Z"
+        raw.done("$JS.API.CONSUMER.PAUSE.A.C")
+
+    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    assert not space.plan().has_changes
+
+
+@pytest.mark.matrix
+def test_a_server_that_cannot_pause_is_named_by_the_plan(space: Space, server_version: tuple[int, ...]) -> None:
+    """A 2.10 would drop the field in silence and not answer the call; newer ones pause and resume."""
+    plan = write(space, pause_until=LATER).plan()
+    if server_version < (2, 11):
+        assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS213"]
+        return
+    for until in (LATER, MUCH_LATER, None):
+        assert write(space, pause_until=until).apply()[1].exit_code == 0
+        assert not space.plan().steps
