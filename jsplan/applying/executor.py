@@ -16,7 +16,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.applying.preconditions import outgrown
 from jsplan.applying.readback import describe, not_kept
-from jsplan.documents.apply import ApplyEvent, StepFinished, StepResult, StepStarted, StepStatus
+from jsplan.documents.apply import ApplyEvent, ApplyStarted, StepFinished, StepResult, StepStarted, StepStatus
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError, ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject
@@ -64,6 +64,7 @@ class Execution:
 
     async def run(self) -> list[StepResult]:
         """Do every step whose dependencies are done, `parallelism` of them at once per domain; results in the plan's order."""
+        self.emit(ApplyStarted(len(self.plan.steps)))
         slots = {key: asyncio.Semaphore(max(1, self.parallelism)) for key in {_domain(step) for step in self.plan.steps}}
         waiting = {step.id: asyncio.Event() for step in self.plan.steps}
 

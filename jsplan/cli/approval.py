@@ -43,7 +43,6 @@ class Approval:
         from jsplan.planning.guards import refusal_reasons
 
         self._output.progress.stop()
-        self._output.progress.expect(len(plan.steps))
         self._show(plan)
         if not self._auto and not refusal_reasons(plan):
             self._ask()

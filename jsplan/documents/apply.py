@@ -26,6 +26,13 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyStarted:
+    """Everything is checked; so many steps will come."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted:
     """A step's call is about to be sent."""
 
@@ -43,7 +50,7 @@ class StepFinished:
     seconds: float
 
 
-ApplyEvent = StepStarted | StepFinished
+ApplyEvent = ApplyStarted | StepStarted | StepFinished
 
 
 @dataclass(slots=True)

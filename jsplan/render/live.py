@@ -10,7 +10,7 @@ from rich.live import Live as RichLive
 from rich.spinner import Spinner
 from rich.text import Text
 
-from jsplan.documents.apply import StepStarted
+from jsplan.documents.apply import ApplyStarted, StepStarted
 from jsplan.render.progress import finished_line
 from jsplan.render.safe import safe
 
@@ -38,6 +38,9 @@ class Live:
 
     def event(self, event: ApplyEvent) -> None:
         """A step started or finished."""
+        if isinstance(event, ApplyStarted):
+            self._total, self._done = event.steps, 0
+            return
         if isinstance(event, StepStarted):
             self._running[event.id] = (safe(event.title), time.monotonic())
             self._show()
@@ -49,10 +52,6 @@ class Live:
     def warn(self, text: str) -> None:
         """Something to know now."""
         self._say(f"Warning: {safe(text)}", "yellow")
-
-    def expect(self, steps: int) -> None:
-        """How many steps will come."""
-        self._total, self._done = steps, 0
 
     def stop(self) -> None:
         """Clear the screen of the moving part."""

@@ -177,7 +177,7 @@ def _summary(plan: Plan) -> Lines:
     if plan.has_changes or _changing(plan):
         lines.add(0, (summary.plan_line(plan), "strong"))
     elif not plan.errored:
-        lines.add(0, (summary.NO_CHANGES, "good"))
+        lines.add(0, (summary.nothing_line(plan), "good"))
     if plan.steps and all(step.op == "state.update" for step in plan.steps):
         lines.add(0, ("Nothing is sent to a server: only jsplan's own record is brought up to date.", "dim"))
     if line := summary.deferred_line(d.address for d in plan.deferred):

@@ -6,11 +6,11 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from jsplan.documents.apply import StepStarted
+from jsplan.documents.apply import ApplyStarted, StepFinished, StepStarted
 from jsplan.render.safe import safe
 
 if TYPE_CHECKING:
-    from jsplan.documents.apply import ApplyEvent, StepFinished
+    from jsplan.documents.apply import ApplyEvent
 
 _SAYS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "NO ANSWER"}
 
@@ -26,9 +26,6 @@ class Progress(Protocol):
 
     def warn(self, text: str) -> None:
         """Something to know now."""
-
-    def expect(self, steps: int) -> None:
-        """How many steps will come."""
 
     def stop(self) -> None:
         """Leave the screen to others; what comes after begins again."""
@@ -54,7 +51,9 @@ class Plain:
 
     def event(self, event: ApplyEvent) -> None:
         """A step started or finished; only its end is worth a line."""
-        if isinstance(event, StepStarted):
+        if isinstance(event, ApplyStarted):
+            self._total, self._done = event.steps, 0
+        if not isinstance(event, StepFinished):
             return
         self._done += 1
         head = f"[{self._done}/{self._total}] " if self._total else ""
@@ -63,10 +62,6 @@ class Plain:
     def warn(self, text: str) -> None:
         """Something to know now."""
         self._write(f"Warning: {safe(text)}")
-
-    def expect(self, steps: int) -> None:
-        """How many steps will come."""
-        self._total, self._done = steps, 0
 
     def stop(self) -> None:
         """Nothing is held on the screen."""
@@ -88,7 +83,9 @@ class JsonLines(Plain):
 
     def event(self, event: ApplyEvent) -> None:
         """A step started or finished."""
-        if isinstance(event, StepStarted):
+        if isinstance(event, ApplyStarted):
+            self._record("info", steps=event.steps, status="started")
+        elif isinstance(event, StepStarted):
             self._record("info", step=event.id, address=event.address, title=event.title, status="started")
         else:
             self._record(

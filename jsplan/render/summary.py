@@ -46,6 +46,11 @@ def deferred_line(addresses: Iterable[str]) -> str:
     return f"Deferred: {count(len(found), 'resource')} in {count(len(domains), 'domain')}."
 
 
+def nothing_line(plan: Plan) -> str:
+    """That nothing changes, claimed only for what could be read."""
+    return "No changes in the domains that could be read." if plan.deferred else NO_CHANGES
+
+
 def is_quiet(plan: Plan) -> bool:
     """Whether a plan has nothing to say but that there are no changes."""
     return not (

@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from jsplan.documents.apply import StepFinished, StepResult, StepStarted
+from jsplan.documents.apply import ApplyStarted, StepFinished, StepResult, StepStarted
 from jsplan.render.live import Live
 from jsplan.render.progress import JsonLines, Plain
 
@@ -19,7 +19,7 @@ def test_plain_lines() -> None:
     stream = StringIO()
     progress = Plain(stream)
     progress.phase("Reading 2 domains")
-    progress.expect(2)
+    progress.event(ApplyStarted(2))
     for event in (STARTED, DONE, FAILED):
         progress.event(event)
     progress.warn("waiting for the lock")
@@ -61,7 +61,7 @@ def test_live_picture() -> None:
     console = Console(file=stream, force_terminal=True, color_system=None, width=80)
     progress = Live(console)
     progress.phase("Reading [2] domains")
-    progress.expect(2)
+    progress.event(ApplyStarted(2))
     progress.event(STARTED)
     console.print(progress._picture())  # noqa: SLF001 - what the terminal shows between two refreshes
     progress.event(DONE)
