@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 #: What a saved plan has settled. It may still be given permission, and how the work is carried out.
-SHAPING = frozenset({"target", "exclude", "replace", "refresh_only", "adopt", "safe_below", "offline", "no_backfill", "rehearse"})
+SHAPING = frozenset(
+    {"target", "exclude", "replace", "refresh_only", "adopt", "safe_below", "measure_limit", "offline", "no_backfill", "rehearse"}
+)
 
 #: Options are named as they are written, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
 _FIELDS = {"target": "targets", "exclude": "excludes", "allow_hazard": "allow_hazards"}
@@ -36,6 +38,14 @@ _CHOOSING = (
         help="Permit a hazard; repeatable.",
     ),
     click.option("--safe-below", type=click.IntRange(min=0), default=0, metavar="N", help="Deleting at most N messages is no hazard."),
+    click.option(
+        "--measure-limit",
+        type=click.IntRange(min=0),
+        default=100_000,
+        show_default=True,
+        metavar="N",
+        help="Messages read at most to count what one change deletes; beyond it, bounds are given.",
+    ),
     click.option("--no-backfill", is_flag=True, help="Leave the backfills out."),
     click.option("--rehearse", is_flag=True, help="Try the plan on embedded servers first (not in this release yet)."),
 )

@@ -52,6 +52,15 @@ class DomainApi:
             raise ApiTimeoutError(f"domain {self.domain.key} does not answer: {error}", hint=error.hint) from None
         return self._parse(api, data)
 
+    async def request_many(self, api: str, payload: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+        """Header block and payload of every answer; the last one has the status. Only for reading.
+
+        Raises NoRespondersError, ApiTimeoutError and ApiError.
+        """
+        if not api.startswith(READ_ONLY):
+            raise AssertionError(f"{api} does not read")
+        return await self.link.request_many(f"{self.domain.api_prefix}.{api}", orjson.dumps(payload))
+
     def _parse(self, api: str, data: bytes) -> dict[str, Any]:
         try:
             answer = orjson.loads(data)

@@ -23,12 +23,27 @@ from jsplan.jetstream.contexts import Target
 IN_FLIGHT = 64
 
 
+class _Client(Client):
+    """nats-py's client that can hand out messages as they came: it parses headers and forgets what they looked like."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.untouched: dict[int, asyncio.Queue[tuple[bytes, bytes]]] = {}
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        taken = self.untouched.get(sid)
+        if taken is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        else:
+            taken.put_nowait((bytes(headers or b""), bytes(data)))
+
+
 class Link:
     """An open connection. Errors that the server sends out of band are kept, to explain a later timeout."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._client = Client()
+        self._client = _Client()
         self._denied: list[str] = []
         self._waiting: dict[str, list[asyncio.Timeout]] = {}
         self._slots = asyncio.Semaphore(IN_FLIGHT)
@@ -122,6 +137,38 @@ class Link:
                 scopes.remove(scope)
                 if not scopes:
                     del self._waiting[subject]
+
+    async def request_many(self, subject: str, payload: bytes, timeout: float | None = None) -> list[tuple[bytes, bytes]]:
+        """One request with many answers: header block and payload of each, the last one being that with a status.
+
+        The block is as it came, from `NATS/1.0` to the empty line. `timeout` is seconds between two answers.
+        Raises what `request` raises.
+        """
+        timeout = timeout or self.target.timeout
+        async with self._slots:
+            try:
+                return await self._collect(subject, payload, timeout)
+            except (TimeoutError, nats.errors.TimeoutError):
+                raise self._timed_out(subject, timeout) from None
+            except (nats.errors.Error, OSError) as error:
+                raise ApiError(f"the connection to {self.target.shown} was lost during {subject}: {_words(error)}") from None
+
+    async def _collect(self, subject: str, payload: bytes, timeout: float) -> list[tuple[bytes, bytes]]:
+        inbox = self._client.new_inbox()
+        subscription = await self._client.subscribe(inbox)
+        queue = self._client.untouched[subscription._id] = asyncio.Queue()  # noqa: SLF001 - there is no public name for it
+        try:
+            await self._client.publish(subject, payload, reply=inbox)
+            answers = [await asyncio.wait_for(queue.get(), timeout)]
+            while not answers[-1][0].startswith(b"NATS/1.0 "):
+                answers.append(queue.get_nowait() if not queue.empty() else await asyncio.wait_for(queue.get(), timeout))
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone has no subscriptions
+                await subscription.unsubscribe()
+            del self._client.untouched[subscription._id]  # noqa: SLF001
+        if answers[-1][0].startswith(b"NATS/1.0 503"):
+            raise NoRespondersError(f"nobody answers {subject} at {self.target.shown}")
+        return answers
 
     def _timed_out(self, subject: str, timeout: float) -> ApiError:
         if any(_forbids(text, subject) for text in self._denied):

@@ -26,20 +26,28 @@ def candidates(inputs: Inputs) -> frozenset[Address]:
     return frozenset(a for a in {*declared, *inputs.entries, *inputs.pending} if a.domain in inputs.workspace.domains)
 
 
-def build_plan(inputs: Inputs) -> Plan:
-    """The plan document for what `inputs` hold; `inputs.live` must cover every selected address."""
-    away = sorted(a for a in inputs.selected if not inputs.live.reachable(a.domain))
-    present = sorted(a for a in inputs.selected if inputs.live.reachable(a.domain) and a not in inputs.live.broken)
-    verdicts = {address: decide(inputs, address) for address in present}
+def compare(inputs: Inputs) -> dict[Address, Verdict]:
+    """What becomes of each selected resource; `inputs.live` must cover every selected address."""
+    verdicts = {address: decide(inputs, address) for address in _present(inputs)}
     verdicts = {a: v for a, v in verdicts.items() if v.reason != "not_managed"}
     verdicts |= _companions(inputs, verdicts)
     follow_streams(inputs, verdicts)
+    return verdicts
+
+
+def _present(inputs: Inputs) -> list[Address]:
+    return sorted(a for a in inputs.selected if inputs.live.reachable(a.domain) and a not in inputs.live.broken)
+
+
+def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict]) -> Plan:
+    """The plan document for what `compare` found; `inputs.measured` has the answers to `questions`."""
+    away = sorted(a for a in inputs.selected if not inputs.live.reachable(a.domain))
     plan = _empty(inputs)
     plan.deferred = [Deferred(str(a), f"domain {a.domain} is away: {inputs.live.domains[a.domain].reason}") for a in away]
     plan.diagnostics = _diagnostics(inputs, verdicts)
     plan.errored = any(d.severity == "error" and d.code not in REFUSALS for d in plan.diagnostics)
     plan.resource_changes = [_resource_change(inputs, v, verdicts) for v in verdicts.values()]
-    plan.resource_drift = [d for d in (_drift(inputs, a) for a in present) if d is not None]
+    plan.resource_drift = [d for d in (_drift(inputs, a) for a in _present(inputs)) if d is not None]
     if not plan.errored:
         plan.steps = build_steps(inputs, verdicts)
         plan.steps += _forgotten(inputs, len(plan.steps) + 1)
@@ -68,7 +76,7 @@ def _empty(inputs: Inputs) -> Plan:
         variables=shown, mode=mode, targets=list(request.targets), allowed_hazards=list(request.allow_hazards),
         options={
             "adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace),
-            "safe_below": request.safe_below, "offline": request.offline,
+            "safe_below": request.safe_below, "measure_limit": request.measure_limit, "offline": request.offline,
         },
         domains={key: facts.to_json() | _way(inputs, key) for key, facts in sorted(inputs.live.domains.items())},
     )  # fmt: skip
@@ -163,4 +171,4 @@ def _given_up(inputs: Inputs, address: Address) -> bool:
     return any(matches(r.address, address) and not r.destroy for r in inputs.workspace.removed)
 
 
-__all__ = ["build_plan", "candidates", "select"]
+__all__ = ["build_plan", "candidates", "compare", "select"]

@@ -1,22 +1,21 @@
 """What a change would cost, as hazards of the closed list. Measuring is left to `facts`; allowing is decided here.
 
-Message counts come from the stream's own state and are exact only where it says enough; elsewhere they are
-bounds (`exact: false`).
+Messages that an update deletes were asked for in `questions` and counted in `facts.measure`; here the answers become
+the one `DELETES_MESSAGES` of a resource.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from jsplan.address import Address, matches
 from jsplan.config.model import AllowedHazard
 from jsplan.documents.plan import Hazard
+from jsplan.facts.question import Measured
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict
 from jsplan.subjects import covered
-from jsplan.units import SECOND
 
 #: The closed list (contract, section 4); True blocks by default.
 CODES = {
@@ -28,9 +27,11 @@ CODES = {
 
 def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> list[Hazard]:
     """Every hazard of one decided resource, with whether it is allowed."""
-    if verdict.follows is not None or verdict.live is None:
+    if verdict.follows is not None:
         return []
-    found = list(_of_consumer(verdict) if verdict.address.kind == "consumer" else _of_stream(inputs, verdict, verdicts))
+    found = list(_deletes_messages(inputs.measured.get(verdict.address, ())))
+    if verdict.live is not None:
+        found += _of_consumer(verdict) if verdict.address.kind == "consumer" else _of_stream(inputs, verdict, verdicts)
     found = [h for h in found if not _is_safe(h, inputs.request.safe_below)]
     for hazard in found:
         _decide(inputs, verdict.address, hazard)
@@ -76,7 +77,6 @@ def _of_stream(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict
     if verdict.actions != ["update"]:
         return
     yield from _irreversible(verdict)
-    yield from _deletes_messages(verdict, inputs.request.now)
     yield from _removes_subjects(verdict, verdicts)
     yield from _moves(verdict)
 
@@ -88,17 +88,13 @@ def _deletes_stream(verdict: Verdict) -> Hazard:
     with_them = f" and {_count(consumers, 'consumer')}" if consumers else ""
     return Hazard(
         "DELETES_STREAM", f"deletes the stream with {_count(messages, 'message')} ({size:,} bytes){with_them}",
-        messages=messages, bytes=size, consumers=consumers, exact=True, as_of=_as_of(verdict),
+        messages=messages, bytes=size, consumers=consumers, exact=True,
+        as_of={"last_seq": state.get("last_seq", 0), "time": state.get("last_ts")},
     )  # fmt: skip
 
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _as_of(verdict: Verdict) -> dict[str, Any]:
-    state = verdict.live.state if verdict.live else {}
-    return {"last_seq": state.get("last_seq", 0), "time": state.get("last_ts")}
 
 
 def _breaks_replication(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
@@ -144,51 +140,42 @@ def _moves(verdict: Verdict) -> Iterable[Hazard]:
             return
 
 
-def _deletes_messages(verdict: Verdict, now: datetime) -> Iterable[Hazard]:
-    """The combined effect of everything in the update that makes the server trim, as bounds (server_semantics 4)."""
-    assert verdict.live is not None
-    assert verdict.after is not None
-    state, messages = verdict.live.state, verdict.live.state.get("messages", 0)
-    causes: dict[str, tuple[int, int]] = {}
-    for change in verdict.fields:
-        bounds = _trimmed(change.path, change.after, verdict.after, state, now)
-        if bounds is not None and bounds[1] > 0:
-            causes[change.path] = bounds
-    if not causes:
+# --- messages that an update deletes -----------------------------------------------------------------------------
+
+
+def _deletes_messages(answers: Sequence[Measured]) -> Iterable[Hazard]:
+    """Everything that was measured for one resource, as one number. Answers about different streams add up."""
+    if not answers:
         return
-    least = max(low for low, _ in causes.values())
-    most = min(messages, sum(high for _, high in causes.values()))
-    exact = least == most
-    count = f"{most:,}" if exact else f"between {least:,} and {most:,}" if least else f"up to {most:,}"
+    at_least, at_most = sum(a.at_least for a in answers), sum(a.at_most for a in answers)
+    exact = all(a.exact for a in answers)
     yield Hazard(
-        "DELETES_MESSAGES", f"the server deletes {count} of {_count(messages, 'message')} at once", messages=most, exact=exact,
-        bytes=state.get("bytes", 0) if most == messages else None,
-        at_least=None if exact else least, at_most=None if exact else most, as_of=_as_of(verdict), causes=list(causes),
+        "DELETES_MESSAGES", _in_words(answers, at_least, at_most), messages=at_most, bytes=sum(a.most_bytes for a in answers), exact=exact,
+        at_least=None if exact else at_least, at_most=None if exact else at_most, as_of=answers[0].as_of,
+        causes=list(dict.fromkeys(cause for a in answers for cause in a.causes)),
     )  # fmt: skip
 
 
-def _trimmed(path: str, limit: Any, after: dict[str, Any], state: dict[str, Any], now: datetime) -> tuple[int, int] | None:
-    """(at least, at most) messages that lowering one limit deletes now."""
-    messages, subjects = state.get("messages", 0), state.get("num_subjects", 0)
-    drops_old = after.get("discard", "old") == "old"
-    if path == "max_msgs" and drops_old and limit is not None and 0 < limit < messages:
-        return messages - limit, messages - limit
-    if path == "max_bytes" and drops_old and limit is not None and 0 < limit < state.get("bytes", 0):
-        return 1, messages
-    if path == "max_age" and limit and _age(state.get("first_ts"), now) > limit:
-        return 1, messages
-    if path == "max_msgs_per_subject" and limit is not None and 0 < limit < messages:
-        return max(0, messages - subjects * limit), max(0, messages - max(subjects, limit))
-    if path == "retention" and limit == "interest":
-        return 0, messages
-    return None
+def _in_words(answers: Sequence[Measured], at_least: int, at_most: int) -> str:
+    first = answers[0]
+    size, total = sum(a.most_bytes for a in answers), _count(sum(a.total for a in answers), "message")
+    count = f"{at_most:,}" if at_least == at_most else f"between {at_least:,} and {at_most:,}" if at_least else f"up to {at_most:,}"
+    many = f"{count} of {total} ({'' if first.exact else 'up to '}{size:,} bytes{_period(answers)})"
+    if first.causes == ("origin",):
+        return f"consumes its origin: {many}, as they are copied"
+    if first.causes == ("interest",):
+        return f"nobody is left who wants {many}: the server deletes them at once"
+    when = "when the next message of each subject arrives or it restarts" if first.later else "at once"
+    return f"the server deletes {many} {when}"
 
 
-def _age(first: str | None, now: datetime) -> int:
-    """Ns since an RFC 3339 instant; 0 for none and for the zero time of an empty stream."""
-    if not first or first.startswith("0001-"):
-        return 0
-    return int((now - datetime.fromisoformat(first[:19] + "+00:00")).total_seconds() * SECOND)
+def _period(answers: Sequence[Measured]) -> str:
+    """From when the messages are, to the second; only where the newest of them is known."""
+    one = answers[0]
+    if len(answers) > 1 or not one.until or not one.since:
+        return ""
+    since, until = (text[:19] + "Z" for text in (one.since, one.until))
+    return f", stored {since}" if since == until else f", stored {since} to {until}"
 
 
 # --- consumers -----------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from jsplan.address import Address, matches
 from jsplan.config.model import Declared, Workspace
 from jsplan.facts.live import Live
+from jsplan.facts.question import MEASURE_LIMIT, Measured
 from jsplan.planning.merge import declared_fields
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import made
@@ -19,7 +20,9 @@ from jsplan.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a plan was asked to do, free of how it was asked. `safe_below` counts messages; `now` is UTC."""
+    """What a plan was asked to do, free of how it was asked. `safe_below` counts messages,
+    `measure_limit` reads; `now` is UTC.
+    """
 
     now: datetime
     targets: tuple[str, ...] = ()
@@ -30,6 +33,7 @@ class Request:
     destroy: bool = False
     allow_hazards: tuple[str, ...] = ()
     safe_below: int = 0
+    measure_limit: int = MEASURE_LIMIT
     adopt: bool = False
     offline: str = "defer"
 
@@ -39,6 +43,7 @@ class Inputs:
     """Desired (workspace and topology), live, last applied (`entries`, after `moved`), and the request.
 
     `moved_from[new] = old` for entries that a `moved` block renamed. `selected` are the addresses to plan.
+    `measured` is what would be deleted, as far as it was asked for (see `questions`).
     `pending` are steps that an apply began and never ended, `recovered` those of them that turned out to be done.
     """
 
@@ -52,6 +57,7 @@ class Inputs:
     selected: frozenset[Address] = frozenset()
     pending: dict[Address, dict[str, Any]] = field(default_factory=dict)
     recovered: set[Address] = field(default_factory=set)
+    measured: dict[Address, list[Measured]] = field(default_factory=dict)
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> Declared | None:
@@ -96,7 +102,13 @@ def rename(workspace: Workspace, entries: Mapping[Address, Entry]) -> tuple[dict
             if new not in renamed and (new in workspace.resources or _follows_its_domain(workspace, old, new)):
                 renamed[new] = renamed.pop(old)
                 moved[new] = moved.pop(old, old)
-    return renamed, moved
+    names = {str(old): str(new) for new, old in moved.items()}
+    return {address: with_names(entry, names) for address, entry in renamed.items()} if names else renamed, moved
+
+
+def with_names(entry: Entry, names: Mapping[str, str]) -> Entry:
+    """The entry with what it depends on under its new names."""
+    return replace(entry, depends_on=[names.get(text, text) for text in entry.depends_on])
 
 
 def _follows_its_domain(workspace: Workspace, old: Address, new: Address) -> bool:
@@ -136,6 +148,8 @@ def select(inputs: Inputs, candidates: frozenset[Address]) -> frozenset[Address]
     chosen = candidates
     if request.targets:
         chosen = frozenset(a for a in candidates if any(matches(t, a) for t in request.targets))
+        if request.imports:
+            chosen = frozenset(a for a in chosen if a in inputs.workspace.resources and a not in inputs.entries)
         chosen = chosen if request.imports or request.destroy else _with_dependencies(inputs, chosen, candidates)
     return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from jsplan.facts.question import MEASURE_LIMIT
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class PlanOptions:
     """Planning options of `plan`, `apply` and `destroy` (contract, section 3).
 
     `allow_hazards` are `CODE` or `CODE:ADDR` (ADDR may be a glob); `lock_timeout` is ns; `safe_below` counts
-    messages.
+    messages, `measure_limit` the reads that one measurement may take.
     """
 
     targets: tuple[str, ...] = ()
@@ -30,6 +31,7 @@ class PlanOptions:
     lock_timeout: int = 10 * SECOND
     allow_hazards: tuple[str, ...] = ()
     safe_below: int = 0
+    measure_limit: int = MEASURE_LIMIT
     offline: Literal["defer", "fail"] = "defer"
     adopt: bool = False
     backfill: bool = True

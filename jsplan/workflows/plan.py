@@ -1,4 +1,4 @@
-"""plan: load, refresh, compare, assess, order. Writes nothing, takes no lock."""
+"""plan: load, refresh, compare, measure, assess, order. Writes nothing, takes no lock."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError, NotAvailableError
 from jsplan.jetstream import Pool
-from jsplan.planning.build import build_plan
+from jsplan.planning.build import build_plan, compare
 from jsplan.workflows.options import Observer, PlanOptions
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, load_world, open_pool, refresh, request_of, require_known
+from jsplan.workflows.world import World, inputs_of, load_world, measure, open_pool, refresh, request_of, require_known
 
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
@@ -38,7 +38,9 @@ async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: O
     require_known(inputs, options.excludes, "--exclude")
     require_known(inputs, options.replace, "--replace")
     await refresh(world, inputs, pool, options, observer)
-    return build_plan(inputs)
+    verdicts = compare(inputs)
+    await measure(world, inputs, verdicts, pool, observer)
+    return build_plan(inputs, verdicts)
 
 
 def save(plan: Plan, path: Path) -> None:

@@ -12,11 +12,14 @@ from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.errors import ConnectError, PlanError
 from jsplan.facts.live import Live
+from jsplan.facts.measure import measure_all
 from jsplan.facts.survey import survey
 from jsplan.jetstream import Pool
 from jsplan.planning.build import candidates
 from jsplan.planning.inputs import Inputs, Request, rename, rename_pending, select
+from jsplan.planning.questions import questions
 from jsplan.planning.recovered import recover
+from jsplan.planning.verdict import Verdict
 from jsplan.state import LocalBackend, State, backend_of
 from jsplan.topology import Topology, resolve
 from jsplan.workflows.options import Observer, PlanOptions
@@ -45,7 +48,7 @@ def request_of(options: PlanOptions) -> Request:
     return Request(
         now=datetime.now(UTC), targets=options.targets, excludes=options.excludes, replace=options.replace, imports=options.imports,
         refresh_only=options.refresh_only, destroy=options.destroy, allow_hazards=options.allow_hazards,
-        safe_below=options.safe_below, adopt=options.adopt, offline=options.offline,
+        safe_below=options.safe_below, measure_limit=options.measure_limit, adopt=options.adopt, offline=options.offline,
     )  # fmt: skip
 
 
@@ -75,6 +78,15 @@ async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions
         raise ConnectError(
             f"domain {away[0].key} is away: {away[0].reason}", hint="Without --offline fail its resources would be deferred."
         )
+
+
+async def measure(world: World, inputs: Inputs, verdicts: dict[Address, Verdict], pool: Pool, observer: Observer) -> None:
+    """Count what the changes would make the servers delete. Reads only what planning asks about, and so much as it may."""
+    asked = questions(inputs, verdicts)
+    if asked:
+        observer.phase(f"Measuring what {len(asked):,} change{'' if len(asked) == 1 else 's'} may delete")
+        levels = {key: facts.level for key, facts in inputs.live.domains.items()}
+        inputs.measured = await measure_all(pool, world.workspace.domains, asked, levels, inputs.request.measure_limit)
 
 
 def _consumers_of(inputs: Inputs) -> set[Address]:

@@ -1,0 +1,310 @@
+"""Measures what a change would make the server delete: messages and bytes, exactly or between bounds.
+
+Asks with INFO, LIST, MSG.GET and DIRECT.GET only, never with a consumer, and never reads more than it may. Which changes
+are worth asking about is left to `planning.questions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.config.model import Domain
+from jsplan.errors import ApiError
+from jsplan.facts.interest import NOBODY_COUNTS, Unwanted, Wants, wants_of
+from jsplan.facts.messages import Budget, Reader, TooManyReads
+from jsplan.facts.question import MEASURE_LIMIT, Measured, Question
+from jsplan.facts.trims import FromTheNewest, FromTheOldest, Limits
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.subjects import within
+from jsplan.units import SECOND
+
+#: Measurements under way at once.
+AT_ONCE = 8
+#: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.
+HAS_BATCHES = 1
+
+
+async def measure(
+    api: DomainApi, question: Question, level: int, limit: int = MEASURE_LIMIT, *, count_only: bool = False
+) -> Measured | None:
+    """The answer, or None when nothing would be deleted (or the stream is gone).
+
+    `level` is the API level of the domain. `limit` bounds the reads; where more would be needed, and where the
+    server answers no more, the answer is bounds. `count_only`: bytes are not asked for. Raises ApiError when not
+    even the stream's INFO can be had.
+    """
+    info = await api.stream_info(question.stream.stream)
+    if info is None or not info["state"]["messages"]:
+        return None
+    survey = _Survey(api, question, info, level, limit, count_only=count_only)
+    found = await survey.answer()
+    return found if found.at_most else None
+
+
+async def measure_all(
+    pool: Pool, domains: Mapping[str, Domain], asked: Iterable[Question], levels: Mapping[str, int], limit: int
+) -> dict[Address, list[Measured]]:
+    """The answers by the address whose change each question is about; those that delete nothing are left out.
+
+    A few are measured at once. Raises ApiError when a stream that was just read does not answer any more.
+    """
+    slots, found = asyncio.Semaphore(AT_ONCE), dict[Address, list[Measured]]()
+
+    async def one(question: Question) -> None:
+        domain = question.stream.domain
+        async with slots:
+            answer = await measure(pool.api(domains[domain]), question, levels.get(domain, 0), limit)
+        if answer is not None:
+            found.setdefault(question.address, []).append(answer)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for question in asked:
+                group.create_task(one(question))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return {address: sorted(answers, key=lambda a: a.causes) for address, answers in found.items()}
+
+
+class _Survey:
+    """One measurement of one stream, as of one INFO."""
+
+    def __init__(self, api: DomainApi, question: Question, info: dict[str, Any], level: int, limit: int, *, count_only: bool) -> None:
+        self.api, self.question, self.level, self.count_only = api, question, level, count_only
+        self.config, self.state = info["config"], info["state"]
+        self.now = str(info.get("ts") or "")
+        self.limit, self.budget = limit, Budget(limit)
+        self.messages, self.bytes = int(self.state["messages"]), int(self.state["bytes"])
+        batches = bool(self.config.get("allow_direct")) and level >= HAS_BATCHES
+        self.reader = Reader(
+            api, question.stream.stream, self.config["storage"], self.state["first_seq"], self.state["last_seq"], batches, self.budget
+        )
+        self.counts: dict[str, int] = {}
+
+    async def answer(self) -> Measured:
+        """Everything that the question names, as one number."""
+        found: list[Measured] = []
+        question = self.question
+        await self._learn_gaps()
+        if question.drains is not None:
+            found.append(await self._drained(question.drains))
+        if question.limits.causes:
+            found.append(await self._trimmed(question.limits))
+        if question.becomes_interest or question.loses or question.refilters:
+            found.append(await self._unwanted())
+        return self._together(found)
+
+    def _together(self, found: list[Measured]) -> Measured:
+        """What both take counts once: at least the larger, at most the sum."""
+        found = [one for one in found if one.at_most] or found
+        first, *rest = found
+        for other in rest:
+            first = replace(
+                first, at_least=max(first.at_least, other.at_least), at_most=min(self.messages, first.at_most + other.at_most),
+                least_bytes=max(first.least_bytes, other.least_bytes), most_bytes=min(self.bytes, first.most_bytes + other.most_bytes),
+                causes=first.causes + other.causes, until="",
+            )  # fmt: skip
+        return first
+
+    def _measured(self, messages: tuple[int, int], size: tuple[int, int] | None, causes: list[str], until: str = "") -> Measured:
+        at_least, at_most = messages
+        if size is None:
+            size = (0, 0) if not at_most else (self.bytes, self.bytes) if at_least == self.messages else (0, self.bytes)
+        return Measured(
+            at_least, at_most, *size, self.messages, tuple(causes), {"last_seq": self.state["last_seq"], "time": self.state.get("last_ts")},
+            since=self.state["first_ts"], until=until, later=self.question.later,
+        )  # fmt: skip
+
+    # --- what the server tells at once ---------------------------------------------------------------------------
+
+    async def _learn_gaps(self) -> None:
+        """Which sequences are deleted: asked for only where the list is short."""
+        deleted = int(self.state.get("num_deleted") or 0)
+        if deleted > self.limit:
+            self.reader.gaps = None
+        elif deleted:
+            answer = await self.api.request(f"STREAM.INFO.{self.question.stream.stream}", {"deleted_details": True})
+            self.reader.gaps = sorted(answer["state"].get("deleted") or ())
+
+    async def _learn_counts(self) -> bool:
+        """Messages per subject, page by page; False when there are too many subjects, or they moved under us."""
+        name = self.question.stream.stream
+        if self.counts or int(self.state.get("num_subjects") or 0) > 10 * self.limit:
+            return bool(self.counts)
+        total = 1
+        while len(self.counts) < total:
+            self.budget.spend(1)
+            page = await self.api.request(f"STREAM.INFO.{name}", {"subjects_filter": ">", "offset": len(self.counts)})
+            total = int(page.get("total") or 0)
+            found = page["state"].get("subjects") or {}
+            self.counts |= found
+            if not found:
+                break
+        if sum(self.counts.values()) != self.messages:
+            self.counts = {}
+        return bool(self.counts)
+
+    # --- limits --------------------------------------------------------------------------------------------------
+
+    async def _trimmed(self, limits: Limits) -> Measured:
+        young, old = await self._too_old(limits.max_age) if limits.max_age else (0, (0, 0))
+        known = await self._learn_counts_for(limits)
+        bounds = self._bounds(limits, old, known)
+        if bounds[0] == bounds[1] and (self.count_only or bounds[1] in (0, self.messages)):
+            return self._measured(bounds, None, limits.causes)
+        if young is None or (limits.max_msgs_per_subject and not known):
+            return self._measured(bounds, None, limits.causes)
+        return await self._walk(limits, young, bounds, old)
+
+    async def _learn_counts_for(self, limits: Limits) -> bool:
+        try:
+            return await self._learn_counts() if limits.max_msgs_per_subject else False
+        except (TooManyReads, ApiError):
+            self.counts = {}
+            return False
+
+    async def _too_old(self, age: int) -> tuple[int | None, tuple[int, int]]:
+        """The first sequence that max_age leaves alone, and bounds on how many are before it."""
+        try:
+            found = await self.reader.first_since(_before(self.now, age), by_time=self.level >= HAS_BATCHES)
+            young = found.seq if found else self.state["last_seq"] + 1
+            rest = await self.reader.count_from(young)
+        except (TooManyReads, ApiError):
+            return None, (0, self.messages)
+        exempt = bool(self.config.get("allow_msg_ttl"))
+        if rest is None:
+            span = young - self.state["first_seq"]
+            low, high = span - int(self.state.get("num_deleted") or 0), min(span, self.messages)
+            return young, (0 if exempt else max(0, low), high)
+        count = max(0, self.messages - rest)
+        return young, (0 if exempt else count, count)
+
+    def _bounds(self, limits: Limits, old: tuple[int, int], known: bool) -> tuple[int, int]:
+        """What is certain without reading: prefixes overlap, so the longest counts; the rest adds up at most."""
+        least = most = 0
+        if limits.max_msgs:
+            least = most = max(0, self.messages - limits.max_msgs)
+        if limits.max_bytes and self.bytes > limits.max_bytes:
+            least, most = max(least, 1), self.messages
+        least, most = max(least, old[0]), max(most, old[1])
+        if limits.max_msgs_per_subject:
+            low, high = self._crowded(limits.max_msgs_per_subject, known)
+            least, most = max(least, low), most + high
+        return least, min(most, self.messages)
+
+    def _crowded(self, keep: int, known: bool) -> tuple[int, int]:
+        if known:
+            exact = sum(count - keep for count in self.counts.values() if count > keep)
+            return exact, exact
+        subjects = int(self.state.get("num_subjects") or 0)
+        return max(0, self.messages - subjects * keep), max(0, self.messages - max(subjects, min(keep, self.messages)))
+
+    async def _walk(self, limits: Limits, young: int, bounds: tuple[int, int], old: tuple[int, int]) -> Measured:
+        """Read from the end that is nearer to the border between what goes and what stays."""
+        by_size = self.messages * max(0, self.bytes - limits.max_bytes) // self.bytes if limits.max_bytes else 0
+        likely = max(bounds[0], old[1], by_size)
+        blind = self.reader.gaps is None and not self.reader.batches
+        if blind or min(likely, self.messages - likely) > self.limit:
+            return self._measured(bounds, None, limits.causes)
+        if likely * 2 <= self.messages:
+            return await self._from_the_oldest(limits, young, bounds)
+        return await self._from_the_newest(limits, young, bounds)
+
+    async def _from_the_oldest(self, limits: Limits, young: int, bounds: tuple[int, int]) -> Measured:
+        walk = FromTheOldest(limits, self.messages, self.bytes, young, self.counts)
+        try:
+            async for message in self.reader.forward(self.state["first_seq"]):
+                if not walk.take(message) or (self.count_only and walk.prefix_is_known):
+                    break
+        except (TooManyReads, ApiError):
+            counted = (walk.total, walk.total) if walk.prefix_is_known else (max(bounds[0], walk.gone.messages), bounds[1])
+            return self._measured(counted, (walk.gone.bytes, self.bytes), limits.causes)
+        if walk.total > walk.gone.messages:
+            return self._measured((walk.total, walk.total), (walk.gone.bytes, self.bytes), limits.causes)
+        return self._measured((walk.total, walk.total), (walk.gone.bytes, walk.gone.bytes), limits.causes, walk.gone.until)
+
+    async def _from_the_newest(self, limits: Limits, young: int, bounds: tuple[int, int]) -> Measured:
+        walk = FromTheNewest(limits, young, bool(self.config.get("allow_msg_ttl")), self.counts)
+        try:
+            async for message in self.reader.backward():
+                if not walk.take(message):
+                    break
+        except (TooManyReads, ApiError):
+            return self._measured((bounds[0], min(bounds[1], self.messages - walk.kept.messages)),
+                                  (0, self.bytes - walk.kept.bytes), limits.causes)  # fmt: skip
+        gone, size = self.messages - walk.kept.messages, self.bytes - walk.kept.bytes
+        return self._measured((gone, gone), (size, size), limits.causes, walk.until)
+
+    # --- interest ------------------------------------------------------------------------------------------------
+
+    async def _unwanted(self) -> Measured:
+        question = self.question
+        causes = ["retention"] if question.becomes_interest else ["interest"]
+        everything, nothing = (self.messages, self.messages), (0, 0)
+        consumers = await self._consumers()
+        stay = tuple(c for c in consumers if c.name not in question.loses)
+        if question.becomes_interest and not consumers:
+            return self._measured(everything if self.level >= NOBODY_COUNTS else nothing, None, causes)
+        if question.becomes_interest and len(stay) < len(consumers):
+            return self._measured((0, self.messages), None, causes)
+        if not question.becomes_interest and not stay:
+            return self._measured(everything, None, causes)
+        filters = dict(question.refilters)
+        leaver = max((c.floor for c in consumers if c.name in filters or c.name in question.loses), default=0)
+        stay = tuple(replace(c, filters=filters.get(c.name, c.filters)) for c in stay)
+        unsure = 0 if question.becomes_interest or leaver < self.state["first_seq"] else leaver
+        return await self._walk_wants(Unwanted(stay, self.level, question.becomes_interest, unsure), causes)
+
+    async def _consumers(self) -> tuple[Wants, ...]:
+        found: list[Wants] = []
+        while True:
+            page = await self.api.request(f"CONSUMER.LIST.{self.question.stream.stream}", {"offset": len(found)})
+            got = page.get("consumers") or []
+            found += [wants_of(info) for info in got]
+            if not got or len(found) >= int(page.get("total") or 0):
+                return tuple(found)
+
+    async def _walk_wants(self, walk: Unwanted, causes: list[str]) -> Measured:
+        """Read as far as any consumer has been; to the end where that is allowed, since bytes are known then too."""
+        whole = not walk.becoming and self.messages <= self.budget.left
+        reader = self.reader if whole else replace(self.reader, last=min(self.reader.last, walk.horizon))
+        try:
+            counted = walk.becoming or whole or await self._learn_counts()
+            async for message in reader.forward(self.state["first_seq"]):
+                walk.take(message)
+        except (TooManyReads, ApiError):
+            return self._measured((walk.at_least, self.messages), None, causes)
+        beyond = walk.beyond(self.counts) if counted else 0
+        most = walk.at_most + beyond if counted else self.messages
+        size = (walk.sure.bytes, walk.sure.bytes + walk.doubtful.bytes)
+        if beyond or not counted:
+            size = (size[0], self.bytes) if most else (0, 0)
+        if walk.at_least + beyond == self.messages:
+            size = (self.bytes, self.bytes)
+        return self._measured((walk.at_least + beyond, most), size, causes)
+
+    async def _drained(self, filters: tuple[str, ...]) -> Measured:
+        """A copy of a workqueue or interest stream consumes it: as much as its filters match, sooner or later."""
+        if self.config["retention"] == "limits":
+            return self._measured((0, 0), None, ["origin"])
+        if not filters:
+            return self._measured((0, self.messages), None, ["origin"])
+        try:
+            known = await self._learn_counts()
+        except (TooManyReads, ApiError):
+            known = False
+        matching = sum(n for s, n in self.counts.items() if any(within(s, f) for f in filters)) if known else self.messages
+        return self._measured((0, matching), None, ["origin"])
+
+
+def _before(now: str, age: int) -> str:
+    """The RFC 3339 instant `age` ns before another one, to the nanosecond."""
+    seconds, _, fraction = now.removesuffix("Z").partition(".")
+    total = int(fraction.ljust(9, "0")[:9]) - age
+    moment = datetime.fromisoformat(seconds) + timedelta(seconds=total // SECOND)
+    return f"{moment.isoformat()}.{total % SECOND:09d}Z"

@@ -1,0 +1,200 @@
+"""Reads stored messages for what they cost: sequence, subject, and bytes by the store's own accounting.
+
+Never by way of a consumer. Batches of DIRECT.GET where the stream and the server allow them, else MSG.GET with many
+in flight. Which messages an update deletes is left to `trims` and `interest`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from jsplan.errors import ApiError, ServerRefusedError
+from jsplan.facts.stored import Stored, stored_size
+from jsplan.jetstream import DomainApi
+
+NO_MESSAGE = 10037
+#: One batch: small enough that no server takes us for a slow consumer (64 MiB), large enough to hide the round trip.
+BATCH, BATCH_BYTES = 1_000, 8 << 20
+#: A message larger than this counts as several reads, so that the limit bounds the traffic too.
+READ_BYTES = 16 << 10
+_OWN_HEADERS = b"\r\nNats-Stream: "
+
+
+class TooManyReads(Exception):
+    """The measurement would take more reads than it may."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a measurement may still read."""
+
+    left: int
+
+    def spend(self, reads: int) -> None:
+        """Raises TooManyReads when that is more than there is."""
+        self.left -= reads
+        if self.left < 0:
+            raise TooManyReads
+
+
+@dataclass
+class Reader:
+    """One stream as it was at one INFO: messages after `last` are not seen. `gaps` are the deleted sequences, sorted.
+
+    Without `gaps` (None: nobody asked for them) MSG.GET cannot be used to read.
+    """
+
+    api: DomainApi
+    stream: str
+    storage: str
+    first: int
+    last: int
+    batches: bool
+    budget: Budget
+    gaps: Sequence[int] | None = field(default_factory=list)
+
+    async def forward(self, start: int) -> AsyncIterator[Stored]:
+        """Messages from a sequence on, oldest first. Raises TooManyReads and ApiError."""
+        while start <= self.last:
+            found, start = await self._page(start, self.last)
+            for message in found:
+                yield message
+
+    async def backward(self) -> AsyncIterator[Stored]:
+        """Messages newest first. Raises TooManyReads and ApiError."""
+        end, width = self.last, BATCH
+        while end >= self.first:
+            start, found = max(self.first, end - width + 1), list[Stored]()
+            at = start
+            while at <= end:
+                page, at = await self._page(at, end)
+                found += page
+            for message in reversed(found):
+                yield message
+            width = BATCH if len(found) > BATCH // 4 else width * 4
+            end = start - 1
+
+    async def _page(self, start: int, end: int) -> tuple[list[Stored], int]:
+        """Messages of one batch within the range, and where the next one begins."""
+        if self.batches:
+            return await self._batch(start, end)
+        if self.gaps is None:
+            raise TooManyReads
+        wanted = list(islice(self._existing(start, end), BATCH))
+        self.budget.spend(len(wanted))
+        found = [m for m in await asyncio.gather(*(self._one(seq) for seq in wanted)) if m is not None]
+        self._charge(found)
+        return found, wanted[-1] + 1 if len(wanted) == BATCH else end + 1
+
+    def _existing(self, start: int, end: int) -> Any:
+        gaps = self.gaps or []
+        at = bisect_left(gaps, start)
+        for seq in range(start, end + 1):
+            if at < len(gaps) and gaps[at] == seq:
+                at += 1
+            else:
+                yield seq
+
+    def _charge(self, found: list[Stored]) -> None:
+        self.budget.spend(sum(m.size // READ_BYTES for m in found))
+
+    async def _one(self, seq: int) -> Stored | None:
+        try:
+            answer = await self.api.request(f"STREAM.MSG.GET.{self.stream}", {"seq": seq})
+        except ServerRefusedError as error:
+            if error.err_code == NO_MESSAGE:
+                return None
+            raise
+        return self._from_json(answer["message"])
+
+    def _from_json(self, message: dict[str, Any]) -> Stored:
+        headers, payload = base64.b64decode(message.get("hdrs") or ""), _decoded_length(message.get("data") or "")
+        size = stored_size(self.storage, len(message["subject"].encode()), len(headers), payload)
+        return Stored(message["seq"], message["subject"], size, message["time"], _is_forever(headers))
+
+    async def _batch(self, start: int, end: int) -> tuple[list[Stored], int]:
+        size = min(BATCH, end - start + 1, self.budget.left + 1)
+        answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": start, "batch": size, "max_bytes": BATCH_BYTES})
+        end_of_batch = answers.pop()[0]
+        found = [m for m in (self._from_batch(*answer) for answer in answers) if m.seq <= end]
+        self.budget.spend(len(found))
+        self._charge(found)
+        if end_of_batch.startswith(b"NATS/1.0 404") or not found or len(found) < len(answers):
+            return found, end + 1
+        if not end_of_batch.startswith(b"NATS/1.0 204"):
+            raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
+        return found, found[-1].seq + 1
+
+    def _from_batch(self, block: bytes, payload: bytes) -> Stored:
+        """The server appends its own headers to those of the message, which may have some of the same name."""
+        at = block.rfind(_OWN_HEADERS)
+        own = dict(line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n"))
+        headers = block[:at] if at > len(b"NATS/1.0") else b""
+        subject = own[b"Nats-Subject"]
+        size = stored_size(self.storage, len(subject), len(headers) + 4 if headers else 0, len(payload))
+        time = own[b"Nats-Time-Stamp"].decode()
+        return Stored(int(own[b"Nats-Sequence"]), subject.decode(), size, time, _is_forever(headers))
+
+    async def at_or_after(self, seq: int) -> Stored | None:
+        """The first message from a sequence on, or None after the last one."""
+        return await self._get({"seq": seq, "next_by_subj": ">"})
+
+    async def _get(self, query: dict[str, Any]) -> Stored | None:
+        self.budget.spend(1)
+        try:
+            answer = await self.api.request(f"STREAM.MSG.GET.{self.stream}", query)
+        except ServerRefusedError as error:
+            if error.err_code == NO_MESSAGE:
+                return None
+            raise
+        found = self._from_json(answer["message"])
+        return found if found.seq <= self.last else None
+
+    async def first_since(self, time: str, *, by_time: bool) -> Stored | None:
+        """The first message stored at or after an RFC 3339 instant, or None.
+
+        `by_time`: the server can look it up (2.11 and later); else sequences are halved until it is found.
+        """
+        if by_time:
+            return await self._get({"start_time": time})
+        moment, low, high = instant(time), self.first, self.last + 1
+        found: Stored | None = None
+        while low < high:
+            middle = (low + high) // 2
+            message = await self.at_or_after(middle)
+            if message is None or instant(message.time) >= moment:
+                high, found = middle, message or found
+            else:
+                low = message.seq + 1
+        return found
+
+    async def count_from(self, seq: int) -> int | None:
+        """How many messages there are from a sequence on, or None where only reading them would tell."""
+        if self.gaps is not None:
+            return max(0, self.last - max(seq, self.first) + 1 - (len(self.gaps) - bisect_left(self.gaps, seq)))
+        if not self.batches:
+            return None
+        self.budget.spend(1)
+        answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": seq, "batch": 1})
+        pending = dict(line.split(b": ", 1) for line in answers[-1][0][:-4].split(b"\r\n")[1:] if b": " in line)
+        return len(answers) - 1 + int(pending.get(b"Nats-Num-Pending", 0))
+
+
+def instant(text: str) -> tuple[str, str]:
+    """An RFC 3339 instant in UTC as something that can be compared: whole seconds, then the fraction."""
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    return seconds, fraction.ljust(9, "0")
+
+
+def _is_forever(headers: bytes) -> bool:
+    return any(line.partition(b":")[2].strip() == b"never" for line in headers.split(b"\r\n") if line.startswith(b"Nats-TTL:"))
+
+
+def _decoded_length(encoded: str) -> int:
+    return len(encoded) * 3 // 4 - (encoded.endswith("=") + encoded.endswith("=="))

@@ -1,0 +1,56 @@
+"""What planning asks to be measured, and the answer, as plain data. Asking the servers is left to `measure`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.facts.trims import Limits
+
+#: Reads that one measurement may take unless somebody says otherwise.
+MEASURE_LIMIT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to measure, for the change of `address`, in the stream `stream` of the same or (a drained origin) another domain.
+
+    `limits` are those of an update; `becomes_interest`: its retention turns from limits to interest. `loses` names
+    consumers that go and `refilters` those that stay with other filters. `drains` are filters through which a new copy
+    consumes the stream. `later` says that the server deletes only with the next message of each subject.
+    """
+
+    address: Address
+    stream: Address
+    limits: Limits = field(default_factory=Limits)
+    becomes_interest: bool = False
+    loses: frozenset[str] = frozenset()
+    refilters: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    drains: tuple[str, ...] | None = None
+    later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The answer: bounds on messages and bytes, `exact` when both are numbers. `total` is all that the stream holds.
+
+    `since` and `until` are the times of the oldest and newest message that goes, where known. `as_of` is the last message
+    that was there: its sequence and time.
+    """
+
+    at_least: int
+    at_most: int
+    least_bytes: int
+    most_bytes: int
+    total: int
+    causes: tuple[str, ...]
+    as_of: dict[str, Any]
+    since: str = ""
+    until: str = ""
+    later: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number of messages and that of bytes are known."""
+        return self.at_least == self.at_most and self.least_bytes == self.most_bytes

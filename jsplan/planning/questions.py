@@ -1,0 +1,134 @@
+"""Which changes may make a server delete messages, as questions that `facts.measure` answers. Pure: asks nobody.
+
+A question is asked only where the stream's own state does not rule out that anything goes (server_semantics, section 4).
+What the answers mean is left to `hazards`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.facts.interest import ACKS_ABOVE_FLOOR, filters_of
+from jsplan.facts.live import LiveObject
+from jsplan.facts.question import Question
+from jsplan.facts.trims import Limits
+from jsplan.planning.inputs import Inputs
+from jsplan.planning.verdict import Verdict
+from jsplan.resources.fields import Config
+from jsplan.resources.nested import origin_key
+
+#: From this level (2.14) on, a first max_msgs_per_subject is enforced at once, not with the next message of a subject.
+FIRST_LIMIT_AT_ONCE = 4
+
+
+def questions(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Question]:
+    """What must be measured before hazards can be assessed, in address order."""
+    going: dict[Address, set[str]] = {}
+    for address, verdict in verdicts.items():
+        if address.parent is not None and verdict.deletes:
+            going.setdefault(address.parent, set()).add(address.consumer)
+    return [question for address in sorted(verdicts) for question in _ask(inputs, verdicts[address], going)]
+
+
+def _ask(inputs: Inputs, verdict: Verdict, going: Mapping[Address, set[str]]) -> Iterable[Question]:
+    address, live = verdict.address, verdict.live
+    if verdict.follows is not None:
+        return
+    found: Question | None = None
+    if address.kind == "consumer":
+        stream = inputs.live.get(address.parent) if address.parent else None
+        if stream is not None and live is not None and (verdict.deletes or verdict.actions == ["update"]):
+            found = about_consumer(live, None if verdict.deletes else verdict.after, stream, inputs.level(address))
+    elif live is not None and verdict.actions == ["update"] and verdict.after is not None:
+        found = about_update(live, verdict.after, inputs.level(address), frozenset(going.get(address, ())))
+    if found is not None:
+        yield found
+    if address.kind != "consumer":
+        yield from _about_copy(inputs, verdict)
+
+
+def about_update(live: LiveObject, after: Config, level: int, going: frozenset[str] = frozenset()) -> Question | None:
+    """What an update of a stream to the compact configuration `after` may delete; `going` are consumers that go too."""
+    messages = live.state.get("messages", 0)
+    becomes_interest = after.get("retention") == "interest" and live.compact.get("retention") != "interest" and messages > 0
+    limits = _exceeded(live, after)
+    if not becomes_interest and not limits.causes:
+        return None
+    first = limits.max_msgs_per_subject > 0 and not _set(live.compact.get("max_msgs_per_subject"))
+    return Question(
+        live.address, live.address, limits, becomes_interest=becomes_interest, loses=going if becomes_interest else frozenset(),
+        later=first and level < FIRST_LIMIT_AT_ONCE,
+    )  # fmt: skip
+
+
+def _exceeded(live: LiveObject, after: Config) -> Limits:
+    """The limits that will hold and that the stream may exceed. Lowered ones, and all once `discard: old` comes into force."""
+    state, before = live.state, live.compact
+    messages, drops_old = state.get("messages", 0), after.get("discard", "old") == "old"
+    most, size = (_set(after.get(name)) if drops_old else 0 for name in ("max_msgs", "max_bytes"))
+    age, keep = _set(after.get("max_age")), _set(after.get("max_msgs_per_subject"))
+    return Limits(
+        max_msgs=most if most < messages else 0,
+        max_bytes=size if size < state.get("bytes", 0) else 0,
+        max_age=age if messages and _lowered(before.get("max_age"), age) else 0,
+        max_msgs_per_subject=keep if keep < messages and _lowered(before.get("max_msgs_per_subject"), keep) else 0,
+    )
+
+
+def _set(limit: Any) -> int:
+    """A limit as a number, 0 for none."""
+    return limit if isinstance(limit, int) and limit > 0 else 0
+
+
+def _lowered(before: Any, after: int) -> bool:
+    return after > 0 and (not _set(before) or after < _set(before))
+
+
+def about_consumer(live: LiveObject, after: Config | None, stream: LiveObject, level: int) -> Question | None:
+    """What goes from an interest stream when a consumer goes (`after` is None) or is updated to `after`."""
+    if stream.compact.get("retention") != "interest" or not stream.state.get("messages"):
+        return None
+    name = live.address.consumer
+    if after is None:
+        return Question(live.address, stream.address, loses=frozenset({name}))
+    old, new = filters_of(live.compact), filters_of(after)
+    # Servers before 2.12 look for messages that nobody wants at every update of a consumer.
+    if sorted(old) == sorted(new) and level >= ACKS_ABOVE_FLOOR:
+        return None
+    return Question(live.address, stream.address, refilters=((name, new),))
+
+
+def _about_copy(inputs: Inputs, verdict: Verdict) -> Iterable[Question]:
+    """A new copy of a workqueue or interest stream consumes it."""
+    after = verdict.after
+    if after is None or not ({"create", "update"} & set(verdict.actions)):
+        return
+    before = verdict.live.compact if verdict.live is not None and not verdict.replaces else {}
+    origins = {edge.origin for edge in inputs.topology.edges if edge.copy == verdict.address}
+    for new in _new_origins(before, after):
+        for origin in sorted(o for o in origins if o.stream == new["name"] and _consumable(inputs, o)):
+            yield Question(verdict.address, origin, drains=_through(new))
+
+
+def _consumable(inputs: Inputs, origin: Address) -> bool:
+    """Whether the origin may lose messages to a copy; one that nobody read is worth a question."""
+    domain = inputs.live.domains.get(origin.domain)
+    live = inputs.live.get(origin)
+    if live is None:
+        return domain is not None and domain.reachable
+    return bool(live.compact.get("retention", "limits") != "limits")
+
+
+def _new_origins(before: Config, after: Config) -> Iterable[Config]:
+    if after.get("mirror") and not before.get("mirror"):
+        yield after["mirror"]
+    known = {origin_key(origin) for origin in before.get("sources") or ()}
+    yield from (origin for origin in after.get("sources") or () if origin_key(origin) not in known)
+
+
+def _through(origin: Config) -> tuple[str, ...]:
+    """The filters of one origin; none: everything."""
+    one = origin.get("filter_subject")
+    return (one,) if one else tuple(t.get("src") or ">" for t in origin.get("subject_transforms") or ())
