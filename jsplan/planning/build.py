@@ -13,6 +13,7 @@ from jsplan.planning.drifted import drift_of
 from jsplan.planning.guards import REFUSALS, check_verdict, undeclared_domains, wrong_environment
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
+from jsplan.planning.limits import over_limits
 from jsplan.planning.stakes import bound
 from jsplan.planning.steps import build_steps
 from jsplan.planning.verdict import Verdict, decide, follow_streams, table_of
@@ -98,6 +99,7 @@ def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagn
     for verdict in verdicts.values():
         found += check_verdict(inputs, verdict)
         found += _parent_missing(inputs, verdict, verdicts)
+    found += over_limits(inputs, verdicts)
     return found
 
 

@@ -114,7 +114,14 @@ def _nothing_to_import(inputs: Inputs, address: Address) -> Verdict:
 def around(inputs: Inputs, address: Address) -> Config:
     """What the server takes from elsewhere: a consumer's limits from its stream, a local mirror's `mirror_direct`."""
     parent = address.parent
-    return _mirror_direct(inputs, address) if parent is None else _limits(inputs, parent)
+    return _mirror_direct(inputs, address) if parent is None else _limits(inputs, parent) | _of_account(inputs, address)
+
+
+def _of_account(inputs: Inputs, address: Address) -> Config:
+    """The most unacknowledged messages that the account lets a consumer have, where it says so."""
+    facts = inputs.live.domains.get(address.domain)
+    most = ((facts.info.get("limits") or {}).get("max_ack_pending") or 0) if facts else 0
+    return {"account_max_ack_pending": most} if most > 0 else {}
 
 
 def _limits(inputs: Inputs, stream: Address) -> Config:

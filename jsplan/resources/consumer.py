@@ -19,13 +19,14 @@ def _deliver_subject(change: FieldUpdate) -> Effect:
 def settle(config: Config, level: int) -> None:
     """Fill in what the server derives from other fields, in place, on a compact configuration.
 
-    The `consumer_limits` of the stream are handed in under that key and taken out again.
+    The `consumer_limits` of the stream are handed in under that key and taken out again; `account_max_ack_pending`
+    among them is what the account allows at most.
     """
     limits = config.pop("consumer_limits", {})
     for name in ("max_ack_pending", "inactive_threshold"):
         if limits.get(name, 0) > 0:
             config.setdefault(name, limits[name])
-    _settle_acks(config, config.get("ack_policy", "none"))
+    _settle_acks(config, config.get("ack_policy", "none"), limits.get("account_max_ack_pending", 1000))
     if not config.get("deliver_subject"):
         config.setdefault("max_waiting", 512)
     if not config.get("durable_name"):
@@ -34,7 +35,7 @@ def settle(config: Config, level: int) -> None:
         config.setdefault("priority_timeout", 120 * SECOND)
 
 
-def _settle_acks(config: Config, policy: str) -> None:
+def _settle_acks(config: Config, policy: str, most: int) -> None:
     if policy == "flow_control":
         config |= {"flow_control": True, "idle_heartbeat": SECOND}
     if config.get("backoff"):
@@ -42,7 +43,7 @@ def _settle_acks(config: Config, policy: str) -> None:
     elif policy in ("all", "explicit"):
         config.setdefault("ack_wait", 30 * SECOND)
     if policy != "none":
-        config.setdefault("max_ack_pending", 1000)
+        config.setdefault("max_ack_pending", min(1000, most))
 
 
 CONSUMER = Table(

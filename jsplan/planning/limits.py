@@ -1,0 +1,247 @@
+"""What the whole plan would use of an account, compared with what the account may have: going over is an error of the plan.
+
+The limits come from `$JS.API.INFO`. Rules of one stream against its own limits are left to `refusals`. Measured on
+2.11 to 2.15: reservations count once per copy, `max_consumers` is per stream, an existing stream may stay as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jsplan.address import Address
+from jsplan.config.model import Workspace
+from jsplan.diagnostics import Diagnostic
+from jsplan.planning.inputs import Inputs
+from jsplan.planning.verdict import Verdict
+from jsplan.resources.fields import Config
+from jsplan.units import format_size
+
+#: Consumers on one stream of a server of level 5 (2.15) where nothing else limits them.
+MOST_CONSUMERS: Final = 1000
+_RESERVED: Final = {"file": ("max_storage", "reserved_storage", 10047), "memory": ("max_memory", "reserved_memory", 10028)}
+_PER_STREAM: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One stream before and after the plan, compact; None where there is none. `written` if the plan writes it."""
+
+    verdict: Verdict
+    before: Config | None
+    after: Config | None
+
+    @property
+    def written(self) -> bool:
+        return self.after is not None and self.verdict.actions[-1] in ("create", "update")
+
+
+@dataclass(slots=True)
+class _Account:
+    """One account on one JetStream: its INFO, the domain key it is shown by, and what the plan does to it.
+
+    A stream that two domain keys lead to is in `streams` once; `made` are new consumers by the name of their stream.
+    """
+
+    key: str
+    info: Mapping[str, Any]
+    level: int = 0
+    streams: dict[str, _Change] = field(default_factory=dict)
+    consumers: dict[str, dict[str, Verdict]] = field(default_factory=dict)
+
+
+def over_limits(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
+    """Every limit that the plan would go over, each with the limit, what is used now, and what is planned."""
+    for account in _accounts(inputs, verdicts):
+        for tier, use in _tiers(account):
+            limits = use.get("limits") or {}
+            changes = [c for c in account.streams.values() if tier is None or _tier(c.after or c.before or {}) == tier]
+            yield from _streams(account, use, limits, changes)
+            yield from _reservations(account, use, limits, changes, per_copy=tier is None)
+            for change in changes:
+                yield from _stream_bytes(inputs, change, limits)
+        yield from _no_tier(inputs, account)
+        yield from _consumers(inputs, account, verdicts)
+
+
+# --- who is meant --------------------------------------------------------------------------------------------
+
+
+def _accounts(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[_Account]:
+    """The accounts of all reachable domains, each once as far as the files let it be known."""
+    found: dict[object, _Account] = {}
+    by_domain = {
+        key: found.setdefault(_identity(inputs.workspace, key), _Account(key, facts.info, facts.level))
+        for key, facts in sorted(inputs.live.domains.items())
+        if facts.reachable and key in inputs.workspace.domains
+    }
+    for address, verdict in verdicts.items():
+        account = by_domain.get(address.domain)
+        if account is None:
+            continue
+        if address.kind == "consumer":
+            account.consumers.setdefault(address.stream, {}).setdefault(address.consumer, verdict)
+        else:
+            account.streams.setdefault(address.stream, _change(verdict))
+    return list(found.values())
+
+
+def _identity(workspace: Workspace, key: str) -> object:
+    """What tells accounts apart: the JetStream domain, and the account by its name or else by who logs in."""
+    domain = workspace.domains[key]
+    while domain.same_as is not None and domain.same_as in workspace.domains:
+        domain = workspace.domains[domain.same_as]
+    connection = workspace.connections[domain.connection]
+    login = (connection.url, connection.context, connection.user, connection.token, connection.creds, connection.nkey)
+    return domain.api_prefix, connection.account or login
+
+
+def _change(verdict: Verdict) -> _Change:
+    before = verdict.live.compact if verdict.live else None
+    if verdict.actions == ["delete"]:
+        return _Change(verdict, before, None)
+    written = verdict.actions[-1] in ("create", "update")
+    return _Change(verdict, before, verdict.after if written else before)
+
+
+def _tiers(account: _Account) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
+    """The whole account, or each of its tiers (`R1`, `R3`), whose limits are apart."""
+    tiers = account.info.get("tiers") or {}
+    yield from sorted(tiers.items()) if tiers else [(None, account.info)]
+
+
+def _tier(config: Config) -> str:
+    return f"R{config.get('num_replicas', 1)}"
+
+
+# --- streams -------------------------------------------------------------------------------------------------
+
+
+def _streams(account: _Account, use: Mapping[str, Any], limits: Mapping[str, Any], changes: list[_Change]) -> Iterator[Diagnostic]:
+    most, used = limits.get("max_streams", -1), use.get("streams", 0)
+    new = sum(1 for c in changes if c.before is None and c.after is not None)
+    planned = used + new - sum(1 for c in changes if c.before is not None and c.after is None)
+    if new and 0 < most < planned:
+        yield _over(account, "JS240", f"max_streams is {most}; there are {used} streams, and with this plan {planned} (10027)", "streams")
+
+
+def _reservations(
+    account: _Account, use: Mapping[str, Any], limits: Mapping[str, Any], changes: list[_Change], *, per_copy: bool
+) -> Iterator[Diagnostic]:
+    """`max_bytes` of all streams. What others reserved counts once, since INFO does not say in how many copies."""
+    for storage, (limit, reserved, err) in _RESERVED.items():
+        most = limits.get(limit, -1)
+        others = max(0, use.get(reserved, 0) - sum(_reserved(c.before, storage, per_copy=False) for c in changes))
+        used = others + sum(_reserved(c.before, storage, per_copy=per_copy) for c in changes)
+        planned = others + sum(_reserved(c.after, storage, per_copy=per_copy) for c in changes)
+        endless = sum(
+            1 for c in changes if c.before is None and c.after is not None and _storage(c.after) == storage and not _bytes(c.after)
+        )
+        spared = _spared(account, storage, changes) if per_copy else 0
+        if 0 <= most < planned + endless - spared and (planned > used or endless):
+            text = f"{limit} is {_size(most)}; {_size(used)} are reserved by max_bytes, and with this plan {_size(planned)} ({err})"
+            yield _over(account, "JS241", text, "storage" if storage == "file" else "memory")
+
+
+def _spared(account: _Account, storage: str, changes: list[_Change]) -> int:
+    """Up to 2.12 the copies of the stream at hand do not count, so the one that comes last may go over."""
+    if account.level >= 4:
+        return 0
+    written = [c.after for c in changes if c.written]
+    return max((_reserved(c, storage, per_copy=True) - _reserved(c, storage, per_copy=False) for c in written), default=0)
+
+
+def _storage(config: Config) -> str:
+    return str(config.get("storage", "file"))
+
+
+def _bytes(config: Config) -> int:
+    return max(0, int(config.get("max_bytes", -1)))
+
+
+def _reserved(config: Config | None, storage: str, *, per_copy: bool) -> int:
+    if config is None or _storage(config) != storage:
+        return 0
+    return _bytes(config) * (int(config.get("num_replicas", 1)) if per_copy else 1)
+
+
+def _size(count: int) -> str:
+    return f"{count:,} bytes ({format_size(count)})" if count >= 1024 else f"{count:,} bytes"
+
+
+def _over(account: _Account, code: str, summary: str, what: str) -> Diagnostic:
+    detail = f"Take something out of this plan, or let the account of domain {account.key} have more {what}."
+    return Diagnostic("error", code, summary, detail, f"{account.key}/**")
+
+
+def _stream_bytes(inputs: Inputs, change: _Change, limits: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    if not change.written or change.after is None:
+        return
+    size, most = _bytes(change.after), limits.get(_PER_STREAM[_storage(change.after)], -1)
+    if limits.get("max_bytes_required") and not size:
+        yield _at(
+            inputs, change.verdict, "JS243", "max_bytes", "the account requires max_bytes of every stream (10113)", "Add `max_bytes:`."
+        )
+    if 0 < most < size:
+        text = f"max_bytes is {_size(size)}; a stream of this account may have {_size(most)} (10122)"
+        yield _at(inputs, change.verdict, "JS243", "max_bytes", text, "Lower it, or let the account have larger streams.")
+
+
+def _no_tier(inputs: Inputs, account: _Account) -> Iterator[Diagnostic]:
+    tiers = account.info.get("tiers") or {}
+    for change in account.streams.values() if tiers else ():
+        if change.written and change.after is not None and _tier(change.after) not in tiers:
+            text = f"the account has no limits for streams with {change.after.get('num_replicas', 1)} copies (10120)"
+            yield _at(inputs, change.verdict, "JS240", "num_replicas", text, f"It has them for {', '.join(sorted(tiers))}.")
+
+
+# --- consumers -----------------------------------------------------------------------------------------------
+
+
+def _consumers(inputs: Inputs, account: _Account, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
+    for stream, consumers in account.consumers.items():
+        new = [v for v in consumers.values() if v.actions == ["create"]]
+        for verdict in (v for v in consumers.values() if v.actions[-1] in ("create", "update")):
+            yield from _ack_pending(inputs, account, verdict)
+        if not new or new[0].address.parent is None:
+            continue
+        parent = new[0].address.parent
+        change, live = account.streams.get(stream), inputs.live.get(parent)
+        config = (change.after if change else None) or (live.compact if live else {})
+        most, why = _most_consumers(account, config, inputs.level(parent))
+        there = live.state.get("consumer_count", 0) if live and not (parent in verdicts and verdicts[parent].deletes) else 0
+        there -= sum(1 for v in consumers.values() if v.actions == ["delete"] and v.follows is None)
+        if most and there + len(new) > most:
+            text = f"{why} {most} consumers; {stream} has {max(0, there)}, and with this plan {max(0, there) + len(new)} (10026)"
+            yield _at(inputs, new[-1], "JS242", "name", text, "Take consumers out, or split the stream.")
+
+
+def _most_consumers(account: _Account, stream: Config, level: int) -> tuple[int, str]:
+    """The most consumers that the stream may have for reasons outside of it; 0 is no such limit."""
+    tiers = account.info.get("tiers") or {}
+    limits = (tiers.get(_tier(stream)) or {} if tiers else account.info).get("limits") or {}
+    most = limits.get("max_consumers", -1)
+    if most > 0:
+        return most, "a stream of this account may have"
+    if level >= 5 and stream.get("max_consumers", -1) < 0:
+        return MOST_CONSUMERS, "without max_consumers a stream of this server may have"
+    return 0, ""
+
+
+def _ack_pending(inputs: Inputs, account: _Account, verdict: Verdict) -> Iterator[Diagnostic]:
+    most, asked = account_ack_pending(account.info), (verdict.after or {}).get("max_ack_pending", 0)
+    if 0 < most < asked:
+        text = f"max_ack_pending is {asked}; a consumer of this account may have {most} (10121)"
+        yield _at(inputs, verdict, "JS244", "max_ack_pending", text, "Lower it, or leave it out for the most that is allowed.")
+
+
+def account_ack_pending(info: Mapping[str, Any]) -> int:
+    """The most unacknowledged messages that any consumer of the account may have; 0 or less is no limit."""
+    return int((info.get("limits") or {}).get("max_ack_pending") or 0)
+
+
+def _at(inputs: Inputs, verdict: Verdict, code: str, name: str, summary: str, detail: str) -> Diagnostic:
+    declared = inputs.declared(verdict.address)
+    place = (declared.ranges.get(name) or declared.range) if declared else None
+    return Diagnostic("error", code, summary, detail, str(verdict.address), place)
