@@ -8,7 +8,7 @@ from __future__ import annotations
 from jsplan.config.problem import Body, Found, Problem
 from jsplan.config.transforms import why_not
 from jsplan.resources.nested import origin_key
-from jsplan.subjects import is_literal, is_valid, overlap
+from jsplan.subjects import is_literal, is_valid, overlap, within
 
 
 def check_origins(body: Body) -> Found:
@@ -40,16 +40,15 @@ def _filters(field: str, origin: Body) -> Found:
             detail = "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for the n-th * of `src`."
             yield Problem("JS167", field, f"{field}: {why} ({10154 if mirror else 10146})", detail)
             return
-    sources = [t.get("src") or "" for t in transforms]
-    pair = next(((a, b) for i, a in enumerate(sources) for b in sources[i + 1 :] if _collide(a, b)), None)
+    sources, collide = [t.get("src") or "" for t in transforms], overlap if mirror else _one_within_the_other
+    pair = next(((a, b) for i, a in enumerate(sources) for b in sources[i + 1 :] if collide(a, b)), None)
     if pair is not None:
         err = 10152 if mirror else 10147
         yield Problem("JS151", field, f'{field}: the filters "{pair[0]}" and "{pair[1]}" overlap ({err})', "Keep the wider one.")
 
 
-def _collide(one: str, other: str) -> bool:
-    """An empty filter collides with another empty one only: the server compares the texts."""
-    return one == other if not one or not other else overlap(one, other)
+def _one_within_the_other(one: str, other: str) -> bool:
+    return within(one, other) or within(other, one)
 
 
 def _external(field: str, external: Body) -> Found:

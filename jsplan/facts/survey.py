@@ -179,7 +179,7 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
 
 
 def _consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
-    counts = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting", "num_pending")
+    counts = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting", "num_pending", "push_bound")
     return LiveObject(address, answer["config"], answer["created"], {k: answer.get(k) for k in counts}, answer.get("cluster") or {})
 
 

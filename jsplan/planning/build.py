@@ -14,6 +14,7 @@ from jsplan.planning.guards import REFUSALS, check_verdict, undeclared_domains, 
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
 from jsplan.planning.limits import over_limits
+from jsplan.planning.refusals import refusals
 from jsplan.planning.stakes import bound
 from jsplan.planning.steps import build_steps
 from jsplan.planning.verdict import Verdict, decide, follow_streams, table_of
@@ -100,7 +101,7 @@ def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagn
         found += check_verdict(inputs, verdict)
         found += _parent_missing(inputs, verdict, verdicts)
     found += over_limits(inputs, verdicts)
-    return found
+    return [*found, *refusals(inputs, verdicts)]
 
 
 def _parent_missing(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> list[Diagnostic]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches
@@ -10,9 +11,11 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan
 from jsplan.facts.live import Live
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.verdict import Verdict, table_of
+from jsplan.planning.merge import overruled
+from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
 from jsplan.planning.words import in_words
 from jsplan.resources.buckets import word_of
+from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 
 #: Findings that stop an apply with exit 3 while the plan itself is sound.
@@ -38,6 +41,7 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
         summary = f"{change.path}: the server accepts the change and does nothing with it"
         detail = "It is not sent: only a new object would have it. Put the old value back, or use --replace."
         yield Diagnostic("warning", "JS212", summary, detail, address, place)
+    yield from _overruled(inputs, verdict)
     yield from _unknown_to_server(inputs, verdict)
     if verdict.deletes and verdict.follows is None:
         yield from _prevented(inputs, verdict)
@@ -53,21 +57,41 @@ def _place(inputs: Inputs, address: Address) -> SourceRange | None:
     return declared.range if declared else None
 
 
+def _overruled(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    """What the files say and the server replaces, because another setting decides it: said each time, never sent again."""
+    declared = inputs.declared(verdict.address)
+    if declared is None or verdict.after is None or verdict.reason == UNTOUCHED:
+        return
+    told = {change.path.split(".")[0].split("[")[0] for change in verdict.ignored} | set(declared.lifecycle.ignore_changes)
+    for name in overruled(table_of(verdict.address), inputs.body(verdict.address), verdict.after):
+        if name not in told:
+            word = word_of(verdict.address.kind, name)
+            yield Diagnostic(
+                "warning", "JS221", f"{word}: other settings decide it, so the server makes it {_value(verdict.after, name)}",
+                "Remove the line, or what decides it.", str(verdict.address), declared.ranges.get(word, declared.range),
+            )  # fmt: skip
+
+
+def _value(after: Config, name: str) -> str:
+    return json.dumps(after[name]) if name in after else "what it is by default"
+
+
 def _unknown_to_server(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     """A field that the domain's server does not know would be dropped in silence by old servers."""
     declared = inputs.declared(verdict.address)
     if declared is None:
         return
-    level, domain, kind = inputs.level(verdict.address), verdict.address.domain, verdict.address.kind
-    for name, value in inputs.body(verdict.address).items():
-        row = table_of(verdict.address).by_name.get(name)
-        if row is not None and row.level > level and value is not None and table_of(verdict.address).compact({name: value}):
-            yield Diagnostic(
-                "error", "JS213",
-                f"{word_of(kind, name)} needs API level {row.level} (nats-server {LEVEL_NAMES[row.level]}); {domain} has level {level}",
-                "Upgrade that server, or leave the field out.", str(verdict.address),
-                declared.ranges.get(word_of(kind, name), declared.range),
-            )  # fmt: skip
+    address, level, table = verdict.address, inputs.level(verdict.address), table_of(verdict.address)
+    for path, needed in table.needs(inputs.body(address)):
+        if needed <= level:
+            continue
+        name = path.split(".")[0]
+        value, word = inputs.body(address)[name], word_of(address.kind, name)
+        shown = f"{word}: {value}" if isinstance(value, str) and value in table.by_name[name].newer else word + path.removeprefix(name)
+        yield Diagnostic(
+            "error", "JS213", f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); {address.domain} has level {level}",
+            "Upgrade that server, or leave it out.", str(address), declared.ranges.get(word, declared.range),
+        )  # fmt: skip
 
 
 def _prevented(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
@@ -135,7 +159,7 @@ def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live
                     "error", "JS210",
                     f"domain {key} answers as {name_of(facts.server)}, and none of its {len(managed)} managed resources is there",
                     f"State knows it as {name_of(known)}. Is this the right environment or connection? If the server was really replaced, "
-                    f'forget the old one with: removed: [{{address: "{key}/**", destroy: false}}]',
+                    f"forget the old one with: jsplan state rm '{key}/**'",
                     f"{key}/**",
                 )
             )  # fmt: skip

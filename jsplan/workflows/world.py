@@ -68,7 +68,7 @@ def open_pool(world: World, *, read_only: bool) -> Pool:
 
 async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:
     """Fill in the live side of everything selected. Raises ConnectError when a domain is away and must not be."""
-    wanted = with_streams(inputs.selected | _consumers_of(inputs))
+    wanted = with_streams(inputs.selected | _consumers_of(inputs) | _origins_of(inputs))
     count = len({address.domain for address in wanted})
     observer.phase(f"Reading {len(wanted):,} objects in {count} domain{'' if count == 1 else 's'}")
     inputs.live = await survey(pool, world.workspace.domains, wanted, frozenset(world.state.domains))
@@ -92,6 +92,12 @@ async def measure(world: World, inputs: Inputs, verdicts: dict[Address, Verdict]
 def _consumers_of(inputs: Inputs) -> set[Address]:
     """Consumers that were left out while their stream was not: they go with it when it goes."""
     return {address for address in candidates(inputs) - inputs.selected if address.parent in inputs.selected}
+
+
+def _origins_of(inputs: Inputs) -> set[Address]:
+    """Streams that are copied inside their own domain: what they are decides something about the copy."""
+    edges = inputs.topology.edges
+    return {edge.origin for edge in edges if edge.copy in inputs.selected and edge.origin.domain == edge.copy.domain}
 
 
 def with_streams(addresses: Iterable[Address]) -> list[Address]:

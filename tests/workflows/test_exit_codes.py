@@ -106,9 +106,12 @@ def locked(scene: Scene) -> int:
 
 
 def a_step_that_the_server_refuses(scene: Scene) -> int:
-    scene.write({"name": "A"}, {"name": "B", "num_replicas": 3}, {"name": "C", "consumers": [{"name": "ONE"}]})
+    """A stream of somebody else, which no plan knows of, stores the same subject already."""
+    with Raw(scene.server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["taken"]})
+    scene.write({"name": "A"}, {"name": "B", "subjects": ["taken"]}, {"name": "C", "consumers": [{"name": "ONE"}]})
     code = scene.run("apply", "-y")
-    assert scene.names() == scene.remembered() == {"A", "C"}
+    assert scene.names() - {"OTHER"} == scene.remembered() == {"A", "C"}
     return code
 
 

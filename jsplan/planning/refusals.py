@@ -1,0 +1,226 @@
+"""What the server is known to refuse for reasons outside of one configuration: its shape, the stream, other streams.
+
+Plan says it, so that no apply fails in the middle (contract, section 2). What two fields of one configuration say
+against each other is left to `config.checks`; the number in each text is the server's err_code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from jsplan.address import Address
+from jsplan.config.checks_consumers import check_queue_consumer
+from jsplan.config.problem import Found, Problem
+from jsplan.diagnostics import Diagnostic
+from jsplan.planning.inputs import Inputs
+from jsplan.planning.verdict import Verdict
+from jsplan.resources.buckets import word_of
+from jsplan.resources.fields import Config
+from jsplan.subjects import SubjectTree, within
+from jsplan.units import format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a configuration is to live. `standalone` is False also where nobody knows; `level` is the API level.
+
+    For consumers: `stream` is the compact configuration their stream will have, `others` are its other consumers.
+    """
+
+    level: int
+    standalone: bool = False
+    stream: Config = field(default_factory=dict)
+    others: tuple[tuple[str, Config], ...] = ()
+
+
+def refusals(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
+    """Every error of the plan that one resource alone does not show."""
+    written = [v for v in verdicts.values() if v.after is not None and v.actions[-1] in ("create", "update")]
+    for verdict in written:
+        place = _place(inputs, verdict, verdicts)
+        before = verdict.live.compact if verdict.live and not verdict.deletes else None
+        consumer = verdict.address.kind == "consumer"
+        problems = consumer_problems if consumer else stream_problems
+        yield from _shown(inputs, verdict, problems(before, verdict.after or {}, place))
+        if consumer:
+            yield from _shown(inputs, verdict, _bound(verdict))
+        else:
+            yield from _shown(inputs, verdict, _consumers(verdict, verdicts, place.level))
+            yield from _shown(inputs, verdict, _origin_sizes(inputs, verdict, verdicts))
+    yield from _overlaps(inputs, verdicts, written)
+    yield from _too_many(inputs, verdicts, written)
+
+
+def _shown(inputs: Inputs, verdict: Verdict, problems: Found) -> Iterator[Diagnostic]:
+    declared = inputs.declared(verdict.address)
+    for problem in problems:
+        word = word_of(verdict.address.kind, problem.field)
+        at = (declared.ranges.get(word) or declared.range) if declared else None
+        yield Diagnostic("error", problem.code, problem.summary, problem.detail, str(verdict.address), at)
+
+
+# --- one stream, one consumer --------------------------------------------------------------------------------
+
+
+def stream_problems(before: Config | None, after: Config, place: Place) -> Found:
+    """What the server refuses of a stream; `before` is None for one that is made anew. Both are compact."""
+    copies = after.get("num_replicas", 1)
+    if place.standalone and copies > 1 and copies != (before or {}).get("num_replicas", 1):
+        yield _one_server(copies)
+    if before is None and after.get("sealed"):
+        text = "a stream cannot be made sealed, since nothing could be stored in it (10052)"
+        yield Problem("JS231", "sealed", text, "Leave `sealed` out, fill the stream, and add it then.")
+    if before is None and after.get("mirror_direct") and not after.get("mirror"):
+        yield Problem("JS232", "mirror_direct", "mirror_direct is for mirrors (10052)", "Remove it, or add `mirror:`.")
+
+
+def _one_server(copies: int) -> Problem:
+    text = f"num_replicas is {copies}, and this JetStream is one server, not a cluster (10074)"
+    return Problem("JS230", "num_replicas", text, "Write num_replicas: 1 for this domain, for example by a variable of its own.")
+
+
+def consumer_problems(before: Config | None, after: Config, place: Place) -> Found:
+    """What the server refuses of a consumer in its stream; `before` is None for one that is made anew."""
+    yield from _copies(before, after, place)
+    limits = place.stream.get("consumer_limits") or {}
+    for name, err in (("max_ack_pending", 10121), ("inactive_threshold", 10153)):
+        limit, value = limits.get(name, 0), after.get(name, 0)
+        if 0 < limit < value:
+            shown = (format_duration(value), format_duration(limit)) if name == "inactive_threshold" else (value, limit)
+            text = f"{name} is {shown[0]}, and consumer_limits of the stream allow {shown[1]} ({err})"
+            yield Problem("JS233", name, text, "Lower it, or raise the limit of the stream.")
+    if after.get("deliver_subject") and after.get("ack_policy", "none") == "none" and after.get("max_ack_pending", 0) > 0:
+        text = "a push consumer without acknowledgements cannot have max_ack_pending, not even from consumer_limits (10082)"
+        yield Problem("JS233", "ack_policy", text, "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit.")
+    cycle = next((s for s in place.stream.get("subjects", ()) if within(after.get("deliver_subject") or " ", s)), None)
+    if cycle is not None:
+        text = f'deliver_subject "{after["deliver_subject"]}" is stored again by the stream, as {cycle} (10081)'
+        yield Problem("JS234", "deliver_subject", text, "Use a subject that the stream does not store.")
+    if place.stream.get("retention") == "workqueue":
+        yield from check_queue_consumer(after, list(place.others))
+
+
+def _copies(before: Config | None, after: Config, place: Place) -> Found:
+    copies, of_stream = after.get("num_replicas", 0), place.stream.get("num_replicas", 1)
+    if copies in (0, (before or {}).get("num_replicas", 0)):
+        return
+    if place.standalone and copies > 1:
+        yield _one_server(copies)
+    elif copies > of_stream:
+        text = f"num_replicas is {copies}, and the stream has {of_stream} (10126)"
+        yield Problem("JS230", "num_replicas", text, "A consumer has at most as many copies as its stream; leave it out for as many.")
+    elif copies != of_stream and place.stream.get("retention", "limits") != "limits":
+        text = f"num_replicas is {copies}; in a stream with {place.stream['retention']} retention it is that of the stream (10134)"
+        yield Problem("JS230", "num_replicas", text, "Leave it out.")
+
+
+# --- with what is around them --------------------------------------------------------------------------------
+
+
+def _place(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> Place:
+    address, facts = verdict.address, inputs.live.domains.get(verdict.address.domain)
+    standalone = bool(facts and facts.server) and not (facts and facts.server.get("cluster"))
+    stream = _will_be(inputs, verdicts, address.parent) if address.parent else None
+    others: list[tuple[str, Config]] = []
+    if stream and stream.get("retention") == "workqueue":
+        found = {a: v.after for a, v in verdicts.items() if a.parent == address.parent and a < address and v.actions[-1] not in _GOES}
+        others = [(a.consumer, after) for a, after in found.items() if after is not None]
+    return Place(inputs.level(address), standalone, stream or {}, tuple(others))
+
+
+_GOES = ("delete", "forget")
+
+
+def _will_be(inputs: Inputs, verdicts: Mapping[Address, Verdict], address: Address) -> Config | None:
+    """The compact configuration an object will have, None when it is not there then."""
+    verdict, live = verdicts.get(address), inputs.live.get(address)
+    if verdict is not None:
+        return None if verdict.actions[-1] == "delete" else verdict.after
+    return live.compact if live else None
+
+
+def _bound(verdict: Verdict) -> Found:
+    """A push consumer moves to another subject only while nobody listens on the old one."""
+    if verdict.live is None or verdict.deletes or verdict.after is None or not verdict.live.state.get("push_bound"):
+        return
+    before, after = verdict.live.compact.get("deliver_subject"), verdict.after.get("deliver_subject")
+    if before != after:
+        text = f'deliver_subject cannot change while somebody listens on "{before}" (10013)'
+        yield Problem("JS235", "deliver_subject", text, "Stop its subscribers first, or make it anew with --replace.")
+
+
+def _consumers(verdict: Verdict, verdicts: Mapping[Address, Verdict], level: int) -> Found:
+    """Limits that existing consumers exceed (10069). Up to 2.12 a limit that is not set counts as 0 there."""
+    if verdict.live is None or verdict.deletes or verdict.after is None:
+        return
+    before, after = verdict.live.compact.get("consumer_limits") or {}, verdict.after.get("consumer_limits") or {}
+    if before == after:
+        return
+    for address, consumer in sorted(verdicts.items()):
+        if address.parent != verdict.address or consumer.live is None or consumer.actions[-1] in _GOES or consumer.deletes:
+            continue
+        for name in ("max_ack_pending", "inactive_threshold"):
+            limit, value = after.get(name, 0), (consumer.after or {}).get(name, 0)
+            if value > limit and (limit > 0 or level < 4):
+                text = f"consumer_limits: consumer {address.consumer} has {name} {value}, above {limit or 'no limit'} (10069)"
+                yield Problem("JS236", "consumer_limits", text, "Lower it at the consumer, or raise the limit.")
+
+
+def _origin_sizes(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> Found:
+    """A copy takes messages at least as large as its origin in the same JetStream does."""
+    after = verdict.after or {}
+    largest = after.get("max_msg_size", -1)
+    origins = [("mirror", after["mirror"], 10030)] if after.get("mirror") else []
+    origins += [("sources", origin, 10046) for origin in after.get("sources") or ()]
+    for name, origin, err in origins if largest > 0 else ():
+        if origin.get("external"):
+            continue
+        theirs = (_will_be(inputs, verdicts, Address.of_stream(verdict.address.domain, origin["name"])) or {}).get("max_msg_size", -1)
+        if theirs > largest:
+            text = f"max_msg_size {largest:,} is less than that of {origin['name']}, {theirs:,} ({err})"
+            yield Problem("JS237", "max_msg_size", text, f"Leave it out, or lower that of the stream in `{name}` first.")
+
+
+def _overlaps(inputs: Inputs, verdicts: Mapping[Address, Verdict], written: list[Verdict]) -> Iterator[Diagnostic]:
+    """Subjects that two streams of one domain would store (10065), among all streams that planning knows."""
+    takers = [v for v in written if v.address.kind != "consumer" and _taken(v)]
+    trees: dict[str, SubjectTree[Address]] = {v.address.domain: SubjectTree() for v in takers}
+    known = {*verdicts, *inputs.live.objects} if takers else set()
+    for address in sorted(known):
+        if address.kind != "consumer" and address.domain in trees:
+            for subject in (_will_be(inputs, verdicts, address) or {}).get("subjects", ()):
+                trees[address.domain].add(subject, address)
+    for verdict in takers:
+        yield from _shown(inputs, verdict, _overlap(verdict, trees[verdict.address.domain]))
+
+
+def _taken(verdict: Verdict) -> list[str]:
+    """Subjects that the stream did not have before."""
+    before = verdict.live.compact.get("subjects", ()) if verdict.live and not verdict.deletes else ()
+    return [subject for subject in (verdict.after or {}).get("subjects", ()) if subject not in before]
+
+
+def _overlap(verdict: Verdict, tree: SubjectTree[Address]) -> Found:
+    for subject in _taken(verdict):
+        other = next((a for a in tree.overlapping(subject) if a != verdict.address), None)
+        if other is not None:
+            text = f'subjects: "{subject}" overlaps with {other} (10065)'
+            yield Problem("JS238", "subjects", text, "One subject has one stream in a domain; narrow one of them, or use a source.")
+
+
+def _too_many(inputs: Inputs, verdicts: Mapping[Address, Verdict], written: list[Verdict]) -> Iterator[Diagnostic]:
+    """More consumers than `max_consumers` (10026), those of other people included."""
+    made: dict[Address, list[Verdict]] = {}
+    for verdict in written:
+        if verdict.address.parent is not None and verdict.actions == ["create"]:
+            made.setdefault(verdict.address.parent, []).append(verdict)
+    for stream, new in made.items():
+        most = (_will_be(inputs, verdicts, stream) or {}).get("max_consumers", -1)
+        live = inputs.live.get(stream)
+        fresh = stream in verdicts and verdicts[stream].deletes
+        there = live.state.get("consumer_count", 0) if live is not None and not fresh else 0
+        gone = sum(1 for a, v in verdicts.items() if a.parent == stream and v.actions == ["delete"]) if most > 0 and not fresh else 0
+        if 0 < most < there - gone + len(new):
+            text = f"the stream has {there - gone} and gets {len(new)} more consumers; its max_consumers is {most} (10026)"
+            yield from _shown(inputs, new[-1], iter([Problem("JS239", "name", text, "Raise max_consumers, or take consumers out.")]))
