@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -127,16 +128,22 @@ def rename_pending(
     return {old_names.get(address, address): step for address, step in steps.items()}, moved
 
 
+_WILDCARDS = {"**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
+_WILDCARD = re.compile(r"(\*\*|\*|\?)")
+
+
 def moved_address(origin: str, to: str, old: Address) -> Address:
-    """The new address of `old` under one `moved` block: wildcards of both sides stand for the same parts."""
-    old_parts, from_parts, to_parts = str(old).split("/"), origin.split("/"), to.split("/")
-    if "**" in from_parts:
-        at = from_parts.index("**")
-        rest = old_parts[at:]
-        to_parts = [part for piece in to_parts for part in (rest if piece == "**" else [piece])]
-    else:
-        to_parts = [old_parts[i] if i < len(old_parts) and piece == "*" else piece for i, piece in enumerate(to_parts)]
-    return Address.parse("/".join(to_parts))
+    """The new address of `old`: the wildcards of both sides stand for the same parts, in order.
+
+    Raises ValueError when the sides have different wildcards, or when what comes out is no address.
+    """
+    ours, theirs = _WILDCARD.split(origin), _WILDCARD.split(to)
+    if ours[1::2] != theirs[1::2]:
+        raise ValueError(f'"{origin}" and "{to}" have different wildcards; write the same ones in the same order')
+    pattern = "".join(_WILDCARDS.get(piece) or re.escape(piece) for piece in ours)
+    found = re.fullmatch(pattern, str(old))
+    parts = iter(found.groups() if found else ())
+    return Address.parse("".join(next(parts) if piece in _WILDCARDS else piece for piece in theirs))
 
 
 def select(inputs: Inputs, candidates: frozenset[Address]) -> frozenset[Address]:

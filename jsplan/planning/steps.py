@@ -246,7 +246,7 @@ def _state_differs(inputs: Inputs, verdict: Verdict) -> bool:
     remembered = {
         "declared": entry.declared,
         "origin": entry.origin,
-        "depends_on": entry.depends_on,
+        "depends_on": _recorded_after(inputs, verdict, entry),
         "prevent_destroy": entry.prevent_destroy,
     }
     return record != remembered or table_of(verdict.address).compact(entry.config) != live.compact
@@ -259,9 +259,15 @@ def _guard_differs(inputs: Inputs, verdict: Verdict, entry: Entry) -> bool:
     after = inputs.topology.after.get(address)
     return (
         (guard is not None and guard != entry.prevent_destroy)
-        or (sorted(map(str, after)) if after else []) != entry.depends_on
+        or (sorted(map(str, after)) if after else []) != _recorded_after(inputs, verdict, entry)
         or address in inputs.moved_from
     )  # fmt: skip
+
+
+def _recorded_after(inputs: Inputs, verdict: Verdict, entry: Entry) -> list[str]:
+    """What it depends on as state has it, which may be by names that `moved` blocks have changed since."""
+    stored = inputs.state.resources.get(inputs.moved_from.get(verdict.address, verdict.address), entry)
+    return stored.depends_on
 
 
 # --- order ---------------------------------------------------------------------------------------------------

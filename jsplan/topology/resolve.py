@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from jsplan.address import Address, matches
@@ -44,9 +45,21 @@ def resolve(workspace: Workspace) -> Topology:
     for address, declared in workspace.resources.items():
         topology.bodies[address] = _resolved(workspace, declared, prefixes, topology)
         topology.after[address] = _dependencies(workspace, declared, topology)
+    topology.diagnostics += _circles(workspace, topology)
     for edge in topology.edges:
         topology.after[edge.copy].add(edge.origin)
     return topology
+
+
+def _circles(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
+    """Resources that wait for each other by `depends_on` alone. Streams may copy from each other: the server does not mind."""
+    try:
+        TopologicalSorter({address: sorted(after) for address, after in topology.after.items()}).prepare()
+    except CycleError as error:
+        first, way = error.args[1][0], " waits for ".join(map(str, reversed(error.args[1])))
+        detail = "Take out the depends_on of one of them."
+        return [Diagnostic("error", "JS204", f"{way}: none can be the first", detail, str(first), workspace.resources[first].range)]
+    return []
 
 
 def _dependencies(workspace: Workspace, declared: Declared, topology: Topology) -> set[Address]:

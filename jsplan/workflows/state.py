@@ -8,7 +8,7 @@ from jsplan.address import Address, matches
 from jsplan.config.model import LoadOptions
 from jsplan.documents.base import dumps
 from jsplan.errors import JsplanError, UsageError
-from jsplan.planning.inputs import moved_address
+from jsplan.planning.inputs import moved_address, with_names
 from jsplan.state import LockInfo
 from jsplan.workflows.world import World, load_world
 
@@ -54,10 +54,16 @@ def mv(load: LoadOptions, source: str, target: str, lock_timeout: int) -> list[t
         moves = [(old, _new_address(source, target, old)) for old in _named(world, source)]
         for old, new in moves:
             _check_move(world, old, new)
-        entries = [world.state.resources[old].to_json() for old, _ in moves]
-        drops = [{"drop": str(old)} for old, _ in moves]
-        _record(world, [*drops, *({"put": {"address": str(new), "entry": e}} for (_, new), e in zip(moves, entries, strict=True))])
+        _record(world, _renamed(world, dict(moves)))
     return [(str(old), str(new)) for old, new in moves]
+
+
+def _renamed(world: World, moves: dict[Address, Address]) -> list[dict[str, Any]]:
+    """The journal lines: old names go, new ones come, and what depends on them knows them by their new names."""
+    names = {str(old): str(new) for old, new in moves.items()}
+    changed = {a: e for a, e in world.state.resources.items() if a in moves or not names.keys().isdisjoint(e.depends_on)}
+    puts = [{"put": {"address": str(moves.get(a, a)), "entry": with_names(e, names).to_json()}} for a, e in changed.items()]
+    return [*({"drop": old} for old in names), *puts]
 
 
 def _new_address(source: str, target: str, old: Address) -> Address:
@@ -75,7 +81,8 @@ def _check_move(world: World, old: Address, new: Address) -> None:
 
 
 def _named(world: World, text: str) -> list[Address]:
-    found = [a for a in sorted(world.state.resources) if matches(text, a)]
+    known = {*world.state.resources, *map(Address.parse, world.state.pending)}
+    found = [a for a in sorted(known) if matches(text, a)]
     if not found:
         raise JsplanError(f"{text} is not in state", hint="See: jsplan state list")
     return found

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-BEFORE = [
+BEFORE: list[dict[str, Any]] = [
     {"name": "KEPT", "max_age": "1d", "consumers": [{"name": "ONE"}]},
     {"name": "REPLACED", "storage": "file", "consumers": [{"name": "ONE"}]},
     {"name": "GONE"},
     {"name": "SWAP_A", "subjects": ["a"]},
     {"name": "SWAP_B", "subjects": ["b"]},
 ]
-AFTER = [
+AFTER: list[dict[str, Any]] = [
     {"name": "KEPT", "max_age": "2d", "consumers": [{"name": "ONE", "max_deliver": 3}, {"name": "TWO"}]},
     {"name": "REPLACED", "storage": "memory", "lifecycle": {"on_replace": "recreate"}, "consumers": [{"name": "ONE"}]},
     {"name": "SWAP_A", "subjects": ["b"]},

@@ -137,7 +137,7 @@ def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_destroy_with_a_domain_away(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """destroy deletes what it can reach, ends with 6, and state keeps the rest for the next one."""
+    """Destroy deletes what it can reach, ends with 6, and state keeps the rest for the next one."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")]).apply()
     clean_hub_leaf["leaf"].freeze()
     _, result = space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))

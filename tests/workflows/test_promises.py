@@ -204,7 +204,9 @@ def test_who_only_looks_writes_nothing(tmp_path: Path, clean_hub_leaf: Sandbox) 
 def test_only_what_differs_is_written(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """Of many resources, an apply writes to the one that differs and to nothing else; taking over equal ones writes nothing."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
-    bodies = [{"name": f"S{n}", "domain": "hub", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(8)]
+    bodies: list[dict[str, Any]] = [
+        {"name": f"S{n}", "domain": "hub", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(8)
+    ]
     space.write(streams=bodies).apply()
     bodies[3]["max_msgs"] = 5
     space.write(streams=bodies)
