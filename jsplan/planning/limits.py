@@ -123,7 +123,7 @@ def _streams(account: _Account, use: Mapping[str, Any], limits: Mapping[str, Any
     new = sum(1 for c in changes if c.before is None and c.after is not None)
     planned = used + new - sum(1 for c in changes if c.before is not None and c.after is None)
     if new and 0 < most < planned:
-        yield _over(account, "JS240", f"max_streams is {most}; there are {used} streams, and with this plan {planned} (10027)", "streams")
+        yield _over(account, "JS240", f"max_streams is {most}: {used} used, {planned} with this plan (10027)", "streams")
 
 
 def _reservations(
@@ -140,7 +140,7 @@ def _reservations(
         )
         spared = _spared(account, storage, changes) if per_copy else 0
         if 0 <= most < planned + endless - spared and (planned > used or endless):
-            text = f"{limit} is {_size(most)}; {_size(used)} are reserved by max_bytes, and with this plan {_size(planned)} ({err})"
+            text = f"{limit} is {_size(most)}: {_size(used)} reserved by max_bytes, {_size(planned)} with this plan ({err})"
             yield _over(account, "JS241", text, "storage" if storage == "file" else "memory")
 
 
@@ -167,7 +167,7 @@ def _reserved(config: Config | None, storage: str, *, per_copy: bool) -> int:
 
 
 def _size(count: int) -> str:
-    return f"{count:,} bytes ({format_size(count)})" if count >= 1024 else f"{count:,} bytes"
+    return f"{count:,} bytes" if count % 1024 or not count else format_size(count)
 
 
 def _over(account: _Account, code: str, summary: str, what: str) -> Diagnostic:
@@ -213,7 +213,7 @@ def _consumers(inputs: Inputs, account: _Account, verdicts: Mapping[Address, Ver
         there = live.state.get("consumer_count", 0) if live and not (parent in verdicts and verdicts[parent].deletes) else 0
         there -= sum(1 for v in consumers.values() if v.actions == ["delete"] and v.follows is None)
         if most and there + len(new) > most:
-            text = f"{why} {most} consumers; {stream} has {max(0, there)}, and with this plan {max(0, there) + len(new)} (10026)"
+            text = f"{why}: {stream} has {max(0, there)}, {max(0, there) + len(new)} with this plan (10026)"
             yield _at(inputs, new[-1], "JS242", "name", text, "Take consumers out, or split the stream.")
 
 
@@ -223,9 +223,9 @@ def _most_consumers(account: _Account, stream: Config, level: int) -> tuple[int,
     limits = (tiers.get(_tier(stream)) or {} if tiers else account.info).get("limits") or {}
     most = limits.get("max_consumers", -1)
     if most > 0:
-        return most, "a stream of this account may have"
+        return most, f"max_consumers of the account is {most} per stream"
     if level >= 5 and stream.get("max_consumers", -1) < 0:
-        return MOST_CONSUMERS, "without max_consumers a stream of this server may have"
+        return MOST_CONSUMERS, f"a stream without max_consumers has at most {MOST_CONSUMERS:,} consumers"
     return 0, ""
 
 
