@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.sandbox import Sandbox
+from tests.conftest import PROGRAM
+from tests.support.raw import Raw
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.plan import Hazard, Plan
+    from jsplan.sandbox import Server
+
+#: How many messages the tests predict on, and the pause that separates the old ones from the young ones, in seconds.
+MESSAGES, OLD, PAUSE = 12_000, 7_000, 4.0
+
+
+def fill(raw: Raw, stream: str, count: int, seed: int) -> None:
+    """Publish messages of varying size and subject, some with headers, as fast as the server takes them."""
+    chance = random.Random(seed)
+    for number in range(count):
+        subject = f"{stream}.{'abc'[number % 3]}.{int(chance.paretovariate(0.6)) % 400}"
+        headers = {"Kind": "x" * chance.randrange(40), "Nats-Sequence": "7"} if number % 4 == 0 else None
+        raw.publish(subject, b"x" * chance.randrange(600), headers)
+        if number % 2_000 == 0:
+            raw.flush()
+    raw.flush()
+
+
+@dataclass
+class Lake:
+    """A server with a stream ORIGIN of many messages, and copies of it with the same ages to try things on.
+
+    `border` is when the pause between old and young messages began, in seconds since the epoch.
+    """
+
+    server: Server
+    raw: Raw
+    border: float
+    level: int
+    made: int = 0
+
+    def state(self, stream: str) -> dict[str, Any]:
+        """The stream's state as INFO says."""
+        state = self.raw.done(f"$JS.API.STREAM.INFO.{stream}")["state"]
+        assert isinstance(state, dict)
+        return state
+
+    def copy(self, **config: Any) -> str:
+        """A new mirror of ORIGIN that has everything; the name."""
+        self.made += 1
+        name = f"COPY{self.made}"
+        self.raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "mirror": {"name": "ORIGIN"}, **config})
+        self.server.wait_until(lambda: self.state(name)["messages"] == MESSAGES, f"{name} to be complete", 20)
+        return name
+
+    def own(self, count: int = MESSAGES, **config: Any) -> str:
+        """A new stream with messages of its own; the name."""
+        self.made += 1
+        name = f"OWN{self.made}"
+        self.raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], **config})
+        fill(self.raw, name, count, seed=self.made)
+        self.server.wait_until(lambda: self.state(name)["last_seq"] == count, f"{name} to be complete", 20)
+        return name
+
+    def cut(self, stream: str, every: int) -> None:
+        """Delete every so many messages, so that sequences have gaps."""
+        for seq in range(5, self.state(stream)["last_seq"], every):
+            self.raw.done(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
+
+    def age_of_the_border(self) -> int:
+        """A max_age, in ns, that separates old from young for the next seconds."""
+        return int((time.time() - self.border - 0.2) * 1e9)
+
+    def consumer(self, stream: str, name: str, **config: Any) -> None:
+        """Make or change a durable pull consumer."""
+        wanted = {"durable_name": name, "ack_policy": "explicit", "max_ack_pending": -1} | config
+        self.raw.done(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted})
+
+    def take(self, stream: str, consumer: str, count: int, *, skip: int = 0) -> None:
+        """Fetch messages and acknowledge them; `skip`: but not every so many."""
+        inbox = f"_INBOX.{os.urandom(6).hex()}"
+        with Raw(self.server.url) as raw:
+            raw.subscribe(inbox)
+            raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps({"batch": count, "no_wait": True}).encode(), reply=inbox)
+            for number in range(count):
+                reply = raw.next_reply()
+                if not (skip and number % skip == 0):
+                    raw.publish(reply, b"+ACK")
+            raw.flush()
+        self.server.wait_until(lambda: self._settled(stream, consumer), "the acknowledgements to arrive", 10)
+
+    def _settled(self, stream: str, consumer: str) -> bool:
+        first, second = (self.raw.done(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}") for _ in range(2))
+        return bool(first["ack_floor"] == second["ack_floor"] and first["num_ack_pending"] == second["num_ack_pending"])
+
+
+@pytest.fixture(scope="module")
+def lake() -> Iterator[Lake]:
+    """One server for the tests of a module, with its ORIGIN."""
+    with Sandbox.single(binary=PROGRAM) as sandbox, Raw(sandbox["server"].url, timeout=20) as raw:
+        level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
+        lake = Lake(sandbox["server"], raw, 0.0, level)
+        raw.done("$JS.API.STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["ORIGIN.>"], "allow_direct": True})
+        fill(raw, "ORIGIN", OLD, seed=1)
+        lake.border = time.time()
+        time.sleep(PAUSE)
+        fill(raw, "ORIGIN", MESSAGES - OLD, seed=2)
+        lake.server.wait_until(lambda: lake.state("ORIGIN")["messages"] == MESSAGES, "ORIGIN to be complete", 20)
+        yield lake
+
+
+@dataclass
+class Trial:
+    """Plans a change of one thing, carries it out, and says what was predicted and what is really gone."""
+
+    lake: Lake
+    space: Space
+
+    def change(self, stream: str, kind: str = "streams", body: dict[str, Any] | None = None, **options: Any) -> tuple[Plan, Hazard | None]:
+        """Adopt the stream as it is with the fields of `body` changed; the plan, and its DELETES_MESSAGES if it has one."""
+        live = self.lake.raw.done(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        kept = {k: v for k, v in live.items() if k not in ("metadata", "placement", "duplicate_window", "consumer_limits")}
+        changed = kept | (body or {})
+        self.space.write(**{kind: [{k: v for k, v in changed.items() if v is not None}]})
+        plan, result = self.space.apply(adopt=True, allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"), **options)
+        assert result.exit_code == 0, result
+        return plan, deletes_messages(plan)
+
+
+def deletes_messages(plan: Plan) -> Hazard | None:
+    """The only hazard of that kind in a plan."""
+    found = [hazard for change in plan.resource_changes for hazard in change.hazards if hazard.code == "DELETES_MESSAGES"]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+@pytest.fixture
+def trial(lake: Lake, tmp_path: Path) -> Trial:
+    """A workspace on the lake's server."""
+    return Trial(lake, single_space(tmp_path, lake.server))
+
+
+def lost(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
+    """Messages and bytes that are gone."""
+    return before["messages"] - after["messages"], before["bytes"] - after["bytes"]
