@@ -1,9 +1,10 @@
-"""Writes `state/schema/*.json` from `jsplan.documents.schema`; a test proves that the files are current."""
+"""Writes `state/schema/*.json` from the documents and the grammar of workspaces; a test proves that the files are current."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.documents.schema import schemas
 
@@ -13,7 +14,7 @@ FOLDER = Path(__file__).parent.parent / "state" / "schema"
 def main() -> None:
     """Write every schema and name it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, schema in schemas().items():
+    for name, schema in (schemas() | {"workspace-v1.json": workspace_schema()}).items():
         (FOLDER / name).write_bytes(dumps(schema))
         print(FOLDER.name + "/" + name)
 

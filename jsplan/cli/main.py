@@ -30,6 +30,7 @@ COMMANDS = {
     "state": Entry("Look at the state and correct it.", "state"),
     "sandbox": Entry("Embedded nats-servers for trying things out.", "sandbox"),
     "completion": Entry("Print the completion script of a shell.", "completion"),
+    "schema": Entry("Print the JSON Schema of workspace files.", "schema"),
     "version": Entry("Print the version.", "version"),
     "status": Entry("Domains, streams, consumers and flows with their lag."),
     "convert": Entry("Turn configurations of other tools into workspace files."),
@@ -42,7 +43,6 @@ COMMANDS = {
     "domains": Entry("Find the domains behind a connection."),
     "graph": Entry("Draw streams, mirrors and sources."),
     "lint": Entry("Advice on the workspace files."),
-    "schema": Entry("Print the JSON Schema of workspace files."),
 }
 
 

@@ -7,6 +7,7 @@ import jsonschema
 import orjson
 import pytest
 
+from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.documents.plan import Plan
 from jsplan.documents.schema import HAZARDS, schemas
@@ -32,7 +33,8 @@ def _validator(kind: str) -> Any:
 
 def test_the_files_are_current() -> None:
     """The schemas in the repository are what `tools/make_schemas.py` writes, and there are no others."""
-    assert {path.name: path.read_bytes() for path in FOLDER.glob("*.json")} == {name: dumps(s) for name, s in schemas().items()}
+    every = schemas() | {"workspace-v1.json": workspace_schema()}
+    assert {path.name: path.read_bytes() for path in FOLDER.glob("*.json")} == {name: dumps(s) for name, s in every.items()}
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))

@@ -1,0 +1,31 @@
+"""`jsplan schema`: the JSON Schema of workspace files, for editors, and those of our documents, for programs."""
+
+from __future__ import annotations
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+
+DOCUMENTS = ("workspace", "plan", "apply", "drift", "state")
+
+
+@declare("schema")
+@click.argument("document", required=False, default="workspace", type=click.Choice(DOCUMENTS))
+@click.pass_context
+def command(ctx: click.Context, /, document: str) -> int:
+    """Print a JSON Schema: that of workspace files, or of another DOCUMENT (plan, apply, drift, state).
+
+    An editor with a YAML language server uses it with this first line in jsplan.yaml, after
+    `jsplan schema > workspace-v1.json`:
+
+    # yaml-language-server: $schema=workspace-v1.json
+    """
+    _, output = start(ctx)
+    from jsplan.config.workspace_schema import workspace_schema
+    from jsplan.documents.base import dumps
+    from jsplan.documents.schema import schemas
+
+    schema = workspace_schema() if document == "workspace" else schemas()[f"{document}-v1.json"]
+    output.result(lambda: schema, lambda _: output.line(text), plain=(text := dumps(schema).decode().rstrip("\n")))
+    return 0

@@ -1,0 +1,350 @@
+"""The JSON Schema of workspace files, for editors: generated from the grammar and the field tables.
+
+It says which keys there are and what they hold; rules between keys, and between files, are left to loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from jsplan.config.files import TOP
+from jsplan.config.lifecycle import HAZARDS
+from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
+from jsplan.resources.nested import ORIGIN
+
+Schema = dict[str, Any]
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_SERVERS: Final = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
+_LOWERED_NAMES: Final = ("name", "bucket", "durable_name")
+
+
+def workspace_schema() -> Schema:
+    """The schema of `jsplan.yaml` and of the files that it includes."""
+    properties = _top_level()
+    assert properties.keys() == set(TOP), "every key of the grammar has its schema"
+    return {
+        "$schema": DIALECT, "$id": "urn:jsplan:schema:workspace-v1", "title": "jsplan workspace file, format 1",
+        "$defs": _definitions(), **_object(properties), "patternProperties": {"^x-": {"description": "Ignored: a home for YAML anchors."}},
+    }  # fmt: skip
+
+
+# --- small words ---------------------------------------------------------------------------------------------
+
+
+def _object(properties: dict[str, Schema], required: Iterable[str] = (), description: str = "") -> Schema:
+    out: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    if names := sorted(required):
+        out["required"] = names
+    return {"description": description} | out if description else out
+
+
+def _ref(name: str, description: str = "") -> Schema:
+    return {"$ref": f"#/$defs/{name}"} | ({"description": description} if description else {})
+
+
+def _text(description: str = "", **more: Any) -> Schema:
+    return ({"description": description} if description else {}) | {"type": ["string", "null"]} | more
+
+
+def _any(*schemas: Schema, description: str = "") -> Schema:
+    return ({"description": description} if description else {}) | {"anyOf": list(schemas)}
+
+
+def _or_reference(schema: Schema, description: str = "") -> Schema:
+    """The schema, a `${…}` that stands for it, or nothing."""
+    return _any(schema, _ref("reference"), {"type": "null"}, description=description)
+
+
+def _choice(*values: str, description: str = "") -> Schema:
+    return _or_reference({"enum": list(values)}, description)
+
+
+def _flag(description: str = "") -> Schema:
+    return _or_reference({"type": "boolean"}, description)
+
+
+def _list(items: Schema, description: str = "") -> Schema:
+    return ({"description": description} if description else {}) | {"type": ["array", "null"], "items": items}
+
+
+def _map(values: Schema, description: str = "") -> Schema:
+    return ({"description": description} if description else {}) | {"type": ["object", "null"], "additionalProperties": values}
+
+
+def _texts(description: str = "") -> Schema:
+    """A list of text; one text alone is a list of one."""
+    return _any({"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}, description=description)
+
+
+def _definitions() -> dict[str, Schema]:
+    duration = r"^\s*-?(0|(\d+(\.\d+)?(ms|us|µs|ns|[yMwdhms]))+)\s*$"
+    size = r"^\s*-?\d+(\.\d+)?\s*([KMGTPEkmgtpe]([iI]?[bB])?|[bB])?\s*$"
+    time = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)$"
+    return {
+        "reference": {"description": "A value of ${var.x}, ${domain} or ${domain.key}.", "type": "string", "pattern": r"\$\{"},
+        "duration": _any({"type": "integer"}, {"type": "string", "pattern": duration},
+                         description="30d, 1h30m, 500ms (units y M w d h m s ms us ns); an integer is nanoseconds."),
+        "size": _any({"type": "integer"}, {"type": "string", "pattern": size}, description="10GiB, 512MB, 1024-based; integers are bytes."),
+        "time": {"description": "2026-01-31T12:00:00Z", "type": "string", "pattern": time},
+        "date": {"description": "2026-12-31", "type": "string", "pattern": r"^\d{4}-\d\d-\d\d$|\$\{"},
+        "address": {"description": "DOMAIN/KIND/NAME, as in hub/stream/ORDERS; globs such as store-*/** work too.", "type": "string"},
+        "domains": _texts('Where it lives: a domain, a list, a glob, label:edge, or "!store-099" to leave one out.'),
+        "lifecycle": _lifecycle(),
+        "resource_lint": _object({"ignore": _list(_object({"code": _text(), "reason": _text()}, ("code", "reason")))}),
+        "stream": _entry("stream", TABLES["stream"]),
+        "consumer": _entry("consumer", CONSUMER),
+        "nested_consumer": _nested_consumer(),
+        "kv": _entry("kv", TABLES["kv"]),
+        "object_store": _entry("object_store", TABLES["object_store"]),
+    }  # fmt: skip
+
+
+# --- from the field tables -----------------------------------------------------------------------------------
+
+
+def field_schema(row: Field) -> Schema:
+    """The schema of one field as the files may write it: units as text or integers, `${…}`, or null for the server's default."""
+    schema = _or_reference(_typed(row), _described(row))
+    default = row.default
+    if default is not ABSENT and default is not None and default not in ("", {}, []):
+        schema["default"] = default
+    return schema
+
+
+def _described(row: Field) -> str:
+    return row.doc + (f" Needs nats-server {_SERVERS[row.level]}." if row.level else "")
+
+
+def _typed(row: Field) -> Schema:
+    if row.table is not None:
+        return _nested(row.table) if row.type == "object" else {"type": "array", "items": _nested(row.table)}
+    match row.type:
+        case "string":
+            limits = {"maxLength": row.max_length, "pattern": f"^({row.pattern})$" if row.pattern else None}
+            return {"type": "string"} | {key: value for key, value in limits.items() if value is not None}
+        case "bool":
+            return {"type": "boolean"}
+        case "int":
+            limits = {"minimum": row.minimum, "maximum": row.maximum}
+            return {"type": "integer"} | {key: value for key, value in limits.items() if value is not None}
+        case "enum":
+            return {"enum": list(row.values)}
+        case "percent":
+            return _any({"type": "integer", "minimum": 0, "maximum": 100}, {"type": "string", "pattern": r"^\d+%?$"})
+        case "strings":
+            return {"type": "array", "items": {"type": "string"}}
+        case "durations":
+            return {"type": "array", "items": _any(_ref("duration"), _ref("reference"))}
+        case "metadata":
+            return {"type": "object", "additionalProperties": {"type": "string"}}
+        case _:
+            return _ref(row.type)
+
+
+def _nested(table: Table) -> Schema:
+    properties = {row.name: field_schema(row) for row in table.rows}
+    if table is ORIGIN:
+        properties["domain"] = _texts("The domain of the origin: a name, or for sources also a list, a glob or label:edge.")
+        properties["deliver"] = _text("The prefix under which the origin's account delivers; goes with `domain`.")
+    return _object(properties, (row.name for row in table.rows if row.required))
+
+
+def _fields(table: Table) -> dict[str, Schema]:
+    return {row.name: field_schema(row) for row in table.rows}
+
+
+def _entry(kind: str, table: Table) -> Schema:
+    properties = _fields(table) | _settings() | {
+        "domain": _ref("domains"),
+        "environments": _texts("Only in these environments."),
+        "config_file": _text("A file with a configuration, or with what `nats … info --json` prints; keys beside it win."),
+    }  # fmt: skip
+    if kind == "stream":
+        properties["consumers"] = _list(_ref("nested_consumer"), "Its consumers.")
+    if kind != "consumer":
+        return _object(properties, ("name" if kind == "stream" else "bucket",))
+    properties["stream"] = _text("The stream that it belongs to.")
+    return _object(properties, ("stream",)) | _NAMED
+
+
+#: A consumer is named by either, which implies the other.
+_NAMED: Final[Schema] = {"anyOf": [{"required": ["name"]}, {"required": ["durable_name"]}]}
+
+
+def _nested_consumer() -> Schema:
+    entry = _entry("consumer", CONSUMER)["properties"]
+    return _object({name: schema for name, schema in entry.items() if name not in ("stream", "domain")}) | _NAMED
+
+
+def _settings() -> dict[str, Schema]:
+    return {
+        "lifecycle": _any(_ref("lifecycle"), {"type": "null"}),
+        "lint": _any(_ref("resource_lint"), {"type": "null"}),
+        "depends_on": _texts("Addresses, or globs over them, that must be there before."),
+        "x_raw": _map({}, "Fields of a server newer than this release, passed through."),
+    }
+
+
+def _lifecycle() -> Schema:
+    allowed: dict[str, Schema] = {"code": {"enum": list(HAZARDS)}, "reason": {"type": "string"}, "until": _ref("date")}
+    return _object(
+        {
+            "prevent_destroy": _flag("Refuse to delete it, also once it has left the files."),
+            "ignore_changes": _texts("Fields that others move."),
+            "on_replace": _choice("refuse", "recreate", "preserve", description="What to do where only a new object will do."),
+            "allow_hazards": _list(_object(allowed, ("code", "reason")), "Hazards that were permitted in review."),
+        },
+    )  # fmt: skip
+
+
+# --- the sections --------------------------------------------------------------------------------------------
+
+
+def _top_level() -> dict[str, Schema]:
+    return {
+        "jsplan": {"description": "The format version.", "const": 1},
+        "workspace": {"description": "The name of the workspace.", "type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
+        "include": _texts("Files to read besides, relative to this one; globs work."),
+        "vars": _map({}, "Variables with their defaults; ~ is a variable that must be given."),
+        "environments": _map(_any(_object(_layered()), {"type": "null"}), "Laid over the sections of the same names with -e NAME."),
+        **_layered(),
+        "imports": _list(_import_row(), "How one domain's account reaches another's JetStream."),
+        "defaults": _defaults(),
+        "streams": _list(_ref("stream"), "Streams with their consumers."),
+        "overrides": _list(_override(), "Fields for resources that an address or a glob names; the last word."),
+        "consumers": _list(_ref("consumer"), "Consumers of streams that another team owns."),
+        "kv": _list(_ref("kv"), "KV buckets."),
+        "object_stores": _list(_ref("object_store"), "Object stores."),
+        "backfills": _list(_backfill(), "Ranges of one stream to copy into another."),
+        "moved": _list(_object({"from": _ref("address"), "to": _ref("address")}, ("from", "to")), "Our name changed, the thing did not."),
+        "removed": _list(_removed(), "What becomes of things that left the files."),
+        "drift": _drift(),
+        "lint": _map(_choice("ignore", "warning", "error"), "The level of each finding."),
+        "ownership": _object({"marker": _flag("Write an owner into metadata, so that two workspaces cannot fight.")}),
+    }
+
+
+def _layered() -> dict[str, Schema]:
+    """The sections that an environment may lay over the workspace's own."""
+    return {
+        "vars": _map({}, "Variables with their defaults; ~ is a variable that must be given."),
+        "connections": _map(_connection(), "How to reach NATS accounts."),
+        "domains": _map(_any(_domain(), {"type": "null"}), "JetStreams by our name for them; store-{001..200} is two hundred."),
+        "backend": _any(_backend(), {"type": "null"}, description="Where the state is kept."),
+    }
+
+
+def _connection() -> Schema:
+    names = ("url", "context", "user", "password", "token", "creds", "nkey", "inbox_prefix", "account")
+    tls = _object({"ca": _text(), "cert": _text(), "key": _text(), "handshake_first": _flag()})
+    properties = {name: _text() for name in names} | {"tls": tls, "timeout": _or_reference(_ref("duration"))}
+    return _any(_object(properties), {"type": "null"})
+
+
+def _domain() -> Schema:
+    return _object(
+        {
+            "connection": _text("The connection that leads to it."),
+            "js_domain": _text("The server's own name for it; null for a server without a domain. The key, if left out."),
+            "api_prefix": _text("Where its API answers, if not at $JS.<js_domain>.API."),
+            "labels": _texts("What label:NAME selects it by."),
+            "vars": _map({}, "What ${domain.x} sees."),
+            "may_be_offline": _or_reference(_ref("duration"), "How long it may be away without being an error of drift."),
+            "same_as": _text("Another way to the domain of this name."),
+        }
+    )
+
+
+def _backend() -> Schema:
+    return _object(
+        {"local": _any(_object({"path": _text()}), {"type": "null"}), "kv": _object({"domain": _text(), "bucket": _text()}, ("bucket",))}
+    )
+
+
+def _import_row() -> Schema:
+    return _object({"from": _text(), "into": _text(), "api": _text(), "deliver": _text()}, ("from", "into", "api"))
+
+
+def _defaults() -> Schema:
+    properties: dict[str, Schema] = {"domain": _ref("domains")}
+    for kind, table in TABLES.items():
+        fields = {name: schema for name, schema in _fields(table).items() if name not in _LOWERED_NAMES}
+        properties[kind] = _any(
+            _object(fields | {name: s for name, s in _settings().items() if name != "depends_on"}), {"type": "null"},
+            description=f"Fields of every {kind.replace('_', ' ')} that does not say otherwise.",
+        )  # fmt: skip
+    return _object(properties)
+
+
+def _override() -> Schema:
+    """The fields of all kinds; which of them fit is seen when the addresses are."""
+    shapes: dict[str, list[Schema]] = {}
+    for table in TABLES.values():
+        for name, schema in _fields(table).items():
+            if name not in _LOWERED_NAMES and schema not in shapes.setdefault(name, []):
+                shapes[name].append(schema)
+    fields = {name: found[0] if len(found) == 1 else _any(*found) for name, found in shapes.items() if found}
+    return _object(fields | _settings() | {"address": _ref("address")}, ("address",))
+
+
+def _removed() -> Schema:
+    properties = {
+        "address": _ref("address"),
+        "destroy": _flag("false forgets it and leaves it on the server."),
+        "prevent_destroy": _flag("false lifts the guard that is kept in state."),
+    }
+    return _object(properties, ("address", "destroy"))
+
+
+def _drift() -> Schema:
+    mute = {"address": _ref("address"), "fields": _texts(), "owner": _text(), "reason": _text(), "until": _ref("date")}
+    hook = _object({"url": _text(), "headers": _map({"type": "string"})}, ("url",))
+    sinks = [
+        _object({"webhook": hook}, ("webhook",)),
+        _object({"subject": _text(), "domain": _text()}, ("subject",)),
+        _object({"file": _text()}, ("file",)),
+    ]
+    return _object(
+        {
+            "ignore": _list(_ref("address"), "Never looked at."),
+            "mute": _list(_object(mute, ("address", "owner", "reason")), "Known drift that is not reported, until a date."),
+            "sinks": _list(_any(*sinks), "Where the scheduled job reports."),
+        }
+    )
+
+
+def _backfill() -> Schema:
+    origin, target = _any(_side(_BOUNDS), {"type": "array", "items": _side(_BOUNDS)}), _side({})
+    return _object(
+        {
+            "name": {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9_-]*$|\$\{"},
+            "from": origin,
+            "to": target,
+            "order": _choice("stream", "subject", "none"),
+            "strategy": _choice("auto", "native", "snapshot", "spark"),
+            "keep": _choice("origin", "server"),
+            "oversize": _choice("error", "native", "skip"),
+            "rate": _any({"type": ["integer", "null"]}, {"type": "string"}, description="2MB/s"),
+            "window": _text("01:00-05:00"),
+            "where": _text("SQL over the message columns."),
+            "transform": _text("FILE.py:FUNCTION, from DataFrame to DataFrame."),
+            "subject_transform": _object({"src": _text(), "dest": _text()}, ("src", "dest")),
+            "environments": _texts("Only in these environments."),
+        },
+        ("name", "from", "to"),
+    )
+
+
+_SEQUENCE: Final[Schema] = {"anyOf": [{"type": "integer", "minimum": 1}, {"$ref": "#/$defs/reference"}, {"type": "null"}]}
+_TIME: Final[Schema] = {"anyOf": [{"$ref": "#/$defs/time"}, {"$ref": "#/$defs/reference"}, {"type": "null"}]}
+_BOUNDS: Final[dict[str, Schema]] = {
+    "start_seq": _SEQUENCE, "end_seq": _SEQUENCE, "start_time": _TIME, "end_time": _TIME,
+    "filter_subject": {"type": ["string", "null"]}, "filter_subjects": _texts(),
+}  # fmt: skip
+
+
+def _side(more: dict[str, Schema]) -> Schema:
+    stream = _object({"domain": _text(), "stream": _text(), **more, "parquet": _text()})
+    return stream | {"anyOf": [{"required": ["stream"]}, {"required": ["parquet"]}]}

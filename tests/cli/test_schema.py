@@ -1,0 +1,34 @@
+"""`jsplan schema`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jsplan.cli.main import main
+
+FOLDER = Path(__file__).parents[2] / "state" / "schema"
+
+
+@pytest.mark.parametrize("document", ["workspace", "plan", "apply", "drift", "state"])
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_schema_is_printed_as_it_ships(document: str, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The text is JSON already, and is the file that the wheel has."""
+    assert main(["schema", document, *more]) == 0
+
+    assert json.loads(capsys.readouterr().out) == json.loads((FOLDER / f"{document}-v1.json").read_bytes())
+
+
+def test_the_schema_of_workspaces_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
+    """It needs no workspace around it, and its bytes are those of the file."""
+    assert main(["schema"]) == 0
+
+    assert capsys.readouterr().out == (FOLDER / "workspace-v1.json").read_text("utf-8")
+
+
+def test_another_word_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 64, and the words that there are."""
+    assert main(["schema", "bucket"]) == 64
+    assert "workspace" in capsys.readouterr().err
