@@ -15,7 +15,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.documents.plan import Op, Step
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.merge import declared_fields, explicit, patched
+from jsplan.planning.merge import explicit, patched
 from jsplan.planning.pauses import PAUSE, differs
 from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
 from jsplan.state.document import Entry
@@ -118,7 +118,7 @@ def _payload(verdict: Verdict, config: dict[str, Any], action: str) -> dict[str,
 def _create(inputs: Inputs, verdict: Verdict, precondition: str) -> Draft:
     body, address = inputs.creation(verdict.address), verdict.address
     op: Op = "consumer.create" if address.kind == "consumer" else "stream.create"
-    expect = declared_fields(table_of(address), _certain(body, inputs.body(address)))
+    expect = {name: (verdict.after or {}).get(name) for name in _certain(body, inputs.body(address))}
     return Draft(
         (address, "create"), op, f"create {_what(verdict)}",
         {"api": _api(verdict, "CREATE"), "payload": _payload(verdict, explicit(body), "create")},
@@ -277,7 +277,9 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
     copies = {(edge.copy, edge.origin) for edge in inputs.topology.edges}
     dependants = _dependants(inputs, verdicts)
     for (address, kind), draft in drafts.items():
-        if kind != "delete":
+        if (stream := _stream_in_wait(verdicts, address, kind)) is not None:
+            _after(drafts[stream, "update"], drafts, address, kind)
+        elif kind != "delete":
             _after(draft, drafts, address, *(("delete", "update") if kind == "pause" else ("delete",)))
             for other in inputs.topology.after.get(address, ()):
                 _after(draft, drafts, other, "create", "update", "state", soft=(address, other) in copies)
@@ -286,6 +288,17 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
         else:
             for other in dependants.get(address, ()):
                 _after(draft, drafts, other, "delete", "update", soft=True)
+
+
+def _stream_in_wait(verdicts: dict[Address, Verdict], address: Address, kind: str) -> Address | None:
+    """The stream whose new limits forbid this consumer as it is now: the consumer changes, or goes, before the stream."""
+    stream = verdicts.get(address.parent) if address.parent else None
+    live = verdicts[address].live if address in verdicts else None
+    if stream is None or live is None or stream.actions != ["update"] or kind not in ("update", "delete"):
+        return None
+    limits = (stream.after or {}).get("consumer_limits") or {}
+    too_much = any(live.compact.get(name, 0) > limit for name, limit in limits.items() if limit > 0)
+    return stream.address if too_much else None
 
 
 def _after(draft: Draft, drafts: Drafts, address: Address, *kinds: str, soft: bool = False) -> None:

@@ -1,0 +1,171 @@
+"""Promise 1: after a successful apply the next plan is empty, whatever the configuration was before and is now."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.config import load
+from jsplan.units import SECOND
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+
+Body = dict[str, Any]
+HOUR = 3600 * SECOND
+#: Values that a field may have: some are defaults, some mean the same as a default, some are odd.
+STREAM: dict[str, list[Any]] = {
+    "description": ["", "one\ntwo 'quoted' $${x} ü", None],
+    "max_age": [0, HOUR, 90 * 24 * HOUR, 123456789123],
+    "max_msgs": [0, -1, -7, 1, 1000],
+    "max_bytes": [0, -1, 1 << 20],
+    "max_msgs_per_subject": [0, -1, 3],
+    "max_msg_size": [0, -1, 512],
+    "max_consumers": [0, -1, 50],
+    "discard": ["old", "new"],
+    "storage": ["file", "memory"],
+    "retention": ["limits", "interest", "workqueue"],
+    "num_replicas": [None, 1],
+    "no_ack": [False, True],
+    "duplicate_window": [None, 0, SECOND, 7 * SECOND],
+    "compression": ["none", "s2"],
+    "allow_direct": [False, True],
+    "allow_rollup_hdrs": [False, True],
+    "deny_delete": [False, True],
+    "deny_purge": [False, True],
+    "placement": [None, {}, {"cluster": "", "tags": []}],
+    "metadata": [{}, {"team": "a", "_nats.ver": "forged"}, {"team": "b", "x": ""}],
+    "republish": [None, {"dest": "copy.>"}, {"src": ">", "dest": "copy.>", "headers_only": False}],
+    "consumer_limits": [{}, {"max_ack_pending": 60}, {"inactive_threshold": 24 * HOUR}],
+    "first_seq": [0, 1, 100],
+}
+CONSUMER: dict[str, list[Any]] = {
+    "description": ["", "why"],
+    "deliver_policy": ["all", "new", "last", "last_per_subject"],
+    "ack_policy": ["none", "all", "explicit"],
+    "ack_wait": [0, SECOND, 30 * SECOND],
+    "max_deliver": [0, -1, -5, 4],
+    "backoff": [[], [SECOND, 2 * SECOND, 3 * SECOND]],
+    "filter_subjects": [[], ["x.1", "x.2"]],
+    "replay_policy": ["instant", "original"],
+    "sample_freq": [None, 100, "30%", "30"],
+    "max_ack_pending": [0, 5, 50],
+    "max_waiting": [0, 7, 512],
+    "max_batch": [0, 9],
+    "max_expires": [0, SECOND],
+    "max_bytes": [0, 100],
+    "headers_only": [False, True],
+    "inactive_threshold": [0, HOUR],
+    "num_replicas": [0, 1],
+    "mem_storage": [False, True],
+    "metadata": [{}, {"a": "b"}],
+}
+
+
+def some(values: dict[str, list[Any]], rng: random.Random, share: float = 0.4) -> Body:
+    return {name: rng.choice(of) for name, of in values.items() if rng.random() < share}
+
+
+def legal(body: Body) -> Body:
+    """Without what the server refuses; which that is, the refusals of planning prove elsewhere."""
+    age = body.get("max_age") or 0
+    if age and (body.get("duplicate_window") or 0) > age:
+        del body["duplicate_window"]
+    if body.get("deny_purge"):
+        body["allow_rollup_hdrs"] = False
+    if body.get("retention") in ("workqueue", "interest") or body.get("storage") == "memory":
+        body.pop("first_seq", None)
+    return body
+
+
+def consumer(rng: random.Random, stream: Body) -> Body:
+    body = some(CONSUMER, rng)
+    if body.get("backoff"):
+        body |= {"max_deliver": 4, "ack_policy": "explicit"}
+    if body.get("deliver_policy") == "last_per_subject":
+        body["filter_subjects"] = ["x.1", "x.2"]
+    if stream.get("retention") == "workqueue":
+        body |= {"ack_policy": "explicit", "deliver_policy": "all"}
+        body.pop("filter_subjects", None)
+    if stream.get("consumer_limits"):
+        body.pop("inactive_threshold", None)
+        body["max_ack_pending"] = 5
+        body["ack_policy"] = "explicit"
+    return body
+
+
+def workspace(seed: int, count: int = 30) -> list[Body]:
+    rng = random.Random(seed)
+    bodies = []
+    for number in range(count):
+        body = legal(some(STREAM, rng))
+        body["lifecycle"] = {"on_replace": "recreate"}
+        body["consumers"] = [{"name": "C", "lifecycle": {"on_replace": "recreate"}} | consumer(rng, body)]
+        bodies.append({"name": f"S{number:02}", "subjects": [f"s{number}.>"]} | body)
+    return bodies
+
+
+def differing(plan: Plan) -> dict[str, list[str]]:
+    """What the plan would change; a start that only a new stream would have is told each time and never sent."""
+    fields = {c.address: [f.path for f in c.change.fields if f.effect != "ignored"] for c in plan.resource_changes}
+    return {address: paths for address, paths in fields.items() if paths}
+
+
+def settled(space: Space) -> None:
+    """The second plan is empty, to the last silent step, and nothing has drifted."""
+    plan = space.plan()
+    assert differing(plan) == {}
+    assert [step.title for step in plan.steps] == []
+    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+
+
+EVERYTHING = ("DELETES_STREAM", "DELETES_MESSAGES", "DELETES_CONSUMER", "IRREVERSIBLE", "LOSES_CONSUMER_POSITION", "REMOVES_SUBJECTS")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", [1, 2])
+def test_from_any_configuration_to_any_other(seed: int, tmp_path: Path, server: Server) -> None:
+    """Created, updated or replaced into each other, random configurations converge at the first apply."""
+    space = single_space(tmp_path, server).write(streams=workspace(seed))
+    for bodies in (workspace(seed), workspace(seed + 100), workspace(seed)):
+        _, result = space.write(streams=bodies).apply(allow_hazards=EVERYTHING)
+        assert [(s.address, s.error) for s in result.steps if s.error] == []
+        settled(space)
+
+
+@pytest.mark.matrix
+def test_what_others_made_is_equal_to_its_own_description(tmp_path: Path, server: Server) -> None:
+    """Streams made by others are adopted without a write: from their INFO as `config_file`, and from the lines that made them."""
+    space = single_space(tmp_path, server)
+    declared: list[Body] = []
+    bodies = workspace(7)
+    with Raw(server.url) as raw:
+        for made in load(space.write(streams=bodies).load).resources.values():
+            config = {name: value for name, value in made.body.items() if value is not None}
+            stream, name = made.address.stream, made.address.name
+            if made.address.kind == "stream":
+                raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name} | config)
+            else:
+                payload = {"stream_name": stream, "config": {"name": "C", "durable_name": "C"} | config}
+                raw.done(f"$JS.API.CONSUMER.CREATE.{stream}.C", payload)
+        for body in bodies:
+            path = tmp_path / f"{body['name']}.json"
+            path.write_bytes(raw.request(f"$JS.API.STREAM.INFO.{body['name']}")[1])
+            consumer_path = tmp_path / f"{body['name']}.C.json"
+            consumer_path.write_bytes(raw.request(f"$JS.API.CONSUMER.INFO.{body['name']}.C")[1])
+            consumers = [{"name": "C", "config_file": consumer_path.name}]
+            declared.append({"name": body["name"], "config_file": path.name, "consumers": consumers})
+    for wanted in (bodies, declared):
+        plan, result = space.write(streams=wanted).apply()
+        assert differing(plan) == {}
+        assert result.exit_code == 0
+        settled(space)
