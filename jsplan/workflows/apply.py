@@ -36,7 +36,7 @@ from jsplan.state import LockInfo
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.plan import load_plan, plan_world
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, load_world, open_pool
+from jsplan.workflows.world import World, known_domains, load_world, open_pool
 
 
 def apply(load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
@@ -148,7 +148,7 @@ async def _reach(world: World, pool: Pool, plan: Plan) -> tuple[dict[str, Domain
     if missing := sorted(touched - domains.keys()):
         raise UsageError(f"the plan touches domain {missing[0]}, which the files no longer declare", hint="Plan again.")
     await pool.open(domain.connection for domain in domains.values())
-    known = frozenset(world.state.domains)
+    known = known_domains(world)
     found = await asyncio.gather(*(identify(pool, d, world.workspace.domains, known) for d in domains.values()))
     _check_servers(plan, found)
     apis = {facts.key: pool.api(domains[facts.key]) for facts in found if facts.reachable}
@@ -190,8 +190,9 @@ async def _require_fresh(plan: Plan, apis: dict[str, DomainApi], gone: dict[str,
 
 def _remember_servers(world: World, plan: Plan) -> None:
     for key, facts in plan.domains.items():
-        if facts["server"] and world.state.domains.get(key) != facts["server"]:
-            world.backend.append(world.state, {"domain": {"key": key, "server": facts["server"]}})
+        server = facts["server"] | {"js_domain": world.workspace.domains[key].js_domain}
+        if facts["server"] and world.state.domains.get(key) != server:
+            world.backend.append(world.state, {"domain": {"key": key, "server": server}})
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from jsplan.planning.merge import declared_fields
 from jsplan.planning.verdict import table_of
 from jsplan.workflows.options import DriftOptions, Observer
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, load_world, open_pool, with_streams
+from jsplan.workflows.world import World, inputs_of, known_domains, load_world, open_pool, with_streams
 
 
 def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
@@ -38,7 +38,7 @@ async def _drift(world: World, options: DriftOptions, observer: Observer) -> Dri
     observer.phase(f"Reading {len(managed):,} resources")
     async with open_pool(world, read_only=True) as pool:
         wanted = with_streams(managed) if options.targets else [*with_streams(managed), *_one_of_each(world)]
-        inputs.live = await survey(pool, world.workspace.domains, wanted, frozenset(world.state.domains))
+        inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
         strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, _ours(world))
     return _document(world, inputs, managed, strangers, options)
 

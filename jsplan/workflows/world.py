@@ -43,6 +43,15 @@ def load_world(options: LoadOptions) -> World:
     return World(workspace, resolve(workspace), backend, backend.read(), options.environ)
 
 
+def known_domains(world: World) -> frozenset[str]:
+    """Domains that answered an apply under the JetStream name they still have in the files: such a one may be away.
+
+    One whose name was changed since is new: if it does not answer, the name may simply be wrong.
+    """
+    declared = world.workspace.domains
+    return frozenset(k for k, server in world.state.domains.items() if k in declared and server.get("js_domain") == declared[k].js_domain)
+
+
 def request_of(options: PlanOptions) -> Request:
     """The planning options as planning takes them."""
     return Request(
@@ -71,7 +80,7 @@ async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions
     wanted = with_streams(inputs.selected | _consumers_of(inputs) | _origins_of(inputs))
     count = len({address.domain for address in wanted})
     observer.phase(f"Reading {len(wanted):,} objects in {count} domain{'' if count == 1 else 's'}")
-    inputs.live = await survey(pool, world.workspace.domains, wanted, frozenset(world.state.domains))
+    inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
     recover(inputs)
     away = [facts for facts in inputs.live.domains.values() if not facts.reachable]
     if away and options.offline == "fail":
