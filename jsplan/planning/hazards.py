@@ -119,16 +119,20 @@ def _irreversible(verdict: Verdict) -> Iterable[Hazard]:
 
 
 def _removes_subjects(verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
-    """Subjects that no stream of the domain stores once the plan is carried out."""
+    """Subjects that no stream of the domain stores once the plan is carried out, or for as long as two steps take."""
     assert verdict.live is not None
     assert verdict.after is not None
     if not any(f.path == "subjects" for f in verdict.fields):
         return
     takers = [v.after.get("subjects", []) for v in verdicts.values() if v.after and v.address.domain == verdict.address.domain]
     stored = [subject for subjects in takers for subject in subjects]
-    orphans = [s for s in verdict.live.compact.get("subjects", []) if not covered(s, stored)]
-    if orphans:
-        yield Hazard("REMOVES_SUBJECTS", f"publishers to {', '.join(orphans)} will get no acknowledgement", causes=orphans)
+    given_up = [s for s in verdict.live.compact.get("subjects", []) if not covered(s, verdict.after.get("subjects", []))]
+    lost = [s for s in given_up if not covered(s, stored)]
+    passed_on = [s for s in given_up if s not in lost]
+    texts = [f"publishers to {', '.join(lost)} will get no acknowledgement"] if lost else []
+    texts += [f"publishers to {', '.join(passed_on)} will get none until another stream takes over, a step later"] if passed_on else []
+    if texts:
+        yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=given_up)
 
 
 def _moves(verdict: Verdict) -> Iterable[Hazard]:
