@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.checks import check_stream
+from jsplan.config.problem import Found
 from jsplan.resources import buckets
 
 
-def check_bucket(address: Address, body: Mapping[str, Any]) -> Iterator[Any]:
+def check_bucket(address: Address, body: Mapping[str, Any]) -> Found:
     """Everything that is certain to be refused in the stream behind a KV bucket or an object store."""
     kind, lowered = address.kind, {"name": address.stream} | buckets.lower(address, body)
     for problem in check_stream(lowered):
