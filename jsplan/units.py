@@ -23,7 +23,7 @@ DURATIONS = {
 #: bytes per unit, 1024-based as in NATS, whether written `MB` or `MiB`.
 SIZES = {"": 1, "B": 1} | {unit + tail: 1024**power for power, unit in enumerate("KMGTPE", 1) for tail in ("", "B", "iB")}
 _DURATION_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|us|µs|ns|[yMwdhms])")
-_SIZE = re.compile(r"(-?\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
+_SIZE = re.compile(r"(-?)(\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
 _INT64 = 2**63 - 1
 
 
@@ -81,9 +81,9 @@ def parse_size(value: object) -> int:
     else:
         match = _SIZE.fullmatch(value.strip())
         units = {unit.upper(): factor for unit, factor in SIZES.items()}
-        if match is None or match[3].upper() not in units:
+        if match is None or match[4].upper() not in units:
             raise ValueError(f'"{value}" is not a size; write 10GiB, 512MB, 4096 (units B KiB MiB GiB TiB)')
-        total = _scaled(match[1], match[2], units[match[3].upper()], value)
+        total = _scaled(match[2], match[3], units[match[4].upper()], value) * (-1 if match[1] else 1)
     if abs(total) > _INT64:
         raise ValueError(f"{value} is larger than a size can be (8 EiB)")
     return total
@@ -126,7 +126,7 @@ def parse_time(value: object) -> str:
         raise ValueError(f'"{value}" is not a time; write 2026-01-31T12:00:00Z')
     try:
         instant = datetime.fromisoformat(f"{match[1]}T{match[2]}{'+00:00' if match[4] in 'Zz' else match[4]}")
-        shown = instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        shown = instant.astimezone(UTC).replace(tzinfo=None).isoformat()
     except (ValueError, OverflowError) as error:
         raise ValueError(f'"{value}" is not a time: {error}') from None
     fraction = (match[3] or "").rstrip("0")

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from jsplan.address import KINDS, Address, is_glob, matches
+from jsplan.planning.inputs import moved_address
+
+NAMES = st.text(st.characters(exclude_characters="/*?", exclude_categories=("Z", "C")), min_size=1, max_size=8)
+
+
+@st.composite
+def addresses(draw: st.DrawFn) -> Address:
+    """Any address."""
+    kind = draw(st.sampled_from(KINDS))
+    name = draw(NAMES)
+    return Address(draw(NAMES), kind, f"{name}/{draw(NAMES)}" if kind == "consumer" else name)
+
+
+@given(addresses())
+def test_addresses_read_back(address: Address) -> None:
+    """An address is read from its own text; the text is its own glob, and the globs of its parts name it."""
+    assert Address.parse(str(address)) == address
+    assert matches(str(address), address)
+    assert matches("**", address)
+    assert matches(f"{address.domain}/**", address)
+    assert matches(f"*/{address.kind}/{'*/*' if address.kind == 'consumer' else '*'}", address)
+    assert matches(f"{address.domain}/*/*", address) == (address.kind != "consumer")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hub", "hub/stream", "hub/stream/", "/stream/A", "hub/stream/A/B", "hub/consumer/A", "hub/table/A", "hub//A", "a/consumer/A/B/C"],
+)
+def test_no_addresses(text: str) -> None:
+    """Anything else is an error that quotes it."""
+    with pytest.raises(ValueError, match="is not a"):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("glob", "text", "fits"),
+    [
+        ("hub/stream/*", "hub/stream/A", True),
+        ("hub/stream/*", "hub/consumer/A/B", False),
+        ("hub/*", "hub/stream/A", False),
+        ("store-*/**", "store-017/consumer/A/B", True),
+        ("store-?/**", "store-017/stream/A", False),
+        ("hub/stream/A.B", "hub/stream/AxB", False),
+        ("hub/stream/[AB]", "hub/stream/A", False),
+        ("**/A", "hub/stream/A", True),
+        ("hub/stream/A*Z", "hub/stream/A/Z", False),
+    ],
+)
+def test_globs(glob: str, text: str, fits: bool) -> None:
+    """`*` stays within one part, `**` crosses parts, `?` is one character, and nothing else is special."""
+    assert matches(glob, text) == fits
+
+
+@pytest.mark.parametrize(
+    ("origin", "to", "old", "new"),
+    [
+        ("leaf/**", "edge/**", "leaf/consumer/A/B", "edge/consumer/A/B"),
+        ("leaf/stream/*", "edge/stream/*", "leaf/stream/A", "edge/stream/A"),
+        ("leaf/stream/A_*", "edge/stream/A_*", "leaf/stream/A_7", "edge/stream/A_7"),
+        ("store-*/**", "shop-*/**", "store-017/stream/A", "shop-017/stream/A"),
+        ("leaf/stream/A", "edge/stream/A", "leaf/stream/A", "edge/stream/A"),
+        ("leaf/consumer/*/NEW", "edge/consumer/*/NEW", "leaf/consumer/A/NEW", "edge/consumer/A/NEW"),
+    ],
+)
+def test_what_moves_keeps_what_the_wildcards_stood_for(origin: str, to: str, old: str, new: str) -> None:
+    """Wildcards of both sides stand for the same parts, also where they are only part of a name."""
+    assert moved_address(origin, to, Address.parse(old)) == Address.parse(new)
+
+
+@given(addresses(), NAMES)
+def test_moving_there_and_back(address: Address, domain: str) -> None:
+    """A renamed domain renames every address of it, and the way back is the same with the sides exchanged."""
+    assume(not is_glob(domain))
+    there = moved_address(f"{address.domain}/**", f"{domain}/**", address)
+
+    assert there == address._replace(domain=domain)
+    assert moved_address(f"{domain}/**", f"{address.domain}/**", there) == address
+
+
+def test_sides_with_different_wildcards() -> None:
+    """Where it is not clear what stands for what, it is an error; names are never made up."""
+    for origin, to in (("leaf/**", "edge/stream/A"), ("leaf/*/*", "edge/**"), ("leaf/stream/A", "edge/stream/*")):
+        with pytest.raises(ValueError, match="different wildcards"):
+            moved_address(origin, to, Address.parse("leaf/stream/A"))

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsplan.subjects import SubjectTree, covered, first_overlap, is_literal, overlap, within
+
+#: Every literal subject of up to three parts: what a small world of wildcards can be tried on in full.
+WORLD = [".".join(parts) for length in (1, 2, 3) for parts in product("ab", repeat=length)]
+TOKENS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3)
+PATTERNS = st.builds(lambda tokens, more: ".".join([*tokens[: 2 if more else 3], *([">"] if more else [])]), TOKENS, st.booleans())
+
+
+def accepts(pattern: str, subject: str) -> bool:
+    """Whether a pattern matches a literal, written down once more in the simplest way."""
+    if pattern == ">":
+        return bool(subject)
+    head, _, rest = pattern.partition(".")
+    first, _, more = subject.partition(".")
+    if head not in ("*", first) or not first:
+        return False
+    return accepts(rest, more) if rest else not more
+
+
+def members(pattern: str) -> set[str]:
+    return {subject for subject in WORLD if accepts(pattern, subject)}
+
+
+@settings(max_examples=300)
+@given(PATTERNS, PATTERNS)
+def test_overlap_and_cover_are_what_the_sets_say(one: str, other: str) -> None:
+    """Two patterns overlap when some subject matches both; one is within the other when all of its subjects are."""
+    assert overlap(one, other) == overlap(other, one) == bool(members(one) & members(other))
+    if within(one, other):
+        assert members(one) <= members(other)
+    assert within(one, one)
+    assert covered(one, [other, one])
+    assert is_literal(one) == (members(one) == {one})
+
+
+@given(st.lists(PATTERNS, max_size=8), PATTERNS)
+def test_the_tree_finds_what_comparing_all_finds(patterns: list[str], subject: str) -> None:
+    """Overlaps are found without comparing all with all, and none is missed or made up."""
+    tree = SubjectTree[int]()
+    for number, pattern in enumerate(patterns):
+        tree.add(pattern, number)
+
+    assert set(tree.overlapping(subject)) == {n for n, pattern in enumerate(patterns) if overlap(subject, pattern)}
+    pairs = [(a, b) for i, a in enumerate(patterns) for b in patterns[i + 1 :] if overlap(a, b)]
+    assert (first_overlap(patterns) is None) == (not pairs)

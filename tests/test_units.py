@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jsplan import units
+
+INT64 = 2**63 - 1
+
+
+@given(st.integers(min_value=-INT64, max_value=INT64))
+def test_durations_read_back(ns: int) -> None:
+    """What is printed for a duration means exactly the same number when it is read, and integers are nanoseconds."""
+    assert units.parse_duration(units.format_duration(ns)) == ns
+    assert units.parse_duration(ns) == ns
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("1y", 365 * 86400 * 10**9),
+        ("1M", 30 * 86400 * 10**9),
+        ("1w", 7 * 86400 * 10**9),
+        ("1h30m", 5400 * 10**9),
+        ("1.5s", 1_500_000_000),
+        ("10us", 10_000),
+        ("10µs", 10_000),
+        ("7ns", 7),
+        ("0", 0),
+        ("-1s", -(10**9)),
+        (" 2m ", 120 * 10**9),
+        ("0.000000001s", 1),
+    ],
+)
+def test_durations_as_people_write_them(text: str, ns: int) -> None:
+    """Every unit of the nats CLI, sums and fractions."""
+    assert units.parse_duration(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "5 s", "1h-5m", "1x", "0.5ns", "300y", "1e3s", True, 1.5, None, [1], 2**63])
+def test_no_durations(text: object) -> None:
+    """Anything else is an error that quotes it; nothing is rounded and nothing overflows."""
+    with pytest.raises(ValueError, match=r"duration|finer|longer"):
+        units.parse_duration(text)
+
+
+@given(st.integers(min_value=0, max_value=6), st.integers(min_value=-7, max_value=7))
+def test_sizes_read_back(power: int, count: int) -> None:
+    """Exact sizes are printed in their largest unit and mean the same when they are read; both spellings are 1024-based."""
+    size = count * 1024**power
+
+    assert units.parse_size(units.format_size(size)) == size
+    assert units.parse_size(f"{count}{' KMGTPE'[power].strip()}B") == size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("10GiB", 10 << 30), ("512MB", 512 << 20), ("1.5KiB", 1536), ("-1.5k", -1536), ("-1", -1), ("4096", 4096), ("1 mib", 1 << 20)],
+)
+def test_sizes_as_people_write_them(text: str, size: int) -> None:
+    """Units in any case, with a blank, with a fraction that comes out even, also below zero."""
+    assert units.parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "1XB", "1.1B", "8EiB", "1e3", True, 2.0, None, 2**63])
+def test_no_sizes(text: object) -> None:
+    """Anything else is an error; 8 EiB is one more than the server can count."""
+    with pytest.raises(ValueError, match=r"size|finer|larger"):
+        units.parse_size(text)
+
+
+@given(
+    st.datetimes(min_value=datetime(2, 1, 1), max_value=datetime(9998, 1, 1)),  # noqa: DTZ001 - the zone is added
+    st.integers(min_value=-14 * 60, max_value=14 * 60),
+    st.integers(min_value=0, max_value=10**9 - 1),
+)
+def test_instants_are_equal_in_every_zone(moment: datetime, minutes: int, ns: int) -> None:
+    """An instant is the same text whatever zone it was written in, with every digit of its nanoseconds that counts."""
+    utc = moment.replace(microsecond=0, tzinfo=UTC)
+    local = utc.astimezone(timezone(timedelta(minutes=minutes)))
+    text = f"{local.replace(tzinfo=None).isoformat()}.{ns:09}{local.isoformat()[19:]}"
+    shown = units.parse_time(text)
+
+    assert shown == units.parse_time(shown)
+    assert shown.startswith(utc.isoformat()[:19])
+    assert shown.endswith("Z")
+    assert int((shown[20:-1] or "0").ljust(9, "0")) == ns
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-01", "2026-13-01T00:00:00Z", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "soon", 5, None]
+)
+def test_no_instants(text: object) -> None:
+    """Dates without a time, times without a zone, and what no calendar has."""
+    with pytest.raises(ValueError, match="not a time"):
+        units.parse_time(text)
