@@ -23,6 +23,8 @@ from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import within
 from jsplan.units import SECOND
 
+#: 2.10 gives up expiring for a while where max_msgs_per_subject has just torn gaps (level 0).
+EXPIRES_AT_ONCE = 1
 #: Measurements under way at once.
 AT_ONCE = 8
 #: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.
@@ -211,9 +213,11 @@ class _Survey:
         blind = self.reader.gaps is None and not self.reader.batches
         if blind or min(likely, self.messages - likely) > self.limit:
             return self._measured(bounds, None, limits.causes)
-        if likely * 2 <= self.messages:
-            return await self._from_the_oldest(limits, young, bounds)
-        return await self._from_the_newest(limits, young, bounds)
+        nearer = self._from_the_oldest if likely * 2 <= self.messages else self._from_the_newest
+        found = await nearer(limits, young, bounds)
+        if limits.max_age and limits.max_msgs_per_subject and self.level < EXPIRES_AT_ONCE:
+            return replace(found, at_least=bounds[0], least_bytes=0)
+        return found
 
     async def _from_the_oldest(self, limits: Limits, young: int, bounds: tuple[int, int]) -> Measured:
         walk = FromTheOldest(limits, self.messages, self.bytes, young, self.counts)

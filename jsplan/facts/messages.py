@@ -159,19 +159,24 @@ class Reader:
     async def first_since(self, time: str, *, by_time: bool) -> Stored | None:
         """The first message stored at or after an RFC 3339 instant, or None.
 
-        `by_time`: the server can look it up (2.11 and later); else sequences are halved until it is found.
+        Halves the sequences until it is found. `by_time`: the server can look it up (2.11 and later); its answer is only
+        where to begin, since the memory store of 2.11 is wrong where messages were deleted.
         """
-        if by_time:
-            return await self._get({"start_time": time})
         moment, low, high = instant(time), self.first, self.last + 1
-        found: Stored | None = None
+        hint: int | None = None
+        if by_time:
+            guess = await self._get({"start_time": time})
+            hint = guess.seq if guess else self.last
+        found, step = None, 1
         while low < high:
-            middle = (low + high) // 2
+            middle = (low + high) // 2 if hint is None else min(max(hint, low), high - 1)
             message = await self.at_or_after(middle)
             if message is None or instant(message.time) >= moment:
                 high, found = middle, message or found
+                if hint is not None:
+                    hint, step = hint - step, step * 2
             else:
-                low = message.seq + 1
+                low, hint = message.seq + 1, None
         return found
 
     async def count_from(self, seq: int) -> int | None:

@@ -92,7 +92,8 @@ class Lake:
         inbox = f"_INBOX.{os.urandom(6).hex()}"
         with Raw(self.server.url) as raw:
             raw.subscribe(inbox)
-            raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps({"batch": count, "no_wait": True}).encode(), reply=inbox)
+            wanted = json.dumps({"batch": count, "no_wait": True}).encode()
+            raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", wanted, reply=inbox)
             for number in range(count):
                 reply = raw.next_reply()
                 if not (skip and number % skip == 0):
