@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Verbs that change nothing.
 READING = ("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.", "CONSUMER.NAMES.", "CONSUMER.LIST.", "CONSUMER.INFO.")
 
+#: A mirror or source asks for its own consumer, by itself and at a time of its own: nobody's request.
+SERVERS_OWN = "a copy's own consumer"
+
 
 @contextmanager
 def audited(sandbox: Sandbox) -> Iterator[list[str]]:
@@ -51,9 +54,10 @@ def _told(watch: Raw) -> str | None:
         advisory = json.loads(watch.next_message()[2])
     except TimeoutError:
         return None
-    return f"{advisory['domain']} {advisory['subject'].removeprefix('$JS.API.')}"
+    verb = advisory["subject"].removeprefix("$JS.API.")
+    return f"{advisory['domain']} {SERVERS_OWN if '\"direct\":true' in advisory.get('request', '') else verb}"
 
 
 def writes(seen: list[str]) -> list[str]:
     """Those requests that can change something."""
-    return [line for line in seen if not line.partition(" ")[2].startswith(READING)]
+    return [line for line in seen if not line.partition(" ")[2].startswith((*READING, SERVERS_OWN))]
