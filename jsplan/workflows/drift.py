@@ -15,8 +15,9 @@ from jsplan.facts.inventory import unmanaged
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.survey import survey
 from jsplan.planning.drifted import drift_of
-from jsplan.planning.inputs import Inputs, Request, rename
+from jsplan.planning.inputs import Inputs, Request
 from jsplan.planning.merge import declared_fields
+from jsplan.planning.recovered import recover
 from jsplan.planning.verdict import table_of
 from jsplan.workflows.options import DriftOptions, Observer
 from jsplan.workflows.running import run
@@ -34,24 +35,28 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 async def _drift(world: World, options: DriftOptions, observer: Observer) -> Drift:
     request = Request(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
     inputs = inputs_of(world, request)
-    managed = sorted(a for a in inputs.entries if a in inputs.selected and not _ignored(world.workspace, a))
-    observer.phase(f"Reading {len(managed):,} resources")
+    ours = sorted(a for a in {*inputs.entries, *inputs.pending} if a in inputs.selected and not _ignored(world.workspace, a))
+    observer.phase(f"Reading {len(ours):,} resources")
     async with open_pool(world, read_only=True) as pool:
-        wanted = with_streams(managed) if options.targets else [*with_streams(managed), *_one_of_each(world)]
+        wanted = with_streams(ours) if options.targets else [*with_streams(ours), *_one_of_each(world)]
         inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
-        strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, _ours(world))
+        recover(inputs)
+        known = {*world.workspace.resources, *inputs.entries}
+        strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, known)
+    managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
     return _document(world, inputs, managed, strangers, options)
+
+
+def _deleted_by_us(inputs: Inputs, address: Address) -> bool:
+    """Whether an apply that died had begun to delete it, and it is gone."""
+    begun = inputs.pending.get(address, {}).get("op", "")
+    return begun.endswith(".delete") and inputs.live.reachable(address.domain) and inputs.live.get(address) is None
 
 
 def _one_of_each(world: World) -> list[Address]:
     """An address per domain, so that a domain without managed resources is asked for unmanaged ones too."""
     named = {d.key for d in world.workspace.domains.values() if d.same_as is None}
     return [Address(key, "stream", "JSPLAN_IS_ANYBODY_THERE") for key in sorted(named)]
-
-
-def _ours(world: World) -> set[Address]:
-    entries, _ = rename(world.workspace, world.state.resources)
-    return {*world.workspace.resources, *entries}
 
 
 def _ignored(workspace: Workspace, address: Address) -> bool:
@@ -64,6 +69,9 @@ def _document(world: World, inputs: Inputs, managed: list[Address], strangers: l
     for address in managed:
         if not live.reachable(address.domain):
             out.deferred.append(Deferred(str(address), f"domain {address.domain} is away: {live.domains[address.domain].reason}"))
+            continue
+        if address in live.broken:
+            out.deferred.append(Deferred(str(address), f"it is offline on its server: {live.broken[address]}"))
             continue
         declared = workspace.resources.get(address)
         found = drift_of(

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.state import LocalBackend, State
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
 from tests.support.process import begin, jsplan
 from tests.support.raw import Raw, delete_all_streams, streams
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import Quiet, Space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,6 +104,9 @@ def test_death_before_every_line_of_the_journal(tmp_path: Path, server: Server) 
             Mortal(patch, lines)
             with pytest.raises(Died):
                 space.apply(allow_hazards=PERMITTED, parallelism=1)
+        found = drift(space.load, DriftOptions(), Quiet())
+        assert {r.address for r in found.resource_drift} <= {"main/consumer/REPLACED/ONE"}, lines  # it went with its stream
+        assert found.unmanaged == []
         _, result = space.apply(allow_hazards=PERMITTED)
 
         assert result.exit_code == 0, (lines, result)
