@@ -54,8 +54,8 @@ def _told(watch: Raw) -> str | None:
         advisory = json.loads(watch.next_message()[2])
     except TimeoutError:
         return None
-    verb = advisory["subject"].removeprefix("$JS.API.")
-    return f"{advisory['domain']} {SERVERS_OWN if '\"direct\":true' in advisory.get('request', '') else verb}"
+    theirs = '"direct":true' in advisory.get("request", "")
+    return f"{advisory['domain']} {SERVERS_OWN if theirs else advisory['subject'].removeprefix('$JS.API.')}"
 
 
 def writes(seen: list[str]) -> list[str]:
