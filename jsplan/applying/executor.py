@@ -16,6 +16,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.applying.preconditions import outgrown
 from jsplan.applying.readback import describe, not_kept
+from jsplan.applying.remeasure import deletes_more
 from jsplan.documents.apply import ApplyEvent, ApplyStarted, StepFinished, StepResult, StepStarted, StepStatus
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError, ServerRefusedError, StateError
@@ -159,7 +160,8 @@ class Execution:
         found = live.fingerprint if live else "absent"
         if wanted is not None and found != wanted:
             raise StepFailed(f"{step.address} was changed by somebody else since it was planned; nothing was written")
-        if (more := outgrown(step, live)) is not None:
+        more = outgrown(step, live) or await deletes_more(self.plan, step, live, self.apis)
+        if more is not None:
             raise StepFailed(f"{step.address} {more}; nothing was written")
         return live
 

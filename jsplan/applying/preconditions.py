@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jsplan.address import Address
+from jsplan.applying.remeasure import deletes_more
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiTimeoutError, NoRespondersError
 from jsplan.facts.live import LiveObject
@@ -32,7 +33,7 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
             return
         if (live.fingerprint if live else "absent") != wanted[address].precondition["fingerprint"]:
             stale.append(str(address))
-        elif (more := outgrown(wanted[address], live)) is not None:
+        elif more := outgrown(wanted[address], live) or await deletes_more(plan, wanted[address], live, apis):
             stale.append(f"{address} {more}")
 
     await in_parallel(check, (address for address in wanted if address.domain in apis))
@@ -40,7 +41,7 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
 
 
 def outgrown(step: Step, live: LiveObject | None) -> str | None:
-    """Whether a deletion would by now delete clearly more than the plan said, in words."""
+    """Whether the deletion of a whole stream or consumer would by now delete clearly more than the plan said, in words."""
     most = step.precondition.get("at_stake")
     if most is None or live is None or live.at_stake <= most:
         return None

@@ -107,9 +107,9 @@ def _about_copy(inputs: Inputs, verdict: Verdict) -> Iterable[Question]:
         return
     before = verdict.live.compact if verdict.live is not None and not verdict.replaces else {}
     origins = {edge.origin for edge in inputs.topology.edges if edge.copy == verdict.address}
-    for new in _new_origins(before, after):
+    for new in new_origins(before, after):
         for origin in sorted(o for o in origins if o.stream == new["name"] and _consumable(inputs, o)):
-            yield Question(verdict.address, origin, drains=_through(new))
+            yield about_origin(verdict.address, origin, new)
 
 
 def _consumable(inputs: Inputs, origin: Address) -> bool:
@@ -121,14 +121,16 @@ def _consumable(inputs: Inputs, origin: Address) -> bool:
     return bool(live.compact.get("retention", "limits") != "limits")
 
 
-def _new_origins(before: Config, after: Config) -> Iterable[Config]:
+def new_origins(before: Config, after: Config) -> Iterable[Config]:
+    """The mirror and the sources that `after` has and `before` has not, both compact."""
     if after.get("mirror") and not before.get("mirror"):
         yield after["mirror"]
     known = {origin_key(origin) for origin in before.get("sources") or ()}
     yield from (origin for origin in after.get("sources") or () if origin_key(origin) not in known)
 
 
-def _through(origin: Config) -> tuple[str, ...]:
-    """The filters of one origin; none: everything."""
-    one = origin.get("filter_subject")
-    return (one,) if one else tuple(t.get("src") or ">" for t in origin.get("subject_transforms") or ())
+def about_origin(copy: Address, origin: Address, config: Config) -> Question:
+    """What `copy` takes from a stream that it begins to mirror or source by `config`, the element of its configuration."""
+    one = config.get("filter_subject")
+    filters = (one,) if one else tuple(t.get("src") or ">" for t in config.get("subject_transforms") or ())
+    return Question(copy, origin, drains=filters)
