@@ -19,7 +19,7 @@ from jsplan.planning.merge import explicit, patched
 from jsplan.planning.pauses import PAUSE, differs
 from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
 from jsplan.state.document import Entry
-from jsplan.subjects import overlap
+from jsplan.subjects import SubjectTree
 
 #: Where a stream's subjects wait while two streams swap theirs.
 PARKING = "jsplan.parking."
@@ -322,15 +322,17 @@ def _dependants(inputs: Inputs, verdicts: dict[Address, Verdict]) -> dict[Addres
 
 
 def _depend_on_subjects(drafts: Drafts) -> None:
-    """Whoever takes a subject waits for whoever frees it in the same domain."""
-    freeing: dict[str, list[Draft]] = {}
+    """Whoever takes a subject waits for whoever frees it in the same domain, however else the two stand to each other."""
+    freed: dict[str, SubjectTree[Draft]] = {}
     for draft in drafts.values():
-        if draft.frees:
-            freeing.setdefault(draft.key[0].domain, []).append(draft)
+        for subject in draft.frees:
+            freed.setdefault(draft.key[0].domain, SubjectTree()).add(subject, draft)
     for draft in drafts.values():
-        for other in freeing.get(draft.key[0].domain, ()) if draft.takes else ():
-            if other.key[0] != draft.key[0] and any(overlap(a, b) for a in draft.takes for b in other.frees):
+        tree = freed.get(draft.key[0].domain)
+        for other in (other for subject in draft.takes for other in tree.overlapping(subject)) if tree else ():
+            if other.key[0] != draft.key[0]:
                 draft.after.add(other.key)
+                draft.soft.discard(other.key)
 
 
 def _ordered(inputs: Inputs, drafts: Drafts) -> list[tuple[Address, str]]:

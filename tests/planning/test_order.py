@@ -1,0 +1,140 @@
+"""The order of steps, tried on random workspaces without a server: a small model stands in for the rules that order is about."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.address import Address
+from jsplan.config import load
+from jsplan.config.model import LoadOptions
+from jsplan.facts.live import DomainFacts, Live, LiveObject
+from jsplan.planning.build import build_plan, candidates, compare
+from jsplan.planning.inputs import Inputs, Request, rename
+from jsplan.state.document import Entry, State
+from jsplan.subjects import overlap
+from jsplan.topology import resolve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan, Step
+
+DOMAINS = ("hub", "leaf")
+NAMES = ("A", "B", "C", "D", "E")
+
+
+def bodies(rng: random.Random) -> list[dict[str, Any]]:
+    """Up to five streams in each of two domains that share a few subjects and copy from each other, some replaced, with consumers."""
+    out = []
+    for domain in DOMAINS:
+        subjects = [f"s{number}" for number in range(7)] + ["w.*", "w.x.>"]
+        rng.shuffle(subjects)
+        for name in rng.sample(NAMES, rng.randint(1, 5)):
+            body: dict[str, Any] = {"name": name, "domain": domain, "lifecycle": {"on_replace": "recreate"}}
+            other = {"name": rng.choice(NAMES), "domain": rng.choice(DOMAINS)}
+            itself = (other["name"], other["domain"]) == (name, domain)
+            if rng.random() < 0.3 and not itself:
+                body["mirror"] = other
+            else:
+                body["subjects"] = [subjects.pop() for _ in range(min(len(subjects), rng.randint(1, 2)))] or [f"{name}.own"]
+                if rng.random() < 0.3 and not itself:
+                    body["sources"] = [other]
+            body["storage"] = rng.choice(["file", "file", "memory"])
+            body["consumers"] = [{"name": c, "ack_policy": "explicit"} for c in rng.sample(["X", "Y"], rng.randint(0, 2))]
+            out.append(body)
+    return out
+
+
+class World:
+    """What is live and what is remembered, and the rules that the order of steps is there for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.live: dict[Address, dict[str, Any]] = {}
+        self.created: dict[Address, str] = {}
+        self.state = State("test", None)
+        self.clock = 0
+
+    def plan(self, streams: list[dict[str, Any]]) -> Plan:
+        text = {"jsplan": 1, "workspace": "test", "domains": {key: {} for key in DOMAINS}, "streams": streams}
+        (self.folder / "jsplan.yaml").write_text(json.dumps(text))
+        workspace = load(LoadOptions(self.folder))
+        live = Live({key: DomainFacts(key, reachable=True, level=5) for key in DOMAINS})
+        live.objects = {a: LiveObject(a, raw, self.created[a], {}) for a, raw in self.live.items()}
+        entries, moved = rename(workspace, self.state.resources)
+        inputs = Inputs(workspace, resolve(workspace), self.state, live, Request(datetime.now(UTC)), entries, moved)
+        inputs.selected = candidates(inputs)
+        return build_plan(inputs, compare(inputs))
+
+    def carry_out(self, plan: Plan, rng: random.Random) -> None:
+        """Every step, in a random order that respects what each depends on."""
+        after = {c.address: c.change.after for c in plan.resource_changes}
+        waiting, done = {step.id: step for step in plan.steps}, set[str]()
+        while waiting:
+            ready = [step for step in waiting.values() if done.issuperset(step.depends_on)]
+            assert ready, f"these wait for each other: {list(waiting.values())}"
+            step = rng.choice(ready)
+            self.step(step, after[step.address])
+            done.add(waiting.pop(step.id).id)
+
+    def step(self, step: Step, after: dict[str, Any] | None) -> None:
+        address = Address.parse(step.address)
+        parent = address.parent
+        match step.op.partition(".")[2]:
+            case "delete":
+                gone = [a for a in self.live if address in (a, a.parent)]
+                assert address in self.live, f"{step.title}: there is none"
+                for a in gone:
+                    del self.live[a]
+            case "create":
+                assert address not in self.live, f"{step.title}: it is there"
+                assert parent is None or parent in self.live, f"{step.title}: its stream is not there"
+                assert after is not None
+                self.clock += 1
+                self.live[address], self.created[address] = after, f"2026-01-01T00:00:{self.clock:09}Z"
+            case "update":
+                assert address in self.live or step.request is None, f"{step.title}: there is none"
+                parked = "park" in step.title and step.request is not None
+                if step.request is not None:
+                    self.live[address] = step.request["payload"] if parked else after or {}
+        self._no_subject_twice(address.domain, step.title)
+        self._remember(step, address)
+
+    def _no_subject_twice(self, domain: str, title: str) -> None:
+        taken = [(a, s) for a, raw in self.live.items() if a.domain == domain and a.parent is None for s in raw.get("subjects") or ()]
+        for number, (one, subject) in enumerate(taken):
+            for other, theirs in taken[number + 1 :]:
+                assert one == other or not overlap(subject, theirs), f"{title}: {subject} of {one} and {theirs} of {other}"
+
+    def _remember(self, step: Step, address: Address) -> None:
+        if step.op == "state.forget" or step.op.endswith(".delete"):
+            self.state.resources.pop(address, None)
+        elif step.record is not None:
+            record = step.record
+            self.state.resources[address] = Entry(
+                self.live[address], record["declared"], self.created[address], record["origin"],
+                record["prevent_destroy"], record["depends_on"],
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_workspaces(seed: int, tmp_path: Path) -> None:
+    """From one random workspace to the next, steps never wait for each other, no subject is stored twice, and nothing is left to do."""
+    rng = random.Random(seed)
+    world = World(tmp_path)
+    for _ in range(3):
+        wanted = bodies(rng)
+        plan = world.plan(wanted)
+        assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
+        world.carry_out(plan, rng)
+        again = world.plan(wanted)
+        assert [step.title for step in again.steps] == []
+        assert all(c.change.actions == ["no-op"] for c in again.resource_changes)
+    world.carry_out(world.plan([]), rng)
+    assert world.live == {}
+    assert world.state.resources == {}
