@@ -120,6 +120,10 @@ def _context_settings(raw: Any, name: str, path: Path) -> dict[str, Any]:
                            hint="Write a creds file (nsc generate creds) and name it in the context or the connection.")  # fmt: skip
     names = {"url": "url", "user": "user", "password": "password", "token": "token", "creds": "creds", "nkey": "nkey",
              "ca": "ca", "cert": "cert", "key": "key_file", "inbox_prefix": "inbox_prefix", "tls_first": "tls_first"}  # fmt: skip
+    for theirs in names:
+        if raw.get(theirs) and not isinstance(raw[theirs], bool if theirs == "tls_first" else str):
+            kind = "true or false" if theirs == "tls_first" else "text"
+            raise ConnectError(f'`{theirs}` of the nats context "{name}" is not {kind}: {path}', hint="See: nats context edit")
     settings = {ours: raw[theirs] for theirs, ours in names.items() if raw.get(theirs)}
     for file in ("creds", "nkey", "ca", "cert", "key_file"):
         if file in settings:

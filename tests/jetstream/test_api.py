@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.config.model import Connection, Domain
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.facts.survey import survey
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream.api import STREAM_NOT_FOUND
+from jsplan.jetstream.contexts import resolve
+from jsplan.jetstream.link import Link
+from jsplan.units import SECOND
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Sandbox, Server
+    from tests.conftest import MakeServer
+
+PLAIN = Domain("main", "main", None, "$JS.API")
+
+
+@asynccontextmanager
+async def linked(server: Server, *, timeout: float = 5.0, **settings: str) -> AsyncIterator[Link]:
+    """An open connection to a server."""
+    link = Link(resolve(Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}))  # type: ignore[arg-type]
+    await link.open()
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def test_answers_and_refusals(server: Server) -> None:
+    """An answer is the server's JSON; a refusal carries its err_code, and says which domain and which request."""
+    async with linked(server) as link:
+        api = DomainApi(PLAIN, link, read_only=False)
+        assert (await api.request("INFO"))["type"].endswith("account_info_response")
+        assert await api.stream_info("NOPE") is None
+        assert await api.consumer_info("NOPE", "C") is None
+        with pytest.raises(ServerRefusedError, match=r"domain main refused STREAM.DELETE.NOPE: stream not found") as caught:
+            await api.request("STREAM.DELETE.NOPE")
+        assert (caught.value.code, caught.value.err_code) == (404, STREAM_NOT_FOUND)
+
+
+async def test_reading_only(server: Server) -> None:
+    """A client that may only read cannot be made to send anything else."""
+    async with linked(server) as link:
+        api = DomainApi(PLAIN, link, read_only=True)
+        for request in (
+            "STREAM.CREATE.A",
+            "STREAM.UPDATE.A",
+            "STREAM.DELETE.A",
+            "STREAM.PURGE.A",
+            "CONSUMER.CREATE.A.B",
+            "META.LEADER.STEPDOWN",
+        ):
+            with pytest.raises(AssertionError, match="read-only"):
+                await api.request(request, {})
+        assert await api.stream_names() == []
+
+
+async def test_names_page_by_page(server: Server) -> None:
+    """More names than a page holds are all found, once each."""
+    with Raw(server.url) as raw:
+        for number in range(1030):
+            raw.publish(f"$JS.API.STREAM.CREATE.P{number}", b'{"name": "P%d", "storage": "memory"}' % number)
+        raw.done("$JS.API.INFO")
+        async with linked(server) as link:
+            api = DomainApi(PLAIN, link, read_only=True)
+            for _ in range(100):
+                if len(found := await api.stream_names()) == 1030:
+                    break
+                await asyncio.sleep(0.05)
+    assert sorted(found) == sorted(f"P{number}" for number in range(1030))
+
+
+async def test_nobody_and_nothing(server: Server) -> None:
+    """An unknown domain is nobody, at once; a frozen server is silence, for as long as the timeout; a killed one is a lost connection."""
+    async with linked(server, timeout=0.3) as link:
+        with pytest.raises(NoRespondersError, match=r"domain other does not answer"):
+            await DomainApi(Domain("other", "main", "other", "$JS.other.API"), link, read_only=True).request("INFO")
+        server.freeze()
+        started = time.monotonic()
+        with pytest.raises(ApiTimeoutError, match=r"no answer to \$JS.API.INFO .* within 0.3 s"):
+            await DomainApi(PLAIN, link, read_only=True).request("INFO")
+        assert 0.2 < time.monotonic() - started < 3
+        server.thaw()
+
+
+async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
+    """The server says that a user may not publish; whoever waits for that answer, and only who does, is told at once."""
+    extra = 'no_auth_user: a\nauthorization {users: [{user: a, password: a, permissions: {publish: {deny: ["$JS.API.STREAM.CREATE.>"]}}}]}'
+    async with linked(make_server(extra=extra), user="a", password="a") as link:
+        api = DomainApi(PLAIN, link, read_only=False)
+        started = time.monotonic()
+        denied = [api.request(f"STREAM.CREATE.S{n}", {"name": f"S{n}"}, timeout=30) for n in range(5)]
+        answers = await asyncio.gather(*denied, api.request("INFO"), return_exceptions=True)
+
+        assert [type(answer) for answer in answers] == [NotPermittedError] * 5 + [dict]
+        assert "domain main" in str(answers[3])
+        assert "publish to $JS.API.STREAM.CREATE.S3" in str(answers[3])
+        assert time.monotonic() - started < 3
+
+
+async def test_a_connection_that_is_lost(make_server: MakeServer) -> None:
+    """A server that dies under a request is an error in words, not a foreign exception, and closing afterwards is quiet."""
+    server = make_server()
+    async with linked(server, timeout=0.5) as link:
+        api = DomainApi(PLAIN, link, read_only=True)
+        await api.request("INFO")
+        server.kill()
+        with pytest.raises(ApiError):
+            await api.request("INFO")
+
+
+async def test_every_connection_is_asked_once(clean_hub_leaf: Sandbox) -> None:
+    """Connections are opened once, in parallel; one that fails is kept with its error and does not disturb the others."""
+    hub = clean_hub_leaf["hub"]
+    connections = {
+        "hub": Connection("hub", url=hub.url, user=hub.user, password=hub.password),
+        "down": Connection("down", url="nats://127.0.0.1:1"),
+        "wrong": Connection("wrong", url=hub.url, user="acc", password="x"),
+    }
+    domains = {key: Domain(key, key, "hub", "$JS.hub.API") for key in connections}
+    async with Pool(connections, {}, read_only=True) as pool:
+        await pool.open(["hub", "down", "wrong", "hub"])
+        assert list(pool.links) == ["hub"]
+        assert {key: error.away for key, error in pool.failures.items()} == {"down": True, "wrong": False}
+        assert (await pool.api(domains["hub"]).request("INFO"))["domain"] == "hub"
+        with pytest.raises(ConnectError, match="connection down"):
+            pool.api(domains["down"])
+        assert (await survey(pool, domains, [])).domains == {}
