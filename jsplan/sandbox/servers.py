@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -155,7 +156,10 @@ class Server:
 
     def freeze(self) -> None:
         """Halt the process (SIGSTOP): its connections stay open and nothing answers, as on a half-dead link."""
-        self._alive().send_signal(signal.SIGSTOP)
+        process = self._alive()
+        if not self.frozen:
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)  # until each of its threads has stopped
         self.frozen = True
 
     def thaw(self) -> None:
