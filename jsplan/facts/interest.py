@@ -79,7 +79,7 @@ class Unwanted:
             return True
         if all(message.seq <= self._surely_done(c) for c in wanting) and message.seq > self.unsure_below:
             self.sure.add(message)
-        elif all(message.seq <= self._perhaps_done(c) for c in wanting):
+        elif all(message.seq <= c.delivered for c in wanting) and self._looks_at(message, wanting):
             self.doubtful.add(message)
         return True
 
@@ -111,7 +111,8 @@ class Unwanted:
             return 0
         return consumer.floor
 
-    def _perhaps_done(self, consumer: Wants) -> int:
-        if self.becoming and consumer.from_the_start and self.level < ACKS_ABOVE_FLOOR:
-            return consumer.floor
-        return consumer.delivered
+    def _looks_at(self, message: Stored, wanting: list[Wants]) -> bool:
+        """Servers before 2.12 look only at what is below the floor of some consumer when a stream becomes one of interest."""
+        if not self.becoming or self.level >= ACKS_ABOVE_FLOOR:
+            return True
+        return any(message.seq <= (c.floor if c.from_the_start else c.delivered) for c in wanting)

@@ -98,10 +98,13 @@ class _Survey:
         if question.limits.causes:
             found.append(await self._trimmed(question.limits))
         if question.becomes_interest or question.loses or question.refilters:
-            found.append(await self._unwanted())
-        return self._together(found)
+            found.append(await self._unwanted(question))
+        if question.together is not None:
+            most = await self._unwanted(question.together)
+            found = [replace(found[-1], at_most=most.at_most, most_bytes=most.most_bytes)]
+        return self._combined(found)
 
-    def _together(self, found: list[Measured]) -> Measured:
+    def _combined(self, found: list[Measured]) -> Measured:
         """What both take counts once: at least the larger, at most the sum."""
         found = [one for one in found if one.at_most] or found
         first, *rest = found
@@ -246,8 +249,7 @@ class _Survey:
 
     # --- interest ------------------------------------------------------------------------------------------------
 
-    async def _unwanted(self) -> Measured:
-        question = self.question
+    async def _unwanted(self, question: Question) -> Measured:
         causes = ["retention"] if question.becomes_interest else ["interest"]
         everything, nothing = (self.messages, self.messages), (0, 0)
         consumers = await self._consumers()

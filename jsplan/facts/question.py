@@ -18,7 +18,8 @@ class Question:
 
     `limits` are those of an update; `becomes_interest`: its retention turns from limits to interest. `loses` names
     consumers that go and `refilters` those that stay with other filters. `drains` are filters through which a new copy
-    consumes the stream. `later` says that the server deletes only with the next message of each subject.
+    consumes the stream. `together` is what becomes of the same consumers when everything of the plan is done, in
+    whatever order: it gives the upper bound. `later` says that the server deletes only with the next message of each subject.
     """
 
     address: Address
@@ -28,6 +29,7 @@ class Question:
     loses: frozenset[str] = frozenset()
     refilters: tuple[tuple[str, tuple[str, ...]], ...] = ()
     drains: tuple[str, ...] | None = None
+    together: Question | None = None
     later: bool = False
 
 

@@ -7,6 +7,7 @@ What the answers mean is left to `hazards`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from jsplan.address import Address
@@ -25,14 +26,14 @@ FIRST_LIMIT_AT_ONCE = 4
 
 def questions(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Question]:
     """What must be measured before hazards can be assessed, in address order."""
-    going: dict[Address, set[str]] = {}
+    siblings: dict[Address, list[Verdict]] = {}
     for address, verdict in verdicts.items():
-        if address.parent is not None and verdict.deletes:
-            going.setdefault(address.parent, set()).add(address.consumer)
-    return [question for address in sorted(verdicts) for question in _ask(inputs, verdicts[address], going)]
+        if address.parent is not None and (verdict.deletes or verdict.actions == ["update"]):
+            siblings.setdefault(address.parent, []).append(verdict)
+    return [question for address in sorted(verdicts) for question in _ask(inputs, verdicts[address], siblings)]
 
 
-def _ask(inputs: Inputs, verdict: Verdict, going: Mapping[Address, set[str]]) -> Iterable[Question]:
+def _ask(inputs: Inputs, verdict: Verdict, siblings: Mapping[Address, list[Verdict]]) -> Iterable[Question]:
     address, live = verdict.address, verdict.live
     if verdict.follows is not None:
         return
@@ -41,12 +42,24 @@ def _ask(inputs: Inputs, verdict: Verdict, going: Mapping[Address, set[str]]) ->
         stream = inputs.live.get(address.parent) if address.parent else None
         if stream is not None and live is not None and (verdict.deletes or verdict.actions == ["update"]):
             found = about_consumer(live, None if verdict.deletes else verdict.after, stream, inputs.level(address))
+            found = _among(found, siblings[stream.address]) if found is not None else None
     elif live is not None and verdict.actions == ["update"] and verdict.after is not None:
-        found = about_update(live, verdict.after, inputs.level(address), frozenset(going.get(address, ())))
+        found = about_update(
+            live, verdict.after, inputs.level(address), frozenset(v.address.consumer for v in siblings.get(address, ()) if v.deletes)
+        )
     if found is not None:
         yield found
     if address.kind != "consumer":
         yield from _about_copy(inputs, verdict)
+
+
+def _among(question: Question, changing: list[Verdict]) -> Question:
+    """The question about one consumer, with what the plan does to the others of its stream."""
+    if len(changing) == 1:
+        return question
+    gone = frozenset(v.address.consumer for v in changing if v.deletes)
+    filters = tuple((v.address.consumer, filters_of(v.after)) for v in changing if not v.deletes and v.after is not None)
+    return replace(question, together=replace(question, loses=gone, refilters=filters))
 
 
 def about_update(live: LiveObject, after: Config, level: int, going: frozenset[str] = frozenset()) -> Question | None:

@@ -69,9 +69,15 @@ class Lake:
         self.made += 1
         name = f"OWN{self.made}"
         self.raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], **config})
+        self.made -= 1
+        self.fill_own(name, count)
+        return name
+
+    def fill_own(self, name: str, count: int) -> None:
+        """Give a new stream messages of its own."""
+        self.made += 1
         fill(self.raw, name, count, seed=self.made)
         self.server.wait_until(lambda: self.state(name)["last_seq"] == count, f"{name} to be complete", 20)
-        return name
 
     def cut(self, stream: str, every: int) -> None:
         """Delete every so many messages, so that sequences have gaps."""

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.facts.conftest import MESSAGES, deletes_messages, lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.documents.plan import Hazard
+    from tests.facts.conftest import Lake, Trial
+
+pytestmark = pytest.mark.matrix
+
+
+def check_bounds(hazard: Hazard | None, gone: tuple[int, int]) -> None:
+    """What is gone is what was said, or lies between what was said; nothing gone needs no hazard."""
+    if hazard is None:
+        assert gone == (0, 0)
+        return
+    assert hazard.messages is not None
+    assert hazard.bytes is not None
+    if hazard.exact:
+        assert (hazard.messages, hazard.bytes) == gone
+        return
+    assert hazard.at_least is not None
+    assert hazard.at_least <= gone[0] <= hazard.messages == hazard.at_most
+    assert gone[1] <= hazard.bytes
+
+
+# --- a stream becomes an interest stream ---------------------------------------------------------------------------
+
+
+def nobody(_lake: Lake, _stream: str) -> None:
+    """No consumer at all."""
+
+
+def one_in_order(lake: Lake, stream: str) -> None:
+    """One consumer that acknowledged what it was given."""
+    lake.consumer(stream, "A")
+    lake.take(stream, "A", 3_000)
+
+
+def one_with_holes(lake: Lake, stream: str) -> None:
+    """One consumer that left out some."""
+    lake.consumer(stream, "A")
+    lake.take(stream, "A", 2_000, skip=7)
+
+
+def filters(lake: Lake, stream: str) -> None:
+    """Two consumers of different subjects, and subjects that nobody wants."""
+    lake.consumer(stream, "A", filter_subject="ORIGIN.a.>")
+    lake.consumer(stream, "B", filter_subject="ORIGIN.*.1")
+    lake.take(stream, "A", 1_000)
+    lake.take(stream, "B", 500, skip=5)
+
+
+def late(lake: Lake, stream: str) -> None:
+    """A consumer that begins in the middle, another that only wants new messages."""
+    lake.consumer(stream, "A", deliver_policy="by_start_sequence", opt_start_seq=4_000)
+    lake.take(stream, "A", 100)
+    lake.consumer(stream, "B", deliver_policy="new")
+
+
+@pytest.mark.parametrize("consumers", [nobody, one_in_order, one_with_holes, filters, late])
+@pytest.mark.parametrize("direct", [True, False])
+def test_turning_to_interest(lake: Lake, trial: Trial, consumers: Callable[[Lake, str], None], direct: bool) -> None:
+    """What all consumers have acknowledged goes, exactly as planned or between the bounds."""
+    stream = lake.copy(storage="file", allow_direct=direct)
+    consumers(lake, stream)
+    before = lake.state(stream)
+
+    _, hazard = trial.change(stream, body={"retention": "interest"})
+
+    check_bounds(hazard, lost(before, lake.state(stream)))
+
+
+def test_turning_to_interest_is_exact_where_everything_is_in_order(lake: Lake, trial: Trial) -> None:
+    """With consumers that acknowledged all they were given the number is exact."""
+    stream = lake.copy(storage="file", allow_direct=True)
+    one_in_order(lake, stream)
+
+    _, hazard = trial.change(stream, body={"retention": "interest"})
+
+    assert hazard is not None
+    assert (hazard.exact, hazard.messages, hazard.causes) == (True, 3_000, ["retention"])
+
+
+def test_turning_to_interest_without_consumers(lake: Lake, trial: Trial) -> None:
+    """2.15 gives up everything, older servers keep everything."""
+    stream = lake.copy(storage="file")
+
+    _, hazard = trial.change(stream, body={"retention": "interest"})
+
+    if lake.level < 5:
+        assert hazard is None
+        assert lake.state(stream)["messages"] == MESSAGES
+    else:
+        assert hazard is not None
+        assert (hazard.exact, hazard.messages, lake.state(stream)["messages"]) == (True, MESSAGES, 0)
+
+
+@pytest.mark.parametrize("limit", [{"max_msgs": 8_000}, {"max_bytes": 1_500_000}, {"max_msgs_per_subject": 20}], ids=str)
+def test_turning_to_interest_under_a_lower_limit(lake: Lake, trial: Trial, limit: dict[str, int]) -> None:
+    """Both together are one number, which lies between the bounds."""
+    stream = lake.copy(storage="file", allow_direct=True, max_msgs_per_subject=MESSAGES)
+    one_with_holes(lake, stream)
+    before = lake.state(stream)
+
+    _, hazard = trial.change(stream, body={"retention": "interest"} | limit)
+
+    assert hazard is not None
+    assert set(hazard.causes) == ({"retention", *limit} if lake.level >= 2 else {*limit})
+    check_bounds(hazard, lost(before, lake.state(stream)))
+
+
+# --- consumers of an interest stream -------------------------------------------------------------------------------
+
+
+def interest_stream(lake: Lake, consumers: dict[str, dict[str, Any]], **config: Any) -> str:
+    """An interest stream with 10,000 messages of which every consumer has been given its own; `{s}` is its name."""
+    stream = f"OWN{lake.made + 1}"
+    lake.raw.done(
+        f"$JS.API.STREAM.CREATE.{stream}",
+        {"name": stream, "subjects": [f"{stream}.>"], "retention": "interest", "allow_direct": True} | config,
+    )
+    for name, wanted in consumers.items():
+        lake.consumer(stream, name, **{k: v.replace("{s}", stream) if isinstance(v, str) else v for k, v in wanted.items()})
+    lake.fill_own(stream, 10_000)
+    return stream
+
+
+def declared(lake: Lake, stream: str, consumers: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    config = lake.raw.done(f"$JS.API.STREAM.INFO.{stream}")["config"]
+    kept = {k: config[k] for k in ("name", "subjects", "retention", "allow_direct", "storage")}
+    listed = [
+        {"name": name, "ack_policy": "explicit", "max_ack_pending": -1}
+        | {k: v.replace("{s}", stream) if isinstance(v, str) else v for k, v in wanted.items()}
+        for name, wanted in consumers.items()
+    ]
+    return [kept | {"consumers": listed}]
+
+
+Consumers = dict[str, dict[str, Any]]
+A_ALL: Consumers
+B_ALL: Consumers
+A_ALL, A_A, A_B = {"A": {}}, {"A": {"filter_subject": "{s}.a.>"}}, {"A": {"filter_subject": "{s}.b.>"}}
+B_ALL, B_A = {"B": {}}, {"B": {"filter_subject": "{s}.a.>"}}
+#: Before, after, and what A and B have acknowledged of what they were given.
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int, int]] = {
+    "the last one goes": (A_ALL, {}, 3_000, 0, 0),
+    "the last one goes, with holes": (A_ALL, {}, 3_000, 0, 7),
+    "one of two that want all": (A_ALL | B_ALL, B_ALL, 1_000, 4_000, 0),
+    "one of two, the other with holes": (A_ALL | B_ALL, B_ALL, 0, 4_000, 7),
+    "the one who wants more": (A_ALL | B_A, B_A, 100, 50, 0),
+    "the one who wants less": (A_A | B_ALL, B_ALL, 100, 50, 0),
+    "both": (A_ALL | B_A, {}, 100, 50, 0),
+    "a filter narrows": (A_ALL, A_A, 600, 0, 0),
+    "a filter narrows, another wants all": (A_ALL | B_ALL, A_A | B_ALL, 600, 0, 0),
+    "a filter changes": (A_A, A_B, 100, 0, 0),
+    "a filter widens": (A_A | B_ALL, A_ALL | B_ALL, 100, 100, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_consumers_that_go_or_change(lake: Lake, trial: Trial, change: str) -> None:
+    """What nobody wants any more goes, as the hazards of the consumers say together."""
+    before, after, a, b, skip = CHANGES[change]
+    stream = interest_stream(lake, before)
+    trial.space.write(streams=declared(lake, stream, before))
+    assert trial.space.apply(adopt=True)[1].exit_code == 0
+    for name, count in (("A", a), ("B", b)):
+        if count:
+            lake.take(stream, name, count, skip=skip)
+    held = lake.state(stream)
+
+    trial.space.write(streams=declared(lake, stream, after))
+    plan, result = trial.space.apply(allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"))
+
+    assert result.exit_code == 0
+    gone = lost(held, lake.state(stream))
+    hazards = [h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES"]
+    if len(hazards) > 1:
+        assert max(h.at_least if h.at_least is not None else h.messages or 0 for h in hazards) <= gone[0]
+        assert gone[0] <= sum(h.messages or 0 for h in hazards)
+    else:
+        check_bounds(hazards[0] if hazards else None, gone)
+
+
+def test_the_last_consumer_takes_everything_exactly(lake: Lake, trial: Trial) -> None:
+    """The number is exact, it stands with the consumer, and it says what to write to permit it."""
+    stream = interest_stream(lake, A_ALL)
+    trial.space.write(streams=declared(lake, stream, A_ALL)).apply(adopt=True)
+    trial.space.write(streams=declared(lake, stream, {}))
+
+    hazard = deletes_messages(trial.space.plan())
+
+    assert hazard is not None
+    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, 10_000, lake.state(stream)["bytes"])
+    assert hazard.flag == f"--allow-hazard DELETES_MESSAGES:main/consumer/{stream}/A"
+
+
+# --- origins that a copy consumes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["mirror", "sources"])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_copy_of_a_workqueue_drains_it(lake: Lake, trial: Trial, how: str, filtered: bool) -> None:
+    """A new mirror or source of a workqueue is no harmless create: the plan says how much it may take."""
+    stream = lake.own(2_000, retention="workqueue")
+    origin = {"name": stream} | ({"filter_subject": f"{stream}.a.>"} if filtered else {})
+    before = lake.state(stream)
+    copy = f"{stream}_COPY"
+    trial.space.write(streams=[{"name": copy, how: origin if how == "mirror" else [origin]}])
+
+    plan, result = trial.space.apply(allow_hazards=("DELETES_MESSAGES",))
+
+    assert result.exit_code == 0
+    hazard = deletes_messages(plan)
+    assert hazard is not None
+    assert (hazard.exact, hazard.at_least, hazard.causes) == (False, 0, ["origin"])
+    wanted = before["messages"] // 3 + 1 if filtered else before["messages"]
+    lake.server.wait_until(lambda: lake.state(copy)["messages"] >= wanted - 1, "the copy to be complete", 30)
+    lake.server.wait_until(lambda: lost(before, lake.state(stream))[0] >= wanted - 1, "the origin to be drained", 30)
+    assert lost(before, lake.state(stream))[0] <= (hazard.messages or 0) <= wanted
+
+
+def test_a_copy_of_a_limits_stream_takes_nothing(lake: Lake, trial: Trial) -> None:
+    """Mirroring a stream that keeps its messages is no hazard."""
+    trial.space.write(streams=[{"name": "HARMLESS", "mirror": {"name": "ORIGIN"}}])
+
+    assert deletes_messages(trial.space.plan()) is None
