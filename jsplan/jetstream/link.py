@@ -202,7 +202,9 @@ def _forbids(text: str, subject: str) -> bool:
 
 def connect_error(target: Target, error: BaseException, seen: list[str]) -> ConnectError:
     """What went wrong in words: every error of nats-py, ssl and the socket layer that connecting can end with."""
-    told = [text for text in dict.fromkeys([*seen, _words(error)]) if "no servers available" not in text]
+    told = [
+        text for text in dict.fromkeys([*seen, _words(error)]) if text.removeprefix("nats:").strip() and "no servers available" not in text
+    ]
     text = "; ".join(told) or _words(error)
     where = f"connection {target.key} ({target.shown})"
     if "authorization" in text.lower() or "authentication" in text.lower() or isinstance(error, nats.errors.AuthorizationError):

@@ -219,7 +219,8 @@ async def _stoppable(stop: asyncio.Event) -> AsyncIterator[None]:
 
 
 def _result(plan: Plan, world: World, results: list[StepResult], gone: Mapping[str, str], *, interrupted: bool) -> ApplyResult:
-    deferred = [*plan.deferred, *(d for d in _gone(plan, gone) if d.address not in {p.address for p in plan.deferred})]
+    finished = {r.address for r in results} - {r.address for r in results if r.status != "done"}
+    deferred = [*plan.deferred, *(d for d in _gone(plan, gone) if d.address not in finished)]
     codes = [ExitCode.INTERRUPTED] if interrupted else []
     if any(r.status != "done" for r in results) or (plan.mode == "destroy" and deferred):
         codes.append(ExitCode.PARTIAL)
@@ -231,7 +232,7 @@ def _result(plan: Plan, world: World, results: list[StepResult], gone: Mapping[s
 
 
 def _gone(plan: Plan, gone: Mapping[str, str]) -> list[Deferred]:
-    """Every resource of a domain that was there when planned and is not any more, changed or not."""
+    """Every resource of a domain that was there when planned and is not any more, whether it was to change or not."""
     return [Deferred(c.address, f"domain {c.domain} is away: {gone[c.domain]}") for c in plan.resource_changes if c.domain in gone]
 
 

@@ -91,6 +91,20 @@ def test_an_unreachable_server(scene: Scene) -> None:
     assert "secret" not in ended.text
 
 
+def test_a_server_that_does_not_answer(scene: Scene) -> None:
+    """A server that accepts and says nothing is waited for as long as the connection's timeout says, and named."""
+    scene.connection["timeout"] = "1s"
+    scene.write({"name": "A"})
+    scene.server.freeze()
+    started = time.monotonic()
+    ended = jsplan(scene.folder, "plan")
+    took = time.monotonic() - started
+    scene.server.thaw()
+
+    calm(ended, 1, "connection main", "cannot be reached: no answer in time")
+    assert took < 8
+
+
 def test_wrong_credentials(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """It names the connection and what to check; the password is not shown."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
