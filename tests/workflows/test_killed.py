@@ -169,7 +169,7 @@ def die_after_the_call(space: Space) -> None:
     assert state.resources == {}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_kill_9(seed: int, tmp_path: Path, server: Server) -> None:
     """A process that is really killed, somewhere in the middle: plan, drift and apply go on, and nothing is left unowned."""
     bodies = [{"name": f"S{n:02}", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(40)]
