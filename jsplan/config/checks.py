@@ -150,8 +150,6 @@ def _exclusions(body: Body) -> Found:
         yield Problem(
             "JS160", "allow_rollup_hdrs", "allow_rollup_hdrs needs the right to purge (10052)", "Remove deny_purge or allow_rollup_hdrs."
         )
-    if body.get("allow_msg_schedules") and body.get("discard") == "new":
-        yield Problem("JS162", "allow_msg_schedules", "a stream with discard: new cannot schedule messages (10052)", "Use discard: old.")
     if body.get("allow_msg_schedules") and body.get("sources"):
         yield Problem("JS162", "allow_msg_schedules", "a stream with sources cannot schedule messages (10187)", "Remove one of them.")
 
@@ -163,7 +161,6 @@ def _counter(body: Body) -> Found:
         "discard": body.get("discard") == "new",
         "retention": (body.get("retention") or "limits") != "limits",
         "allow_msg_ttl": body.get("allow_msg_ttl"),
-        "allow_msg_schedules": body.get("allow_msg_schedules"),
     }
     for field in (name for name, is_wrong in wrong.items() if is_wrong):
         yield Problem(

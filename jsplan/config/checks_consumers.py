@@ -122,23 +122,9 @@ def _backoff(body: Body) -> Found:
 
 def _priority(body: Body) -> Found:
     policy, groups = body.get("priority_policy") or "none", body.get("priority_groups")
-    if policy == "none" and groups:
-        yield Problem(
-            "JS175",
-            "priority_groups",
-            "priority_groups need a priority_policy (10196)",
-            "Add `priority_policy: overflow`, or remove the groups.",
-        )
     if policy != "none" and not groups:
         yield Problem(
             "JS175", "priority_policy", f"priority_policy: {policy} needs priority_groups (10159)", "Add `priority_groups: [NAME]`."
-        )
-    if policy == "none" and body.get("priority_timeout"):
-        yield Problem(
-            "JS175",
-            "priority_timeout",
-            "priority_timeout needs a priority_policy (10197)",
-            "Add `priority_policy: pinned_client`, or remove it.",
         )
     if groups and body.get("deliver_subject"):
         yield Problem("JS175", "priority_groups", "priority_groups are for pull consumers (10178)", "Remove them, or deliver_subject.")

@@ -66,7 +66,7 @@ CODES: Final[Mapping[str, str]] = {
     "JS158": "A placement names a preferred server.",
     "JS160": "`deny_purge` and `allow_rollup_hdrs` exclude each other.",
     "JS161": "A counter stream has what a counter cannot have.",
-    "JS162": "A stream with sources, or with `discard: new`, cannot schedule messages.",
+    "JS162": "A stream with sources cannot schedule messages.",
     "JS163": "`persist_mode: async` does not go with this storage, replicas or batches.",
     "JS164": "A delete marker lives shorter than a second.",
     "JS165": "An `external` prefix overlaps with the JetStream API, or has wildcards.",

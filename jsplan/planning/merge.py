@@ -10,15 +10,44 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jsplan.documents.plan import FieldChange
-from jsplan.resources.fields import Config, Field, Table, in_order
+from jsplan.resources.fields import ABSENT, Config, Field, Table, in_order
 from jsplan.resources.nested import ORIGIN, origin_key
 
 STARTS = ("opt_start_seq", "opt_start_time")
 
 
 def explicit(body: Mapping[str, Any]) -> Config:
-    """What is sent when the object is new: the fields that the files give a value."""
-    return {name: value for name, value in body.items() if value is not None}
+    """What is sent when the object is new: the fields that the files give a value, origins as every server takes them."""
+    out = {name: value for name, value in body.items() if value is not None}
+    if out.get("mirror"):
+        out["mirror"] = _as_sent(out["mirror"])
+    if out.get("sources"):
+        out["sources"] = [_as_sent(origin) for origin in out["sources"]]
+    return out
+
+
+def as_created(table: Table, body: Mapping[str, Any], level: int) -> Config:
+    """What a create sends to a server of the level: a field it does not know, at its default, is left out.
+
+    Servers since 2.12 refuse words they do not know, whatever the value.
+    """
+
+    def unknown(row: Field | None, value: Any) -> bool:
+        return row is not None and row.level > level and row.compact(value) is ABSENT
+
+    return {name: value for name, value in explicit(body).items() if not unknown(table.by_name.get(name), value)}
+
+
+def _as_sent(origin: Config) -> Config:
+    """An origin without an empty list of transforms, and a lone transform with its source.
+
+    A mirror made with an empty list can never be updated (10055), and 2.10 takes no empty source (10145, 10151).
+    """
+    transforms = origin.get("subject_transforms")
+    if transforms is None or len(transforms) > 1:
+        return origin
+    rest = {name: value for name, value in origin.items() if name != "subject_transforms"}
+    return rest | ({"subject_transforms": [transforms[0] | {"src": transforms[0].get("src") or ">"}]} if transforms else {})
 
 
 def declared_fields(table: Table, body: Mapping[str, Any]) -> Config:
@@ -193,9 +222,10 @@ def patched(table: Table, live_raw: Config, body: Mapping[str, Any], before: Con
     """
     wanted = carried(table, explicit(body), live_raw)
     out = dict(live_raw)
+    sealing = bool(after.get("sealed")) and not before.get("sealed")
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name) == after.get(name):
-            continue
+        if before.get(name) == after.get(name) or (sealing and name == "discard" and name not in body):
+            continue  # sealing sets discard: new itself, and refuses it beside what excludes it, such as counters
         if name not in after:
             out.pop(name, None)
         elif name in wanted and table.compact({name: wanted[name]}).get(name) == after[name]:

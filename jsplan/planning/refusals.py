@@ -73,6 +73,19 @@ def stream_problems(before: Config | None, after: Config, place: Place) -> Found
         yield Problem("JS231", "sealed", text, "Leave `sealed` out, fill the stream, and add it then.")
     if before is None and after.get("mirror_direct") and not after.get("mirror"):
         yield Problem("JS232", "mirror_direct", "mirror_direct is for mirrors (10052)", "Remove it, or add `mirror:`.")
+    if place.level >= 4 and after.get("allow_msg_schedules"):
+        yield from _schedules(after)
+    if before is not None and after.get("allow_msg_counter") and after.get("allow_msg_ttl"):
+        text = "a counter stream with delete markers can be made, but never updated (10052)"
+        yield Problem("JS240", "allow_msg_counter", text, "Take the change back, or make it anew without subject_delete_marker_ttl.")
+
+
+def _schedules(after: Config) -> Found:
+    """What nats-server 2.12 takes together with schedules, and later ones refuse."""
+    for name, found in (("discard", after.get("discard") == "new"), ("allow_msg_counter", after.get("allow_msg_counter"))):
+        if found:
+            text = f"allow_msg_schedules does not go with {name}: {str(after[name]).lower()} (10052)"
+            yield Problem("JS240", "allow_msg_schedules", text, "Remove one of them; only nats-server 2.12 took both.")
 
 
 def _one_server(copies: int) -> Problem:
@@ -83,6 +96,8 @@ def _one_server(copies: int) -> Problem:
 def consumer_problems(before: Config | None, after: Config, place: Place) -> Found:
     """What the server refuses of a consumer in its stream; `before` is None for one that is made anew."""
     yield from _copies(before, after, place)
+    if place.level >= 2:
+        yield from _priority(after)
     limits = place.stream.get("consumer_limits") or {}
     for name, err in (("max_ack_pending", 10121), ("inactive_threshold", 10153)):
         limit, value = limits.get(name, 0), after.get(name, 0)
@@ -99,6 +114,13 @@ def consumer_problems(before: Config | None, after: Config, place: Place) -> Fou
         yield Problem("JS234", "deliver_subject", text, "Use a subject that the stream does not store.")
     if place.stream.get("retention") == "workqueue":
         yield from check_queue_consumer(after, list(place.others))
+
+
+def _priority(after: Config) -> Found:
+    """Up to 2.11 the server takes groups and a timeout without a policy."""
+    for name, err in (("priority_groups", 10196), ("priority_timeout", 10197)):
+        if after.get("priority_policy", "none") == "none" and after.get(name):
+            yield Problem("JS241", name, f"{name} needs a priority_policy ({err})", "Add `priority_policy:`, or remove it.")
 
 
 def _copies(before: Config | None, after: Config, place: Place) -> Found:

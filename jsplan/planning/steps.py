@@ -15,7 +15,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.documents.plan import Op, Step
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.merge import explicit, patched
+from jsplan.planning.merge import as_created, patched
 from jsplan.planning.pauses import PAUSE, differs
 from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
 from jsplan.state.document import Entry
@@ -119,9 +119,9 @@ def _create(inputs: Inputs, verdict: Verdict, precondition: str) -> Draft:
     body, address = inputs.creation(verdict.address), verdict.address
     op: Op = "consumer.create" if address.kind == "consumer" else "stream.create"
     expect = {name: (verdict.after or {}).get(name) for name in _certain(body, inputs.body(address))}
+    payload = _payload(verdict, as_created(table_of(address), body, inputs.level(address)), "create")
     return Draft(
-        (address, "create"), op, f"create {_what(verdict)}",
-        {"api": _api(verdict, "CREATE"), "payload": _payload(verdict, explicit(body), "create")},
+        (address, "create"), op, f"create {_what(verdict)}", {"api": _api(verdict, "CREATE"), "payload": payload},
         precondition, expect, _record(inputs, verdict, "created"), takes=(verdict.after or {}).get("subjects", []),
     )  # fmt: skip
 

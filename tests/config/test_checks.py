@@ -57,7 +57,6 @@ REFUSED_STREAMS = [
     ("subjects: [$SYS.a]", "JS157", 10052),
     ("subjects: ['>'], no_ack: true, num_replicas: 3", "JS157", 10052),
     ("subjects: [a], allow_rollup_hdrs: true, deny_purge: true, subject_delete_marker_ttl: 5s", "JS160", 10052),
-    ("subjects: [a], allow_msg_schedules: true, discard: new", "JS162", 10052),
     ("mirror: {name: X, consumer: {name: c, deliver_subject: d}, opt_start_seq: 4}", "JS166", 10213),
     ("sources: [{name: X, consumer: {name: c, deliver_subject: d}, filter_subject: a}]", "JS166", 10215),
     ("mirror: {name: X, consumer: {name: c, deliver_subject: 'd.*'}}", "JS166", 10213),
@@ -115,7 +114,6 @@ REFUSED_CONSUMERS = [
     ("idle_heartbeat: 5s", "JS172", 10088),
     ("rate_limit_bps: 1000", "JS172", 10086),
     ("max_expires: 500us", "JS172", 10115),
-    ("priority_timeout: 5s", "JS175", 10197),
     ("deliver_subject: d, ack_policy: flow_control, backoff: [1s]", "JS174", 10221),
     ("deliver_subject: d, ack_policy: flow_control, ack_wait: 9s", "JS174", 10221),
     ("deliver_subject: d, ack_policy: flow_control, max_deliver: 5", "JS174", 10222),
@@ -123,7 +121,6 @@ REFUSED_CONSUMERS = [
     ("deliver_subject: d, flow_control: true", "JS173", 10108),
     ("deliver_subject: d, idle_heartbeat: 5000", "JS173", 10083),
     ("ack_policy: explicit, max_deliver: 1, backoff: [1s, 2s, 3s]", "JS174", 10116),
-    ("priority_groups: [a]", "JS175", 10196),
     ("ack_policy: explicit, priority_policy: overflow", "JS175", 10159),
     ("ack_policy: explicit, deliver_subject: d, priority_policy: overflow, priority_groups: [a]", "JS175", 10178),
 ]

@@ -1,0 +1,176 @@
+"""A real server as the judge of the tables: what it takes, what it makes of it, what an update does.
+
+Everything is sent as jsplan sends it; what is expected comes from the checks and the tables alone.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jsplan.config.checks import check_stream
+from jsplan.config.checks_consumers import check_consumer
+from jsplan.planning.merge import as_created, expected_new, patched
+from jsplan.planning.refusals import Place, consumer_problems, stream_problems
+from jsplan.resources import CONSUMER, STREAM
+from jsplan.resources.fields import Config, Table
+from tests.fields.rules import ACCEPTED_BUT_REPLACED, predict, shown
+from tests.fields.strategies import ORIGINS
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsplan.config.problem import Body
+    from jsplan.sandbox import Server
+
+SECOND = 1_000_000_000
+#: Streams in which consumers are made, by what is special about each.
+PARENTS: dict[str, dict[str, Any]] = {
+    "PLAIN": {},
+    "INTEREST": {"retention": "interest"},
+    "QUEUE": {"retention": "workqueue"},
+    "LIMITED": {"consumer_limits": {"inactive_threshold": 60 * SECOND, "max_ack_pending": 50}},
+    "MEMORY": {"storage": "memory"},
+}
+REPLACED_ON_PURPOSE = {case.split()[1] for case in ACCEPTED_BUT_REPLACED} | {"durable_name"}
+
+
+@dataclass
+class Bench:
+    """The server, at its API level; `counts` says how often each thing happened, so that a run can prove it saw all."""
+
+    raw: Raw
+    level: int
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def on(cls, server: Server) -> Iterator[Bench]:
+        """Prepare an empty server."""
+        with Raw(server.url, server.user, server.password, timeout=30) as raw:
+            level = (raw.done("$JS.API.INFO").get("api") or {}).get("level", 0)
+            for name in ORIGINS:
+                raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"})
+            for name, config in PARENTS.items():
+                raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
+            yield cls(raw, level)
+
+    def count(self, what: str) -> None:
+        """Remember that it happened."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    # --- streams ---------------------------------------------------------------------------------------------
+
+    def stream(self, old: Body, new: Body) -> None:
+        """Make `old`, update it to `new`: each answer, each echo and each class is as predicted; AssertionError if not."""
+        sent = as_created(STREAM, old, self.level)
+        answer = self.raw.api(f"$JS.API.STREAM.CREATE.{old['name']}", sent)
+        try:
+            if self._made(STREAM, self._stream_problems(old, None), answer, old):
+                self._echo(STREAM, old, answer["config"], inherited(old))
+                if not self._stream_problems(new, answer["config"]) and not self._unknown(STREAM, new):
+                    self._update(STREAM, f"STREAM.UPDATE.{old['name']}", new, answer["config"], inherited(new), {})
+        finally:
+            self.raw.api(f"$JS.API.STREAM.DELETE.{old['name']}")
+
+    def _stream_problems(self, body: Body, live: Config | None) -> list[str]:
+        found = [problem.summary for problem in check_stream(body)]
+        if found:
+            return found
+        if live is None:
+            after, before = expected_new(STREAM, body, self.level, inherited(body)), None
+        else:
+            prediction = predict(STREAM, dict(body), live, self.level, inherited(body))
+            after, before = prediction.after, None if prediction.verdict == "replace" else STREAM.compact(live)
+        return [problem.summary for problem in stream_problems(before, after, Place(self.level, standalone=True))]
+
+    # --- consumers -------------------------------------------------------------------------------------------
+
+    def consumer(self, stream: str, old: Body, new: Body) -> None:
+        """The same for a consumer of one of the `PARENTS`."""
+        api, limits = f"CONSUMER.CREATE.{stream}.{old['name']}", PARENTS[stream].get("consumer_limits", {})
+        sent = as_created(CONSUMER, old, self.level)
+        answer = self.raw.api(f"$JS.API.{api}", {"stream_name": stream, "action": "create", "config": sent})
+        try:
+            if self._made(CONSUMER, self._consumer_problems(stream, old, None), answer, old):
+                self._echo(CONSUMER, old, answer["config"], limits)
+                if not self._consumer_problems(stream, new, answer["config"]) and not self._unknown(CONSUMER, new):
+                    self._update(CONSUMER, api, new, answer["config"], limits, {"stream_name": stream, "action": "update"})
+        finally:
+            self.raw.api(f"$JS.API.CONSUMER.DELETE.{stream}.{old['name']}")
+
+    def _consumer_problems(self, stream: str, body: Body, live: Config | None) -> list[str]:
+        found = [problem.summary for problem in check_consumer(body)]
+        if found:
+            return found
+        parent = STREAM.compact({"name": stream, "subjects": [f"{stream}.>"]} | PARENTS[stream])
+        after = expected_new(CONSUMER, body, self.level, PARENTS[stream].get("consumer_limits", {}))
+        before = CONSUMER.compact(live) if live else None
+        return [problem.summary for problem in consumer_problems(before, after, Place(self.level, standalone=True, stream=parent))]
+
+    # --- the server's word -----------------------------------------------------------------------------------
+
+    def _unknown(self, table: Table, body: Body) -> list[str]:
+        return [path for path, level in table.needs(dict(body)) if level > self.level]
+
+    def _made(self, table: Table, predicted: list[str], answer: dict[str, Any], body: Body) -> bool:
+        """Whether it was made, as predicted. What the server does not know is refused since 2.12, and before that dropped."""
+        self.count("create refused" if "error" in answer else "create taken")
+        if unknown := self._unknown(table, body):
+            names = {path.split(".")[0] for path in unknown}
+            kept = [
+                n for n in names if "error" not in answer and table.compact(answer["config"]).get(n) == table.compact({n: body[n]}).get(n)
+            ]
+            assert kept == [], (dict(body), answer)
+            assert "error" in answer or self.level < 2, (dict(body), unknown)
+            return False
+        assert bool(predicted) == ("error" in answer), (dict(body), predicted, answer.get("error"))
+        return "error" not in answer
+
+    def _echo(self, table: Table, body: Body, raw: Config, around: Config) -> None:
+        """The echo is the predicted one: the same fields, and the same values once normalised."""
+        expected, live = expected_new(table, body, self.level, around), table.compact(raw)
+        assert expected == live, (dict(body), differing(expected, live))
+        assert table.full(expected, self.level).keys() == shown(raw).keys() - saying_nothing(raw), dict(body)
+        needed, ours = (raw.get("metadata") or {}).get("_nats.req.level"), max([0, *(level for _, level in table.needs(raw))])
+        assert needed is None or int(needed) == ours or (int(needed) < ours and uncounted(raw)), raw
+
+    def _update(self, table: Table, api: str, new: Body, live: Config, around: Config, envelope: dict[str, Any]) -> None:
+        prediction = predict(table, dict(new), live, self.level, around)
+        config = patched(table, live, new, table.compact(live), prediction.after)
+        answer = self.raw.api(f"$JS.API.{api}", envelope | {"config": config} if envelope else config)
+        self.count(prediction.verdict)
+        if prediction.verdict == "replace" and "error" not in answer:
+            replacing = {change.path for change in prediction.changes if change.effect == "replace"}
+            assert replacing <= REPLACED_ON_PURPOSE, (replacing, live, dict(new))
+            return
+        assert (prediction.verdict == "replace") == ("error" in answer), (prediction, live, dict(new), answer.get("error"))
+        if "error" not in answer:
+            after = table.compact(answer["config"])
+            assert after == prediction.after, (live, dict(new), differing(prediction.after, after))
+
+
+def inherited(body: Body) -> Config:
+    """What the origin decides for a mirror in this JetStream."""
+    mirror = body.get("mirror")
+    return {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
+
+
+def uncounted(raw: Config) -> bool:
+    """Newer words of older fields, and consumers of origins: older servers do not know them, and `_nats.req.level` does not say so."""
+    origins = [raw.get("mirror") or {}, *(raw.get("sources") or ())]
+    return raw.get("priority_policy") == "prioritized" or any("consumer" in origin for origin in origins)
+
+
+def saying_nothing(raw: Config) -> set[str]:
+    """A placement without a wish, and a transform of everything into what it is anyway: echoed, and the same as none."""
+    return {name for name in ("placement", "subject_transform") if name in raw and not STREAM.compact({name: raw[name]})}
+
+
+def differing(expected: Config, found: Config) -> str:
+    """What is expected and found where the two differ, for reading."""
+    names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+    return json.dumps({name: [expected.get(name), found.get(name)] for name in names}, ensure_ascii=False)

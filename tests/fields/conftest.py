@@ -1,0 +1,21 @@
+"""One real server for all tests of the fields, and a level that the tables are asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.sandbox import Sandbox
+from tests.conftest import PROGRAM
+from tests.fields.bench import Bench
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    """The worker's own server with the streams that copies and consumers need."""
+    with Sandbox.single(binary=PROGRAM) as sandbox, Bench.on(sandbox["server"]) as bench:
+        yield bench

@@ -1,0 +1,66 @@
+"""Random configurations and random changes of them: the real server does what the checks and the tables say.
+
+The seeded run is the same on every machine; `make soak` takes JSPLAN_EXAMPLES (or many) new ones each time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fields import strategies
+from tests.fields.bench import PARENTS
+
+if TYPE_CHECKING:
+    from tests.fields.bench import Bench
+
+NEWEST = 5
+MANY = int(os.environ.get("JSPLAN_EXAMPLES", "30000"))
+SEEDED = settings(
+    max_examples=300, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+OPEN_ENDED = settings(SEEDED, max_examples=MANY, derandomize=False)
+
+Pair = tuple[dict[str, Any], dict[str, Any]]
+STREAM_PAIRS = strategies.pairs(strategies.streams("U", NEWEST))
+CONSUMER_PAIRS = st.sampled_from(sorted(PARENTS)).flatmap(
+    lambda stream: st.tuples(st.just(stream), strategies.pairs(strategies.consumers("c", stream, NEWEST)))
+)
+
+
+@pytest.mark.matrix
+@SEEDED
+@given(pair=STREAM_PAIRS)
+def test_streams_are_what_the_table_says(bench: Bench, pair: Pair) -> None:
+    """Refusals are predicted, echoes are predicted field by field, and an update is taken exactly as classified."""
+    bench.stream(*pair)
+
+
+@pytest.mark.matrix
+@SEEDED
+@given(drawn=CONSUMER_PAIRS)
+def test_consumers_are_what_the_table_says(bench: Bench, drawn: tuple[str, Pair]) -> None:
+    """The same for consumers in streams of every retention, under limits, and in memory."""
+    stream, pair = drawn
+    bench.consumer(stream, *pair)
+
+
+@pytest.mark.soak
+@OPEN_ENDED
+@given(pair=STREAM_PAIRS)
+def test_soak_streams(bench: Bench, pair: Pair) -> None:
+    """However many configurations are tried, the server agrees."""
+    bench.stream(*pair)
+
+
+@pytest.mark.soak
+@OPEN_ENDED
+@given(drawn=CONSUMER_PAIRS)
+def test_soak_consumers(bench: Bench, drawn: tuple[str, Pair]) -> None:
+    """However many consumers are tried, the server agrees."""
+    stream, pair = drawn
+    bench.consumer(stream, *pair)
