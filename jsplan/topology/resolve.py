@@ -45,7 +45,7 @@ def resolve(workspace: Workspace) -> Topology:
     for address, declared in workspace.resources.items():
         topology.bodies[address] = _resolved(workspace, declared, prefixes, topology)
         topology.after[address] = _dependencies(workspace, declared, topology)
-    topology.diagnostics += _circles(workspace, topology)
+    topology.diagnostics += [*_circles(workspace, topology), *_twice(workspace)]
     for edge in topology.edges:
         topology.after[edge.copy].add(edge.origin)
     return topology
@@ -58,8 +58,20 @@ def _circles(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
     except CycleError as error:
         first, way = error.args[1][0], " waits for ".join(map(str, reversed(error.args[1])))
         detail = "Take out the depends_on of one of them."
-        return [Diagnostic("error", "JS204", f"{way}: none can be the first", detail, str(first), workspace.resources[first].range)]
+        return [Diagnostic("error", "JS404", f"{way}: none can be the first", detail, str(first), workspace.resources[first].range)]
     return []
+
+
+def _twice(workspace: Workspace) -> list[Diagnostic]:
+    """One thing on a server that is declared by two ways to it: each would be owned, changed and deleted for itself."""
+    found, seen = [], dict[Address, Address]()
+    for address, declared in workspace.resources.items():
+        real = address._replace(domain=workspace.domains[address.domain].same_as or address.domain)
+        first = seen.setdefault(real, address)
+        if first != address:
+            text = f"{first} and {address} are the same: {address.domain} and {first.domain} are two ways to one JetStream"
+            found.append(Diagnostic("error", "JS405", text, "Declare it in one of the two.", str(address), declared.range))
+    return found
 
 
 def _dependencies(workspace: Workspace, declared: Declared, topology: Topology) -> set[Address]:
@@ -71,7 +83,7 @@ def _dependencies(workspace: Workspace, declared: Declared, topology: Topology) 
             topology.diagnostics.append(
                 Diagnostic(
                     "error",
-                    "JS201",
+                    "JS401",
                     f'depends_on names "{text}", which is in no file',
                     "Take the line out, or declare it.",
                     str(address),
@@ -118,7 +130,7 @@ def _external(workspace: Workspace, declared: Declared, target: str, topology: T
     if domain.js_domain is None:
         topology.diagnostics.append(
             Diagnostic(
-                "error", "JS202", f"{target} has no JetStream domain, so {own.key} cannot reach it as $JS.<domain>.API",
+                "error", "JS402", f"{target} has no JetStream domain, so {own.key} cannot reach it as $JS.<domain>.API",
                 f"The server refuses $JS.API as external. Write an imports row: {{from: {target}, into: {own.key}, api: …}}.",
                 str(declared.address), declared.range,
             )
@@ -131,7 +143,7 @@ def _add_edge(declared: Declared, origin: Address, kind: str, topology: Topology
     if origin == declared.address:
         topology.diagnostics.append(
             Diagnostic(
-                "error", "JS203", f"{origin} is a {kind} of itself", "Name another stream, or another domain.", str(origin), declared.range
+                "error", "JS403", f"{origin} is a {kind} of itself", "Name another stream, or another domain.", str(origin), declared.range
             )
         )
         return

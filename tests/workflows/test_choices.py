@@ -106,7 +106,7 @@ def test_what_is_excluded_stays_as_it_is(space: Space) -> None:
     plan, result = space.apply(excludes=("hub/stream/A", "hub/*/C*", "hub/consumer/**"))
     assert (changes(plan), result.exit_code) == ({"hub/stream/B": "update"}, 0)
     plan = space.plan(excludes=("hub/stream/C", "hub/stream/A"))
-    assert codes(plan) == ["JS216"]
+    assert codes(plan) == ["JS416"]
 
 
 def test_names_that_fit_nothing(space: Space) -> None:
@@ -156,8 +156,8 @@ def test_a_domain_gets_a_new_name(space: Space) -> None:
     rename_leaf(space)
     wanted: list[dict[str, Any]] = [stream("A", "edge", consumers=[{"name": "C"}]), mirror("M", "hub", "A", "edge")]
     plan = space.write(streams=wanted).plan()
-    assert codes(plan) == ["JS214"]
-    detail = next(d.detail for d in plan.diagnostics if d.code == "JS214")
+    assert codes(plan) == ["JS414"]
+    detail = next(d.detail for d in plan.diagnostics if d.code == "JS414")
     assert 'moved:   [{from: "leaf/**", to: "NEW/**"}]' in detail
     with pytest.raises(PlanError):
         space.apply()
@@ -177,7 +177,7 @@ def test_a_domain_is_given_up(space: Space, clean_hub_leaf: Sandbox) -> None:
     space.write(streams=[stream("A", "leaf"), stream("B")]).apply()
     space.base["domains"] = {"hub": {"connection": "hub"}}
     space.write(streams=[stream("B")])
-    detail = next(d.detail for d in space.plan().diagnostics if d.code == "JS214")
+    detail = next(d.detail for d in space.plan().diagnostics if d.code == "JS414")
     assert 'removed: [{address: "leaf/**", destroy: false}]' in detail
     _, result = space.write(streams=[stream("B")], removed=[{"address": "leaf/**", "destroy": False}]).apply()
 
@@ -200,6 +200,14 @@ def test_only_some_of_a_domain_move(space: Space) -> None:
 
     assert (changes(plan), result.exit_code) == ({}, 0)
     assert known(space) == ["edge/stream/A_1", "edge/stream/A_2", "leaf/stream/B"]
+
+
+def test_one_stream_by_two_ways(space: Space) -> None:
+    """The same thing declared in a domain and in another way to it is an error; each would delete it from under the other."""
+    space.base["domains"] = {"leaf": {"connection": "hub"}, "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"}}
+    plan = space.write(streams=[stream("A", "edge"), stream("A", "leaf"), stream("B", "edge")]).plan()
+
+    assert codes(plan) == ["JS405"]
 
 
 # --- guards and environments ---------------------------------------------------------------------------------
@@ -256,7 +264,7 @@ def test_the_wrong_server(tmp_path: Path, server: Server) -> None:
     assert not space.plan().errored
     with Raw(server.url) as raw:
         raw.done("$JS.API.STREAM.DELETE.A")
-        assert codes(space.plan()) == ["JS210"]
+        assert codes(space.plan()) == ["JS410"]
         with pytest.raises(PlanError):
             space.apply()
         assert streams(raw) == []
@@ -368,7 +376,7 @@ def test_a_circle_of_depends_on(space: Space) -> None:
     a, b = stream("A", depends_on=["hub/stream/B"]), stream("B", depends_on=["hub/stream/A"])
     plan = space.write(streams=[a, b]).plan()
 
-    assert codes(plan) == ["JS204"]
+    assert codes(plan) == ["JS404"]
     assert "hub/stream/A" in plan.diagnostics[0].summary
     assert "hub/stream/B" in plan.diagnostics[0].summary
 
