@@ -16,7 +16,7 @@ from jsplan import errors, units
 from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import COMMANDS, root
 from jsplan.cli.settings import GlobalOption
-from jsplan.config.codes import CODES
+from jsplan.codes import AGAINST_SERVERS, IN_FILES
 from jsplan.documents.schema import HAZARDS
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.planning.guards import LEVEL_NAMES
@@ -30,42 +30,6 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
 NOTE = "<!-- Written by tools/make_docs.py from {source}: `make docs-pages`. Do not edit. -->\n\n"
 
-#: What is found when the files meet the servers and the state, in the words of `config.codes`.
-PLANNING_CODES = {
-    "JS401": "`depends_on` names something that is in no file.",
-    "JS402": "A mirror or source refers to a domain whose server has no JetStream domain, so it cannot be reached by `$JS.<domain>.API`.",
-    "JS403": "A stream is a mirror or source of itself.",
-    "JS410": "A domain answers as another server, and none of its managed objects is there: the wrong environment?",
-    "JS411": "Something that left the files was made again by somebody else: it is forgotten, not deleted.",
-    "JS412": "The server accepts a change and does nothing with it; it is not sent.",
-    "JS413": "A field needs a newer nats-server than the domain has.",
-    "JS414": "State has resources in a domain that is no longer declared; the message prints the blocks that settle it.",
-    "JS415": "A stream exists on its server but is offline there, because it uses a feature that this server does not know.",
-    "JS416": "A consumer's stream neither exists nor is planned.",
-    "JS417": "`--target`, `--exclude` or `--replace` names nothing in the files or in state.",
-    "JS418": "What is to be imported is in no file.",
-    "JS419": "What is to be imported is managed already.",
-    "JS420": "What is to be imported does not exist on the server.",
-    "JS421": "Other settings decide a field that the files name; what the server makes of it is said, and not sent again.",
-    "JS430": "More copies than the server or the stream has, or others than the stream's retention wants.",
-    "JS431": "A stream cannot be made sealed; only one that exists can be sealed.",
-    "JS432": "`mirror_direct` on something that is no mirror.",
-    "JS433": "A consumer exceeds the `consumer_limits` of its stream, or cannot have what they give it.",
-    "JS434": "A push consumer delivers to a subject that its stream stores.",
-    "JS435": "`deliver_subject` cannot change while somebody listens on the old one.",
-    "JS436": "`consumer_limits` would be below what existing consumers have.",
-    "JS437": "A copy takes only smaller messages than its origin in the same JetStream.",
-    "JS438": "Two streams of one domain would store the same subject.",
-    "JS439": "More consumers than the stream's `max_consumers`.",
-    "JS440": "More streams than the account may have, or a number of copies that it has no limits for.",
-    "JS441": "More storage or memory reserved by `max_bytes` than the account may have.",
-    "JS442": "More consumers on one stream than the account or the server allows.",
-    "JS443": "`max_bytes` is required by the account, or larger than it allows one stream.",
-    "JS444": "`max_ack_pending` is more than the account allows.",
-    "JS301": "`prevent_destroy` guards something that would be deleted.",
-    "JS302": "Something exists, is not ours, and differs from the files: `--adopt` is needed.",
-    "JS303": "A replacement is needed, and `on_replace` does not allow the way that this release has (`recreate`).",
-}
 MEANING = {
     ExitCode.OK: "done (also with deferrals, which are printed); nothing to change; no drift",
     ExitCode.ERROR: "error; for `drift` also a domain that could not be read although it has no `may_be_offline`",
@@ -216,9 +180,9 @@ def _classes(code: ExitCode) -> str:
 
 def diagnostics() -> str:
     """Every code that a finding can carry."""
-    parts = [NOTE.format(source="jsplan/config/codes.py and tools/make_docs.py"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO]
-    parts += ["## Found in the files\n\n", table(("code", "meaning"), CODES.items())]
-    parts += ["\n## Found against servers and state\n\n", table(("code", "meaning"), PLANNING_CODES.items())]
+    parts = [NOTE.format(source="jsplan/codes.py"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO]
+    parts += ["## Found in the files\n\n", table(("code", "meaning"), IN_FILES.items())]
+    parts += ["\n## Found against servers and state\n\n", table(("code", "meaning"), AGAINST_SERVERS.items())]
     parts.append("\nJS301, JS302 and JS303 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n")
     return "".join(parts)
 

@@ -95,7 +95,7 @@ def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagn
     for address in sorted(inputs.selected & inputs.live.broken.keys()):
         text = f"exists on the server but is offline there: {inputs.live.broken[address]}"
         found.append(
-            Diagnostic("error", "JS215", text, "It uses a feature this server does not know. Upgrade the server again.", str(address))
+            Diagnostic("error", "JS415", text, "It uses a feature this server does not know. Upgrade the server again.", str(address))
         )
     for verdict in verdicts.values():
         found += check_verdict(inputs, verdict)
@@ -116,7 +116,7 @@ def _parent_missing(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Ve
     text = f"its stream {parent} neither exists nor is planned"
     return [
         Diagnostic(
-            "error", "JS216", text, "Declare the stream, or correct the name.", str(verdict.address), declared.range if declared else None
+            "error", "JS416", text, "Declare the stream, or correct the name.", str(verdict.address), declared.range if declared else None
         )
     ]
 

@@ -40,7 +40,7 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     for change in in_words(verdict.address, verdict.ignored):
         summary = f"{change.path}: the server accepts the change and does nothing with it"
         detail = "It is not sent: only a new object would have it. Put the old value back, or use --replace."
-        yield Diagnostic("warning", "JS212", summary, detail, address, place)
+        yield Diagnostic("warning", "JS412", summary, detail, address, place)
     yield from _overruled(inputs, verdict)
     yield from _unknown_to_server(inputs, verdict)
     if verdict.deletes and verdict.follows is None:
@@ -67,7 +67,7 @@ def _overruled(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
         if name not in told:
             word = word_of(verdict.address.kind, name)
             yield Diagnostic(
-                "warning", "JS221", f"{word}: other settings decide it, so the server makes it {_value(verdict.after, name)}",
+                "warning", "JS421", f"{word}: other settings decide it, so the server makes it {_value(verdict.after, name)}",
                 "Remove the line, or what decides it.", str(verdict.address), declared.ranges.get(word, declared.range),
             )  # fmt: skip
 
@@ -89,7 +89,7 @@ def _unknown_to_server(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]
         value, word = inputs.body(address)[name], word_of(address.kind, name)
         shown = f"{word}: {value}" if isinstance(value, str) and value in table.by_name[name].newer else word + path.removeprefix(name)
         yield Diagnostic(
-            "error", "JS213", f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); {address.domain} has level {level}",
+            "error", "JS413", f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); {address.domain} has level {level}",
             "Upgrade that server, or leave it out.", str(address), declared.ranges.get(word, declared.range),
         )  # fmt: skip
 
@@ -135,7 +135,7 @@ def undeclared_domains(inputs: Inputs) -> list[Diagnostic]:
             lost[address.domain] = lost.get(address.domain, 0) + 1
     return [
         Diagnostic(
-            "error", "JS214", f"state has {count} resource{'s' if count > 1 else ''} in domain {domain}, which is no longer declared",
+            "error", "JS414", f"state has {count} resource{'s' if count > 1 else ''} in domain {domain}, which is no longer declared",
             f'If it has a new name:    moved:   [{{from: "{domain}/**", to: "NEW/**"}}]\n'
             f'To leave it on the server: removed: [{{address: "{domain}/**", destroy: false}}]\n'
             f"To delete it: declare {domain} again, and remove its resources from the files first.",
@@ -156,7 +156,7 @@ def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live
         if facts.reachable and managed and not there and not same_server(known, facts.server):
             found.append(
                 Diagnostic(
-                    "error", "JS210",
+                    "error", "JS410",
                     f"domain {key} answers as {name_of(facts.server)}, and none of its {len(managed)} managed resources is there",
                     f"State knows it as {name_of(known)}. Is this the right environment or connection? If the server was really replaced, "
                     f"forget the old one with: jsplan state rm '{key}/**'",

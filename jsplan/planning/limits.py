@@ -123,7 +123,7 @@ def _streams(account: _Account, use: Mapping[str, Any], limits: Mapping[str, Any
     new = sum(1 for c in changes if c.before is None and c.after is not None)
     planned = used + new - sum(1 for c in changes if c.before is not None and c.after is None)
     if new and 0 < most < planned:
-        yield _over(account, "JS240", f"max_streams is {most}: {used} used, {planned} with this plan (10027)", "streams")
+        yield _over(account, "JS440", f"max_streams is {most}: {used} used, {planned} with this plan (10027)", "streams")
 
 
 def _reservations(
@@ -141,7 +141,7 @@ def _reservations(
         spared = _spared(account, storage, changes) if per_copy else 0
         if 0 <= most < planned + endless - spared and (planned > used or endless):
             text = f"{limit} is {_size(most)}: {_size(used)} reserved by max_bytes, {_size(planned)} with this plan ({err})"
-            yield _over(account, "JS241", text, "storage" if storage == "file" else "memory")
+            yield _over(account, "JS441", text, "storage" if storage == "file" else "memory")
 
 
 def _spared(account: _Account, storage: str, changes: list[_Change]) -> int:
@@ -181,11 +181,11 @@ def _stream_bytes(inputs: Inputs, change: _Change, limits: Mapping[str, Any]) ->
     size, most = _bytes(change.after), limits.get(_PER_STREAM[_storage(change.after)], -1)
     if limits.get("max_bytes_required") and not size:
         yield _at(
-            inputs, change.verdict, "JS243", "max_bytes", "the account requires max_bytes of every stream (10113)", "Add `max_bytes:`."
+            inputs, change.verdict, "JS443", "max_bytes", "the account requires max_bytes of every stream (10113)", "Add `max_bytes:`."
         )
     if 0 < most < size:
         text = f"max_bytes is {_size(size)}; a stream of this account may have {_size(most)} (10122)"
-        yield _at(inputs, change.verdict, "JS243", "max_bytes", text, "Lower it, or let the account have larger streams.")
+        yield _at(inputs, change.verdict, "JS443", "max_bytes", text, "Lower it, or let the account have larger streams.")
 
 
 def _no_tier(inputs: Inputs, account: _Account) -> Iterator[Diagnostic]:
@@ -193,7 +193,7 @@ def _no_tier(inputs: Inputs, account: _Account) -> Iterator[Diagnostic]:
     for change in account.streams.values() if tiers else ():
         if change.written and change.after is not None and _tier(change.after) not in tiers:
             text = f"the account has no limits for streams with {change.after.get('num_replicas', 1)} copies (10120)"
-            yield _at(inputs, change.verdict, "JS240", "num_replicas", text, f"It has them for {', '.join(sorted(tiers))}.")
+            yield _at(inputs, change.verdict, "JS440", "num_replicas", text, f"It has them for {', '.join(sorted(tiers))}.")
 
 
 # --- consumers -----------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _consumers(inputs: Inputs, account: _Account, verdicts: Mapping[Address, Ver
         there -= sum(1 for v in consumers.values() if v.actions == ["delete"] and v.follows is None)
         if most and there + len(new) > most:
             text = f"{why}: {stream} has {max(0, there)}, {max(0, there) + len(new)} with this plan (10026)"
-            yield _at(inputs, new[-1], "JS242", "name", text, "Take consumers out, or split the stream.")
+            yield _at(inputs, new[-1], "JS442", "name", text, "Take consumers out, or split the stream.")
 
 
 def _most_consumers(account: _Account, stream: Config, level: int) -> tuple[int, str]:
@@ -233,7 +233,7 @@ def _ack_pending(inputs: Inputs, account: _Account, verdict: Verdict) -> Iterato
     most, asked = account_ack_pending(account.info), (verdict.after or {}).get("max_ack_pending", 0)
     if 0 < most < asked:
         text = f"max_ack_pending is {asked}; a consumer of this account may have {most} (10121)"
-        yield _at(inputs, verdict, "JS244", "max_ack_pending", text, "Lower it, or leave it out for the most that is allowed.")
+        yield _at(inputs, verdict, "JS444", "max_ack_pending", text, "Lower it, or leave it out for the most that is allowed.")
 
 
 def account_ack_pending(info: Mapping[str, Any]) -> int:

@@ -70,14 +70,14 @@ def stream_problems(before: Config | None, after: Config, place: Place) -> Found
         yield _one_server(copies)
     if before is None and after.get("sealed"):
         text = "a stream cannot be made sealed, since nothing could be stored in it (10052)"
-        yield Problem("JS231", "sealed", text, "Leave `sealed` out, fill the stream, and add it then.")
+        yield Problem("JS431", "sealed", text, "Leave `sealed` out, fill the stream, and add it then.")
     if before is None and after.get("mirror_direct") and not after.get("mirror"):
-        yield Problem("JS232", "mirror_direct", "mirror_direct is for mirrors (10052)", "Remove it, or add `mirror:`.")
+        yield Problem("JS432", "mirror_direct", "mirror_direct is for mirrors (10052)", "Remove it, or add `mirror:`.")
     if place.level >= 4 and after.get("allow_msg_schedules"):
         yield from _schedules(after)
     if before is not None and after.get("allow_msg_counter") and after.get("allow_msg_ttl"):
         text = "a counter stream with delete markers can be made, but never updated (10052)"
-        yield Problem("JS240", "allow_msg_counter", text, "Take the change back, or make it anew without subject_delete_marker_ttl.")
+        yield Problem("JS440", "allow_msg_counter", text, "Take the change back, or make it anew without subject_delete_marker_ttl.")
 
 
 def _schedules(after: Config) -> Found:
@@ -85,12 +85,12 @@ def _schedules(after: Config) -> Found:
     for name, found in (("discard", after.get("discard") == "new"), ("allow_msg_counter", after.get("allow_msg_counter"))):
         if found:
             text = f"allow_msg_schedules does not go with {name}: {str(after[name]).lower()} (10052)"
-            yield Problem("JS240", "allow_msg_schedules", text, "Remove one of them; only nats-server 2.12 took both.")
+            yield Problem("JS440", "allow_msg_schedules", text, "Remove one of them; only nats-server 2.12 took both.")
 
 
 def _one_server(copies: int) -> Problem:
     text = f"num_replicas is {copies}, and this JetStream is one server, not a cluster (10074)"
-    return Problem("JS230", "num_replicas", text, "Write num_replicas: 1 for this domain, for example by a variable of its own.")
+    return Problem("JS430", "num_replicas", text, "Write num_replicas: 1 for this domain, for example by a variable of its own.")
 
 
 def consumer_problems(before: Config | None, after: Config, place: Place) -> Found:
@@ -104,14 +104,14 @@ def consumer_problems(before: Config | None, after: Config, place: Place) -> Fou
         if 0 < limit < value:
             shown = (format_duration(value), format_duration(limit)) if name == "inactive_threshold" else (value, limit)
             text = f"{name} is {shown[0]}, and consumer_limits of the stream allow {shown[1]} ({err})"
-            yield Problem("JS233", name, text, "Lower it, or raise the limit of the stream.")
+            yield Problem("JS433", name, text, "Lower it, or raise the limit of the stream.")
     if after.get("deliver_subject") and after.get("ack_policy", "none") == "none" and after.get("max_ack_pending", 0) > 0:
         text = "a push consumer without acknowledgements cannot have max_ack_pending, not even from consumer_limits (10082)"
-        yield Problem("JS233", "ack_policy", text, "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit.")
+        yield Problem("JS433", "ack_policy", text, "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit.")
     cycle = next((s for s in place.stream.get("subjects", ()) if within(after.get("deliver_subject") or " ", s)), None)
     if cycle is not None:
         text = f'deliver_subject "{after["deliver_subject"]}" is stored again by the stream, as {cycle} (10081)'
-        yield Problem("JS234", "deliver_subject", text, "Use a subject that the stream does not store.")
+        yield Problem("JS434", "deliver_subject", text, "Use a subject that the stream does not store.")
     if place.stream.get("retention") == "workqueue":
         yield from check_queue_consumer(after, list(place.others))
 
@@ -120,7 +120,7 @@ def _priority(after: Config) -> Found:
     """Up to 2.11 the server takes groups and a timeout without a policy."""
     for name, err in (("priority_groups", 10196), ("priority_timeout", 10197)):
         if after.get("priority_policy", "none") == "none" and after.get(name):
-            yield Problem("JS241", name, f"{name} needs a priority_policy ({err})", "Add `priority_policy:`, or remove it.")
+            yield Problem("JS441", name, f"{name} needs a priority_policy ({err})", "Add `priority_policy:`, or remove it.")
 
 
 def _copies(before: Config | None, after: Config, place: Place) -> Found:
@@ -131,10 +131,10 @@ def _copies(before: Config | None, after: Config, place: Place) -> Found:
         yield _one_server(copies)
     elif copies > of_stream:
         text = f"num_replicas is {copies}, and the stream has {of_stream} (10126)"
-        yield Problem("JS230", "num_replicas", text, "A consumer has at most as many copies as its stream; leave it out for as many.")
+        yield Problem("JS430", "num_replicas", text, "A consumer has at most as many copies as its stream; leave it out for as many.")
     elif copies != of_stream and place.stream.get("retention", "limits") != "limits":
         text = f"num_replicas is {copies}; in a stream with {place.stream['retention']} retention it is that of the stream (10134)"
-        yield Problem("JS230", "num_replicas", text, "Leave it out.")
+        yield Problem("JS430", "num_replicas", text, "Leave it out.")
 
 
 # --- with what is around them --------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _bound(verdict: Verdict) -> Found:
     before, after = verdict.live.compact.get("deliver_subject"), verdict.after.get("deliver_subject")
     if before != after:
         text = f'deliver_subject cannot change while somebody listens on "{before}" (10013)'
-        yield Problem("JS235", "deliver_subject", text, "Stop its subscribers first, or make it anew with --replace.")
+        yield Problem("JS435", "deliver_subject", text, "Stop its subscribers first, or make it anew with --replace.")
 
 
 def _consumers(verdict: Verdict, verdicts: Mapping[Address, Verdict], level: int) -> Found:
@@ -186,7 +186,7 @@ def _consumers(verdict: Verdict, verdicts: Mapping[Address, Verdict], level: int
             limit, value = after.get(name, 0), (consumer.after or {}).get(name, 0)
             if value > limit and (limit > 0 or level < 4):
                 text = f"consumer_limits: consumer {address.consumer} has {name} {value}, above {limit or 'no limit'} (10069)"
-                yield Problem("JS236", "consumer_limits", text, "Lower it at the consumer, or raise the limit.")
+                yield Problem("JS436", "consumer_limits", text, "Lower it at the consumer, or raise the limit.")
 
 
 def _origin_sizes(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> Found:
@@ -201,7 +201,7 @@ def _origin_sizes(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, V
         theirs = (_will_be(inputs, verdicts, Address.of_stream(verdict.address.domain, origin["name"])) or {}).get("max_msg_size", -1)
         if theirs > largest:
             text = f"max_msg_size {largest:,} is less than that of {origin['name']}, {theirs:,} ({err})"
-            yield Problem("JS237", "max_msg_size", text, f"Leave it out, or lower that of the stream in `{name}` first.")
+            yield Problem("JS437", "max_msg_size", text, f"Leave it out, or lower that of the stream in `{name}` first.")
 
 
 def _overlaps(inputs: Inputs, verdicts: Mapping[Address, Verdict], written: list[Verdict]) -> Iterator[Diagnostic]:
@@ -228,7 +228,7 @@ def _overlap(verdict: Verdict, tree: SubjectTree[Address]) -> Found:
         other = next((a for a in tree.overlapping(subject) if a != verdict.address), None)
         if other is not None:
             text = f'subjects: "{subject}" overlaps with {other} (10065)'
-            yield Problem("JS238", "subjects", text, "One subject has one stream in a domain; narrow one of them, or use a source.")
+            yield Problem("JS438", "subjects", text, "One subject has one stream in a domain; narrow one of them, or use a source.")
 
 
 def _too_many(inputs: Inputs, verdicts: Mapping[Address, Verdict], written: list[Verdict]) -> Iterator[Diagnostic]:
@@ -245,4 +245,4 @@ def _too_many(inputs: Inputs, verdicts: Mapping[Address, Verdict], written: list
         gone = sum(1 for a, v in verdicts.items() if a.parent == stream and v.actions == ["delete"]) if most > 0 and not fresh else 0
         if 0 < most < there - gone + len(new):
             text = f"the stream has {there - gone} and gets {len(new)} more consumers; its max_consumers is {most} (10026)"
-            yield from _shown(inputs, new[-1], iter([Problem("JS239", "name", text, "Raise max_consumers, or take consumers out.")]))
+            yield from _shown(inputs, new[-1], iter([Problem("JS439", "name", text, "Raise max_consumers, or take consumers out.")]))

@@ -87,7 +87,7 @@ def _left_the_files(inputs: Inputs, address: Address, live: LiveObject | None, e
         return Verdict(address, ["forget"], "forget_because_missing", None, entry)
     if not ours:
         text = f"{address} was made again by somebody else ({live.created}); what this workspace created is gone"
-        found = Diagnostic("warning", "JS211", text, "It is forgotten, not deleted.", str(address))
+        found = Diagnostic("warning", "JS411", text, "It is forgotten, not deleted.", str(address))
         return Verdict(address, ["forget"], "forget_because_not_ours", live, entry, diagnostics=[found])
     reason = "delete_because_destroy" if inputs.request.destroy else "delete_because_not_in_files"
     return Verdict(address, ["delete"], reason, live, entry)
@@ -106,7 +106,7 @@ def _nothing_to_import(inputs: Inputs, address: Address) -> Verdict:
     verdict = Verdict(address, ["no-op"], "not_there")
     if str(address) in inputs.request.imports:
         verdict.diagnostics.append(
-            Diagnostic("error", "JS220", "does not exist on the server", "Create it with: jsplan apply", str(address))
+            Diagnostic("error", "JS420", "does not exist on the server", "Create it with: jsplan apply", str(address))
         )
     return verdict
 

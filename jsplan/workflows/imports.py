@@ -36,7 +36,7 @@ def _problems(text: str, declared: set[Address], managed: set[Address]) -> list[
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not any(matches(glob, address) for glob in named for address in declared):
-        return [Diagnostic("error", "JS218", "is in no file", "Declare it first; the plan shows what differs from what is live.", text)]
+        return [Diagnostic("error", "JS418", "is in no file", "Declare it first; the plan shows what differs from what is live.", text)]
     if not is_glob(text) and Address.parse(text) in managed:
-        return [Diagnostic("error", "JS219", "is managed already", "There is nothing to import.", text)]
+        return [Diagnostic("error", "JS419", "is managed already", "There is nothing to import.", text)]
     return []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jsplan.codes import IN_FILES
 from jsplan.config import load
-from jsplan.config.codes import CODES
 from jsplan.errors import ConfigError
 from tests.config.conftest import HEAD, HUB, Loader
 
@@ -142,7 +142,7 @@ def test_everything_is_said_at_once(workspace: Loader) -> None:
         ("JS143", "jsplan.yaml:13:16"),
         ("JS115", "None"),
     ]
-    assert all(problem.summary and problem.detail and problem.code in CODES for problem in found)
+    assert all(problem.summary and problem.detail and problem.code in IN_FILES for problem in found)
 
 
 def test_a_folder_without_workspace_says_so(workspace: Loader) -> None:
@@ -186,4 +186,4 @@ def test_every_code_that_is_used_is_explained() -> None:
         if path.name != "codes.py":
             text = path.read_text(encoding="utf-8")
             used |= {code for code in (f"JS1{number:02}" for number in range(100)) if f'"{code}"' in text}
-    assert used == set(CODES)
+    assert used == set(IN_FILES)

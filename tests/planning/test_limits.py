@@ -57,14 +57,14 @@ def test_streams_are_counted_over_the_whole_plan(tmp_path: Path, make_server: Ma
         raw.done("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
 
     plan = space.write(streams=streams("A", "B"), kv=[{"bucket": "C"}]).plan()
-    assert errors(plan) == [("JS240", "main/**")]
+    assert errors(plan) == [("JS440", "main/**")]
     (found,) = [d for d in plan.diagnostics if d.severity == "error"]
     assert found.summary == "max_streams is 3: 1 used, 4 with this plan (10027)"
     assert plan.errored
     assert plan.steps == []
 
     assert space.write(streams=streams("A", "B")).apply()[1].exit_code == 0
-    assert errors(space.write(streams=streams("A", "B", "C")).plan()) == [("JS240", "main/**")]
+    assert errors(space.write(streams=streams("A", "B", "C")).plan()) == [("JS440", "main/**")]
     assert errors(space.write(streams=streams("A", "C")).plan()) == []
     assert errors(space.write(streams=streams("A", "B")).plan()) == []
 
@@ -76,14 +76,14 @@ def test_reservations_are_added_up_per_storage(tmp_path: Path, make_server: Make
     within = [*streams("A", "B", max_bytes=5000), *streams("M", max_bytes=5000, storage="memory")]
 
     over = space.write(streams=[*streams("A", "B", max_bytes=5000), *streams("M", max_bytes=5001, storage="memory")]).plan()
-    assert errors(over) == [("JS241", "main/**")]
+    assert errors(over) == [("JS441", "main/**")]
     assert "max_memory is 5,000 bytes: 0 bytes reserved" in next(d.summary for d in over.diagnostics)
     assert space.write(streams=within).apply()[1].exit_code == 0
 
     larger = space.write(streams=[*streams("A", max_bytes=5001), *within[1:]]).plan()
     (found,) = larger.diagnostics
     assert found.summary == "max_storage is 10,000 bytes: 10,000 bytes reserved by max_bytes, 10,001 bytes with this plan (10047)"
-    assert errors(space.write(streams=[*within, *streams("ENDLESS")]).plan()) == [("JS241", "main/**")]
+    assert errors(space.write(streams=[*within, *streams("ENDLESS")]).plan()) == [("JS441", "main/**")]
     moved = [*streams("A", max_bytes=4000), *streams("B", max_bytes=5000), *within[2:], *streams("C", max_bytes=1000)]
     assert errors(space.write(streams=moved).plan()) == []
 
@@ -105,7 +105,7 @@ def test_what_the_plan_refuses_the_server_refuses(tmp_path: Path, make_server: M
     plan = space.write(
         streams=[{"name": "A", "max_bytes": 10000, "consumers": [{"name": "C", "ack_policy": "explicit", "max_ack_pending": 101}]}]
     )
-    assert errors(plan.plan()) == [("JS244", "main/consumer/A/C")]
+    assert errors(plan.plan()) == [("JS444", "main/consumer/A/C")]
 
 
 @pytest.mark.matrix
@@ -117,10 +117,10 @@ def test_the_account_may_require_max_bytes_and_cap_it(tmp_path: Path, make_serve
 
     plan = space.write(streams=declared).plan()
 
-    assert errors(plan) == [("JS243", "main/stream/A"), ("JS243", "main/stream/B"), ("JS243", "main/stream/M")]
+    assert errors(plan) == [("JS443", "main/stream/A"), ("JS443", "main/stream/B"), ("JS443", "main/stream/M")]
     assert all(d.range is not None for d in plan.diagnostics)
     assert space.write(streams=streams("C", max_bytes=1000)).apply()[1].exit_code == 0
-    assert errors(space.write(streams=streams("C", max_bytes=-1)).plan()) == [("JS243", "main/stream/C")]
+    assert errors(space.write(streams=streams("C", max_bytes=-1)).plan()) == [("JS443", "main/stream/C")]
 
 
 @pytest.mark.matrix
@@ -133,13 +133,13 @@ def test_consumers_are_counted_per_stream(tmp_path: Path, make_server: MakeServe
         consumers = [{"name": name, "ack_policy": "explicit"} for name in names]
         return space.write(streams=[{"name": "A", "consumers": consumers}, {"name": "B", "consumers": consumers}])
 
-    assert errors(write("C", "D", "E").plan()) == [("JS242", "main/consumer/A/E"), ("JS242", "main/consumer/B/E")]
+    assert errors(write("C", "D", "E").plan()) == [("JS442", "main/consumer/A/E"), ("JS442", "main/consumer/B/E")]
     assert write("C").apply()[1].exit_code == 0
     with Raw(server.url) as raw:
         raw.done("$JS.API.CONSUMER.CREATE.A.X", {"stream_name": "A", "config": {"name": "X", "durable_name": "X"}})
 
     plan = write("C", "D").plan()
-    assert errors(plan) == [("JS242", "main/consumer/A/D")]
+    assert errors(plan) == [("JS442", "main/consumer/A/D")]
     assert plan.diagnostics[0].summary == "max_consumers of the account is 2 per stream: A has 2, 3 with this plan (10026)"
     assert errors(write("D").plan()) == []
 
@@ -151,7 +151,7 @@ def test_a_stream_of_2_15_has_at_most_a_thousand_consumers(tmp_path: Path, serve
     space = space_on(tmp_path, server)
 
     plan = space.write(streams=[{"name": "A", "consumers": consumers}]).plan()
-    assert errors(plan) == ([("JS242", "main/consumer/A/C999")] if server_version >= (2, 15) else [])
+    assert errors(plan) == ([("JS442", "main/consumer/A/C999")] if server_version >= (2, 15) else [])
     assert errors(space.write(streams=[{"name": "A", "max_consumers": 2000, "consumers": consumers}]).plan()) == []
     assert errors(space.write(streams=[{"name": "A", "consumers": consumers[:1000]}]).plan()) == []
 
@@ -199,7 +199,7 @@ def test_one_account_behind_two_domain_keys_counts_once(tmp_path: Path, make_ser
 
         plan = space.write(streams=three).plan()
 
-        assert errors(plan) == [("JS240", "x/**")]
+        assert errors(plan) == [("JS440", "x/**")]
 
 
 def test_limits_of_another_domain_are_its_own(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -232,12 +232,12 @@ def test_each_tier_has_limits_of_its_own(tmp_path: Path, server: Server) -> None
     fits = [*streams("A", max_bytes=1000), *streams("B", max_bytes=1000, num_replicas=3)]
 
     assert tiered(space.write(streams=fits), {"R1": tier, "R3": tier}) == []
-    assert tiered(space, {"R1": tier}) == ["JS240 the account has no limits for streams with 3 copies (10120)"]
+    assert tiered(space, {"R1": tier}) == ["JS440 the account has no limits for streams with 3 copies (10120)"]
     assert tiered(space.write(streams=[*fits, *streams("C", num_replicas=3)]), {"R1": tier, "R3": tier}) == [
-        "JS240 max_streams is 1: 0 used, 2 with this plan (10027)",
-        "JS241 max_storage is 1,000 bytes: 0 bytes reserved by max_bytes, 1,000 bytes with this plan (10047)",
+        "JS440 max_streams is 1: 0 used, 2 with this plan (10027)",
+        "JS441 max_storage is 1,000 bytes: 0 bytes reserved by max_bytes, 1,000 bytes with this plan (10047)",
     ]
     many = [{"name": "A", "num_replicas": 3, "consumers": [{"name": "C"}, {"name": "D"}]}]
     assert tiered(space.write(streams=many), {"R3": tier}) == [
-        "JS242 max_consumers of the account is 1 per stream: A has 0, 2 with this plan (10026)"
+        "JS442 max_consumers of the account is 1 per stream: A has 0, 2 with this plan (10026)"
     ]

@@ -183,7 +183,7 @@ def everything() -> Plan:
         diagnostics=[
             Diagnostic(
                 "warning",
-                "JS212",
+                "JS412",
                 "first_seq: the server accepts the change and does nothing with it",
                 "It is not sent.",
                 "hub/stream/SAME",

@@ -54,7 +54,7 @@ def test_a_destroy_plan(golden: Compare) -> None:
 
 def test_an_errored_plan_never_says_no_changes() -> None:
     """A plan with errors ends with the error, not with good news."""
-    broken = samples.plan(errored=True, diagnostics=[Diagnostic("error", "JS210", "wrong environment")])
+    broken = samples.plan(errored=True, diagnostics=[Diagnostic("error", "JS410", "wrong environment")])
     text = text_of(lambda console: plan_text.render(broken, console))
 
     assert "No changes" not in text

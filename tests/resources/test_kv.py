@@ -209,7 +209,7 @@ def test_limit_markers_need_a_server_that_knows_them(tmp_path: Path, server: Ser
     """On an older server the plan names the word, the level that it needs and the one that is there, and its place in the files."""
     plan = single_space(tmp_path, server).write(kv=[{"bucket": "CONFIG", "limit_marker_ttl": "10m"}]).plan()
 
-    found = [d for d in plan.diagnostics if d.code == "JS213"]
+    found = [d for d in plan.diagnostics if d.code == "JS413"]
     if server_version >= (2, 11):
         assert not found
         return

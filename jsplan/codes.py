@@ -1,6 +1,7 @@
-"""The stable codes of everything that is found in the files, one line each; the documentation is generated from it.
+"""The stable codes of everything that is found, one line each: the documentation is generated from these tables.
 
-The findings themselves are made where they are found; JS2xx belongs to `lint`.
+JS1xx are found in the files, JS2xx belong to lint, JS3xx stop an apply that is sound otherwise, JS4xx are found
+when the files meet servers and state. The findings themselves are made where they are found.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-CODES: Final[Mapping[str, str]] = {
+IN_FILES: Final[Mapping[str, str]] = {
     # reading
     "JS100": "A file cannot be read: missing, a folder, no permission, or not UTF-8.",
     "JS101": "A file is not valid YAML or JSON.",
@@ -83,3 +84,44 @@ CODES: Final[Mapping[str, str]] = {
     "JS176": "A consumer of a work queue does not fit the queue.",
     "JS190": "Understood, but not carried out by this release.",
 }
+
+#: What is found when the files meet the servers and the state.
+AGAINST_SERVERS: Final[Mapping[str, str]] = {
+    "JS401": "`depends_on` names something that is in no file.",
+    "JS402": "A mirror or source refers to a domain whose server has no JetStream domain, so it cannot be reached by `$JS.<domain>.API`.",
+    "JS403": "A stream is a mirror or source of itself.",
+    "JS404": "Resources wait for each other by `depends_on` alone.",
+    "JS405": "One thing on a server is declared by two ways to it (`same_as`).",
+    "JS410": "A domain answers as another server, and none of its managed objects is there: the wrong environment?",
+    "JS411": "Something that left the files was made again by somebody else: it is forgotten, not deleted.",
+    "JS412": "The server accepts a change and does nothing with it; it is not sent.",
+    "JS413": "A field needs a newer nats-server than the domain has.",
+    "JS414": "State has resources in a domain that is no longer declared; the message prints the blocks that settle it.",
+    "JS415": "A stream exists on its server but is offline there, because it uses a feature that this server does not know.",
+    "JS416": "A consumer's stream neither exists nor is planned.",
+    "JS417": "`--target`, `--exclude` or `--replace` names nothing in the files or in state.",
+    "JS418": "What is to be imported is in no file.",
+    "JS419": "What is to be imported is managed already.",
+    "JS420": "What is to be imported does not exist on the server.",
+    "JS421": "Other settings decide a field that the files name; what the server makes of it is said, and not sent again.",
+    "JS430": "More copies than the server or the stream has, or others than the stream's retention wants.",
+    "JS431": "A stream cannot be made sealed; only one that exists can be sealed.",
+    "JS432": "`mirror_direct` on something that is no mirror.",
+    "JS433": "A consumer exceeds the `consumer_limits` of its stream, or cannot have what they give it.",
+    "JS434": "A push consumer delivers to a subject that its stream stores.",
+    "JS435": "`deliver_subject` cannot change while somebody listens on the old one.",
+    "JS436": "`consumer_limits` would be below what existing consumers have.",
+    "JS437": "A copy takes only smaller messages than its origin in the same JetStream.",
+    "JS438": "Two streams of one domain would store the same subject.",
+    "JS439": "More consumers than the stream's `max_consumers`.",
+    "JS440": "More streams than the account may have, or a number of copies that it has no limits for.",
+    "JS441": "More storage or memory reserved by `max_bytes` than the account may have.",
+    "JS442": "More consumers on one stream than the account or the server allows.",
+    "JS443": "`max_bytes` is required by the account, or larger than it allows one stream.",
+    "JS444": "`max_ack_pending` is more than the account allows.",
+    "JS301": "`prevent_destroy` guards something that would be deleted.",
+    "JS302": "Something exists, is not ours, and differs from the files: `--adopt` is needed.",
+    "JS303": "A replacement is needed, and `on_replace` does not allow the way that this release has (`recreate`).",
+}
+
+CODES: Final[Mapping[str, str]] = {**IN_FILES, **AGAINST_SERVERS}
