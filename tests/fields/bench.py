@@ -44,6 +44,7 @@ class Bench:
 
     raw: Raw
     level: int
+    server: Server
     counts: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -56,7 +57,15 @@ class Bench:
                 raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"})
             for name, config in PARENTS.items():
                 raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
-            yield cls(raw, level)
+            yield cls(raw, level, server)
+
+    @contextmanager
+    def listening(self, subject: str | None) -> Iterator[None]:
+        """Somebody else listens on the subject meanwhile; nobody does on None."""
+        with Raw(self.server.url) as other:
+            if subject:
+                other.subscribe(subject)
+            yield
 
     def count(self, what: str) -> None:
         """Remember that it happened."""
