@@ -1,4 +1,4 @@
-"""The stable codes of everything that is found, one line each: the documentation is generated from these tables.
+"""The stable codes of hazards and of everything that is found: the documentation is generated from these tables.
 
 JS1xx are found in the files, JS2xx belong to lint, JS3xx stop an apply that is sound otherwise, JS4xx are found
 when the files meet servers and state. The findings themselves are made where they are found.
@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+
+#: The closed list of hazards (contract, section 4), and whether each blocks an apply that nobody allowed it.
+HAZARDS: Final[Mapping[str, bool]] = {
+    "DELETES_STREAM": True, "DELETES_MESSAGES": True, "LOSES_CONSUMER_POSITION": True, "DELETES_CONSUMER": True,
+    "BREAKS_REPLICATION": True, "REMOVES_SUBJECTS": True, "IRREVERSIBLE": True, "DUPLICATES_MESSAGES": True,
+    "REDUCES_REPLICAS": False, "MOVES_DATA": False,
+}  # fmt: skip
 
 IN_FILES: Final[Mapping[str, str]] = {
     # reading

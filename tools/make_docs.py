@@ -16,11 +16,9 @@ from jsplan import errors, units
 from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import COMMANDS, root
 from jsplan.cli.settings import GlobalOption
-from jsplan.codes import AGAINST_SERVERS, IN_FILES
-from jsplan.documents.schema import HAZARDS
+from jsplan.codes import AGAINST_SERVERS, HAZARDS, IN_FILES
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.planning.guards import LEVEL_NAMES
-from jsplan.planning.hazards import CODES as BLOCKING
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import raw_rows
 from jsplan.resources.fields import ABSENT, Field, Table, ignored, in_place, one_way, replace
@@ -195,7 +193,7 @@ says what to do, and the place in the files or the address it concerns. All of t
 
 def hazards() -> str:
     """The closed list of hazards."""
-    rows = [(f"`{code}`", "blocks" if BLOCKING[code] else "warns", HAZARD_MEANING[code]) for code in HAZARDS]
+    rows = [(f"`{code}`", "blocks" if HAZARDS[code] else "warns", HAZARD_MEANING[code]) for code in HAZARDS]
     return NOTE.format(source="jsplan/planning/hazards.py") + "# Hazards\n\n" + _HAZARDS_INTRO + table(("code", "effect", "meaning"), rows)
 
 

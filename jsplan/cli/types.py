@@ -55,7 +55,7 @@ class HazardPermission(ParamType):
     name = "CODE[:ADDRESS]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from jsplan.documents.schema import HAZARDS
+        from jsplan.codes import HAZARDS
 
         code, colon, address = str(value).partition(":")
         if code not in HAZARDS:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, cast
 
+from jsplan.codes import HAZARDS
 from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.model import AllowedHazard, Lifecycle, OnReplace
 from jsplan.config.node import Node
 from jsplan.diagnostics import did_you_mean
 
-#: The closed list of the contract, section 4; a plan can have no other.
-HAZARDS: Final = (
-    "DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "BREAKS_REPLICATION", "REMOVES_SUBJECTS",
-    "IRREVERSIBLE", "DUPLICATES_MESSAGES", "REDUCES_REPLICAS", "MOVES_DATA",
-)  # fmt: skip
 _ON_REPLACE: Final = ("refuse", "recreate", "preserve")
 _KEYS: Final = ("prevent_destroy", "ignore_changes", "on_replace", "allow_hazards")
 NONE: Final = Lifecycle()

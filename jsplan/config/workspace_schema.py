@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from jsplan.codes import HAZARDS
 from jsplan.config.files import TOP
-from jsplan.config.lifecycle import HAZARDS
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
 from jsplan.resources.nested import ORIGIN
 

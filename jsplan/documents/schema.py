@@ -9,17 +9,13 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from jsplan.address import KINDS
+from jsplan.codes import HAZARDS
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.plan import Effect, Op, Severity
 
 Schema = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-#: The closed list of hazards (contract, section 4).
-HAZARDS = (
-    "DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "BREAKS_REPLICATION",
-    "REMOVES_SUBJECTS", "IRREVERSIBLE", "DUPLICATES_MESSAGES", "REDUCES_REPLICAS", "MOVES_DATA",
-)  # fmt: skip
 ACTIONS = (["no-op"], ["create"], ["update"], ["delete"], ["delete", "create"], ["create", "delete"], ["forget"])
 
 TEXT: Schema = {"type": "string"}

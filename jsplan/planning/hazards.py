@@ -17,13 +17,6 @@ from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict
 from jsplan.subjects import covered
 
-#: The closed list (contract, section 4); True blocks by default.
-CODES = {
-    "DELETES_STREAM": True, "DELETES_MESSAGES": True, "LOSES_CONSUMER_POSITION": True, "DELETES_CONSUMER": True,
-    "BREAKS_REPLICATION": True, "REMOVES_SUBJECTS": True, "IRREVERSIBLE": True, "DUPLICATES_MESSAGES": True,
-    "REDUCES_REPLICAS": False, "MOVES_DATA": False,
-}  # fmt: skip
-
 
 def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> list[Hazard]:
     """Every hazard of one decided resource, with whether it is allowed."""
