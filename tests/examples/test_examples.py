@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -72,12 +72,16 @@ def test_hub_and_leaf(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pyte
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
     publish(leaf.url, leaf.user, leaf.password, "test", *(b"hello world %d" % number for number in range(50)))
 
+    def asked(verb: str) -> dict[str, Any]:
+        with Raw(hub.url, hub.user, hub.password) as raw:
+            return raw.done(f"$JS.hub.API.{verb}")
+
     def arrived(stream: str) -> Callable[[], bool]:
-        return lambda: hub.ask(f"$JS.hub.API.STREAM.INFO.{stream}")["state"]["messages"] == 50
+        return lambda: bool(asked(f"STREAM.INFO.{stream}")["state"]["messages"] == 50)
 
     hub.wait_until(arrived("backup-test-leaf"), "the mirror has all messages")
     hub.wait_until(arrived("aggregate-test-leaf"), "the aggregate has all messages")
-    assert hub.ask("$JS.hub.API.CONSUMER.INFO.aggregate-test-leaf.dur")["num_pending"] == 50
+    assert asked("CONSUMER.INFO.aggregate-test-leaf.dur")["num_pending"] == 50
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
