@@ -16,7 +16,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.applying.preconditions import outgrown
 from jsplan.applying.readback import describe, not_kept
-from jsplan.applying.remeasure import deletes_more
+from jsplan.applying.remeasure import Deletions
 from jsplan.documents.apply import ApplyEvent, ApplyStarted, StepFinished, StepResult, StepStarted, StepStatus
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError, ServerRefusedError, StateError
@@ -62,6 +62,10 @@ class Execution:
     lost: dict[str, str] = field(default_factory=dict)
     failure: StateError | None = None
     _prints: dict[str, str] = field(default_factory=dict)
+    _deletions: Deletions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._deletions = Deletions(self.plan, self.apis)
 
     async def run(self) -> list[StepResult]:
         """Do every step whose dependencies are done, `parallelism` of them at once per domain; results in the plan's order."""
@@ -160,7 +164,7 @@ class Execution:
         found = live.fingerprint if live else "absent"
         if wanted is not None and found != wanted:
             raise StepFailed(f"{step.address} was changed by somebody else since it was planned; nothing was written")
-        more = outgrown(step, live) or await deletes_more(self.plan, step, live, self.apis)
+        more = outgrown(step, live) or await self._deletions.more_than_planned(step, live)
         if more is not None:
             raise StepFailed(f"{step.address} {more}; nothing was written")
         return live

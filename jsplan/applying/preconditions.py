@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jsplan.address import Address
-from jsplan.applying.remeasure import deletes_more
+from jsplan.applying.remeasure import Deletions
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import ApiTimeoutError, NoRespondersError
 from jsplan.facts.live import LiveObject
@@ -20,7 +20,7 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
     """
     first = {step.address: step for step in reversed(plan.steps)}
     wanted = {Address.parse(text): step for text, step in first.items() if "fingerprint" in step.precondition}
-    stale: list[str] = []
+    deletions, stale = Deletions(plan, apis), list[str]()
     lost: dict[str, str] = {}
 
     async def check(address: Address) -> None:
@@ -33,7 +33,7 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
             return
         if (live.fingerprint if live else "absent") != wanted[address].precondition["fingerprint"]:
             stale.append(str(address))
-        elif more := outgrown(wanted[address], live) or await deletes_more(plan, wanted[address], live, apis):
+        elif more := outgrown(wanted[address], live) or await deletions.more_than_planned(wanted[address], live):
             stale.append(f"{address} {more}")
 
     await in_parallel(check, (address for address in wanted if address.domain in apis))

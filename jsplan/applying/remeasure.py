@@ -7,9 +7,10 @@ written. What goes with a whole stream or consumer is a plain count and is check
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from jsplan.address import Address
-from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan import Hazard, Plan, Step
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure
 from jsplan.facts.question import MEASURE_LIMIT, Question
@@ -19,22 +20,75 @@ from jsplan.planning.questions import about_consumer, about_origin, about_update
 from jsplan.planning.verdict import table_of
 from jsplan.resources.fields import Config
 
+#: Causes that take more only when messages arrive; time and acknowledgements change the others.
+STEADY = frozenset({"max_msgs", "max_bytes", "max_msgs_per_subject"})
 
-async def deletes_more(plan: Plan, step: Step, live: LiveObject | None, apis: Mapping[str, DomainApi]) -> str | None:
-    """Why a step must not be done, in words: it would delete clearly more messages than the plan said. Raises ApiError.
 
-    `live` is the object as it is now, whose configuration is still as planned.
-    """
-    planned = planned_messages(plan, step.address)
-    found = 0
-    for question in await _questions(plan, step, live, apis, planned=planned):
-        domain = question.stream.domain
-        limit = int(plan.options.get("measure_limit", MEASURE_LIMIT))
-        answer = await measure(apis[domain], question, _level(plan, domain), limit, count_only=True)
-        found += answer.at_most if answer is not None else 0
-    if not exceeds(found, planned, int(plan.options.get("safe_below", 0))):
-        return None
-    return f"would delete {found:,} messages by now; the plan said {planned:,}"
+@dataclass
+class Deletions:
+    """What the steps of one plan delete, against what the plan said. `apis` are the domains that answer."""
+
+    plan: Plan
+    apis: Mapping[str, DomainApi]
+    _planned: dict[str, Hazard] = field(default_factory=dict)
+    _going: dict[Address, set[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for change in self.plan.resource_changes:
+            for hazard in change.hazards:
+                if hazard.code == "DELETES_MESSAGES":
+                    self._planned[change.address] = hazard
+        for address in (Address.parse(step.address) for step in self.plan.steps if step.op == "consumer.delete"):
+            self._going.setdefault(Address.of_stream(address.domain, address.stream), set()).add(address.consumer)
+
+    async def more_than_planned(self, step: Step, live: LiveObject | None) -> str | None:
+        """Why a step must not be done, in words: it would delete clearly more messages than the plan said. Raises ApiError.
+
+        `live` is the object as it is now, whose configuration is still as planned.
+        """
+        hazard = self._planned.get(step.address)
+        if hazard is not None and live is not None and _nothing_arrived(hazard, live):
+            return None
+        planned, found = (hazard.messages or 0) if hazard is not None else 0, 0
+        limit = int(self.plan.options.get("measure_limit", MEASURE_LIMIT))
+        for question in await self._questions(step, live, expected=hazard is not None):
+            domain = question.stream.domain
+            answer = await measure(self.apis[domain], question, self._level(domain), limit, count_only=True)
+            found += answer.at_most if answer is not None else 0
+        if not exceeds(found, planned, int(self.plan.options.get("safe_below", 0))):
+            return None
+        return f"would delete {found:,} messages by now; the plan said {planned:,}"
+
+    async def _questions(self, step: Step, live: LiveObject | None, *, expected: bool) -> Iterable[Question]:
+        """What planning would ask about this step now. Consumers and origins are asked about where the plan expected a loss."""
+        address, found = Address.parse(step.address), list[Question | None]()
+        if step.op == "stream.update" and live is not None:
+            found.append(about_update(live, _after(step), self._level(address.domain), frozenset(self._going.get(address, ()))))
+        if step.op in ("stream.create", "stream.update") and expected:
+            found += self._about_origins(step, live)
+        if step.op in ("consumer.update", "consumer.delete") and expected and live is not None and address.parent is not None:
+            stream = await read_object(self.apis[address.domain], address.parent)
+            after = _after(step) if step.op == "consumer.update" else None
+            found.append(about_consumer(live, after, stream, self._level(address.domain)) if stream is not None else None)
+        return [question for question in found if question is not None]
+
+    def _level(self, domain: str) -> int:
+        return int((self.plan.domains.get(domain) or {}).get("api_level") or 0)
+
+    def _about_origins(self, step: Step, live: LiveObject | None) -> Iterable[Question]:
+        """Origins that the step begins to copy, in domains that the plan touches."""
+        address = Address.parse(step.address)
+        prefixes = {str(facts.get("api_prefix")): key for key, facts in self.plan.domains.items()}
+        for origin in new_origins(live.compact if live is not None else {}, _after(step)):
+            api = (origin.get("external") or {}).get("api")
+            domain = address.domain if api is None else prefixes.get(api)
+            if domain in self.apis:
+                yield about_origin(address, Address.of_stream(str(domain), origin["name"]), origin)
+
+
+def _nothing_arrived(hazard: Hazard, live: LiveObject) -> bool:
+    """Whether the plan measured limits that only new messages can exceed further, and there are none."""
+    return STEADY.issuperset(hazard.causes) and (hazard.as_of or {}).get("last_seq") == live.state.get("last_seq")
 
 
 def exceeds(found: int, planned: int, safe_below: int) -> bool:
@@ -42,47 +96,6 @@ def exceeds(found: int, planned: int, safe_below: int) -> bool:
     return 10 * found > 11 * planned and found - planned > safe_below
 
 
-def planned_messages(plan: Plan, address: str) -> int:
-    """How many messages the plan said that a change may delete; 0 when it has no such hazard."""
-    change = next((c for c in plan.resource_changes if c.address == address), None)
-    hazards = change.hazards if change is not None else []
-    return sum(h.messages or 0 for h in hazards if h.code == "DELETES_MESSAGES")
-
-
-async def _questions(plan: Plan, step: Step, live: LiveObject | None, apis: Mapping[str, DomainApi], *, planned: int) -> Iterable[Question]:
-    """What planning would ask about this step now. Consumers are asked about where the plan said that messages go."""
-    address, found = Address.parse(step.address), list[Question | None]()
-    if step.op == "stream.update" and live is not None:
-        found.append(about_update(live, _after(step), _level(plan, address.domain), _going(plan, address)))
-    if step.op in ("stream.create", "stream.update") and planned:
-        found += _about_origins(plan, step, live, apis)
-    if step.op in ("consumer.update", "consumer.delete") and planned and live is not None and address.parent is not None:
-        stream = await read_object(apis[address.domain], address.parent)
-        after = _after(step) if step.op == "consumer.update" else None
-        found.append(about_consumer(live, after, stream, _level(plan, address.domain)) if stream is not None else None)
-    return [question for question in found if question is not None]
-
-
 def _after(step: Step) -> Config:
     payload = (step.request or {}).get("payload") or {}
     return table_of(Address.parse(step.address)).compact(payload.get("config") or payload)
-
-
-def _level(plan: Plan, domain: str) -> int:
-    return int((plan.domains.get(domain) or {}).get("api_level") or 0)
-
-
-def _going(plan: Plan, stream: Address) -> frozenset[str]:
-    steps = (Address.parse(s.address) for s in plan.steps if s.op == "consumer.delete")
-    return frozenset(address.consumer for address in steps if address.parent == stream)
-
-
-def _about_origins(plan: Plan, step: Step, live: LiveObject | None, apis: Mapping[str, DomainApi]) -> Iterable[Question]:
-    """Origins that the step begins to copy, in domains that the plan touches."""
-    address = Address.parse(step.address)
-    prefixes = {str(facts.get("api_prefix")): key for key, facts in plan.domains.items()}
-    for origin in new_origins(live.compact if live is not None else {}, _after(step)):
-        api = (origin.get("external") or {}).get("api")
-        domain = address.domain if api is None else prefixes.get(api)
-        if domain in apis:
-            yield about_origin(address, Address.of_stream(str(domain), origin["name"]), origin)

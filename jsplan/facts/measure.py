@@ -132,6 +132,8 @@ class _Survey:
         deleted = int(self.state.get("num_deleted") or 0)
         if deleted > self.limit:
             self.reader.gaps = None
+            # Replicas may lag behind, and without the gaps nobody would notice.
+            self.reader.batches = self.reader.batches and self.config["num_replicas"] == 1
         elif deleted:
             answer = await self.api.request(f"STREAM.INFO.{self.question.stream.stream}", {"deleted_details": True})
             self.reader.gaps = sorted(answer["state"].get("deleted") or ())

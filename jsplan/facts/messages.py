@@ -119,17 +119,28 @@ class Reader:
         return Stored(message["seq"], message["subject"], size, message["time"], _is_forever(headers))
 
     async def _batch(self, start: int, end: int) -> tuple[list[Stored], int]:
+        """One batch. Any mirror and any replica may have answered: what is not surely all of the stream itself is not taken."""
         size = min(BATCH, end - start + 1, self.budget.left + 1)
         answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": start, "batch": size, "max_bytes": BATCH_BYTES})
         end_of_batch = answers.pop()[0]
+        if not end_of_batch.startswith((b"NATS/1.0 204", b"NATS/1.0 404")):
+            raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
+        own = all(_answered_by(block) == self.stream for block, _ in answers)
         found = [m for m in (self._from_batch(*answer) for answer in answers) if m.seq <= end]
+        after = found[-1].seq + 1 if found and len(found) == len(answers) else end + 1
+        if not own or not self._is_complete(found, start, after):
+            self.batches = False
+            return await self._page(start, end)
         self.budget.spend(len(found))
         self._charge(found)
-        if end_of_batch.startswith(b"NATS/1.0 404") or not found or len(found) < len(answers):
-            return found, end + 1
-        if not end_of_batch.startswith(b"NATS/1.0 204"):
-            raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
-        return found, found[-1].seq + 1
+        return found, after
+
+    def _is_complete(self, found: list[Stored], start: int, after: int) -> bool:
+        """Whether these are all messages of the range; where nobody knows the gaps, nothing at all may be somebody else's nothing."""
+        if self.gaps is None:
+            return bool(found)
+        gaps = bisect_left(self.gaps, after) - bisect_left(self.gaps, start)
+        return len(found) == after - start - gaps
 
     def _from_batch(self, block: bytes, payload: bytes) -> Stored:
         """The server appends its own headers to those of the message, which may have some of the same name."""
@@ -187,8 +198,16 @@ class Reader:
             return None
         self.budget.spend(1)
         answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": seq, "batch": 1})
+        if len(answers) < 2 or _answered_by(answers[0][0]) != self.stream:
+            return None
         pending = dict(line.split(b": ", 1) for line in answers[-1][0][:-4].split(b"\r\n")[1:] if b": " in line)
-        return len(answers) - 1 + int(pending.get(b"Nats-Num-Pending", 0))
+        return 1 + int(pending.get(b"Nats-Num-Pending", 0))
+
+
+def _answered_by(block: bytes) -> str:
+    """Which stream a message came from: with `mirror_direct` a mirror answers for its origin."""
+    start = block.rfind(_OWN_HEADERS) + len(_OWN_HEADERS)
+    return block[start : block.index(b"\r\n", start)].decode()
 
 
 def instant(text: str) -> tuple[str, str]:

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.config.model import Connection, Domain
+from jsplan.facts.messages import Budget, Reader, TooManyReads, instant
+from jsplan.facts.stored import Stored, stored_size
+from jsplan.jetstream import Pool
+from tests.facts.conftest import MESSAGES, OLD
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.facts.conftest import Lake
+
+pytestmark = pytest.mark.matrix
+
+#: Headers as clients write them, not only as the specification spells them.
+BLOCKS = (
+    b"",
+    b"NATS/1.0\r\nA: b\r\n\r\n",
+    b"NATS/1.0\r\nA:b\r\n\r\n",
+    b"NATS/1.0\r\nNats-Sequence: 9\r\nNats-Stream: X\r\nNats-Subject: y\r\n\r\n",
+    b"NATS/1.0\r\nLong: " + b"x" * 3000 + b"\r\nLong: again\r\n\r\n",
+)
+DOMAIN = Domain("main", "main", None, "$JS.API")
+
+
+@pytest.fixture
+async def pool(lake: Lake) -> AsyncIterator[Pool]:
+    """Connections that can only read."""
+    async with Pool({"main": Connection("main", url=lake.server.url)}, {}, read_only=True) as opened:
+        await opened.open(["main"])
+        yield opened
+
+
+def reader(pool: Pool, lake: Lake, stream: str, *, batches: bool, reads: int = 10**6) -> Reader:
+    info = lake.raw.done(f"$JS.API.STREAM.INFO.{stream}", {"deleted_details": True})
+    state = info["state"]
+    gaps = state.get("deleted") or []
+    return Reader(
+        pool.api(DOMAIN), stream, info["config"]["storage"], state["first_seq"], state["last_seq"], batches, Budget(reads), gaps=gaps
+    )
+
+
+def ways(lake: Lake) -> tuple[bool, ...]:
+    """By batches where the server has them, and one by one."""
+    return (True, False) if lake.level else (False,)
+
+
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@pytest.mark.parametrize("compression", ["none", "s2"])
+async def test_sizes_are_what_the_store_counts(lake: Lake, pool: Pool, storage: str, compression: str) -> None:
+    """Headers of any form, empty ones and large payloads: the sizes of all messages add up to the stream's bytes."""
+    stream = lake.own(0, storage=storage, compression=compression, allow_direct=True)
+    for block in BLOCKS:
+        for size in (0, 1, 2, 3, 1000, 100_000):
+            lake.raw.publish_raw(f"{stream}.größe.{size}", block, b"x" * size)
+    lake.raw.flush()
+    count = len(BLOCKS) * 6
+    lake.server.wait_until(lambda: lake.state(stream)["messages"] == count, "all messages", 10)
+
+    for batches in ways(lake):
+        found = [m async for m in reader(pool, lake, stream, batches=batches).forward(1)]
+        assert len(found) == count
+        assert sum(m.size for m in found) == lake.state(stream)["bytes"]
+
+
+def test_measured_overheads() -> None:
+    """A file store adds 30 bytes, 34 where there are headers; a memory store adds 16."""
+    assert stored_size("file", 3, 0, 10) == 43
+    assert stored_size("file", 3, 18, 10) == 65
+    assert stored_size("memory", 3, 0, 10) == 29
+    assert stored_size("memory", 3, 18, 10) == 47
+
+
+async def test_all_ways_of_reading_see_the_same(lake: Lake, pool: Pool) -> None:
+    """Forward and backward, in batches and one by one: the same messages, gaps or not."""
+    stream = lake.own(3_500, allow_direct=True)
+    lake.cut(stream, 50)
+    seen: list[list[Stored]] = []
+    for batches in ways(lake):
+        one = reader(pool, lake, stream, batches=batches)
+        seen.append([m async for m in one.forward(1)])
+        seen.append([m async for m in one.backward()][::-1])
+
+    assert all(messages == seen[0] for messages in seen)
+    assert [m.seq for m in seen[0]] == [seq for seq in range(1, 3_501) if seq < 5 or (seq - 5) % 50]
+
+
+async def test_reading_stops_at_the_last_message_that_was_known(lake: Lake, pool: Pool) -> None:
+    """Messages that arrive while one reads are not seen."""
+    stream = lake.own(100, allow_direct=True)
+    for batches in ways(lake):
+        one = reader(pool, lake, stream, batches=batches)
+        lake.raw.request(f"{stream}.late", b"")
+
+        assert [m.seq async for m in one.forward(1)] == list(range(1, one.last + 1))
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("storage", ["file", "memory"])
+async def test_the_first_message_since_a_time(lake: Lake, pool: Pool, storage: str, gaps: bool) -> None:
+    """It is found with and without the server's help, within, before and after the stream, and where it was deleted."""
+    stream = lake.copy(storage=storage)
+    if gaps:
+        lake.cut(stream, 1_000)
+        for seq in range(OLD - 20, OLD + 21):
+            lake.raw.api(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
+    one = reader(pool, lake, stream, batches=False)
+    all_of_them = [m async for m in one.forward(1)]
+    border = next(m for m in all_of_them if m.seq > OLD)
+
+    for by_time in ways(lake):
+        for wanted in (all_of_them[0], all_of_them[1], all_of_them[4_321], border, all_of_them[-1]):
+            same = [m for m in all_of_them if instant(m.time) == instant(wanted.time)]
+            assert await one.first_since(wanted.time, by_time=by_time) == same[0]
+        assert await one.first_since("2001-01-01T00:00:00Z", by_time=by_time) == all_of_them[0]
+        assert await one.first_since("2100-01-01T00:00:00Z", by_time=by_time) is None
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+async def test_counting_from_a_sequence(lake: Lake, pool: Pool, gaps: bool) -> None:
+    """The list of deleted messages and the server's own count agree; without either nobody knows."""
+    stream = lake.own(2_000, allow_direct=True)
+    if gaps:
+        lake.cut(stream, 40)
+    known = reader(pool, lake, stream, batches=False)
+    there = [m.seq async for m in known.forward(1)]
+    blind = reader(pool, lake, stream, batches=True)
+    blind.gaps = None
+    for seq in (1, 2, 5, 6, 1_000, 2_000, 2_001):
+        wanted = sum(1 for other in there if other >= seq)
+        assert await known.count_from(seq) == wanted
+        if lake.level:
+            assert await blind.count_from(seq) == (wanted or None)
+    blind.batches = False
+    assert await blind.count_from(1_000) is None
+
+
+async def test_a_budget_is_never_exceeded(lake: Lake, pool: Pool) -> None:
+    """Reading ends when as many messages have been read as allowed; large messages count as several."""
+    for batches in ways(lake):
+        one = reader(pool, lake, "ORIGIN", batches=batches, reads=2_500)
+        with pytest.raises(TooManyReads):
+            [m async for m in one.forward(1)]
+        assert len([m async for m in reader(pool, lake, "ORIGIN", batches=batches, reads=MESSAGES).forward(1)]) == MESSAGES
+
+    stream = lake.own(0, allow_direct=True)
+    for _ in range(10):
+        lake.raw.request(f"{stream}.x", b"x" * 100_000)
+    for batches in ways(lake):
+        with pytest.raises(TooManyReads):
+            [m async for m in reader(pool, lake, stream, batches=batches, reads=50).forward(1)]
+        assert len([m async for m in reader(pool, lake, stream, batches=batches, reads=70).forward(1)]) == 10
+
+
+async def test_mirrors_that_answer_for_their_origin_do_not_mislead(lake: Lake, pool: Pool) -> None:
+    """A mirror with `mirror_direct` answers direct requests for its origin, with what it has itself: that is not taken."""
+    stream = lake.own(2_500, allow_direct=True)
+    mirror = f"{stream}_MIRROR"
+    lake.raw.done(f"$JS.API.STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": stream}, "max_msgs": 100})
+    lake.server.wait_until(lambda: lake.state(mirror)["last_seq"] == 2_500, "the mirror to be complete", 20)
+
+    for _ in range(10):
+        known = reader(pool, lake, stream, batches=bool(lake.level))
+        assert [m.seq async for m in known.forward(1)] == list(range(1, 2_501))
+        blind = reader(pool, lake, stream, batches=bool(lake.level))
+        blind.gaps = None
+        assert await blind.count_from(2_450) in (51, None)
+        assert await blind.count_from(100) in (2_401, None)
