@@ -157,6 +157,7 @@ class Execution:
         """The precondition, once more, just before the write (promise 2)."""
         try:
             live = await read_object(api, address)
+            more = outgrown(step, live) or await self._deletions.more_than_planned(step, live)
         except (NoRespondersError, ApiTimeoutError) as error:
             self.lost.setdefault(address.domain, str(error))
             raise NotBegun from None
@@ -164,7 +165,6 @@ class Execution:
         found = live.fingerprint if live else "absent"
         if wanted is not None and found != wanted:
             raise StepFailed(f"{step.address} was changed by somebody else since it was planned; nothing was written")
-        more = outgrown(step, live) or await self._deletions.more_than_planned(step, live)
         if more is not None:
             raise StepFailed(f"{step.address} {more}; nothing was written")
         return live

@@ -28,12 +28,13 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
             return
         try:
             live = await read_object(apis[address.domain], address)
+            more = outgrown(wanted[address], live) or await deletions.more_than_planned(wanted[address], live)
         except (NoRespondersError, ApiTimeoutError) as error:
             lost.setdefault(address.domain, str(error))
             return
         if (live.fingerprint if live else "absent") != wanted[address].precondition["fingerprint"]:
             stale.append(str(address))
-        elif more := outgrown(wanted[address], live) or await deletions.more_than_planned(wanted[address], live):
+        elif more is not None:
             stale.append(f"{address} {more}")
 
     await in_parallel(check, (address for address in wanted if address.domain in apis))

@@ -14,7 +14,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError
+from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.interest import NOBODY_COUNTS, Unwanted, Wants, wants_of
 from jsplan.facts.messages import Budget, Reader, TooManyReads
 from jsplan.facts.question import MEASURE_LIMIT, Measured, Question
@@ -53,14 +53,22 @@ async def measure_all(
 ) -> dict[Address, list[Measured]]:
     """The answers by the address whose change each question is about; those that delete nothing are left out.
 
-    A few are measured at once. Raises ApiError when a stream that was just read does not answer any more.
+    A few are measured at once. An origin in a domain that does not answer is left out. Raises ApiError when a stream that
+    was just read does not answer any more.
     """
+    asked = list(asked)
+    await pool.open(domains[question.stream.domain].connection for question in asked)
     slots, found = asyncio.Semaphore(AT_ONCE), dict[Address, list[Measured]]()
 
     async def one(question: Question) -> None:
         domain = question.stream.domain
-        async with slots:
-            answer = await measure(pool.api(domains[domain]), question, levels.get(domain, 0), limit)
+        try:
+            async with slots:
+                answer = await measure(pool.api(domains[domain]), question, levels.get(domain, 0), limit)
+        except (ApiError, ConnectError):
+            if question.drains is None:
+                raise
+            return
         if answer is not None:
             found.setdefault(question.address, []).append(answer)
 

@@ -130,7 +130,7 @@ def _consumable(inputs: Inputs, origin: Address) -> bool:
     domain = inputs.live.domains.get(origin.domain)
     live = inputs.live.get(origin)
     if live is None:
-        return domain is not None and domain.reachable
+        return origin.domain in inputs.workspace.domains and (domain is None or domain.reachable)
     return bool(live.compact.get("retention", "limits") != "limits")
 
 

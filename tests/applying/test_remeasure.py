@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.applying.remeasure import exceeds
+from jsplan.documents.apply import StepStarted
+from jsplan.errors import StalePlanError
+from jsplan.workflows import apply as applying
+from jsplan.workflows.options import PlanOptions
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, Space, single_space, yes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from jsplan.documents.apply import ApplyEvent
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+
+EVERYTHING = ("DELETES_MESSAGES", "DELETES_CONSUMER")
+
+
+@pytest.mark.parametrize(
+    ("found", "planned", "safe_below", "stops"),
+    [
+        (0, 0, 0, False), (1, 0, 0, True), (1, 0, 1, False), (110, 100, 0, False), (111, 100, 0, True),
+        (111, 100, 10, True), (111, 100, 11, False), (1000, 900, 50, True), (990, 900, 0, False), (50, 100, 0, False),
+    ],
+)  # fmt: skip
+def test_what_is_clearly_more(found: int, planned: int, safe_below: int, stops: bool) -> None:
+    """Only what is both more than 10 % and more than --safe-below above the plan stops an apply."""
+    assert exceeds(found, planned, safe_below) is stops
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """A connection to the worker's server."""
+    with Raw(server.url) as connection:
+        yield connection
+
+
+def stream(**fields: Any) -> dict[str, Any]:
+    return {"name": "S", "subjects": ["s.>"], **fields}
+
+
+def publish(raw: Raw, count: int, subject: str = "s.1") -> None:
+    for _ in range(count):
+        raw.request(subject, b"x" * 50)
+
+
+def planned(tmp_path: Path, server: Server, raw: Raw, count: int, **fields: Any) -> tuple[Space, Plan]:
+    """A stream with so many messages, and a plan that lowers its limits."""
+    space = single_space(tmp_path, server).write(streams=[stream()])
+    space.apply()
+    publish(raw, count)
+    space.write(streams=[stream(**fields)])
+    return space, space.plan(allow_hazards=EVERYTHING)
+
+
+def messages(raw: Raw) -> int:
+    return int(raw.done("$JS.API.STREAM.INFO.S")["state"]["messages"])
+
+
+#: 100 messages of 83 bytes each: every limit is planned to delete 40 of them.
+LIMITS = [{"max_msgs": 60}, {"max_bytes": 60 * 83}, {"max_msgs_per_subject": 60}]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_a_little_more_is_what_was_planned(tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]) -> None:
+    """Up to a tenth more than planned is deleted without a word."""
+    space, plan = planned(tmp_path, server, raw, 100, **limit)
+    publish(raw, 4)
+
+    assert space.apply_saved(plan).exit_code == 0
+    assert messages(raw) == 60 or "max_msgs_per_subject" in limit
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_clearly_more_makes_a_saved_plan_stale(tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]) -> None:
+    """More than a tenth above the plan stops the apply before anything is changed, with both numbers."""
+    space, plan = planned(tmp_path, server, raw, 100, **limit)
+    publish(raw, 5)
+
+    with pytest.raises(StalePlanError, match=r"main/stream/S would delete 45 messages by now; the plan said 40.*Nothing was changed"):
+        space.apply_saved(plan)
+    assert messages(raw) == 105
+
+
+def test_safe_below_is_more_room(tmp_path: Path, server: Server, raw: Raw) -> None:
+    """What --safe-below lets pass above the plan passes."""
+    space, _ = planned(tmp_path, server, raw, 100, max_msgs=60)
+    plan = space.plan(allow_hazards=EVERYTHING, safe_below=5)
+    publish(raw, 5)
+
+    assert space.apply_saved(plan).exit_code == 0
+    assert messages(raw) == 60
+
+
+def test_a_plan_that_said_nothing_would_go(tmp_path: Path, server: Server, raw: Raw) -> None:
+    """A limit that nothing exceeded when planned is measured too: what came since was never permitted to go."""
+    space, plan = planned(tmp_path, server, raw, 50, max_msgs=60)
+    assert [h for c in plan.resource_changes for h in c.hazards] == []
+    publish(raw, 11)
+
+    with pytest.raises(StalePlanError, match="would delete 1 messages by now; the plan said 0"):
+        space.apply_saved(plan)
+    assert messages(raw) == 61
+
+
+def test_messages_that_no_limit_takes_are_no_reason(tmp_path: Path, server: Server, raw: Raw) -> None:
+    """New messages of other subjects do not add to what a limit per subject deletes."""
+    space, plan = planned(tmp_path, server, raw, 100, max_msgs_per_subject=60)
+    publish(raw, 55, "s.2")
+
+    assert space.apply_saved(plan).exit_code == 0
+
+
+class Meddler(Quiet):
+    """Does something as soon as the first step begins, after everything was checked once."""
+
+    def __init__(self, meddle: Callable[[], object]) -> None:
+        super().__init__()
+        self._meddle = meddle
+
+    def event(self, event: ApplyEvent) -> None:
+        """Meddle."""
+        if isinstance(event, StepStarted):
+            self._meddle()
+
+
+def test_measured_at_the_last_moment(tmp_path: Path, server: Server, raw: Raw) -> None:
+    """Messages that arrive after the first check stop the step just before its write."""
+    space, _ = planned(tmp_path, server, raw, 100, max_msgs=60)
+
+    meddler = Meddler(lambda: publish(raw, 10))
+    _, result = applying.apply(space.load, PlanOptions(allow_hazards=EVERYTHING), yes, meddler)
+
+    assert result.exit_code == 6
+    assert "would delete 50 messages by now; the plan said 40; nothing was written" in (result.steps[0].error or "")
+    assert messages(raw) == 110
+
+
+def test_interest_that_goes_is_measured_again(tmp_path: Path, server: Server, raw: Raw) -> None:
+    """The filter of a consumer that was to let go of three messages must not let go of ten."""
+    consumer = {"name": "C", "ack_policy": "explicit"}
+    space = single_space(tmp_path, server).write(streams=[stream(retention="interest", consumers=[consumer])])
+    space.apply()
+    publish(raw, 10)
+    publish(raw, 3, "s.2")
+    space.write(streams=[stream(retention="interest", consumers=[consumer | {"filter_subject": "s.1"}])])
+    plan = space.plan(allow_hazards=EVERYTHING)
+    publish(raw, 7, "s.2")
+
+    with pytest.raises(StalePlanError, match="would delete 10 messages by now; the plan said 3"):
+        space.apply_saved(plan)
+    assert messages(raw) == 20
+
+
+def test_an_origin_that_filled_up(tmp_path: Path, server: Server, raw: Raw) -> None:
+    """A copy that was to drain five messages does not begin to drain fifty."""
+    raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "retention": "workqueue"})
+    publish(raw, 5)
+    space = single_space(tmp_path, server).write(streams=[{"name": "COPY", "mirror": {"name": "S"}}])
+    plan = space.plan(allow_hazards=EVERYTHING)
+    publish(raw, 45)
+
+    with pytest.raises(StalePlanError, match="would delete 50 messages by now; the plan said 5"):
+        space.apply_saved(plan)
+    assert messages(raw) == 50
