@@ -24,7 +24,7 @@ def settle(config: Config, level: int) -> None:
     """
     limits = config.pop("consumer_limits", {})
     for name in ("max_ack_pending", "inactive_threshold"):
-        if limits.get(name, 0) > 0:
+        if limits.get(name):
             config.setdefault(name, limits[name])
     _settle_acks(config, config.get("ack_policy", "none"), limits.get("account_max_ack_pending", 1000))
     if not config.get("deliver_subject"):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jsplan.address import Address
 from jsplan.config.checks import check_stream
 from jsplan.config.checks_consumers import check_consumer
 from jsplan.planning.merge import as_created, expected_new, patched
@@ -34,6 +35,7 @@ PARENTS: dict[str, dict[str, Any]] = {
     "QUEUE": {"retention": "workqueue"},
     "LIMITED": {"consumer_limits": {"inactive_threshold": 60 * SECOND, "max_ack_pending": 50}},
     "MEMORY": {"storage": "memory"},
+    "UNLIMITED": {"consumer_limits": {"max_ack_pending": -1}},
 }
 REPLACED_ON_PURPOSE = {case.split()[1] for case in ACCEPTED_BUT_REPLACED} | {"durable_name"}
 
@@ -58,6 +60,18 @@ class Bench:
             for name, config in PARENTS.items():
                 raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
             yield cls(raw, level, server)
+
+    @property
+    def own(self) -> set[str]:
+        """The streams that stay for all tests."""
+        return {*ORIGINS, *PARENTS}
+
+    def live(self, address: Address) -> Config:
+        """The configuration of an object of the domain without a name, as the server shows it."""
+        name = f"CONSUMER.INFO.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.INFO.{address.stream}"
+        config = self.raw.done(f"$JS.API.{name}")["config"]
+        assert isinstance(config, dict)
+        return config
 
     @contextmanager
     def listening(self, subject: str | None) -> Iterator[None]:

@@ -125,9 +125,13 @@ def consumers(name: str, stream: str, level: int) -> st.SearchStrategy[dict[str,
         # Shorter ones would take the consumer away in the middle of the test.
         "inactive_threshold": st.sampled_from([0, 30 * SECOND, 60 * SECOND, 61 * SECOND, 3600 * SECOND]),
     }
-    durable = st.sampled_from([{"durable_name": name}, {"durable_name": name}, {"durable_name": None, "inactive_threshold": 3600 * SECOND}])
+    durable = st.sampled_from([{"durable_name": name}, {"durable_name": name}, {"durable_name": None, "inactive_threshold": 55 * SECOND}])
     rows = _rows(CONSUMER, known, level, most=6, without=("durable_name", "direct", "sourcing", "pause_until"))
-    return st.tuples(durable, rows).map(lambda drawn: {"name": name} | drawn[0] | drawn[1])
+    return st.tuples(durable, rows).map(lambda drawn: {"name": name} | drawn[1] | drawn[0])
+
+
+#: What a consumer keeps in every change: its name, and when it expires if it may.
+_KEPT = ("name", "durable_name", "inactive_threshold")
 
 
 def pairs(strategy: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[tuple[dict[str, Any], dict[str, Any]]]:
@@ -135,7 +139,7 @@ def pairs(strategy: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[tupl
 
     def mixed(drawn: tuple[dict[str, Any], dict[str, Any], int]) -> tuple[dict[str, Any], dict[str, Any]]:
         old, other, mask = drawn
-        kept = {name: value for at, (name, value) in enumerate(old.items()) if mask >> at & 1 or name in ("name", "durable_name")}
-        return old, kept | {name: value for name, value in other.items() if name not in ("name", "durable_name")}
+        kept = {name: value for at, (name, value) in enumerate(old.items()) if mask >> at & 1 or name in _KEPT}
+        return old, kept | {name: value for name, value in other.items() if name not in _KEPT}
 
     return st.tuples(strategy, strategy, st.integers(0, 255)).map(mixed)

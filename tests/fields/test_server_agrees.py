@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NEWEST = 5
 MANY = int(os.environ.get("JSPLAN_EXAMPLES", "30000"))
 SEEDED = settings(
-    max_examples=300, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=800, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 OPEN_ENDED = settings(SEEDED, max_examples=MANY, derandomize=False)
 

@@ -1,0 +1,149 @@
+"""Whole workspaces of random streams and consumers, by way of plan and apply: they converge, from nothing and from each other.
+
+What the server refuses must have been an error of the files or of the plan; those resources are taken out, the rest must
+go through. `make soak` takes JSPLAN_EXAMPLES workspaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from jsplan.address import Address
+from jsplan.documents.plan import Plan
+from jsplan.errors import ConfigError
+from jsplan.planning.verdict import table_of
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.fields import strategies
+from tests.support.raw import streams as names_of
+from tests.support.workspaces import Quiet, single_space
+
+if TYPE_CHECKING:
+    from tests.fields.bench import Bench
+    from tests.support.workspaces import Space
+
+NEWEST = 5
+SEEDED, MANY = 240, int(os.environ.get("JSPLAN_EXAMPLES", "20000"))
+CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+#: Streams of one workspace, each with up to two consumers.
+BATCH = 16
+#: What the names of the streams are drawn as.
+NAME = "S@@"
+
+Body = dict[str, Any]
+Pair = tuple[Body, Body]
+
+
+def stream_pairs() -> st.SearchStrategy[Pair]:
+    """A stream with up to two consumers, and what becomes of them."""
+    consumers = [strategies.pairs(strategies.consumers(f"C{n}", NAME, NEWEST)) for n in range(2)]
+    return st.tuples(strategies.pairs(strategies.streams(NAME, NEWEST)), st.tuples(*consumers), st.integers(0, 15)).map(_together)
+
+
+def _together(drawn: tuple[Pair, tuple[Pair, ...], int]) -> Pair:
+    (old, new), consumers, mask = drawn
+    before = [pair[0] for n, pair in enumerate(consumers) if mask >> n & 1]
+    after = [pair[1] for n, pair in enumerate(consumers) if mask >> n + 2 & 1]
+    return old | {"consumers": before}, new | {"consumers": after}
+
+
+def collected(count: int, *, seeded: bool) -> Iterator[list[Pair]]:
+    """So many drawn pairs in batches, each stream with a name of its own. No server takes part in this."""
+    found: list[Pair] = []
+
+    @settings(max_examples=count, derandomize=seeded, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=CHECKS)
+    @given(pair=stream_pairs())
+    def collect(pair: Pair) -> None:
+        text = json.dumps(pair).replace(NAME, f"S{len(found):05}")
+        found.append(tuple(json.loads(text)))
+
+    collect()
+    return (found[at : at + BATCH] for at in range(0, len(found), BATCH))
+
+
+@pytest.mark.matrix
+def test_any_workspace_converges(bench: Bench) -> None:
+    """Apply succeeds, live is what plan showed, nothing is left to do; the same from there to any other workspace."""
+    for batch in collected(SEEDED, seeded=True):
+        converge(bench, batch)
+    assert min(bench.counts.get(action, 0) for action in ("create", "update", "no-op", "delete")) > 20, bench.counts
+
+
+@pytest.mark.soak
+def test_soak_any_workspace_converges(bench: Bench) -> None:
+    """The same with ever new workspaces."""
+    for batch in collected(MANY, seeded=False):
+        converge(bench, batch)
+
+
+def converge(bench: Bench, drawn: list[Pair]) -> None:
+    """From nothing to the first of each pair, and from there to the second."""
+    for name in set(names_of(bench.raw)) - bench.own:
+        bench.raw.done(f"$JS.API.STREAM.DELETE.{name}")
+    with tempfile.TemporaryDirectory() as folder:
+        space = single_space(Path(folder), bench.server)
+        made = settle(bench, space, [old for old, _ in drawn], [])
+        settle(bench, space, [new for _, new in drawn], made)
+
+
+def settle(bench: Bench, space: Space, wanted: list[Body], fallback: list[Body]) -> list[Body]:
+    """Apply what of it is legal, and prove that it holds. Returns what was applied.
+
+    What plan refuses stays as `fallback` has it, or is left out.
+    """
+    bodies, plan = legal(space, wanted, fallback)
+    assert not plan.errored, plan.diagnostics
+    hazards = tuple({hazard.code for change in plan.resource_changes for hazard in change.hazards})
+    result = space.apply_saved(plan, allow_hazards=hazards)
+    assert result.exit_code == 0, [step for step in result.steps if step.status != "done"]
+    for change in plan.resource_changes:
+        bench.count(change.change.actions[-1])
+        if change.change.after is not None:
+            address = Address.parse(change.address)
+            live, table = bench.live(address), table_of(address)
+            assert table.compact(live) == table.compact(change.change.after), (change.address, bodies)
+    again = space.plan()
+    assert [step.title for step in again.steps] == [], json.dumps(bodies)
+    assert not again.has_changes
+    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    return bodies
+
+
+def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[Body], Plan]:
+    """The bodies without what files or plan refuse, and the plan for the rest. Each round takes out what was named."""
+    bodies = [dict(body) for body in wanted]
+    safe = {body["name"]: body for body in fallback}
+    for _ in range(6):
+        space.write(streams=[body | {"lifecycle": {"on_replace": "recreate"}, "consumers": recreated(body)} for body in bodies])
+        try:
+            plan = space.plan()
+            errors = [d for d in plan.diagnostics if d.severity == "error"]
+        except ConfigError as error:
+            plan, errors = None, [d for d in error.diagnostics if d.severity == "error"]
+        if not errors and plan is not None:
+            return bodies, plan
+        wrong = {d.address for d in errors}
+        bodies = [kept for body in bodies if (kept := without(body, wrong, safe)) is not None]
+    raise AssertionError(f"still refused: {errors}")
+
+
+def recreated(body: Body) -> list[Body]:
+    """Its consumers, which may be made anew."""
+    return [consumer | {"lifecycle": {"on_replace": "recreate"}} for consumer in body["consumers"]]
+
+
+def without(body: Body, wrong: set[str | None], safe: dict[str, Body]) -> Body | None:
+    """A stream without the consumers that were refused; one that was refused itself as it was before, or not at all."""
+    if f"main/stream/{body['name']}" in wrong:
+        return safe.pop(body["name"], None)
+    kept = [c for c in body["consumers"] if f"main/consumer/{body['name']}/{c['name']}" not in wrong]
+    return body | {"consumers": kept}
