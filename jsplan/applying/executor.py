@@ -27,6 +27,8 @@ from jsplan.state import Entry, LocalBackend, State
 
 #: Writes may take longer than reads: a restore or a large trim. Seconds.
 WRITE_TIMEOUT = 30.0
+#: How long a step waits for a cluster that is moving or scaling the stream. Seconds.
+SETTLE_TIMEOUT = 600.0
 INTERRUPTED = "interrupted before it began"
 
 
@@ -156,6 +158,7 @@ class Execution:
     async def _check(self, step: Step, api: DomainApi, address: Address) -> LiveObject | None:
         """The precondition, once more, just before the write (promise 2)."""
         try:
+            await self._settled(step, api)
             live = await read_object(api, address)
             more = outgrown(step, live) or await self._deletions.more_than_planned(step, live)
         except (NoRespondersError, ApiTimeoutError) as error:
@@ -168,6 +171,17 @@ class Execution:
         if more is not None:
             raise StepFailed(f"{step.address} {more}; nothing was written")
         return live
+
+    async def _settled(self, step: Step, api: DomainApi) -> None:
+        """Wait, where the step asks for it, until a cluster has done with a stream what it was told before."""
+        stream, end, pause = step.precondition.get("settled"), time.monotonic() + SETTLE_TIMEOUT, 0.05
+        while stream and (live := await read_object(api, Address.parse(stream))) is not None and not live.settled:
+            if self.stop.is_set():
+                raise NotBegun
+            if time.monotonic() > end:
+                raise StepFailed(f"{stream} is still being moved or scaled after {SETTLE_TIMEOUT:.0f}s; the next plan goes on from there")
+            await asyncio.sleep(pause)
+            pause = min(1.0, pause * 1.5)
 
     async def _call(self, step: Step, api: DomainApi, address: Address) -> None:
         assert step.request is not None

@@ -99,8 +99,9 @@ RESOURCE = _object(
 )  # fmt: skip
 PRECONDITION = _object(
     {},
-    {"fingerprint": FINGERPRINT, "after_step": TEXT, "at_stake": COUNT},
-    description="`at_stake`: with more messages (for a consumer: unfinished ones) than that, the step is not done.",
+    {"fingerprint": FINGERPRINT, "after_step": TEXT, "at_stake": COUNT, "settled": ADDRESS},
+    description="`at_stake`: with more messages (for a consumer: unfinished ones) than that, the step is not done. "
+    "`settled`: a stream that the step waits for until the cluster has moved or scaled it.",
 )
 STEP = _object(
     {

@@ -50,6 +50,19 @@ class LiveObject:
         return int(self.state.get("messages") or 0)
 
     @property
+    def settled(self) -> bool:
+        """Whether no cluster is busy moving or scaling the stream: it has a leader and as many copies as it should.
+
+        A copy on a server that is down is waited for by nobody: moving away from it must be possible.
+        """
+        if "name" not in self.server:
+            return True  # a single server
+        others = self.server.get("replicas") or []
+        complete = len(others) + 1 == (self.raw.get("num_replicas") or 1)
+        ready = all(peer.get("current") or peer.get("offline") for peer in others)
+        return "desired" not in self.server and bool(self.server.get("leader")) and complete and ready
+
+    @property
     def fingerprint(self) -> str:
         """`sha256:…` over the normalised configuration, `created` and the domain."""
         return digest({"config": self.compact, "created": self.created, "domain": self.address.domain})

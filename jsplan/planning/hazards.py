@@ -132,9 +132,8 @@ def _moves(verdict: Verdict) -> Iterable[Hazard]:
     for change in verdict.fields:
         if change.path == "num_replicas" and (change.after or 1) < (change.before or 1):
             yield Hazard("REDUCES_REPLICAS", f"from {change.before} copies to {change.after}", blocking=False)
-        if change.path.startswith("placement"):
-            yield Hazard("MOVES_DATA", "the stream moves to other servers", blocking=False)
-            return
+    if any(change.path.startswith("placement") for change in verdict.fields):
+        yield Hazard("MOVES_DATA", "the stream moves to other servers", blocking=False)
 
 
 # --- messages that an update deletes -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.documents.plan import Op, Step
+from jsplan.planning.compound import first_part, reorganises
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import as_created, patched
 from jsplan.planning.pauses import PAUSE, differs
@@ -30,7 +31,7 @@ class Draft:
     """A step before it has a number. `frees` and `takes` are subjects; `after` are keys of other drafts.
 
     `soft` are those of `after` that the server does not insist on: the first to give way when steps wait for
-    each other.
+    each other. `settles` is a stream that the cluster must have finished to move or scale.
     """
 
     key: tuple[Address, str]
@@ -44,6 +45,7 @@ class Draft:
     takes: list[str] = field(default_factory=list)
     after: set[tuple[Address, str]] = field(default_factory=set)
     soft: set[tuple[Address, str]] = field(default_factory=set)
+    settles: Address | None = None
 
 
 Drafts = dict[tuple[Address, str], Draft]
@@ -137,6 +139,13 @@ def _updates(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
     assert verdict.live is not None
     assert verdict.after is not None
     pauses, until = differs(verdict.live.compact, verdict.after), verdict.after.get(PAUSE)
+    part = first_part(verdict, inputs.body(verdict.address))
+    if part is not None:
+        title, payload, expect = part
+        yield Draft(
+            (verdict.address, "first"), "stream.update", f"update {_what(verdict)}: {title}",
+            {"api": _api(verdict, "UPDATE"), "payload": payload}, verdict.live.fingerprint, expect, settles=verdict.address,
+        )  # fmt: skip
     if not pauses or len(verdict.fields) > 1:
         as_paused = {PAUSE: verdict.live.compact[PAUSE]} if PAUSE in verdict.live.compact else {}
         rest = {name: value for name, value in verdict.after.items() if name != PAUSE}
@@ -166,6 +175,7 @@ def _update(inputs: Inputs, verdict: Verdict) -> Draft:
         {"api": _api(verdict, "CREATE" if op == "consumer.update" else "UPDATE"), "payload": _payload(verdict, payload, "update")},
         live.fingerprint, expect, _record(inputs, verdict, "imported" if verdict.adopts else _origin(verdict)),
         frees=[s for s in before if s not in after], takes=[s for s in after if s not in before],
+        settles=address if op == "stream.update" and reorganises(live.compact, verdict.after) else None,
     )  # fmt: skip
 
 
@@ -280,7 +290,7 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
         if (stream := _stream_in_wait(verdicts, address, kind)) is not None:
             _after(drafts[stream, "update"], drafts, address, kind)
         elif kind != "delete":
-            _after(draft, drafts, address, *(("delete", "update") if kind == "pause" else ("delete",)))
+            _after(draft, drafts, address, "delete", *_EARLIER.get(kind, ()))
             for other in inputs.topology.after.get(address, ()):
                 _after(draft, drafts, other, "create", "update", "state", soft=(address, other) in copies)
         elif (stream := verdicts[address].follows) is not None:
@@ -288,6 +298,23 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
         else:
             for other in dependants.get(address, ()):
                 _after(draft, drafts, other, "delete", "update", soft=True)
+        _around_reorganisation(draft, drafts)
+
+
+def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
+    """While a cluster moves or scales a stream its consumers cannot be made (10023): those that go, go before, the rest wait."""
+    address, kind = draft.key
+    first, last = (drafts.get((address.parent, name)) if address.parent else None for name in ("first", "update"))
+    if draft.request is None or last is None or last.settles is None or draft.key in last.after:
+        return
+    if kind == "delete":
+        (first or last).after.add(draft.key)
+    else:
+        draft.settles = last.settles
+
+
+#: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause.
+_EARLIER = {"park": ("first",), "update": ("first", "park"), "pause": ("first", "park", "update")}
 
 
 def _stream_in_wait(verdicts: dict[Address, Verdict], address: Address, kind: str) -> Address | None:
@@ -361,14 +388,16 @@ def _break_swap(inputs: Inputs, drafts: Drafts, cycle: list[tuple[Address, str]]
     if key is None:
         raise AssertionError(f"steps wait for each other: {cycle}")
     final = drafts[key]
-    live = inputs.live.objects[key[0]]
+    live, first = inputs.live.objects[key[0]], drafts.get((key[0], "first"))
+    base = first.request["payload"] if first and first.request else live.raw
     rest = [s for s in live.raw.get("subjects", []) if s not in final.frees] or [PARKING + key[0].stream]
     park = Draft(
         (key[0], "park"), "stream.update", f"park the subjects of stream {key[0].name} in {key[0].domain}",
-        {"api": f"STREAM.UPDATE.{key[0].stream}", "payload": live.raw | {"subjects": rest}},
-        final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees,
+        {"api": f"STREAM.UPDATE.{key[0].stream}", "payload": base | {"subjects": rest}},
+        final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees, settles=first.settles if first else None,
     )  # fmt: skip
-    final.frees, final.precondition = [], ""
+    park.after |= {first.key} if first else set()
+    final.frees = []
     final.after.add(park.key)
     for draft in drafts.values():
         if key in draft.after and draft.key != key and draft.takes:
@@ -383,10 +412,11 @@ def _numbered(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step]:
 
 def _step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
     precondition: dict[str, Any] = {"fingerprint": draft.precondition} if draft.precondition else {}
-    park = (draft.key[0], "park")
-    before = park if draft.key[1] == "update" else (draft.key[0], "update")
-    if draft.key[1] in ("update", "pause") and before in ids:
-        precondition = {"after_step": ids[before]}
+    earlier = [ids[key] for kind in _EARLIER.get(draft.key[1], ()) if (key := (draft.key[0], kind)) in ids]
+    if earlier:
+        precondition = {"after_step": earlier[-1]}
+    if draft.settles is not None:
+        precondition["settled"] = str(draft.settles)
     return Step(
         id=ids[draft.key], address=str(draft.key[0]), op=draft.op, title=draft.title, request=draft.request,
         precondition=precondition, depends_on=sorted(ids[key] for key in draft.after), expect=draft.expect, record=draft.record,

@@ -1,0 +1,144 @@
+"""What only a cluster does: copies, placement, and updates that have to wait for each other."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.sandbox import Sandbox, Server
+from tests.conftest import PROGRAM
+from tests.support.raw import Raw, delete_all_streams
+from tests.support.workspaces import Space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Sandbox]:
+    """Three servers with tags."""
+    with Sandbox.cluster(binary=PROGRAM, extra='server_tags: ["az:a", "ssd"]') as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def space(cluster: Sandbox, tmp_path: Path) -> Space:
+    """A workspace whose one domain is the cluster, which has no stream."""
+    server = cluster["n1"]
+    emptied(server)
+    connection = {"url": server.url, "user": server.user, "password": server.password}
+    domains = {"main": {"connection": "main", "js_domain": None}}
+    return Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains})
+
+
+def emptied(server: Server) -> None:
+    """Delete every stream. One that is just being scaled is deleted without an answer up to 2.14."""
+    for _ in range(10):
+        with contextlib.suppress(TimeoutError), Raw(server.url, server.user, server.password, timeout=2) as raw:
+            delete_all_streams(raw)
+            return
+    raise AssertionError("streams remain")
+
+
+def applied(space: Space, *streams: dict[str, Any]) -> Plan:
+    """Apply these streams; the plan that was carried out, after which nothing is left to do."""
+    plan, result = space.write(streams=list(streams)).apply(allow_hazards=("REMOVES_SUBJECTS",))
+    assert result.exit_code == 0, result
+    again = space.plan()
+    assert [step.title for step in again.steps] == []
+    return plan
+
+
+def titles(plan: Plan) -> list[str]:
+    """What the steps are called."""
+    return [step.title for step in plan.steps]
+
+
+@pytest.mark.matrix
+def test_a_stream_is_moved_and_then_scaled_up(space: Space) -> None:
+    """Both in one update are refused (10123): it is moved while it is small, and scaled when that is done."""
+    applied(space, {"name": "A", "num_replicas": 1})
+
+    plan = applied(space, {"name": "A", "num_replicas": 3, "placement": {"tags": ["az:a"]}, "description": "with the rest"})
+
+    assert titles(plan) == ["update stream A in main: move it", "update stream A in main"]
+    assert [step.precondition.get("settled") for step in plan.steps] == ["main/stream/A"] * 2
+
+
+@pytest.mark.matrix
+def test_a_stream_is_scaled_down_and_then_moved(space: Space) -> None:
+    """The copies that are not wanted go first, so that they are not moved; the plan shows one update."""
+    applied(space, {"name": "A", "num_replicas": 3})
+
+    plan = applied(space, {"name": "A", "placement": {"tags": ["az:a", "ssd"]}})
+
+    assert titles(plan) == ["update stream A in main: scale it to 1 copy", "update stream A in main"]
+    assert [change.change.actions for change in plan.resource_changes] == [["update"]]
+    assert {h.code for c in plan.resource_changes for h in c.hazards} == {"REDUCES_REPLICAS", "MOVES_DATA"}
+
+
+def test_subjects_are_swapped_by_streams_that_move_and_scale(space: Space) -> None:
+    """The part before the update also comes before the step that parks its subjects, and is not undone by it."""
+    applied(space, {"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]})
+
+    changed = {"num_replicas": 3, "placement": {"tags": ["ssd"]}}
+    plan = applied(space, {"name": "A", "subjects": ["b"]} | changed, {"name": "B", "subjects": ["a"]} | changed)
+
+    assert len(plan.steps) == 5
+
+
+@pytest.mark.matrix
+def test_one_change_after_the_other_waits_for_the_cluster(space: Space) -> None:
+    """An apply right after another one waits until the stream is scaled, where the server would refuse it (10226, 10124)."""
+    space.write(streams=[{"name": "A"}]).apply()
+    for streams in ([{"name": "A", "num_replicas": 3}], [{"name": "A", "num_replicas": 3, "placement": {"tags": ["ssd"]}}]):
+        _, result = space.write(streams=streams).apply()
+        assert result.exit_code == 0, result
+
+
+@pytest.mark.matrix
+def test_taking_a_placement_away_is_no_move(space: Space) -> None:
+    """Only a new placement makes the cluster move anything, so nothing has to be split."""
+    applied(space, {"name": "A", "placement": {"tags": ["ssd"]}})
+
+    assert titles(applied(space, {"name": "A", "num_replicas": 3})) == ["update stream A in main"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("stream", "consumer", "says"),
+    [
+        ({}, {"num_replicas": 3}, "10126"),
+        ({"num_replicas": 3, "retention": "interest"}, {"num_replicas": 1}, "10134"),
+        ({"num_replicas": 3, "retention": "workqueue"}, {"num_replicas": 1}, "10134"),
+    ],
+)
+def test_copies_of_a_consumer_fit_its_stream(stream: dict[str, Any], consumer: dict[str, Any], says: str, space: Space) -> None:
+    """At most as many as the stream; as many, where messages go when they are acknowledged."""
+    consumers = [{"name": "C", "ack_policy": "explicit"} | consumer]
+    plan = space.write(streams=[{"name": "A", "consumers": consumers} | stream]).plan()
+
+    assert [(d.address, says in d.summary) for d in plan.diagnostics] == [("main/consumer/A/C", True)]
+
+
+@pytest.mark.matrix
+def test_copies_are_no_error_in_a_cluster(space: Space) -> None:
+    """A stream of three copies with a consumer of one is what a cluster is for."""
+    applied(space, {"name": "A", "num_replicas": 3, "consumers": [{"name": "C", "num_replicas": 1}]})
+
+
+@pytest.mark.matrix
+def test_consumers_wait_for_their_stream_to_be_scaled(space: Space) -> None:
+    """While a stream is scaled no consumer can be made (10023 on 2.15): the new one waits, the old one goes before."""
+    applied(space, {"name": "A", "consumers": [{"name": "OLD"}, {"name": "KEPT"}]})
+
+    consumers = [{"name": "NEW", "ack_policy": "explicit"}, {"name": "KEPT", "description": "changed"}]
+    plan = applied(space, {"name": "A", "num_replicas": 3, "consumers": consumers})
+
+    assert titles(plan)[:2] == ["delete consumer OLD of A in main", "update stream A in main"]
+    assert [step.precondition.get("settled") for step in plan.steps] == [None, *["main/stream/A"] * 3]
