@@ -110,7 +110,7 @@ def consumer_problems(before: Config | None, after: Config, place: Place) -> Fou
         yield Problem("JS433", "ack_policy", text, "Write ack_policy: explicit, or remove max_ack_pending and the stream's limit.")
     if after.get("ack_policy") == "flow_control" and after.get("max_ack_pending", 0) < 0:
         text = "ack_policy: flow_control needs a max_ack_pending, here or as a positive limit of the stream (10220)"
-        yield Problem("JS233", "max_ack_pending", text, "Write max_ack_pending: 1000.")
+        yield Problem("JS433", "max_ack_pending", text, "Write max_ack_pending: 1000.")
     cycle = next((s for s in place.stream.get("subjects", ()) if within(after.get("deliver_subject") or " ", s)), None)
     if cycle is not None:
         text = f'deliver_subject "{after["deliver_subject"]}" is stored again by the stream, as {cycle} (10081)'
