@@ -1,15 +1,9 @@
-"""Turns decided resources into calls and orders them. The executor adds nothing to what is written here.
-
-An origin comes before its copy, also across domains; a consumer after its stream; deletes the other way round;
-whoever takes a subject waits for whoever frees it.
-"""
+"""Turns decided resources into calls. The executor adds nothing to what is written here; who waits for whom is left to `order`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any
 
 from jsplan.address import Address
@@ -17,38 +11,10 @@ from jsplan.documents.plan import Op, Step
 from jsplan.planning.compound import first_part, reorganises
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import as_created, patched
+from jsplan.planning.order import Draft, Drafts, in_order
 from jsplan.planning.pauses import PAUSE, differs
 from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
 from jsplan.state.document import Entry
-from jsplan.subjects import SubjectTree
-
-#: Where a stream's subjects wait while two streams swap theirs.
-PARKING = "jsplan.parking."
-
-
-@dataclass(slots=True)
-class Draft:
-    """A step before it has a number. `frees` and `takes` are subjects; `after` are keys of other drafts.
-
-    `soft` are those of `after` that the server does not insist on: the first to give way when steps wait for
-    each other. `settles` is a stream that the cluster must have finished to move or scale.
-    """
-
-    key: tuple[Address, str]
-    op: Op
-    title: str
-    request: dict[str, Any] | None
-    precondition: str
-    expect: dict[str, Any] | None = None
-    record: dict[str, Any] | None = None
-    frees: list[str] = field(default_factory=list)
-    takes: list[str] = field(default_factory=list)
-    after: set[tuple[Address, str]] = field(default_factory=set)
-    soft: set[tuple[Address, str]] = field(default_factory=set)
-    settles: Address | None = None
-
-
-Drafts = dict[tuple[Address, str], Draft]
 
 
 def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
@@ -59,9 +25,7 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
             drafts[draft.key] = draft
     for draft in _settled(inputs, drafts):
         drafts[draft.key] = draft
-    _depend(inputs, verdicts, drafts)
-    _depend_on_subjects(drafts)
-    return _numbered(drafts, _ordered(inputs, drafts))
+    return in_order(inputs, verdicts, drafts)
 
 
 # --- the calls of one resource -------------------------------------------------------------------------------
@@ -278,146 +242,3 @@ def _recorded_after(inputs: Inputs, verdict: Verdict, entry: Entry) -> list[str]
     """What it depends on as state has it, which may be by names that `moved` blocks have changed since."""
     stored = inputs.state.resources.get(inputs.moved_from.get(verdict.address, verdict.address), entry)
     return stored.depends_on
-
-
-# --- order ---------------------------------------------------------------------------------------------------
-
-
-def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) -> None:
-    copies = {(edge.copy, edge.origin) for edge in inputs.topology.edges}
-    dependants = _dependants(inputs, verdicts)
-    for (address, kind), draft in drafts.items():
-        if (stream := _stream_in_wait(verdicts, address, kind)) is not None:
-            _after(drafts[stream, "update"], drafts, address, kind)
-        elif kind != "delete":
-            _after(draft, drafts, address, "delete", *_EARLIER.get(kind, ()))
-            for other in inputs.topology.after.get(address, ()):
-                _after(draft, drafts, other, "create", "update", "state", soft=(address, other) in copies)
-        elif (stream := verdicts[address].follows) is not None:
-            _after(draft, drafts, stream, "delete")
-        else:
-            for other in dependants.get(address, ()):
-                _after(draft, drafts, other, "delete", "update", soft=True)
-        _around_reorganisation(draft, drafts)
-
-
-def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
-    """While a cluster moves or scales a stream its consumers cannot be made (10023): those that go, go before, the rest wait."""
-    address, kind = draft.key
-    first, last = (drafts.get((address.parent, name)) if address.parent else None for name in ("first", "update"))
-    if draft.request is None or last is None or last.settles is None or draft.key in last.after:
-        return
-    if kind == "delete":
-        (first or last).after.add(draft.key)
-    else:
-        draft.settles = last.settles
-
-
-#: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause.
-_EARLIER = {"park": ("first",), "update": ("first", "park"), "pause": ("first", "park", "update")}
-
-
-def _stream_in_wait(verdicts: dict[Address, Verdict], address: Address, kind: str) -> Address | None:
-    """The stream whose new limits forbid this consumer as it is now: the consumer changes, or goes, before the stream."""
-    stream = verdicts.get(address.parent) if address.parent else None
-    live = verdicts[address].live if address in verdicts else None
-    if stream is None or live is None or stream.actions != ["update"] or kind not in ("update", "delete"):
-        return None
-    limits = (stream.after or {}).get("consumer_limits") or {}
-    too_much = any(live.compact.get(name, 0) > limit for name, limit in limits.items() if limit > 0)
-    return stream.address if too_much else None
-
-
-def _after(draft: Draft, drafts: Drafts, address: Address, *kinds: str, soft: bool = False) -> None:
-    found = {(address, kind) for kind in kinds if (address, kind) in drafts and (address, kind) != draft.key}
-    draft.after |= found
-    if soft:
-        draft.soft |= found
-
-
-def _dependants(inputs: Inputs, verdicts: dict[Address, Verdict]) -> dict[Address, list[Address]]:
-    """What goes, or stops copying, before each address goes: copies before their origin. Consumers go with their stream."""
-    found: dict[Address, list[Address]] = {}
-    for address, verdict in verdicts.items():
-        if verdict.follows is not None:
-            continue
-        before = {Address.parse(text) for text in (verdict.entry.depends_on if verdict.entry else ())}
-        now = inputs.topology.after.get(address, set())
-        for origin in (before | now if verdict.deletes else before - now) - {address}:
-            found.setdefault(origin, []).append(address)
-    return found
-
-
-def _depend_on_subjects(drafts: Drafts) -> None:
-    """Whoever takes a subject waits for whoever frees it in the same domain, however else the two stand to each other."""
-    freed: dict[str, SubjectTree[Draft]] = {}
-    for draft in drafts.values():
-        for subject in draft.frees:
-            freed.setdefault(draft.key[0].domain, SubjectTree()).add(subject, draft)
-    for draft in drafts.values():
-        tree = freed.get(draft.key[0].domain)
-        for other in (other for subject in draft.takes for other in tree.overlapping(subject)) if tree else ():
-            if other.key[0] != draft.key[0]:
-                draft.after.add(other.key)
-                draft.soft.discard(other.key)
-
-
-def _ordered(inputs: Inputs, drafts: Drafts) -> list[tuple[Address, str]]:
-    while True:
-        graph = {key: sorted(draft.after) for key, draft in sorted(drafts.items())}
-        try:
-            return list(TopologicalSorter(graph).static_order())
-        except CycleError as error:
-            if not _give_way(drafts, error.args[1]):
-                _break_swap(inputs, drafts, error.args[1])
-
-
-def _give_way(drafts: Drafts, cycle: list[tuple[Address, str]]) -> bool:
-    """Drop one wait that the server does not insist on, as where two domains source from each other."""
-    for before, then in pairwise(cycle):
-        if before in drafts[then].soft:
-            drafts[then].after.discard(before)
-            drafts[then].soft.discard(before)
-            return True
-    return False
-
-
-def _break_swap(inputs: Inputs, drafts: Drafts, cycle: list[tuple[Address, str]]) -> None:
-    """Streams that exchange subjects wait for each other: the first gives its own up in a step of its own before."""
-    key = next((k for k in cycle if k[1] == "update" and drafts[k].frees and (k[0], "park") not in drafts), None)
-    if key is None:
-        raise AssertionError(f"steps wait for each other: {cycle}")
-    final = drafts[key]
-    live, first = inputs.live.objects[key[0]], drafts.get((key[0], "first"))
-    base = first.request["payload"] if first and first.request else live.raw
-    rest = [s for s in live.raw.get("subjects", []) if s not in final.frees] or [PARKING + key[0].stream]
-    park = Draft(
-        (key[0], "park"), "stream.update", f"park the subjects of stream {key[0].name} in {key[0].domain}",
-        {"api": f"STREAM.UPDATE.{key[0].stream}", "payload": base | {"subjects": rest}},
-        final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees, settles=first.settles if first else None,
-    )  # fmt: skip
-    park.after |= {first.key} if first else set()
-    final.frees = []
-    final.after.add(park.key)
-    for draft in drafts.values():
-        if key in draft.after and draft.key != key and draft.takes:
-            draft.after = (draft.after - {key}) | {park.key}
-    drafts[park.key] = park
-
-
-def _numbered(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step]:
-    ids = {key: f"s{number}" for number, key in enumerate(order, 1)}
-    return [_step(drafts[key], ids) for key in order]
-
-
-def _step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
-    precondition: dict[str, Any] = {"fingerprint": draft.precondition} if draft.precondition else {}
-    earlier = [ids[key] for kind in _EARLIER.get(draft.key[1], ()) if (key := (draft.key[0], kind)) in ids]
-    if earlier:
-        precondition = {"after_step": earlier[-1]}
-    if draft.settles is not None:
-        precondition["settled"] = str(draft.settles)
-    return Step(
-        id=ids[draft.key], address=str(draft.key[0]), op=draft.op, title=draft.title, request=draft.request,
-        precondition=precondition, depends_on=sorted(ids[key] for key in draft.after), expect=draft.expect, record=draft.record,
-    )  # fmt: skip
