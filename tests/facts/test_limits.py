@@ -67,7 +67,7 @@ def test_messages_are_fetched_one_by_one_where_there_are_no_batches(lake: Lake, 
 @pytest.mark.parametrize("causes", [c for c in SETS if c != ("max_age",)], ids="+".join)
 def test_what_stays_is_counted_where_it_is_less(lake: Lake, trial: Trial, causes: tuple[str, ...]) -> None:
     """Limits that delete nearly everything are measured from the newest message on, through gaps, and are as exact."""
-    hazard, gone = tried(lake, trial, STORES["file"] | MANY, lambda: limits(lake, causes, much=True), cut=127)
+    hazard, gone = tried(lake, trial, STORES["file"] | MANY, lambda: limits(lake, causes, much=True), "HOLED")
 
     check_exact(hazard, gone, causes, lake.level)
 
@@ -77,7 +77,7 @@ def test_gaps_in_the_sequences_do_not_mislead(lake: Lake, trial: Trial, store: s
     """Deleted messages are not counted a second time, by age or by number."""
     causes = ("max_age", "max_msgs_per_subject")
 
-    hazard, gone = tried(lake, trial, STORES[store] | MANY, lambda: limits(lake, causes), cut=127)
+    hazard, gone = tried(lake, trial, STORES[store] | MANY, lambda: limits(lake, causes), "HOLED")
 
     check_exact(hazard, gone, causes, lake.level)
 
@@ -119,9 +119,7 @@ def test_a_first_limit_per_subject(lake: Lake, trial: Trial, store: str) -> None
         assert gone == (0, 0)
         if store == "memory":
             return
-        lake.server.stop()
-        lake.server.start()
-        lake.raw = type(lake.raw)(lake.server.url, timeout=20)
+        lake.restart()
         gone = lost(before, lake.state(stream))
     check_exact(hazard, gone, ("max_msgs_per_subject",))
 

@@ -79,7 +79,7 @@ def test_measured_overheads() -> None:
 async def test_all_ways_of_reading_see_the_same(lake: Lake, pool: Pool) -> None:
     """Forward and backward, in batches and one by one: the same messages, gaps or not."""
     stream = lake.own(3_500, allow_direct=True)
-    lake.cut(stream, 50)
+    lake.cut(stream, range(5, 3_500, 50))
     seen: list[list[Stored]] = []
     for batches in ways(lake):
         one = reader(pool, lake, stream, batches=batches)
@@ -104,11 +104,7 @@ async def test_reading_stops_at_the_last_message_that_was_known(lake: Lake, pool
 @pytest.mark.parametrize("storage", ["file", "memory"])
 async def test_the_first_message_since_a_time(lake: Lake, pool: Pool, storage: str, gaps: bool) -> None:
     """It is found with and without the server's help, within, before and after the stream, and where it was deleted."""
-    stream = lake.copy(storage=storage)
-    if gaps:
-        lake.cut(stream, 1_000)
-        for seq in range(OLD - 20, OLD + 21):
-            lake.raw.api(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
+    stream = lake.copy("HOLED" if gaps else "ORIGIN", storage=storage)
     one = reader(pool, lake, stream, batches=False)
     all_of_them = [m async for m in one.forward(1)]
     border = next(m for m in all_of_them if m.seq > OLD)
@@ -126,7 +122,7 @@ async def test_counting_from_a_sequence(lake: Lake, pool: Pool, gaps: bool) -> N
     """The list of deleted messages and the server's own count agree; without either nobody knows."""
     stream = lake.own(2_000, allow_direct=True)
     if gaps:
-        lake.cut(stream, 40)
+        lake.cut(stream, range(5, 2_000, 40))
     known = reader(pool, lake, stream, batches=False)
     there = [m.seq async for m in known.forward(1)]
     blind = reader(pool, lake, stream, batches=True)
