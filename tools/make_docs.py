@@ -41,7 +41,7 @@ MEANING = {
 }
 HAZARD_MEANING = {
     "DELETES_STREAM": "A stream is deleted, or replaced without its data: with how many messages, bytes and consumers.",
-    "DELETES_MESSAGES": "A lower limit makes the server delete messages at once. Exact where the server reveals the number, else bounds.",
+    "DELETES_MESSAGES": "Messages go: by a lower limit, by lost interest, or to a copy that drains its origin. Measured, else bounded.",
     "LOSES_CONSUMER_POSITION": "A consumer that has delivered something is replaced: the new one starts where its `deliver_policy` says.",
     "DELETES_CONSUMER": "A consumer is deleted; a warning only if nothing is pending for it.",
     "BREAKS_REPLICATION": "Somebody mirrors or sources a stream that goes.",
