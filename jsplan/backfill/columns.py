@@ -1,0 +1,103 @@
+"""What a message is in a table, and what a copy adds to it: header blocks and lists of them, origins. Pure, whole columns at once.
+
+Texts are handed on as the bytes they are: a subject or a header value that is no UTF-8 comes out as it went in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.wire.frames import BYTES, digits, joined
+
+#: Where a message comes from: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>` (contract, section 6).
+ORIGIN: Final = "Jsplan-Origin"
+#: What a header becomes that would act again at the target.
+KEPT: Final = "Jsplan-Kept-"
+#: Headers by which a message tells a server what to do with it. The last ones are whatever begins like that.
+CONTROL: Final = (
+    "Nats-Msg-Id", "Nats-Rollup", "Nats-TTL", "Nats-Marker-Reason", "Nats-Incr", "Nats-Expected-[^:\r]*", "Nats-Batch-[^:\r]*",
+    "Nats-Schedule[^:\r]*", "Nats-Scheduler", "Nats-Required-Api-Level",
+)  # fmt: skip
+_CONTROL_LINE: Final = f"(?i)\r\n({'|'.join(CONTROL)}):"
+_ORIGIN_LINE: Final = f"\r\n{ORIGIN}: ?(?P<origin>[^\r]*)"
+SECOND: Final = 1_000_000_000
+#: Arrow cannot cut from a place to the end without being told where that is.
+_END: Final = 1 << 30
+
+HEADERS: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
+TABLE: Final = pa.schema(
+    [
+        ("domain", pa.string()), ("stream", pa.string()), ("seq", pa.int64()), ("time", pa.int64()), ("subject", pa.string()),
+        ("headers", HEADERS), ("data", pa.binary()), ("origin", pa.string()),
+    ]
+)  # fmt: skip
+
+
+def origins(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> pa.BinaryArray:
+    """The identity of each message of a stream; `time` is nanoseconds since 1970, UTC."""
+    second = pc.divide(time, SECOND)
+    encoded = pc.dictionary_encode(second)  # many messages have the same second; only its text costs
+    texts = pc.strftime(encoded.dictionary.cast(pa.int64()).view(pa.timestamp("s")), format="%Y-%m-%dT%H:%M:%S.").view(BYTES)
+    rest = pc.add(pc.subtract(time, pc.multiply(second, SECOND)), SECOND)
+    fraction = pc.binary_slice(digits(rest), 1, 10)
+    return joined(f"{domain}/{stream}/".encode(), digits(seq), b"/", texts.take(encoded.indices), fraction, b"Z")
+
+
+def told_origins(blocks: pa.BinaryArray, own: pa.BinaryArray) -> pa.BinaryArray:
+    """Where each message comes from: what its header says, or for one that was published here its own identity."""
+    if not pc.any(pc.match_substring(blocks, f"\r\n{ORIGIN}:")).as_py():
+        return own
+    found = pc.extract_regex(blocks, pattern=_ORIGIN_LINE)
+    return pc.coalesce(pc.struct_field(found, "origin"), own)
+
+
+def tamed(blocks: pa.BinaryArray) -> pa.BinaryArray:
+    """Header blocks in which nothing acts on the next server: control headers are kept under a name of our own."""
+    if not pc.any(pc.match_substring_regex(blocks, _CONTROL_LINE)).as_py():
+        return blocks
+    return pc.replace_substring_regex(blocks, pattern=_CONTROL_LINE, replacement=f"\r\n{KEPT}\\1:")
+
+
+def parsed(blocks: pa.BinaryArray) -> pa.ListArray:
+    """Header blocks as lists of names and values, in order, duplicates included; a message without headers has an empty list."""
+    lines = pc.split_pattern(blocks.view(pa.string()), "\r\n")
+    offsets = lines.offsets.to_numpy().astype(np.int64)
+    offsets = offsets - offsets[0] if len(offsets) else offsets
+    text = lines.flatten()
+    keep = pc.not_equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False).copy()
+    keep[offsets[:-1]] = False  # `NATS/1.0`, or the nothing of an empty block
+    counts = np.concatenate([[0], np.cumsum(keep)])[offsets]
+    halves = pc.split_pattern(joined(text.filter(pa.array(keep)).view(BYTES), b":").view(pa.string()), ":", max_splits=1)
+    name, value = pc.list_element(halves, 0), pc.list_element(halves, 1)
+    value = pc.binary_slice(value.view(BYTES), 0, -1)  # without the colon that made sure of a second half
+    spaced = pc.starts_with(value, b" ")
+    value = pc.if_else(spaced, pc.binary_slice(value, 1, _END), value).view(pa.string())
+    fields = pa.StructArray.from_arrays([name, value], names=["name", "value"])
+    return pa.ListArray.from_arrays(pa.array(counts, pa.int32()), fields)
+
+
+def blocks_of(headers: pa.ListArray) -> pa.BinaryArray:
+    """Lists of names and values as header blocks; an empty list, or null, is no block."""
+    fields = headers.flatten()
+    name, value = (pc.struct_field(fields, part).view(BYTES) for part in ("name", "value"))
+    lines = joined(name, b": ", pc.coalesce(value, pa.scalar(b"", BYTES)), b"\r\n")
+    counts = pc.coalesce(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    text = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), lines), pa.scalar(b"", BYTES))
+    some = pa.array(counts > 0)
+    return pc.if_else(some, joined(b"NATS/1.0\r\n", text, b"\r\n"), pa.scalar(b"", BYTES))
+
+
+def table(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Messages as read (`wire.MESSAGES`) in the columns that users see (`TABLE`)."""
+    count, own = rows.num_rows, origins(domain, stream, rows["seq"], rows["time"])
+    told = told_origins(rows["headers"], own)
+    columns: list[Any] = [
+        pa.repeat(pa.scalar(domain), count), pa.repeat(pa.scalar(stream), count), rows["seq"], rows["time"],
+        rows["subject"].view(pa.string()), parsed(rows["headers"]), rows["data"], told.view(pa.string()),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, schema=TABLE)

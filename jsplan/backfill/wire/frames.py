@@ -1,0 +1,165 @@
+"""Finds the messages in a receive buffer and makes the frames of a send buffer, both for many at once. Pure functions.
+
+Per message runs only the walk from frame to frame (`scan`), four calls of the C library; everything else is one
+Arrow kernel over all messages of the buffer. Sockets are left to `socket`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+#: What a message is on its way: `line` and `headers` as they came, `headers` with `NATS/1.0` and the empty line, or empty.
+MESSAGES: Final = pa.schema(
+    [("seq", pa.int64()), ("time", pa.int64()), ("subject", pa.binary()), ("headers", pa.binary()), ("data", pa.binary())]
+)
+#: Where the sequence in the stream stands in an ack subject, by its number of tokens: without and with domain and account.
+#: After it come the sequence in the consumer, the time (ns) and how many are pending.
+_PLACES: Final = {9: 5, 11: 7, 12: 7}
+
+_H, _M = ord("H"), ord("M")
+BYTES: Final = pa.binary()
+
+
+@dataclass(slots=True)
+class Scan:
+    """The complete frames of a buffer.
+
+    `offsets` has four numbers per message: where its line, its headers and its payload begin, and where it ends. `control`
+    are the lines that are no messages. `end` is where the first incomplete frame begins; with that one the buffer
+    would have to hold at least `need` bytes from there (0: not known yet).
+    """
+
+    end: int
+    offsets: list[int] = field(default_factory=list)
+    control: list[bytes] = field(default_factory=list)
+    need: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return len(self.offsets) // 4
+
+
+def scan(buffer: bytearray, start: int, end: int) -> Scan:
+    """Walk the frames between `start` and `end`. Raises ValueError for what is no NATS protocol."""
+    find, rfind = buffer.find, buffer.rfind
+    found = Scan(start)
+    place, add = start, found.offsets.extend
+    while (line_end := find(b"\r\n", place, end)) >= 0:
+        kind, body = buffer[place], line_end + 2
+        if kind == _H:
+            last = rfind(b" ", place, line_end)
+            before = rfind(b" ", place, last)
+            stop = body + int(buffer[last + 1 : line_end])
+            headers = int(buffer[before + 1 : last])
+        elif kind == _M:
+            stop = body + int(buffer[rfind(b" ", place, line_end) + 1 : line_end])
+            headers = 0
+        else:
+            found.control.append(bytes(buffer[place:line_end]))
+            place = body
+            continue
+        if stop + 2 > end:
+            found.need = stop + 2 - place
+            break
+        add((place, body, body + headers, stop))
+        place = stop + 2
+    found.end = place
+    return found
+
+
+@dataclass(slots=True)
+class Parts:
+    """The messages of one scan as columns: the line without its end, the header block, the payload. Copies, free of the buffer."""
+
+    line: pa.BinaryArray
+    headers: pa.BinaryArray
+    data: pa.BinaryArray
+
+
+def parts(buffer: bytearray, found: Scan) -> Parts:
+    """Cut the messages out of the buffer, which may be used again afterwards."""
+    count = found.count
+    offsets = np.empty(4 * count + 1, dtype=np.int32)
+    offsets[:-1] = found.offsets
+    offsets[-1] = found.end
+    view = pa.Array.from_buffers(BYTES, 4 * count, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)])
+    first = np.arange(count, dtype=np.int64) * 4
+    line, headers, data = (view.take(pa.array(first + piece)) for piece in range(3))
+    return Parts(line, headers, data)
+
+
+def statuses(headers: pa.BinaryArray) -> np.ndarray[Any, Any]:
+    """The places of what is no message of a stream but a word of the server: `NATS/1.0 100`, `204`, `404`, `409`."""
+    if not len(headers):
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(pc.starts_with(headers, b"NATS/1.0 ").to_numpy(zero_copy_only=False))
+
+
+def tokens(line: bytes) -> list[bytes]:
+    """The words of one line: `MSG subject sid [reply] size`."""
+    return line.rstrip(b"\r\n").split(b" ")
+
+
+@dataclass(slots=True)
+class Delivered:
+    """Messages that a consumer delivered: `rows` in the columns of `MESSAGES`, the sequences that the consumer gave them, and how many
+    it had left after the last.
+    """
+
+    rows: pa.RecordBatch
+    numbers: np.ndarray[Any, Any]
+    pending: int
+
+
+def delivered(found: Parts) -> Delivered:
+    """Read sequence and time out of the ack subjects, which every delivered message has as its reply.
+
+    Subjects may hold any byte but spaces: they are cut as text without being checked to be any.
+    """
+    words = pc.split_pattern(found.line.view(pa.string()), " ")
+    reply = pc.list_element(words, 3)
+    place = _PLACES[reply[0].as_py().count(".") + 1]
+    parts = pc.split_pattern(reply, ".")
+    seq, number, time = (pc.cast(pc.list_element(parts, place + k), pa.int64()) for k in range(3))
+    columns = [seq, time, pc.list_element(words, 1).view(BYTES), found.headers, found.data]
+    return Delivered(pa.RecordBatch.from_arrays(columns, schema=MESSAGES), number.to_numpy(), int(parts[-1].as_py()[place + 3]))
+
+
+def joined(*pieces: pa.BinaryArray | pa.BinaryScalar | bytes) -> pa.BinaryArray:
+    """The pieces of each row, one after the other."""
+    parts = [pa.scalar(piece, BYTES) if isinstance(piece, bytes) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", BYTES))
+
+
+def digits(numbers: pa.Array) -> pa.BinaryArray:
+    """Numbers as text."""
+    return pc.cast(numbers, pa.string()).view(BYTES)
+
+
+def with_headers(block: pa.BinaryArray, *lines: pa.BinaryArray | bytes) -> pa.BinaryArray:
+    """Header blocks with more lines at their end. A line ends with CRLF; an empty one adds nothing, but makes a block."""
+    empty = pc.equal(pc.binary_length(block), 0)
+    begun = pc.if_else(empty, pa.scalar(b"NATS/1.0\r\n", BYTES), pc.binary_slice(block, 0, -2))
+    return joined(begun, *lines, b"\r\n")
+
+
+def framed(
+    subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray, *, prefix: bytes = b"", reply: pa.BinaryArray | None = None
+) -> tuple[memoryview, np.ndarray[Any, Any]]:
+    """The frames that publish every row, in one buffer; and where each begins, with the end of the last.
+
+    `reply` has the space before it, or is empty: then nobody answers that message. Every frame has headers: the server
+    takes a block of length 0.
+    """
+    block = pc.binary_length(headers)
+    size = pc.add(block, pc.binary_length(data))
+    answer = [] if reply is None else [reply]
+    rows = joined(b"HPUB " + prefix, subject, *answer, b" ", digits(block), b" ", digits(size), b"\r\n", headers, data, b"\r\n")
+    offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1]
+    return memoryview(rows.buffers()[2]), offsets

@@ -1,0 +1,220 @@
+"""Reads a range of a stream in order, as Arrow batches, with what a push consumer delivers. Whole and only once: what a link lost on
+the way is seen by the consumer's own sequence, and read again. What is done with the messages is left to the caller.
+
+The consumer is ephemeral, acknowledges nothing and lives in memory: reading leaves nothing behind and moves nobody's position.
+A stream that deletes what is acknowledged keeps its messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from jsplan.backfill.wire.frames import Delivered, Parts, delivered, parts, scan, statuses, tokens
+from jsplan.backfill.wire.socket import Wire
+from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
+
+#: A batch is parsed when so many bytes are there, or nothing more is: below, Arrow's cost per batch shows.
+ENOUGH: Final = 1 << 20
+#: The receive buffer in bytes; it grows for a single message that is larger.
+BUFFER: Final = 8 << 20
+#: How often the consumer says that it is alive, and after how much silence it counts as gone. Seconds.
+HEARTBEAT: Final = 2.0
+SILENCE: Final = 3 * HEARTBEAT
+SECOND: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What to read: sequences `first` to `last`, both included, on subjects that match one of `filters` (none: all)."""
+
+    api_prefix: str
+    stream: str
+    first: int
+    last: int
+    filters: tuple[str, ...] = ()
+    headers_only: bool = False
+
+
+class _Lost(Exception):
+    """The consumer is gone, or delivered something that never arrived: begin again after the last message that did."""
+
+
+def read(connect: Callable[[], Wire], what: Range, patience: float = 120.0) -> Iterator[pa.RecordBatch]:
+    """The messages of a range, in order, each once. `patience` is for how many seconds a broken link is tried again.
+
+    A batch is whole before the next is asked for; its memory is its own. Raises ServerRefusedError for a stream that is not there, and
+    ApiError when nothing arrived for all of `patience`.
+    """
+    position, since = what.first, time.monotonic()
+    while position <= what.last:
+        try:
+            wire = connect()
+            try:
+                for batch in _deliveries(wire, what, position):
+                    position = batch.column(0)[-1].as_py() + 1
+                    yield batch
+                    since = time.monotonic()
+                return
+            finally:
+                wire.close()
+        except (ServerRefusedError, NotPermittedError):
+            raise
+        except (_Lost, ApiError) as error:
+            if time.monotonic() - since > patience:
+                text = f"nothing of {what.stream} at {what.api_prefix} arrived after sequence {position - 1} for {patience:.0f} s: {error}"
+                raise ApiTimeoutError(text, hint="Is its domain reachable?") from None
+            time.sleep(0.2)
+
+
+def _deliveries(wire: Wire, what: Range, first: int) -> Iterator[pa.RecordBatch]:
+    inbox = f"{wire.inbox}.d"
+    number = wire.subscribe(inbox)
+    name = f"jsplan-{wire.inbox.rpartition('.')[2]}"
+    if _created(wire, what, name, inbox, first):
+        yield from _in_order(wire, what)
+    _removed(wire, what, name, number)
+
+
+def _removed(wire: Wire, what: Range, name: str, number: int) -> None:
+    """Take the consumer away again. If that fails it goes by itself, as soon as nobody listened for a while."""
+    with contextlib.suppress(ApiError):
+        wire.send(b"UNSUB %d\r\n" % number)
+        wire.request(f"{what.api_prefix}.CONSUMER.DELETE.{what.stream}.{name}", timeout=2.0)
+
+
+def _in_order(wire: Wire, what: Range) -> Iterator[pa.RecordBatch]:
+    expected = 1
+    for frames in _frames(wire):
+        found = _without_words(wire, frames, expected)
+        if found is None:
+            continue
+        if not np.array_equal(found.numbers, np.arange(expected, expected + len(found.numbers))):
+            found, whole = _prefix(found, expected), False
+        else:
+            whole = True
+        rows, over = _up_to(found.rows, what.last)
+        if rows.num_rows:
+            yield rows
+        if not whole:
+            raise _Lost("messages were lost on the way")
+        expected += len(found.numbers)
+        if over or found.pending == 0:
+            return
+
+
+def _created(wire: Wire, what: Range, name: str, inbox: str, first: int) -> bool:
+    """Make the consumer; whether it has anything to deliver."""
+    config: dict[str, Any] = {
+        "name": name, "deliver_subject": inbox, "deliver_policy": "by_start_sequence", "opt_start_seq": first, "ack_policy": "none",
+        "replay_policy": "instant", "max_deliver": 1, "mem_storage": True, "num_replicas": 1, "flow_control": True,
+        "idle_heartbeat": int(HEARTBEAT * SECOND), "inactive_threshold": 30 * SECOND, "headers_only": what.headers_only,
+    }  # fmt: skip
+    if len(what.filters) == 1:
+        config["filter_subject"] = what.filters[0]
+    elif what.filters:
+        config["filter_subjects"] = list(what.filters)
+    answer = wire.request(f"{what.api_prefix}.CONSUMER.CREATE.{what.stream}.{name}", {"stream_name": what.stream, "config": config})
+    if "error" in answer:
+        error = answer["error"]
+        text = f"{what.api_prefix} does not let {what.stream} be read: {error.get('description')} ({error.get('err_code')})"
+        raise ServerRefusedError.of(text, error)
+    return bool(answer.get("num_pending")) or bool((answer.get("delivered") or {}).get("consumer_seq"))
+
+
+def _frames(wire: Wire) -> Iterator[Parts]:
+    """Everything that arrives, in batches of complete frames. Raises _Lost after too long a silence."""
+    buffer = bytearray(BUFFER)
+    start = end = 0
+    while True:
+        end = _filled(wire, buffer, start, end)
+        found = scan(buffer, start, end)
+        wire.control(found.control)
+        if found.count:
+            yield parts(buffer, found)
+        start = found.end
+        if start == end:
+            start = end = 0
+        elif end - start + max(found.need, ENOUGH) > len(buffer) - start:
+            rest = bytes(memoryview(buffer)[start:end])
+            if found.need + ENOUGH > len(buffer):
+                buffer = bytearray(found.need + BUFFER)
+            buffer[: len(rest)] = rest
+            start, end = 0, len(rest)
+
+
+def _filled(wire: Wire, buffer: bytearray, start: int, end: int) -> int:
+    """Receive until there is enough for a batch, or nothing more just now. The new end of what is in the buffer."""
+    with memoryview(buffer) as view:
+        try:
+            end += wire.receive(view[end:], SILENCE)
+        except TimeoutError:
+            raise _Lost("the consumer fell silent") from None
+        while end - start < ENOUGH and end < len(buffer) and wire.waiting():
+            end += wire.receive(view[end:], SILENCE)
+    return end
+
+
+def _without_words(wire: Wire, frames: Parts, expected: int) -> Delivered | None:
+    """The messages of a batch, after what the server had to say in between is answered. Raises _Lost where it tells of a loss."""
+    places = statuses(frames.headers)
+    for place in places:
+        _answer_word(wire, frames, int(place))
+    if len(places) == len(frames.line):
+        _check_idle(frames, int(places[-1]), expected)
+        return None
+    if len(places):
+        mask = np.ones(len(frames.line), dtype=bool)
+        mask[places] = False
+        keep = pa.array(mask)
+        frames = Parts(frames.line.filter(keep), frames.headers.filter(keep), frames.data.filter(keep))
+    return delivered(frames)
+
+
+def _answer_word(wire: Wire, frames: Parts, place: int) -> None:
+    """Flow control is answered at once: what came before it is in memory. Raises _Lost for a consumer that ended."""
+    words, block = tokens(frames.line[place].as_py()), frames.headers[place].as_py()
+    if block.startswith(b"NATS/1.0 503"):
+        raise NoRespondersError("the consumer's server went away")
+    if not block.startswith(b"NATS/1.0 100"):
+        raise _Lost(block.split(b"\r\n")[0].decode(errors="replace"))
+    if len(words) == 5 + 1:  # HMSG subject sid reply headers size: a flow control request waits for an answer
+        wire.send(b"PUB %s 0\r\n\r\n" % words[3])
+    elif (stalled := _header(block, b"Nats-Consumer-Stalled")) is not None:
+        wire.send(b"PUB %s 0\r\n\r\n" % stalled)
+
+
+def _check_idle(frames: Parts, place: int, expected: int) -> None:
+    """A heartbeat says what was delivered last; if that never arrived, it is lost."""
+    last = _header(frames.headers[place].as_py(), b"Nats-Last-Consumer")
+    if last is not None and int(last) >= expected:
+        raise _Lost("messages were lost on the way")
+
+
+def _header(block: bytes, name: bytes) -> bytes | None:
+    for line in block.split(b"\r\n")[1:]:
+        key, _, value = line.partition(b":")
+        if key == name:
+            return value.strip()
+    return None
+
+
+def _prefix(found: Delivered, expected: int) -> Delivered:
+    """What arrived before the first message that did not."""
+    good = found.numbers == np.arange(expected, expected + len(found.numbers))
+    count = len(good) if good.all() else int(np.argmin(good))
+    return Delivered(found.rows.slice(0, count), found.numbers[:count], found.pending)
+
+
+def _up_to(rows: pa.RecordBatch, last: int) -> tuple[pa.RecordBatch, bool]:
+    """The rows up to the last sequence of the range, and whether it was reached."""
+    if not rows.num_rows or rows.column(0)[-1].as_py() < last:
+        return rows, False
+    count = int(np.searchsorted(rows.column(0).to_numpy(), last, side="right"))
+    return rows.slice(0, count), True

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.backfill.wire import Wire
+from jsplan.jetstream.contexts import Target
+from jsplan.sandbox import Sandbox, shapes
+from tests.conftest import PROGRAM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from jsplan.sandbox import Server
+
+    Connect = Callable[..., Wire]
+
+
+def target_of(server: Server, **settings: Any) -> Target:
+    """How to reach a server as its JetStream user."""
+    return Target(
+        **({"key": server.name, "url": server.url, "shown": server.url, "user": server.user, "password": server.password} | settings)
+    )
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session for all tests of a worker: starting it takes longer than most of them."""
+    from jsplan.backfill.spark.session import start  # noqa: PLC0415 - only where Spark is wanted
+
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ["HUB_PASSWORD"] = str(shapes.ACC.password)  # its workers have the environment of this moment
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder)}
+    session = start("tests", master="local[2]", cache=folder, settings=settings)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def guarded() -> Iterator[Callable[[str], Server]]:
+    """Starts servers that let in only whom the configuration text names; the sandbox itself could not ask them whether they are ready."""
+    made: list[Sandbox] = []
+
+    def make(extra: str) -> Server:
+        made.append(Sandbox.single(extra=extra, binary=PROGRAM))
+        server = made[-1]["server"]
+        server.launch()
+        _greeted(server)
+        return server
+
+    yield make
+    for sandbox in made:
+        sandbox.close()
+
+
+def _greeted(server: Server) -> None:
+    """Wait until it greets whoever connects."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=5) as plain:
+                if plain.recv(5) == b"INFO ":
+                    return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Opens wires, which are closed after the test."""
+    opened: list[Wire] = []
+
+    def make(server: Server, **settings: Any) -> Wire:
+        opened.append(Wire(target_of(server, **settings)))
+        return opened[-1]
+
+    yield make
+    for wire in opened:
+        wire.close()

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsplan.backfill.columns import HEADERS, TABLE, blocks_of, origins, parsed, table, tamed, told_origins
+from jsplan.backfill.wire.frames import BYTES, MESSAGES
+
+NAME = st.binary(min_size=1, max_size=8).map(lambda b: b.replace(b"\r", b"").replace(b"\n", b"").replace(b":", b"") or b"A")
+VALUE = st.binary(max_size=10).map(lambda b: b.replace(b"\r", b"").replace(b"\n", b""))
+FIELDS = st.lists(st.tuples(NAME, VALUE), max_size=4)
+
+
+def block(fields: list[tuple[bytes, bytes]]) -> bytes:
+    """A header block as nats.go writes it."""
+    return b"NATS/1.0\r\n" + b"".join(name + b": " + value + b"\r\n" for name, value in fields) + b"\r\n" if fields else b""
+
+
+def column(*values: bytes) -> pa.BinaryArray:
+    """A column of bytes."""
+    return pa.array(list(values), BYTES)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(FIELDS, min_size=1, max_size=6))
+def test_blocks_survive_the_way_through_lists(rows: list[list[tuple[bytes, bytes]]]) -> None:
+    """Order, duplicates and bytes of headers are the same after parsing and composing, also where they are no UTF-8."""
+    blocks = column(*map(block, rows))
+
+    found = parsed(blocks)
+
+    assert found.type == HEADERS
+    assert blocks_of(found).to_pylist() == blocks.to_pylist()
+    fields = found.flatten()
+    names = fields.field("name").view(BYTES).to_pylist()
+    assert names == [name for fields in rows for name, _ in fields]
+
+
+def test_lines_as_others_write_them() -> None:
+    """No space after the colon, a value with colons, an empty one, a line without a colon, headers without one line."""
+    found = parsed(column(b"NATS/1.0\r\na:3\r\nB: x:y: z \r\nC: \r\nD\r\n\r\n", b"NATS/1.0\r\n\r\n", b""))
+
+    pairs = [[(field["name"], field["value"]) for field in row] for row in found.to_pylist()]
+    assert pairs == [[("a", "3"), ("B", "x:y: z "), ("C", ""), ("D", "")], [], []]
+
+
+def test_a_slice_is_parsed_as_itself() -> None:
+    """A part of a longer column is its own rows only."""
+    blocks = column(b"NATS/1.0\r\nA: 1\r\n\r\n", b"NATS/1.0\r\nB: 2\r\n\r\n", b"")
+
+    assert [[f["name"] for f in row] for row in parsed(blocks.slice(1)).to_pylist()] == [["B"], []]
+    assert blocks_of(parsed(blocks).slice(1)).to_pylist() == [b"NATS/1.0\r\nB: 2\r\n\r\n", b""]
+
+
+CONTROLS = [
+    "Nats-Msg-Id", "nats-rollup", "NATS-TTL", "Nats-Expected-Last-Sequence", "Nats-Expected-Stream", "Nats-Batch-Id", "Nats-Schedule",
+    "Nats-Schedule-Target", "Nats-Scheduler", "Nats-Expected-Last-Subject-Sequence-Subject", "Nats-Incr",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_what_would_act_again_is_renamed(name: str) -> None:
+    """A control header is kept under another name, its spelling and value as they were; what stands beside it stays."""
+    blocks = column(b"NATS/1.0\r\n%s: 1\r\nX-Nats-Msg-Id: 2\r\n\r\n" % name.encode(), b"", b"NATS/1.0\r\nA: Nats-Msg-Id: 3\r\n\r\n")
+
+    assert tamed(blocks).to_pylist() == [
+        b"NATS/1.0\r\nJsplan-Kept-%s: 1\r\nX-Nats-Msg-Id: 2\r\n\r\n" % name.encode(), b"", b"NATS/1.0\r\nA: Nats-Msg-Id: 3\r\n\r\n",
+    ]  # fmt: skip
+
+
+def test_headers_that_only_tell_stay() -> None:
+    """What a server adds to tell where a message comes from does not act and is left as it is."""
+    blocks = column(b"NATS/1.0\r\nNats-Stream-Source: S 1 > > a\r\nJsplan-Origin: a/b/1/x\r\nTraceparent: 1\r\n\r\n")
+
+    assert tamed(blocks).to_pylist() == blocks.to_pylist()
+
+
+TIMES = [0, 1, 999_999_999, 1_000_000_000, 1_795_309_291_290_062_261, 253_402_300_799_999_999_999]
+
+
+def test_identities() -> None:
+    """Domain, stream, sequence and the time to the nanosecond, every digit of it."""
+    found = origins("leaf", "ORDERS", pa.array(range(1, 7)), pa.array([t for t in TIMES if t < 2**63] + [2**63 - 1]))
+
+    assert [text.decode() for text in found.to_pylist()] == [
+        "leaf/ORDERS/1/1970-01-01T00:00:00.000000000Z", "leaf/ORDERS/2/1970-01-01T00:00:00.000000001Z",
+        "leaf/ORDERS/3/1970-01-01T00:00:00.999999999Z", "leaf/ORDERS/4/1970-01-01T00:00:01.000000000Z",
+        "leaf/ORDERS/5/2026-11-22T01:01:31.290062261Z", "leaf/ORDERS/6/2262-04-11T23:47:16.854775807Z",
+    ]  # fmt: skip
+
+
+def test_what_a_header_says_goes_before() -> None:
+    """A copy tells where its original is; a message that was published here is its own original."""
+    blocks = column(b"NATS/1.0\r\nA: 1\r\nJsplan-Origin: leaf/S/7/t\r\n\r\n", b"", b"NATS/1.0\r\nX: Jsplan-Origin: no\r\n\r\n")
+    own = column(b"a", b"b", b"c")
+
+    assert told_origins(blocks, own).to_pylist() == [b"leaf/S/7/t", b"b", b"c"]
+    assert told_origins(column(b""), column(b"a")).to_pylist() == [b"a"]
+
+
+def test_the_table_of_a_stream() -> None:
+    """Every column that is documented, with its type."""
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([3]), pa.array([5]), column(b"s.a"), column(b"NATS/1.0\r\nA: 1\r\n\r\n"), column(b"\xff")], schema=MESSAGES
+    )
+
+    found = table("hub", "S", rows)
+
+    assert found.schema == TABLE
+    assert found.to_pylist() == [
+        {"domain": "hub", "stream": "S", "seq": 3, "time": 5, "subject": "s.a", "headers": [{"name": "A", "value": "1"}],
+         "data": b"\xff", "origin": "hub/S/3/1970-01-01T00:00:00.000000005Z"}
+    ]  # fmt: skip

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nats.protocol.parser import Parser
+
+from jsplan.backfill.wire.frames import BYTES, Scan, delivered, framed, joined, parts, scan, statuses, with_headers
+from jsplan.backfill.wire.writing import MESSAGES, SIZE, chunks
+
+SUBJECTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=12).map(
+    lambda text: text.encode().replace(b" ", b"_")
+)
+VALUES = st.binary(max_size=8).map(lambda value: value.replace(b"\r", b"").replace(b"\n", b""))
+PAYLOADS = st.binary(max_size=60) | st.sampled_from([b"", b"\r\nHMSG a 1 2 3\r\n", b"NATS/1.0 404\r\n\r\n", b"PING\r\n", b"\r\n"])
+BLOCKS = st.lists(st.tuples(st.sampled_from([b"A", b"Nats-Msg-Id", b"a"]), VALUES), max_size=3).map(
+    lambda rows: b"NATS/1.0\r\n" + b"".join(k + b": " + v + b"\r\n" for k, v in rows) + b"\r\n"
+)
+
+
+@dataclass
+class Message:
+    """One MSG or HMSG frame."""
+
+    subject: bytes
+    data: bytes
+    headers: bytes = b""
+    reply: bytes = b""
+
+    def frame(self) -> bytes:
+        """As a server sends it."""
+        to = b" ".join(word for word in (self.subject, b"7", self.reply) if word)
+        if self.headers:
+            return b"HMSG %s %d %d\r\n%s%s\r\n" % (to, len(self.headers), len(self.headers) + len(self.data), self.headers, self.data)
+        return b"MSG %s %d\r\n%s\r\n" % (to, len(self.data), self.data)
+
+
+MESSAGE = st.builds(Message, SUBJECTS, PAYLOADS, st.just(b"") | BLOCKS, st.just(b"") | SUBJECTS)
+WORD = st.sampled_from([b"PING\r\n", b"+OK\r\n", b"PONG\r\n", b'INFO {"server_name":"a b"}\r\n'])
+STREAM = st.lists(MESSAGE.map(lambda m: (m, m.frame())) | WORD.map(lambda word: (None, word)), max_size=12)
+
+
+@dataclass
+class Listener:
+    """What nats-py's parser tells of a stream of bytes."""
+
+    messages: list[tuple[bytes, bytes, bytes, bytes]] = field(default_factory=list)
+
+    async def _process_msg(self, _sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
+        self.messages.append((bytes(subject), bytes(reply or b""), bytes(headers or b""), bytes(data)))
+
+    async def _nothing(self, *_: Any) -> None:
+        pass
+
+    _process_ping = _process_pong = _process_err = _process_info = _nothing
+
+
+def by_nats_py(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
+    """The messages as the library that everybody uses sees them."""
+    listener = Listener()
+    asyncio.run(Parser(listener).parse(data))
+    return listener.messages
+
+
+def in_pieces(data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes, bytes, bytes]]:
+    """The messages as we see them when the bytes arrive torn."""
+    found: list[tuple[bytes, bytes, bytes, bytes]] = []
+    buffer = bytearray()
+    places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
+    for start, stop in itertools.pairwise(places):
+        buffer += data[start:stop]
+        seen = scan(buffer, 0, len(buffer))
+        if seen.count:
+            cut = parts(buffer, seen)
+            for line, headers, body in zip(cut.line.to_pylist(), cut.headers.to_pylist(), cut.data.to_pylist(), strict=True):
+                words = line.rstrip(b"\r\n").split(b" ")
+                reply = words[3] if len(words) - (line.startswith(b"HMSG")) == 5 else b""
+                found.append((words[1], reply, headers, body))
+        del buffer[: seen.end]
+    assert not buffer
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(STREAM, st.lists(st.integers(0, 10_000), max_size=8))
+def test_torn_buffers_are_read_as_nats_py_reads_them(stream: list[tuple[Message | None, bytes]], cuts: list[int]) -> None:
+    """However the bytes are torn, the same messages come out that nats-py's parser finds."""
+    data = b"".join(frame for _, frame in stream)
+
+    assert in_pieces(data, cuts) == by_nats_py(data)
+    assert [m[3] for m in in_pieces(data, cuts)] == [message.data for message, _ in stream if message is not None]
+
+
+def test_a_frame_says_how_much_is_missing() -> None:
+    """A message larger than the buffer tells how large the buffer has to be."""
+    frame = Message(b"a", b"x" * 1000, b"NATS/1.0\r\n\r\n").frame()
+
+    seen = scan(bytearray(frame[:100]), 0, 100)
+
+    assert (seen.count, seen.end, seen.need) == (0, 0, len(frame))
+
+
+@pytest.mark.parametrize("junk", [b"MSG a 1 x\r\n", b"HMSG a 1 1 x\r\n"])
+def test_what_is_no_protocol_is_refused(junk: bytes) -> None:
+    """A size that is no number is not guessed."""
+    with pytest.raises(ValueError, match="invalid literal"):
+        scan(bytearray(junk), 0, len(junk))
+
+
+ACKS = {
+    "local": b"$JS.ACK.S.c.1.41.%d.1795309291290062261.%d",
+    "with a domain": b"$JS.ACK.hub.ABCD.S.c.1.41.%d.1795309291290062261.%d",
+    "with a token more": b"$JS.ACK.hub.ABCD.S.c.1.41.%d.1795309291290062261.%d.rnd",
+}
+
+
+@pytest.mark.parametrize("form", ACKS.values(), ids=ACKS)
+def test_every_form_of_ack_subject(form: bytes) -> None:
+    """Sequence, time, the consumer's number and what is pending come from the ack subject, in each of its three forms."""
+    frames = [Message(b"s.\xc3\xa9", b"one", b"", form % (1, 1)).frame(), Message(b"s.b", b"", b"NATS/1.0\r\n\r\n", form % (2, 0)).frame()]
+    buffer = bytearray(b"".join(frames))
+
+    found = delivered(parts(buffer, scan(buffer, 0, len(buffer))))
+
+    assert found.rows.to_pydict() == {
+        "seq": [41, 41], "time": [1795309291290062261] * 2, "subject": [b"s.\xc3\xa9", b"s.b"],
+        "headers": [b"", b"NATS/1.0\r\n\r\n"], "data": [b"one", b""],
+    }  # fmt: skip
+    assert (found.numbers.tolist(), found.pending) == ([1, 2], 0)
+
+
+def test_columns_outlive_the_buffer() -> None:
+    """A batch is a copy: receiving into the same buffer again does not change it."""
+    buffer = bytearray(Message(b"a", b"before").frame())
+    cut = parts(buffer, scan(buffer, 0, len(buffer)))
+    buffer[:] = b"#" * len(buffer)
+
+    assert cut.data.to_pylist() == [b"before"]
+
+
+def test_the_words_of_a_server() -> None:
+    """A status line is no message; a payload that looks like one is."""
+    blocks = pa.array([b"NATS/1.0\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"", b"NATS/1.0 404\r\n\r\n"], BYTES)
+
+    assert statuses(blocks).tolist() == [1, 3]
+    assert statuses(pa.array([], BYTES)).tolist() == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(SUBJECTS, st.just(b"") | BLOCKS, PAYLOADS), min_size=1, max_size=8))
+def test_what_is_framed_is_what_arrives(rows: list[tuple[bytes, bytes, bytes]]) -> None:
+    """A published frame becomes a delivered one by its first letter; then the parser gives back what was framed."""
+    subject, headers, data = (pa.array(column, BYTES) for column in zip(*rows, strict=True))
+
+    buffer, offsets = framed(subject, headers, data, prefix=b"in.")
+
+    sent = bytes(buffer[offsets[0] : offsets[-1]])
+    assert len(offsets) == len(rows) + 1
+    received = b"".join(_as_delivered(bytes(buffer[a:b])) for a, b in itertools.pairwise(offsets))
+    assert sent.count(b"HPUB in.") >= len(rows)
+    assert by_nats_py(received) == [(b"in." + s, b"", h, d) for s, h, d in rows]
+
+
+def _as_delivered(frame: bytes) -> bytes:
+    """HPUB subject h t -> HMSG subject sid h t; nats-py takes no block of length 0, so that one becomes a MSG."""
+    line, _, rest = frame.partition(b"\r\n")
+    _, subject, block, size = line.split(b" ")
+    if block == b"0":
+        return b"MSG %s 1 %s\r\n%s" % (subject, size, rest)
+    return b"HMSG %s 1 %s %s\r\n%s" % (subject, block, size, rest)
+
+
+def test_a_reply_is_put_where_it_is_wanted() -> None:
+    """Only messages that are to be answered name a reply."""
+    two = pa.array([b"a", b"b"], BYTES)
+
+    buffer, _ = framed(two, pa.array([b"", b""], BYTES), two, reply=pa.array([b"", b" inbox.1"], BYTES))
+
+    assert bytes(buffer) == b"HPUB a 0 1\r\na\r\nHPUB b inbox.1 0 1\r\nb\r\n"
+
+
+def test_lines_are_added_to_header_blocks() -> None:
+    """A line goes before the empty line at the end; a message without headers gets a block."""
+    blocks = pa.array([b"NATS/1.0\r\nA: 1\r\n\r\n", b""], BYTES)
+
+    found = with_headers(blocks, b"B: ", pa.array([b"2", b"3"], BYTES), b"\r\n")
+
+    assert found.to_pylist() == [b"NATS/1.0\r\nA: 1\r\nB: 2\r\n\r\n", b"NATS/1.0\r\nB: 3\r\n\r\n"]
+
+
+def test_joined_rows_keep_their_bytes() -> None:
+    """What is joined is bytes, not text: no encoding is asked for."""
+    assert joined(b"\xff", pa.array([b"\x00", b""], BYTES)).to_pylist() == [b"\xff\x00", b"\xff"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, SIZE * 2), min_size=1, max_size=50))
+def test_chunks_are_bounded(sizes: list[int]) -> None:
+    """Chunks cover every row once, in order, with no more rows or bytes than allowed, but for a single large message."""
+    found = list(chunks(np.array(sizes)))
+
+    assert [row for start, stop in found for row in range(start, stop)] == list(range(len(sizes)))
+    assert all(stop - start <= MESSAGES and (stop - start == 1 or sum(sizes[start:stop]) <= SIZE) for start, stop in found)
+
+
+def test_many_small_messages_are_chunks_of_a_thousand() -> None:
+    """Bytes are not the only bound."""
+    assert list(chunks(np.full(2500, 10))) == [(0, 1000), (1000, 2000), (2000, 2500)]
+
+
+def test_nothing_is_nothing() -> None:
+    """A buffer without a byte has no frame."""
+    assert scan(bytearray(), 0, 0) == Scan(0)

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from jsplan.backfill.wire import Chain, Wire, publish, read
+from jsplan.backfill.wire.frames import BYTES, digits, joined
+from jsplan.backfill.wire.reading import Range
+from jsplan.backfill.wire.writing import Refused
+from jsplan.errors import ApiError, ApiTimeoutError, ServerRefusedError
+from tests.backfill.conftest import target_of
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Sandbox, Server
+    from tests.backfill.conftest import Connect
+    from tests.conftest import MakeServer
+
+#: Bytes that a subject may have: everything but spaces, and dots and wildcards where they mean something.
+LEGAL = bytes(b for b in range(0x21, 0x7F) if b not in b".*>") + "é€𝄞".encode()
+EDGES: list[tuple[bytes, bytes, bytes]] = [
+    (b"s." + LEGAL, b"", b"legal"),
+    (b"s.empty", b"", b""),
+    (b"s.binary", b"", bytes(range(256))),
+    (b"s.frame", b"", b"\r\nHMSG a 1 2 3\r\nPING\r\n"),
+    (b"s.status", b"", b"NATS/1.0 404 No Messages\r\n\r\n"),
+    (b"s.headers", b"NATS/1.0\r\nA: 1\r\nA: 2\r\na:3\r\nOdd: =?x?:  \xff \r\n\r\n", b"x"),
+    (b"s.only", b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n", b""),
+    (b"s.bare", b"NATS/1.0\r\n\r\n", b"y"),
+]
+
+
+def store(server: Server, rows: list[tuple[bytes, bytes, bytes]], name: str = "S", **config: Any) -> None:
+    """A stream with these messages, published by a client that shares nothing with what is tested."""
+    with Raw(server.url, server.user, server.password) as raw:
+        raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], **config})
+        for subject, block, data in rows:
+            raw.publish_raw(subject.decode("latin-1"), block, data) if subject.isascii() else raw.publish_raw(subject.decode(), block, data)
+        raw.flush()
+        while raw.done(f"$JS.API.STREAM.INFO.{name}")["state"]["last_seq"] < config.get("first_seq", 1) - 1 + len(rows):
+            pass
+
+
+def rows_of(server: Server, what: Range, **options: Any) -> list[tuple[int, bytes, bytes, bytes]]:
+    """What is read: sequence, subject, headers, data."""
+    found = []
+    for batch in read(lambda: Wire(target_of(server)), what, **options):
+        found += list(zip(*(batch[name].to_pylist() for name in ("seq", "subject", "headers", "data")), strict=True))
+    return found
+
+
+def everything(name: str = "S", **fields: Any) -> Range:
+    """All of a stream."""
+    return Range("$JS.API", name, **({"first": 1, "last": 1 << 60} | fields))
+
+
+@pytest.mark.matrix
+def test_every_byte_comes_as_it_was_stored(server: Server) -> None:
+    """Empty and binary payloads, odd headers, payloads that look like frames, subjects with every legal character."""
+    store(server, EDGES)
+
+    assert rows_of(server, everything()) == [(number, *row) for number, row in enumerate(EDGES, 1)]
+
+
+@pytest.mark.matrix
+def test_times_are_those_of_the_stream(server: Server) -> None:
+    """The time of each message is kept to the nanosecond."""
+    store(server, EDGES)
+    batch = next(iter(read(lambda: Wire(target_of(server)), everything())))
+    with Raw(server.url) as raw:
+        told = [raw.done("$JS.API.STREAM.MSG.GET.S", {"seq": seq})["message"]["time"] for seq in (1, 5)]
+
+    found = [np.datetime64(batch["time"][row].as_py(), "ns") for row in (0, 4)]
+
+    assert found == [np.datetime64(text.removesuffix("Z"), "ns") for text in told]
+
+
+def test_ranges(server: Server) -> None:
+    """Both ends belong to a range, holes are no end, and an empty range has nothing."""
+    store(server, [(b"s.a", b"", b"%d" % number) for number in range(1, 21)])
+    with Raw(server.url) as raw:
+        for seq in (5, 6, 7, 15, 19, 20):
+            raw.done("$JS.API.STREAM.MSG.DELETE.S", {"seq": seq})
+
+    def seqs(first: int, last: int) -> list[int]:
+        return [row[0] for row in rows_of(server, everything(first=first, last=last))]
+
+    assert seqs(3, 9) == [3, 4, 8, 9]
+    assert seqs(5, 7) == []
+    assert seqs(14, 15) == [14]
+    assert seqs(18, 20) == [18]
+    assert seqs(19, 20) == []
+    assert seqs(9, 8) == []
+    assert seqs(30, 40) == []
+
+
+def test_a_stream_that_begins_late(server: Server) -> None:
+    """A first sequence of ten million is read from there."""
+    store(server, [(b"s.a", b"", b"1"), (b"s.a", b"", b"2")], first_seq=10_000_000)
+
+    assert [row[0] for row in rows_of(server, everything(first=10_000_000, last=10_000_001))] == [10_000_000, 10_000_001]
+
+
+def test_filters_and_headers_only(server: Server) -> None:
+    """Only what matches one of the filters is delivered; without payloads where only headers are asked for."""
+    store(server, [(b"s.%d" % (number % 4), b"NATS/1.0\r\nN: %d\r\n\r\n" % number, b"data") for number in range(8)])
+
+    assert [row[1] for row in rows_of(server, everything(filters=("s.1",)))] == [b"s.1", b"s.1"]
+    assert [row[1] for row in rows_of(server, everything(filters=("s.1", "s.3")))] == [b"s.1", b"s.3"] * 2
+    assert rows_of(server, everything(filters=("s.none",))) == []
+    found = rows_of(server, everything(headers_only=True, first=1, last=1))
+    assert found == [(1, b"s.0", b"NATS/1.0\r\nN: 0\r\nNats-Msg-Size: 4\r\n\r\n", b"")]
+
+
+def test_messages_larger_than_the_buffer(make_server: MakeServer) -> None:
+    """The receive buffer grows for a message that does not fit, up to what the server takes."""
+    server = make_server(extra="max_payload: 32MB\nmax_pending: 128MB\n")
+    large = os.urandom(20 << 20)
+    store(server, [(b"s.a", b"", b"small"), (b"s.a", b"", large), (b"s.a", b"", b"small")])
+
+    assert [row[3] for row in rows_of(server, everything())] == [b"small", large, b"small"]
+
+
+def test_a_stream_that_is_not_there(server: Server) -> None:
+    """A missing stream is an error at once, with the server's words."""
+    with pytest.raises(ServerRefusedError, match=r"does not let NONE be read: stream not found \(10059\)"):
+        rows_of(server, everything("NONE"))
+
+
+def test_nothing_is_left_behind(server: Server, connect: Connect) -> None:
+    """Reading moves nobody's position and leaves no consumer; a work queue keeps its messages, when it has no consumer."""
+    store(server, [(b"s.a", b"", b"x")] * 10)
+    rows_of(server, everything())
+
+    state = connect(server).request("$JS.API.STREAM.INFO.S")["state"]
+
+    assert (state["consumer_count"], state["messages"]) == (0, 10)
+
+
+def fill(wire: Wire, count: int, name: str = "S", size: int = 100) -> None:
+    """So many messages, numbered in their payload."""
+    wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+    for start in range(0, count, 5000):
+        numbers = pa.array(np.arange(start + 1, min(count, start + 5000) + 1))
+        subject = pa.repeat(pa.scalar(f"{name.lower()}.x".encode(), BYTES), len(numbers))
+        empty = pa.repeat(pa.scalar(b"", BYTES), len(numbers))
+        publish(wire, [(subject, empty, joined(digits(numbers), b" ", b"." * size))])
+
+
+def test_a_server_that_is_killed_while_reading(clean_hub_leaf: Sandbox, connect: Connect) -> None:
+    """Read through the hub, the leaf killed and started again in the middle: every message once, in order."""
+    hub, leaf, count = clean_hub_leaf["hub"], clean_hub_leaf["leaf"], 60_000
+    fill(connect(leaf), count, size=1000)
+    what, found, killed = Range("$JS.leaf.API", "S", 1, count), [], False
+    restart = threading.Thread(target=leaf.start)
+
+    for batch in read(lambda: Wire(target_of(hub)), what):
+        found += batch["seq"].to_pylist()
+        if len(found) > count // 4 and not killed:
+            killed = True
+            leaf.kill()
+            restart.start()
+    restart.join()
+
+    assert found == list(range(1, count + 1))
+
+
+def test_a_domain_that_stays_away(clean_hub_leaf: Sandbox, connect: Connect) -> None:
+    """A domain that does not come back is an error that says up to where was read."""
+    hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
+    fill(connect(leaf), 10)
+    leaf.stop()
+
+    with pytest.raises(ApiTimeoutError, match=r"nothing of S at \$JS.leaf.API arrived after sequence 0"):
+        rows_of(hub, Range("$JS.leaf.API", "S", 1, 10), patience=1.0)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def column(*values: bytes) -> pa.BinaryArray:
+    """A column of bytes."""
+    return pa.array(list(values), BYTES)
+
+
+def chained(chain: Chain, count: int, subject: bytes = b"s.x") -> None:
+    """Write so many messages that hold their number."""
+    data = digits(pa.array(np.arange(1, count + 1)))
+    chain.write(pa.repeat(pa.scalar(subject, BYTES), count), pa.repeat(pa.scalar(b"", BYTES), count), data)
+
+
+@pytest.fixture
+def target(server: Server, connect: Connect) -> Server:
+    """A server with an empty stream `S`."""
+    connect(server).request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    return server
+
+
+@pytest.mark.matrix
+def test_a_chain_is_stored_in_order(target: Server, connect: Connect) -> None:
+    """Everything that was written is stored, in order, and the last sequence is known at the end."""
+    chain = Chain(connect(target), 0)
+    chained(chain, 7_500)
+
+    assert chain.finish() == 7_500
+    assert [row[3] for row in rows_of(target, everything())] == [b"%d" % number for number in range(1, 7_501)]
+
+
+@pytest.mark.matrix
+def test_a_broken_chain_is_noticed(target: Server, connect: Connect) -> None:
+    """After a message that is not where it should be nothing more is stored, and the next answer says so."""
+    chain = Chain(connect(target), 1)
+    chained(chain, 5)
+
+    with pytest.raises(Refused, match="wrong last sequence: 0") as refused:
+        chain.finish()
+
+    assert refused.value.fenced
+    assert rows_of(target, everything()) == []
+
+
+def test_a_chain_does_not_keep_others_out(target: Server, connect: Connect) -> None:
+    """What a second writer sends fits again behind as many messages as a first one wrote: so no two attempts share a stream."""
+    first, second = Chain(connect(target), 0), Chain(connect(target), 0)
+    chained(first, 10)
+    first.finish()
+
+    chained(second, 20)
+
+    assert second.finish() == 20
+    assert [row[3] for row in rows_of(target, everything())] == [b"%d" % number for number in range(1, 21)]
+
+
+def test_a_chain_goes_on_where_it_ended(target: Server, connect: Connect) -> None:
+    """A new chain that begins at the stream's last sequence is taken."""
+    chained(one := Chain(connect(target), 0), 5)
+    two = Chain(connect(target), one.finish())
+    chained(two, 5)
+
+    assert two.finish() == 10
+
+
+def test_a_target_that_is_gone(server: Server, connect: Connect) -> None:
+    """A subject that no stream stores is an error, not a wait."""
+    chain = Chain(connect(server), 0)
+    chained(chain, 5)
+
+    with pytest.raises(ApiError, match="no stream takes these messages any more"):
+        chain.finish()
+
+
+@pytest.mark.matrix
+def test_acknowledged_messages(target: Server, connect: Connect) -> None:
+    """Each message is acknowledged; one that the server knows already by its id is counted."""
+    rows = (
+        column(b"s.a", b"s.a", b"s.b"),
+        column(*(b"NATS/1.0\r\nNats-Msg-Id: %s\r\n\r\n" % n for n in (b"1", b"1", b"2"))),
+        column(b"x", b"x", b"y"),
+    )
+
+    assert publish(connect(target), [rows]) == (3, 1)
+    assert [row[1] for row in rows_of(target, everything())] == [b"s.a", b"s.b"]
+
+
+def test_a_message_that_is_too_large(server: Server, connect: Connect) -> None:
+    """A stream's own limit refuses a message with the server's words."""
+    wire = connect(server)
+    wire.request("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "max_msg_size": 10})
+
+    with pytest.raises(ServerRefusedError, match=r"message size exceeds maximum allowed \(10054\)"):
+        publish(wire, [(column(b"s.a"), column(b""), column(b"x" * 11))])

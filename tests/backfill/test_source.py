@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+from jsplan.backfill.columns import TABLE
+from jsplan.backfill.spark.source import pieces
+from jsplan.backfill.wire.asking import from_text
+from tests.backfill.test_reading import EDGES, store
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jsplan.sandbox import Server
+
+#: Spark and its first Python worker take their time to start.
+pytestmark = pytest.mark.timeout(300)
+
+
+def loaded(spark: SparkSession, server: Server, **options: Any) -> DataFrame:
+    """The stream `S` as a frame."""
+    reader = spark.read.format("jetstream").option("url", server.url).option("stream", "S")
+    return reader.options(**options).load()
+
+
+def seqs(frame: DataFrame) -> list[int]:
+    """The sequences of a frame, sorted."""
+    return sorted(row.seq for row in frame.select("seq").collect())
+
+
+def numbered(server: Server, count: int = 40) -> None:
+    """A stream of so many messages on four subjects."""
+    store(server, [(b"s.%d.x" % (number % 4), b"", b"%d" % number) for number in range(1, count + 1)])
+
+
+@pytest.mark.parametrize(("first", "last", "count"), [(1, 10, 3), (5, 5, 4), (6, 5, 2), (1, 1000, 7), (10**7, 10**7 + 2, 2)])
+def test_pieces_cover_the_range_once(first: int, last: int, count: int) -> None:
+    """Every sequence is in exactly one piece, and there are no more pieces than asked for."""
+    found = pieces(first, last, count)
+
+    assert [seq for piece in found for seq in range(piece.first, piece.last + 1)] == list(range(first, last + 1))
+    assert len(found) <= count
+
+
+def test_a_stream_is_a_table(spark: SparkSession, server: Server) -> None:
+    """Every message is a row with every byte of it, in Spark's own memory and back."""
+    store(server, EDGES)
+    with Raw(server.url) as raw:
+        time = from_text(raw.done("$JS.API.STREAM.MSG.GET.S", {"seq": 1})["message"]["time"])
+
+    found = loaded(spark, server, domain="").toArrow().sort_by("seq")
+
+    assert found.schema.names == TABLE.names
+    assert [(subject, data) for subject, data in zip(found["subject"].to_pylist(), found["data"].to_pylist(), strict=True)] == [
+        (subject.decode(), data) for subject, _, data in EDGES
+    ]
+    assert found["time"][0].as_py() == time
+    headers = found["headers"].combine_chunks().flatten()
+    assert headers.field("value").view(pa.binary()).to_pylist() == [b"1", b"2", b"3", b"=?x?:  \xff ", b"DEL"]
+    assert found["origin"][1].as_py().startswith("/S/2/20")
+
+
+OPTIONS: list[tuple[dict[str, str], list[int]]] = [
+    ({"startSeq": "38"}, [38, 39, 40]),
+    ({"endSeq": "3"}, [1, 2, 3]),
+    ({"startSeq": "10", "endSeq": "12", "partitions": "8"}, [10, 11, 12]),
+    ({"filterSubjects": "s.1.>, s.3.x", "endSeq": "8"}, [1, 3, 5, 7]),
+    ({"startTime": "2999-01-01T00:00:00Z"}, []),
+    ({"endTime": "2001-01-01T00:00:00Z"}, []),
+    ({"startTime": "2001-01-01T00:00:00+02:00", "endTime": "2999-01-01T00:00:00.5Z", "startSeq": "39"}, [39, 40]),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), OPTIONS, ids=str)
+def test_what_options_read(spark: SparkSession, server: Server, options: dict[str, str], expected: list[int]) -> None:
+    """Ranges of sequences and times, and subjects, are read from the server and nothing else is."""
+    numbered(server)
+
+    assert seqs(loaded(spark, server, **options)) == expected
+
+
+def test_a_time_in_the_middle(spark: SparkSession, server: Server) -> None:
+    """A start time takes the message of exactly that time, an end time leaves it out."""
+    numbered(server)
+    with Raw(server.url) as raw:
+        time = raw.done("$JS.API.STREAM.MSG.GET.S", {"seq": 20})["message"]["time"]
+
+    assert seqs(loaded(spark, server, startTime=time))[0] <= 20
+    assert seqs(loaded(spark, server, endTime=time))[-1] == 19
+
+
+FILTERS = [
+    ("seq > 3 and seq <= 6", [4, 5, 6]), ("seq = 7", [7]), ("seq >= 39", [39, 40]), ("seq < 2", [1]), ("seq > 5 and seq < 5", []),
+    ("subject = 's.1.x' and seq < 10", [1, 5, 9]), ("subject in ('s.1.x', 's.2.x') and seq < 7", [1, 2, 5, 6]),
+    ("subject like 's.3%' and seq < 12", [3, 7, 11]), ("time > 0 and seq < 3", [1, 2]), ("time < 0", []),
+    ("time > 0 and time < 9000000000000000000 and subject = 's.0.x' and seq in (4, 5, 8)", [4, 8]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("condition", "expected"), FILTERS)
+def test_filters_that_are_pushed_down(spark: SparkSession, server: Server, condition: str, expected: list[int]) -> None:
+    """What Spark's filters say is what comes, whether the server or Spark applies them."""
+    numbered(server)
+
+    assert seqs(loaded(spark, server, pushdown="true").filter(condition)) == expected
+    assert seqs(loaded(spark, server).filter(condition)) == expected
+
+
+def test_a_frame_that_is_used_twice(spark: SparkSession, server: Server) -> None:
+    """Without pushdown a frame has all of its rows after it was filtered once; Spark itself forgets that with it."""
+    numbered(server, 10)
+    frame, pushing = loaded(spark, server), loaded(spark, server, pushdown="true")
+
+    for each in (frame, pushing):
+        assert seqs(each.filter("seq > 8")) == [9, 10]
+    assert seqs(frame) == list(range(1, 11))
+    assert seqs(pushing) == [9, 10], "Spark no longer keeps filters with a frame: pushdown may become the default"
+
+
+def test_headers_only(spark: SparkSession, server: Server) -> None:
+    """Payloads stay on the server where nobody wants them."""
+    numbered(server, 3)
+
+    rows = loaded(spark, server, headersOnly="true").collect()
+
+    assert [(bytes(row.data), [(h.name, h.value) for h in row.headers]) for row in rows] == [(b"", [("Nats-Msg-Size", "1")])] * 3
+
+
+def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """A streaming query reads what is there, remembers how far it came, and goes on with what came since."""
+    numbered(server, 25)
+
+    def run() -> list[int]:
+        options = {"url": server.url, "stream": "S", "maxMessagesPerBatch": "10"}
+        read = spark.readStream.format("jetstream").options(**options).load()
+        query = read.select("seq").writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/c").trigger(availableNow=True)
+        query.start(f"{tmp_path}/out").awaitTermination()
+        return seqs(spark.read.parquet(f"{tmp_path}/out"))
+
+    assert run() == list(range(1, 26))
+    with Raw(server.url) as raw:
+        for _ in range(5):
+            raw.request("s.new", b"x")
+    assert run() == list(range(1, 31))
+
+
+def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
+    """A frame is stored with subjects, headers and payloads; written twice within the window it is stored once."""
+    store(server, EDGES)
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.T", {"name": "T", "subjects": ["in.>"]})
+        frame = loaded(spark, server)
+        for _ in range(2):
+            options = {"url": server.url, "stream": "T", "subjectPrefix": "in.", "dedupe": "origin"}
+            frame.write.format("jetstream").options(**options).mode("append").save()
+        state = raw.done("$JS.API.STREAM.INFO.T", {"subjects_filter": ">"})["state"]
+
+    assert state["messages"] == len(EDGES)
+    assert set(state["subjects"]) == {f"in.{subject.decode()}" for subject, _, _ in EDGES}
+
+
+def test_through_parquet_and_back(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """Messages survive a file: the same subjects, headers and payloads, and where they came from."""
+    store(server, EDGES)
+    loaded(spark, server).write.parquet(f"{tmp_path}/archive")
+
+    found = spark.read.parquet(f"{tmp_path}/archive")
+
+    assert found.toArrow().sort_by("seq")["data"].to_pylist() == [data for _, _, data in EDGES]
+    assert found.schema == loaded(spark, server).schema
+
+
+WRONG = [
+    ({"strem": "x"}, "has no option strem"),
+    ({"startSeq": "one"}, "option startSeq is 'one', not a number"),
+    ({"startTime": "yesterday"}, "option startTime: 'yesterday' is no RFC 3339 time"),
+    ({"headersOnly": "maybe"}, "option headersOnly is 'maybe', not true or false"),
+    ({"password": "hunter2"}, "option password would be shown in Spark's plans"),
+    ({"url": "nats://u:hunter2@127.0.0.1:4222"}, "option url holds credentials"),
+    ({"user": "u", "password": "${env.NOT_SET_ANYWHERE}"}, "the environment variable NOT_SET_ANYWHERE is not set here"),
+    ({"stream": "NONE"}, r"refused STREAM.INFO.NONE: stream not found (10059)"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: str(value)[:30])
+def test_options_that_make_no_sense(spark: SparkSession, server: Server, options: dict[str, str], message: str) -> None:
+    """An option that is wrong is named; what is secret in it is not repeated."""
+    numbered(server, 1)
+
+    with pytest.raises(PySparkException) as raised:
+        loaded(spark, server, **options).collect()
+
+    assert message in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_writing_what_is_no_message(spark: SparkSession, server: Server) -> None:
+    """A frame without subject or data, and overwriting, are refused before anything is sent."""
+    frame = spark.range(1)
+    with pytest.raises(PySparkException, match="the frame has no column subject"):
+        frame.write.format("jetstream").option("url", server.url).option("stream", "S").mode("append").save()
+    full = spark.createDataFrame([("s.a", b"x")], "subject string, data binary")
+    with pytest.raises(PySparkException, match="a stream cannot be overwritten"):
+        full.write.format("jetstream").option("url", server.url).option("stream", "S").mode("overwrite").save()
+
+
+def test_secrets_come_from_the_environment(spark: SparkSession, hub_leaf: Any) -> None:
+    """A password named by its variable connects, and does not stand in the plan."""
+    hub = hub_leaf["hub"]
+    frame = spark.read.format("jetstream").option("url", hub.url).option("stream", "NONE").option("user", hub.user)
+
+    with pytest.raises(PySparkException, match="stream not found"):
+        frame.option("password", "${env.HUB_PASSWORD}").load().collect()
