@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from jsplan.config.model import Workspace
-from jsplan.errors import NotAvailableError
+from jsplan.state.backend import Backend, Journal
 from jsplan.state.document import Entry, State
+from jsplan.state.kv import KvBackend
 from jsplan.state.local import LocalBackend
 from jsplan.state.locks import LockInfo
 
 
-def backend_of(workspace: Workspace) -> LocalBackend:
-    """The backend that the workspace names. Raises NotAvailableError for one this release does not have."""
-    if workspace.backend.kind != "local" or workspace.backend.path is None:
-        raise NotAvailableError("the kv backend is not in this release yet", hint="Use backend: {local: {path: …}}.")
-    return LocalBackend(workspace.backend.path, workspace.name, workspace.environment)
+def backend_of(workspace: Workspace, environ: Mapping[str, str]) -> Backend:
+    """The backend that the workspace names; nothing is connected or read yet."""
+    backend = workspace.backend
+    if backend.path is not None:
+        return LocalBackend(backend.path, workspace.name, workspace.environment)
+    assert backend.domain is not None
+    assert backend.bucket is not None
+    domain = workspace.domains[backend.domain]
+    connection = workspace.connections[domain.connection]
+    of = (workspace.name, workspace.environment)
+    return KvBackend.at(backend.bucket, domain, connection, environ, of=of, lease=backend.lock_ttl)
 
 
-__all__ = ["Entry", "LocalBackend", "LockInfo", "State", "backend_of"]
+__all__ = ["Backend", "Entry", "Journal", "KvBackend", "LocalBackend", "LockInfo", "State", "backend_of"]

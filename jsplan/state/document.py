@@ -11,10 +11,16 @@ from typing import Any
 
 from jsplan import __version__
 from jsplan.address import Address
-from jsplan.documents.base import DocumentError, check_format
+from jsplan.documents.base import DocumentError, check_format, flaw
 from jsplan.errors import StateError
 
 FORMAT_VERSION = "1.0"
+#: Applied plans of which state remembers what is left of them.
+PLANS_KEPT = 20
+DAMAGED = (
+    "Nothing was overwritten. The serial before it is beside it as <file>.backup: look at both, copy back the one you trust, "
+    "then run: jsplan plan"
+)
 
 
 @dataclass(slots=True)
@@ -24,7 +30,9 @@ class Entry:
     `config` is the live configuration after the last apply, without `_nats.*` metadata. `declared` holds the
     fields that the files named then, in compact form (None: named, at the server's default). `created` is the
     server's RFC 3339 creation time: another one means another object under the same name. `origin` is
-    `created` or `imported`. `depends_on` are addresses, so that deletion can go the other way round.
+    `created` or `imported`. `depends_on` are addresses, so that deletion can go the other way round. `starts` are the
+    sequences at which a replacement made it go on, in place of where the files begin: of a consumer under its own name, of
+    a stream's sources under the key of each.
     """
 
     config: dict[str, Any]
@@ -34,20 +42,23 @@ class Entry:
     prevent_destroy: bool = False
     depends_on: list[str] = field(default_factory=list)
     applied_at: str = ""
+    starts: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The value of `resources[address]`."""
-        return {
+        out: dict[str, Any] = {
             "config": self.config, "declared": self.declared, "created": self.created, "origin": self.origin,
             "prevent_destroy": self.prevent_destroy, "depends_on": self.depends_on, "applied_at": self.applied_at,
         }  # fmt: skip
+        return out | ({"starts": self.starts} if self.starts else {})
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Entry:
         """The reverse of `to_json`."""
         return cls(
-            raw["config"], raw["declared"], raw["created"], raw["origin"], raw["prevent_destroy"], raw["depends_on"], raw["applied_at"]
-        )
+            raw["config"], raw["declared"], raw["created"], raw["origin"], raw["prevent_destroy"], raw["depends_on"], raw["applied_at"],
+            raw.get("starts", {}),
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -56,7 +67,11 @@ class State:
 
     `domains` says for each domain key which server answered last (`name`, `cluster`). `ownership` is the id
     that the optional marker carries. `pending` are the addresses of steps that began and whose end was never
-    recorded, with what the step was to leave behind: `{id, address, op, expect, record}`.
+    recorded, with what the step was to leave behind: `{id, address, op, expect, record}`. `replacements` are the
+    objects that are being made anew with what they hold: by address, everything that is needed to go on with it
+    when the old object is gone already; or, as `left`, the sources that are out of a stream meanwhile.
+    `deferred` says of saved plans that were applied in part which steps are
+    left because their domains were away: `{plan, steps}`, ids both, the newest last.
     """
 
     workspace: str
@@ -67,6 +82,8 @@ class State:
     resources: dict[Address, Entry] = field(default_factory=dict)
     ownership: dict[str, Any] = field(default_factory=dict)
     pending: dict[str, dict[str, Any]] = field(default_factory=dict)
+    replacements: dict[str, dict[str, Any]] = field(default_factory=dict)
+    deferred: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def exists(self) -> bool:
@@ -79,34 +96,42 @@ class State:
             "format_version": FORMAT_VERSION, "kind": "state", "jsplan_version": __version__, "lineage": self.lineage,
             "serial": self.serial, "workspace": self.workspace, "environment": self.environment,
             "domains": self.domains, "ownership": self.ownership, "pending": self.pending,
+            "deferred": self.deferred, "replacements": self.replacements,
             "resources": {str(address): entry.to_json() for address, entry in sorted(self.resources.items())},
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, raw: Any, where: str) -> State:
-        """Read a state document; raises StateError for a foreign, damaged or newer one."""
+    def from_json(cls, raw: Any, where: str, hint: str = DAMAGED) -> State:
+        """Read a state document; raises StateError for a foreign, damaged (`hint` says what to do then) or newer one."""
         try:
             raw = check_format(raw, "state", FORMAT_VERSION, where)
             return cls(
                 workspace=raw["workspace"], environment=raw["environment"], lineage=raw["lineage"], serial=raw["serial"],
                 domains=raw["domains"], ownership=raw["ownership"], pending=raw["pending"],
+                replacements=raw.get("replacements", {}), deferred=raw.get("deferred", []),
                 resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
             )  # fmt: skip
         except DocumentError as error:
             raise StateError(str(error), hint=error.hint) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"{where} is damaged: {error!r}", hint=DAMAGED) from None
+            raise StateError(f"{where} is damaged: {flaw(error)}", hint=hint) from None
 
     def begin(self) -> None:
         """A new writing session: the serial grows by one, the lineage is made if there is none."""
         self.lineage = self.lineage or str(uuid.uuid4())
         self.serial += 1
 
+    def _remember_deferred(self, plan: str, steps: list[str]) -> None:
+        """The newest plan last; the oldest are forgotten."""
+        others = [entry for entry in self.deferred if entry["plan"] != plan]
+        self.deferred = [*others, *([{"plan": plan, "steps": steps}] if steps else [])][-PLANS_KEPT:]
+
     def apply(self, change: dict[str, Any]) -> None:
         """Carry out one journal line on the document (see `journal_lines` in SPEC.md).
 
         `begin` is a step, `end` the address whose step is over; `put` is `{address, entry}` and `drop` an address,
-        and both end what was pending there; `domain` is `{key, server}`.
+        and both end what was pending there; `domain` is `{key, server}`, `ownership` is `{id}`. `replacing` is
+        `{address, …}`, and `replaced` the address whose replacement is over.
         """
         match change:
             case {"session": {"lineage": str(lineage), "serial": int(serial)}}:
@@ -115,7 +140,13 @@ class State:
                 self.pending[address] = what
             case {"domain": {"key": str(key), "server": dict(server)}}:
                 self.domains[key] = server
-            case {"session": _} | {"begin": _} | {"domain": _}:
+            case {"replacing": {"address": str(address)} as what}:
+                self.replacements[address] = what
+            case {"deferred": {"plan": str(plan), "steps": list(steps)}}:
+                self._remember_deferred(plan, steps)
+            case {"ownership": {"id": str(owner)}}:
+                self.ownership = {"id": owner}
+            case {"ownership": _} | {"deferred": _} | {"session": _} | {"begin": _} | {"domain": _} | {"replacing": _}:
                 raise ValueError(f"not a journal line: {change}")
             case _:
                 self._apply_end(change)
@@ -125,11 +156,8 @@ class State:
             self.resources[Address.parse(change["put"]["address"])] = Entry.from_json(change["put"]["entry"])
         if "drop" in change:
             self.resources.pop(Address.parse(change["drop"]), None)
+            if "left" in self.replacements.get(change["drop"], {}):
+                self.replacements.pop(change["drop"])  # sources that were to come back to what is no more
+        self.replacements.pop(str(change.get("replaced")), None)
         for over in (change.get("end"), change.get("drop"), change.get("put", {}).get("address")):
             self.pending.pop(str(over), None)
-
-
-DAMAGED = (
-    "Nothing was overwritten. The serial before it is beside it as <file>.backup: look at both, copy back the one you trust, "
-    "then run: jsplan plan"
-)

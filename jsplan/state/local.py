@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,10 +20,15 @@ import orjson
 
 from jsplan.documents.base import dumps
 from jsplan.errors import StateError, StateLockedError
+from jsplan.state import journal
 from jsplan.state.document import DAMAGED, State
 from jsplan.state.locks import LockInfo
 
 SECOND = 1_000_000_000
+#: How many documents before the present one are kept.
+BACKUPS = 9
+#: Seconds between two looks at a lock that somebody else holds.
+POLL = 0.05
 
 
 class LocalBackend:
@@ -39,10 +45,15 @@ class LocalBackend:
         self._appended = self._synced = 0
         self._syncing = asyncio.Lock()
 
+    @property
+    def place(self) -> str:
+        """The path, in words."""
+        return f"the state {self.path}"
+
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
 
-    def read(self) -> State:
+    async def read(self) -> State:
         """The state with its journal carried out; an empty one if there is no file.
 
         Raises StateError for a damaged or foreign file: it is never taken for an empty state.
@@ -54,20 +65,26 @@ class LocalBackend:
         except OSError as error:
             raise StateError(f"cannot read the state {self.path}: {error.strerror}") from None
         else:
-            state = State.from_json(self._parsed(data), str(self.path))
-            self._check_ours(state)
-        for number, change in self._journal_lines(state):
-            try:
-                state.apply(change)
-            except (KeyError, TypeError, ValueError, AttributeError):
-                raise self._damaged(number) from None
+            state = self._document(data, self.path)
+        journal.carry_out(state, self._read_journal(), str(self._beside(".journal")), DAMAGED)
         return state
 
-    def _parsed(self, data: bytes) -> Any:
+    def _read_journal(self) -> bytes:
         try:
-            return orjson.loads(data)
+            return self._beside(".journal").read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StateError(f"cannot read {self._beside('.journal')}: {error.strerror}") from None
+
+    def _document(self, data: bytes, path: Path) -> State:
+        try:
+            raw = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise StateError(f"the state {self.path} is damaged: {error}", hint=DAMAGED) from None
+            raise StateError(f"the state {path} is damaged: {error}", hint=DAMAGED) from None
+        state = State.from_json(raw, f"the state {path}")
+        self._check_ours(state)
+        return state
 
     def _check_ours(self, state: State) -> None:
         if (state.workspace, state.environment) != (self._workspace, self._environment):
@@ -77,43 +94,17 @@ class LocalBackend:
                 hint="Give each workspace and environment a path of its own under backend.local.path.",
             )
 
-    def _journal_lines(self, state: State) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The lines that are not in the document yet. A torn last line is a step whose end was never recorded."""
-        try:
-            lines = self._beside(".journal").read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise StateError(f"cannot read {self._beside('.journal')}: {error.strerror}") from None
-        for number, line in enumerate(lines, 1):
-            try:
-                change = orjson.loads(line) if line else {}
-            except orjson.JSONDecodeError:
-                if number == len(lines):
-                    return
-                raise self._damaged(number) from None
-            match change:
-                case {"session": {"serial": int(serial)}} if serial <= state.serial:
-                    return  # folded already: the document was replaced, then the process died
-                case dict():
-                    yield number, change
-                case _:
-                    raise self._damaged(number)
-
-    def _damaged(self, number: int) -> StateError:
-        return StateError(f"{self._beside('.journal')}:{number} is damaged", hint=DAMAGED)
-
-    def start(self, state: State) -> None:
+    async def start(self, state: State) -> None:
         """Open a writing session under the lock: fold what a dead process left, then begin a new serial."""
         self._make_folder()
         if self._beside(".journal").exists():
-            self.write(state)
+            await self.replace(state)
         state.begin()
         try:
             self._journal = self._open_private(self._beside(".journal"), "wb")
         except OSError as error:
             raise self._cannot_record(error) from None
-        self.append(state, {"session": {"lineage": state.lineage, "serial": state.serial}})
+        self.append(state, journal.session_of(state))
 
     def append(self, state: State, *changes: dict[str, Any]) -> None:
         """Carry out changes on the document in memory and in the journal. A power failure may lose what was not `sync`ed."""
@@ -121,11 +112,14 @@ class LocalBackend:
         for change in changes:
             state.apply(change)
         try:
-            self._journal.write(b"".join(dumps(change, pretty=False) + b"\n" for change in changes))
+            self._journal.write(journal.encode(changes))
             self._journal.flush()
         except OSError as error:
             raise self._cannot_record(error) from None
         self._appended += 1
+
+    async def flush(self) -> None:
+        """Nothing to wait for: what the system was handed does not die with the process."""
 
     async def sync(self) -> None:
         """Wait until everything appended so far is on the disk. Steps that end at the same time share one wait."""
@@ -144,41 +138,78 @@ class LocalBackend:
         message = f"cannot write {self._beside('.journal')}: {error.strerror}"
         return StateError(message, hint="Make room on the disk, then plan again.")
 
-    def finish(self, state: State) -> None:
-        """End the session: fold the journal into the document."""
-        self.write(state)
+    def may_write(self, seconds: float) -> float:
+        """As long as it takes: the lock of a living process never runs out."""
+        return seconds
 
-    def write(self, state: State) -> None:
-        """Replace the document atomically and durably; the one before stays as `.backup`. Raises StateError."""
+    async def finish(self, state: State) -> None:
+        """End the session: fold the journal into the document."""
+        await self.replace(state)
+
+    async def replace(self, state: State) -> None:
+        """Replace the document atomically and durably; the ones before stay as backups. Raises StateError."""
         temporary = self._beside(".tmp")
         try:
             self._make_folder()
+            self._drop_journal_after(state)
             with self._open_private(temporary, "wb") as file:
                 file.write(dumps(state.to_json()))
                 file.flush()
                 os.fsync(file.fileno())
             if self.path.exists():
-                self._keep_backup()
+                self._keep_backups()
             temporary.replace(self.path)
             self._sync_folder()
         except OSError as error:
             raise StateError(
                 f"cannot write the state {self.path}: {error.strerror}", hint="The steps done so far are in its journal."
             ) from None
-        self.close()
+        self._close_journal()
         self._beside(".journal").unlink(missing_ok=True)
 
-    def close(self) -> None:
+    def _drop_journal_after(self, state: State) -> None:
+        """A journal that would come on top of this document, although what it was written for is gone, goes first."""
+        with contextlib.suppress(FileNotFoundError):
+            with self._beside(".journal").open("rb") as file:
+                first = journal.serial_of(file.readline())
+            if first is None or first > state.serial:
+                self._beside(".journal").unlink()
+
+    async def close(self) -> None:
         """Let go of an open session as it is; the next reader finds its journal."""
+        self._close_journal()
+
+    def _close_journal(self) -> None:
         if self._journal is not None:
-            self._journal.close()
+            with contextlib.suppress(OSError):  # a line that did not fit on the disk was reported when it was appended
+                self._journal.close()
             self._journal = None
 
-    def _keep_backup(self) -> None:
-        backup = self._beside(".backup.tmp")
-        backup.unlink(missing_ok=True)
-        os.link(self.path, backup)
-        backup.replace(self._beside(".backup"))
+    def _backups(self) -> list[Path]:
+        """The documents before, the newest first; whether they are there or not."""
+        return [self._beside(".backup" if number == 1 else f".backup.{number}") for number in range(1, BACKUPS + 1)]
+
+    def _keep_backups(self) -> None:
+        """Each backup takes the place of the one that is older. What dies in between leaves a gap, and loses only the oldest."""
+        names = self._backups()
+        for newer, older in reversed(list(pairwise(names))):
+            with contextlib.suppress(FileNotFoundError):
+                newer.replace(older)
+        beside = self._beside(".backup.tmp")
+        beside.unlink(missing_ok=True)
+        os.link(self.path, beside)
+        beside.replace(names[0])
+
+    async def previous(self, serial: int) -> State:
+        """The document of a serial that is kept. Raises StateError that names those that are."""
+        kept: dict[int, State] = {}
+        for path in [*reversed(self._backups()), self.path]:
+            with contextlib.suppress(StateError, OSError):
+                state = self._document(path.read_bytes(), path)
+                kept[state.serial] = state
+        if serial not in kept:
+            raise StateError(f"serial {serial} of {self.place} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
+        return kept[serial]
 
     def _make_folder(self) -> None:
         try:
@@ -200,22 +231,15 @@ class LocalBackend:
             finally:
                 os.close(handle)
 
-    @contextlib.contextmanager
-    def lock(self, info: LockInfo, timeout: int) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def lock(self, info: LockInfo, timeout: int) -> AsyncIterator[None]:
         """Hold the OS lock for one operation; `timeout` is ns to wait for somebody else.
 
         Raises StateLockedError that says who holds it. The system frees the lock when its holder dies.
         """
         self._make_folder()
         lock = filelock.FileLock(self._beside(".lock"), mode=0o600)
-        try:
-            lock.acquire(timeout=timeout / SECOND, poll_interval=0.05)
-        except filelock.Timeout:
-            raise self._locked() from None
-        except OSError as error:
-            raise StateError(
-                f"cannot lock the state: {self._beside('.lock')}: {error.strerror}", hint="Make the folder writable."
-            ) from None
+        await self._acquire(lock, time.monotonic() + timeout / SECOND)
         try:
             self._say_who(info)
             yield
@@ -224,6 +248,21 @@ class LocalBackend:
                 self._beside(".lock.info").unlink(missing_ok=True)
             lock.release()
 
+    async def _acquire(self, lock: filelock.BaseFileLock, end: float) -> None:
+        """Try until `end`, on the clock of `time.monotonic`; other tasks go on meanwhile."""
+        while True:
+            try:
+                lock.acquire(timeout=0)
+            except filelock.Timeout:
+                if time.monotonic() >= end:
+                    raise await self._locked() from None
+                await asyncio.sleep(POLL)
+            except OSError as error:
+                where = self._beside(".lock")
+                raise StateError(f"cannot lock the state: {where}: {error.strerror}", hint="Make the folder writable.") from None
+            else:
+                return
+
     def _say_who(self, info: LockInfo) -> None:
         try:
             with self._open_private(self._beside(".lock.info"), "wb") as file:
@@ -231,15 +270,43 @@ class LocalBackend:
         except OSError as error:
             raise StateError(f"cannot write {self._beside('.lock.info')}: {error.strerror}", hint="Make the folder writable.") from None
 
-    def _locked(self) -> StateLockedError:
-        who = "somebody else"
-        for _ in range(2):  # the holder may be between taking the lock and saying who it is
-            try:
-                who = LockInfo.from_json(orjson.loads(self._beside(".lock.info").read_bytes())).describe()
-                break
-            except (OSError, ValueError, KeyError, TypeError):
-                time.sleep(0.05)
+    async def unlock(self, lock_id: str) -> LockInfo:
+        """Clear what a dead holder left. The lock itself went with it; that of a living process is never broken: StateLockedError."""
+        if not self._beside(".lock").exists():
+            raise self._not_locked()
+        lock = filelock.FileLock(self._beside(".lock"), mode=0o600)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            found = await self._locked()
+            hint = "That process is alive and its lock cannot be taken away: end it, and the lock is free."
+            raise StateLockedError(str(found), hint=hint) from None
+        try:
+            info = self._holder()
+            if info is None:
+                raise self._not_locked()
+            if info.id != lock_id:
+                raise StateError(f"{self.place} was last locked by {info.describe()}, which is gone", hint="There is nothing to do.")
+            self._beside(".lock.info").unlink(missing_ok=True)
+            return info
+        finally:
+            lock.release()
+
+    def _not_locked(self) -> StateError:
+        return StateError(f"{self.place} is not locked", hint="There is nothing to do.")
+
+    def _holder(self) -> LockInfo | None:
+        try:
+            return LockInfo.from_json(orjson.loads(self._beside(".lock.info").read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    async def _locked(self) -> StateLockedError:
+        info = self._holder()
+        if info is None:  # the holder may be between taking the lock and saying who it is
+            await asyncio.sleep(POLL)
+            info = self._holder()
         return StateLockedError(
-            f"the state {self.path} is locked by {who}",
+            f"{self.place} is locked by {info.describe() if info else 'somebody else'}",
             hint="Wait for it with --lock-timeout 5m. The lock goes away by itself when that process ends.",
         )

@@ -7,8 +7,9 @@ import os
 import socket
 import uuid
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
+
+from jsplan.units import stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class LockInfo:
             who = getpass.getuser()
         except (KeyError, OSError):
             who = str(os.getuid())
-        since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = stamp()
         return cls(str(uuid.uuid4()), who, socket.gethostname(), os.getpid(), operation, since)
 
     def to_json(self) -> dict[str, Any]:

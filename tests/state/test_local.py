@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 from jsplan.address import Address
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import Entry, LocalBackend, LockInfo, State
+from jsplan.units import SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,41 +36,47 @@ def backend(tmp_path: Path) -> LocalBackend:
     return LocalBackend(tmp_path / "deep" / "state.json", "shop", None)
 
 
-def session(backend: LocalBackend, *changes: dict[str, Any]) -> State:
+async def session(backend: LocalBackend, *changes: dict[str, Any]) -> State:
     """One writing session from start to finish."""
-    state = backend.read()
-    backend.start(state)
+    state = await backend.read()
+    await backend.start(state)
     backend.append(state, *changes)
-    backend.finish(state)
+    await backend.finish(state)
     return state
 
 
-def test_nothing_yet(backend: LocalBackend) -> None:
+async def taken(backend: LocalBackend, operation: str, timeout: int = 0) -> None:
+    """Take the lock and let it go; `timeout` is ns to wait for it."""
+    async with backend.lock(LockInfo.here(operation), timeout):
+        pass
+
+
+async def test_nothing_yet(backend: LocalBackend) -> None:
     """A file that is not there is an empty state, and reading makes no file."""
-    assert not backend.read().exists
+    assert not (await backend.read()).exists
     assert not backend.path.parent.exists()
 
 
-def test_round_trip(backend: LocalBackend) -> None:
+async def test_round_trip(backend: LocalBackend) -> None:
     """What was recorded is read again, with the lineage of the first session and a growing serial."""
-    first = session(backend, put(A))
-    second = session(backend, put(B), {"domain": {"key": "hub", "server": {"name": "h1"}}})
+    first = await session(backend, put(A))
+    second = await session(backend, put(B), {"domain": {"key": "hub", "server": {"name": "h1"}}})
 
-    read = backend.read()
+    read = await backend.read()
     assert (first.serial, second.serial, read.serial) == (1, 2, 2)
     assert read.lineage == first.lineage != ""
     assert read.resources == {A: entry(), B: entry()}
     assert read.domains == {"hub": {"name": "h1"}}
 
 
-def test_files_are_private(backend: LocalBackend) -> None:
+async def test_files_are_private(backend: LocalBackend) -> None:
     """State, journal and lock can be read by their owner only."""
-    state = backend.read()
-    with backend.lock(LockInfo.here("apply"), 0):
-        backend.start(state)
+    state = await backend.read()
+    async with backend.lock(LockInfo.here("apply"), 0):
+        await backend.start(state)
         backend.append(state, put(A))
         modes = {path.name: path.stat().st_mode & 0o777 for path in backend.path.parent.iterdir()}
-        backend.finish(state)
+        await backend.finish(state)
     modes |= {path.name: path.stat().st_mode & 0o777 for path in backend.path.parent.iterdir()}
 
     assert "state.json" in modes
@@ -76,79 +84,79 @@ def test_files_are_private(backend: LocalBackend) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_the_serial_before_is_kept(backend: LocalBackend) -> None:
+async def test_the_serial_before_is_kept(backend: LocalBackend) -> None:
     """The document before the last one stays as a backup."""
-    session(backend, put(A))
+    await session(backend, put(A))
     before = backend.path.read_bytes()
-    session(backend, {"drop": str(A)})
+    await session(backend, {"drop": str(A)})
 
     assert backend.path.with_name("state.json.backup").read_bytes() == before
 
 
 @pytest.mark.parametrize("folded", [True, False])
-def test_a_process_that_died_leaves_its_steps(backend: LocalBackend, folded: bool) -> None:
+async def test_a_process_that_died_leaves_its_steps(backend: LocalBackend, folded: bool) -> None:
     """Journal lines count, whether the process died before the fold or between the fold and the removal of the journal."""
-    session(backend, put(A))
-    state = backend.read()
-    backend.start(state)
+    await session(backend, put(A))
+    state = await backend.read()
+    await backend.start(state)
     backend.append(state, {"begin": {"id": "s2", "address": str(B), "op": "stream.create"}}, put(B))
     journal = backend.path.with_name("state.json.journal")
     lines = journal.read_bytes()
-    backend.close()
+    await backend.close()
     if folded:
-        backend.finish(state)
+        await backend.finish(state)
         journal.write_bytes(lines)
 
-    later = LocalBackend(backend.path, "shop", None).read()
+    later = await LocalBackend(backend.path, "shop", None).read()
     assert later.resources == {A: entry(), B: entry()}
     assert later.serial == 2
     assert later.pending == {}
 
 
-def test_a_torn_last_line(backend: LocalBackend) -> None:
+async def test_a_torn_last_line(backend: LocalBackend) -> None:
     """A line that was being written when the power went is a step whose end is not known; it stays pending."""
-    state = backend.read()
-    backend.start(state)
+    state = await backend.read()
+    await backend.start(state)
     backend.append(state, {"begin": {"id": "s1", "address": str(A), "op": "stream.create"}})
-    backend.close()
+    await backend.close()
     with backend.path.with_name("state.json.journal").open("ab") as file:
         file.write(b'{"put":{"addr')
 
-    later = LocalBackend(backend.path, "shop", None).read()
+    later = await LocalBackend(backend.path, "shop", None).read()
     assert later.resources == {}
     assert list(later.pending) == [str(A)]
 
 
-def test_a_new_session_folds_what_a_dead_one_left(backend: LocalBackend) -> None:
+async def test_a_new_session_folds_what_a_dead_one_left(backend: LocalBackend) -> None:
     """The next writer keeps the dead session's steps."""
-    state = backend.read()
-    backend.start(state)
+    state = await backend.read()
+    await backend.start(state)
     backend.append(state, put(A))
-    backend.close()
+    await backend.close()
 
     other = LocalBackend(backend.path, "shop", None)
-    session(other, put(B))
-    assert set(other.read().resources) == {A, B}
-    assert other.read().serial == 2
+    await session(other, put(B))
+    assert set((await other.read()).resources) == {A, B}
+    assert (await other.read()).serial == 2
 
 
-def test_every_cut_of_the_file_is_an_error(backend: LocalBackend) -> None:
+async def test_every_cut_of_the_file_is_an_error(backend: LocalBackend) -> None:
     """A state file cut anywhere is an error that says so; it is never taken for an empty one, and never overwritten."""
-    session(backend, put(A))
+    await session(backend, put(A))
     whole = backend.path.read_bytes()
     for length in range(0, len(whole) - 2, 7):
         backend.path.write_bytes(whole[:length])
         with pytest.raises(StateError, match="damaged"):
-            backend.read()
+            await backend.read()
         assert backend.path.read_bytes() == whole[:length]
 
 
-def test_a_foreign_state(backend: LocalBackend) -> None:
+async def test_a_foreign_state(backend: LocalBackend) -> None:
     """State of another workspace or environment is refused."""
-    session(backend, put(A))
+    await session(backend, put(A))
     for workspace, environment in (("other", None), ("shop", "prod")):
         with pytest.raises(StateError, match="belongs to workspace shop"):
-            LocalBackend(backend.path, workspace, environment).read()
+            await LocalBackend(backend.path, workspace, environment).read()
 
 
 @pytest.mark.parametrize(
@@ -159,43 +167,41 @@ def test_a_foreign_state(backend: LocalBackend) -> None:
         (b"[]", "not a jsplan state"),
     ],
 )
-def test_other_documents(backend: LocalBackend, text: bytes, message: str) -> None:
+async def test_other_documents(backend: LocalBackend, text: bytes, message: str) -> None:
     """Another document and a newer format are named as what they are."""
     backend.path.parent.mkdir()
     backend.path.write_bytes(text)
     with pytest.raises(StateError, match=message):
-        backend.read()
+        await backend.read()
 
 
-def test_the_lock_names_its_holder(backend: LocalBackend) -> None:
+async def test_the_lock_names_its_holder(backend: LocalBackend) -> None:
     """Whoever comes second is told who holds the lock and since when."""
     other = LocalBackend(backend.path, "shop", None)
-    with (
-        backend.lock(LockInfo.here("apply"), 0),
-        pytest.raises(StateLockedError, match=r"for apply since 20\d\d-"),
-        other.lock(LockInfo.here("destroy"), 0),
-    ):
-        pass
-    with backend.lock(LockInfo.here("apply"), 0):
+    async with backend.lock(LockInfo.here("apply"), 0):
+        with pytest.raises(StateLockedError, match=r"for apply since 20\d\d-"):
+            await taken(other, "destroy")
+    async with backend.lock(LockInfo.here("apply"), 0):
         pass
 
 
 def test_the_lock_of_a_killed_process_is_free(backend: LocalBackend) -> None:
     """The system frees the lock of a process that was killed; nobody has to clean up."""
     code = (
-        "import sys, os, pathlib; from jsplan.state import LocalBackend, LockInfo\n"
-        "b = LocalBackend(pathlib.Path(sys.argv[1]), 'shop', None)\n"
-        "with b.lock(LockInfo.here('apply'), 0):\n    print('held', flush=True); sys.stdin.read()"
+        "import asyncio, sys, pathlib; from jsplan.state import LocalBackend, LockInfo\n"
+        "async def hold():\n"
+        "    async with LocalBackend(pathlib.Path(sys.argv[1]), 'shop', None).lock(LockInfo.here('apply'), 0):\n"
+        "        print('held', flush=True); sys.stdin.read()\n"
+        "asyncio.run(hold())"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(backend.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdin is not None
     with child:
         assert child.stdout.readline() == b"held\n"
-        with pytest.raises(StateLockedError), backend.lock(LockInfo.here("apply"), 0):
-            pass
+        with pytest.raises(StateLockedError):
+            asyncio.run(taken(backend, "apply"))
         child.kill()
         child.wait()
         child.stdin.close()
-    with backend.lock(LockInfo.here("apply"), 10_000_000_000):
-        assert backend.read().serial == 0
+    asyncio.run(taken(backend, "apply", 10 * SECOND))

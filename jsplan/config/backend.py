@@ -1,0 +1,107 @@
+"""`backend:`: where the state is kept. Reaching it is left to `state`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from jsplan import units
+from jsplan.address import Address
+from jsplan.config import grammar
+from jsplan.config.connections import file_path
+from jsplan.config.findings import Findings
+from jsplan.config.model import LOCK_TTL, Backend, Declared, Domain
+from jsplan.config.node import Node, plain, range_of
+from jsplan.diagnostics import did_you_mean
+
+_LOCAL: Final = ("path",)
+_KV: Final = ("domain", "bucket", "lock_ttl")
+#: What a key of a bucket may be made of.
+_KEY: Final = re.compile(r"[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*")
+
+
+def backend(
+    section: Node | None,
+    root: Path,
+    state_name: str,
+    domains: Mapping[str, Domain],
+    default_domain: Node | None,
+    environ: Mapping[str, str],
+    findings: Findings,
+) -> Backend:
+    """Where state is kept; a local file below the workspace unless the files say otherwise."""
+    default = Backend("local", path=root / "state" / f"{state_name}.json")
+    if section is None or section.value is None or not grammar.fields(section, "`backend`", ("local", "kv"), findings):
+        return default
+    if len(section.value) != 1:
+        findings.error(
+            "JS128", section, "`backend` names not exactly one place", "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`."
+        )
+        return default
+    kind, node = next(iter(section.value.items()))
+    if kind == "local":
+        if node.value is None or not grammar.fields(node, "`backend.local`", _LOCAL, findings):
+            return default
+        path = file_path(node.get("path"), "`backend.local.path`", environ, findings, root)
+        return Backend("local", path=path or default.path, range=range_of(section.place))
+    if not grammar.fields(node, "`backend.kv`", _KV, findings):
+        return default
+    _check_key(node, state_name, findings)
+    bucket, domain = _bucket(node, findings), _domain(node, domains, default_domain, findings)
+    lock_ttl = grammar.parsed(node.get("lock_ttl"), "`backend.kv.lock_ttl`", _lease, findings)
+    if bucket is None or domain is None:
+        return default
+    return Backend("kv", domain=domain, bucket=bucket, lock_ttl=lock_ttl or LOCK_TTL, range=range_of(section.place))
+
+
+def _lease(value: object) -> int:
+    duration = units.parse_duration(value)
+    if duration < units.SECOND:
+        raise ValueError("must be a second or longer")
+    return duration
+
+
+def _bucket(node: Node, findings: Findings) -> str | None:
+    bucket = grammar.required(node, "bucket", "`backend.kv`", findings)
+    if bucket is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", bucket):
+        findings.error("JS131", node.value["bucket"], f'"{bucket}" is not a name for a bucket', "Use letters, digits, - and _.")
+        return None
+    return bucket
+
+
+def _check_key(node: Node, state_name: str, findings: Findings) -> None:
+    if not _KEY.fullmatch(state_name):
+        findings.error(
+            "JS131", node, f'"{state_name}" is not a name for a key in a bucket', "Name the environment with letters, digits, - and _."
+        )
+
+
+def _domain(node: Node, domains: Mapping[str, Domain], default: Node | None, findings: Findings) -> str | None:
+    """The domain that has the bucket: the one that is named, else `defaults.domain`, else the only one there is."""
+    named = grammar.text(node.get("domain"), "`backend.kv.domain`", findings)
+    if named is not None:
+        if named in domains:
+            return named
+        hint = f"Declare it under `domains:`.{did_you_mean(named, domains)}"
+        findings.error("JS122", node.value["domain"], f'there is no domain "{named}"', hint)
+        return None
+    usual = plain(default) if default is not None else None
+    if isinstance(usual, str) and usual in domains:
+        return usual
+    if len(domains) == 1:
+        return next(iter(domains))
+    if domains and node.get("domain") is None:
+        findings.error("JS128", node, "`backend.kv` does not say which domain has the bucket", "Write `kv: {domain: …, bucket: …}`.")
+    return None
+
+
+def check_declared(backend: Backend, declared: Mapping[Address, Declared], findings: Findings) -> None:
+    """The bucket that the state is in is nobody's resource: a plan for it would change what it is planned from."""
+    if backend.domain is None or backend.bucket is None:
+        return
+    found = declared.get(Address(backend.domain, "kv", backend.bucket))
+    if found is not None:
+        what = f"{found.address} is where this workspace keeps its state"
+        findings.error("JS128", found.range, what, "Take it out of `kv`: jsplan makes it, and it is never planned.", str(found.address))

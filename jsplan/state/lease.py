@@ -1,0 +1,318 @@
+"""The lock of the KV backend: a key with a lifetime, renewed while its holder works, and the fence around every write of state.
+
+Three rules make it safe. Whoever takes it compares and sets the key's revision. A holder's own clock, which also counts while
+the machine sleeps, says when its lease is over, counted from before the request that began it: so it stops before anybody else
+may begin. And each write of state is stored only while the key is still at the holder's revision, so that a holder that was
+stopped longer than its lease writes nothing. Which keys hold what is left to `kv`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+import orjson
+
+from jsplan.documents.base import dumps, flaw
+from jsplan.errors import ApiError, ConnectError, LeaseLostError, StateError, StateLockedError
+from jsplan.state.bucket import Bucket, Conflict, Item, is_passing
+from jsplan.state.locks import LockInfo
+from jsplan.units import SECOND, format_duration
+
+#: Seconds between two looks at a lock that somebody else holds, and between two tries of a request that was not answered.
+POLL = 0.1
+#: A lease is renewed so many times before it would be over.
+RENEWALS = 5
+#: How much longer than a lease a lock must stand still before it counts as left behind: clocks do not run at quite the same speed.
+MARGIN = 1.1
+#: Seconds that letting go may take; a lock that is not let go runs out by itself.
+RELEASE_TIMEOUT = 5.0
+
+_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
+def clock() -> float:
+    """Seconds on a clock that only goes forward, and also while the machine sleeps where the system has such a one."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+def expected(revision: int) -> dict[str, str]:
+    """The condition that the key which is written is at this revision; 0: that it does not exist."""
+    return {"Nats-Expected-Last-Subject-Sequence": str(revision)}
+
+
+def holder_of(item: Item) -> tuple[LockInfo, float] | None:
+    """Who holds the lock and for how many seconds; None where nobody does. Raises ValueError for something else in its place."""
+    if item.data is None:
+        return None
+    try:
+        raw = orjson.loads(item.data)
+        return LockInfo.from_json(raw["lock"]), float(raw["lease"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"not a lock: {flaw(error)}") from None
+
+
+class Lease:
+    """One holding of a lock, from `acquire` to `release`; `length` is seconds, `place` is what it locks, in words."""
+
+    #: Taken for true until a server shows that it is older.
+    knows_fence_header = True
+
+    def __init__(self, bucket: Bucket, key: str, info: LockInfo, length: float, place: str) -> None:
+        self._bucket = bucket
+        self._place = place
+        self._key = key
+        self._info = info
+        self._length = length
+        self._revision = 0
+        self._until = 0.0
+        self._lost: str | None = None
+        self._trouble = ""
+        self._turn = asyncio.Lock()
+        self._renewing: asyncio.Task[None] | None = None
+        self._header = self.knows_fence_header
+        self._chain: int | None = None
+
+    # --- taking it -------------------------------------------------------------------------------------------
+
+    async def acquire(self, timeout: int) -> None:
+        """Take the lock, waiting at most `timeout` ns for who holds it. Raises StateLockedError, ApiError and ConnectError."""
+        end = clock() + timeout / SECOND
+        seen, since = -1, 0.0
+        while True:
+            item = await self._bucket.get(self._key)
+            holder = self._who(item)
+            if item.revision != seen:
+                seen, since = item.revision, clock()
+            left_behind = holder is not None and clock() - since >= holder[1] * MARGIN
+            if (holder is None or left_behind or holder[0].id == self._info.id) and await self._take(item):
+                self._renewing = asyncio.create_task(self._renew_again_and_again())
+                return
+            if holder is not None and clock() >= end:
+                raise self._locked(*holder)
+            await asyncio.sleep(POLL)
+
+    def _who(self, item: Item) -> tuple[LockInfo, float] | None:
+        try:
+            return holder_of(item)
+        except ValueError:
+            raise StateError(
+                f"the key {self._key} in bucket {self._bucket.name} holds something that is no lock of jsplan",
+                hint="Nothing was overwritten. Look at it with nats kv get; delete it if nobody needs it.",
+            ) from None
+
+    async def _take(self, item: Item) -> bool:
+        sent = clock()
+        try:
+            self._revision = await self._put_lock(item.revision)
+        except Conflict:
+            return False
+        except (ApiError, ConnectError) as error:
+            if not is_passing(error):
+                raise
+            return False  # whether it was stored is seen at the next look
+        self._until = sent + self._length
+        return True
+
+    async def _put_lock(self, revision: int) -> int:
+        value = dumps({"lock": self._info.to_json(), "lease": self._length}, pretty=False)
+        lifetime = {"Nats-TTL": f"{math.ceil(self._length)}s"} if self._bucket.expires else {}
+        return await self._bucket.put(self._key, value, expected(revision) | lifetime, timeout=self._patience)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds to wait for one answer: short enough that a second try fits into the lease."""
+        return min(5.0, self._length / 4)
+
+    def _locked(self, info: LockInfo, lease: float) -> StateLockedError:
+        wait = format_duration(math.ceil(lease * 2) * SECOND)
+        return StateLockedError(
+            f"{self._place} is locked by {info.describe()}",
+            hint=f"Wait for it with --lock-timeout {wait}. If its holder died, the lock runs out {lease:g} s after that; to take it "
+            f"away sooner: jsplan state unlock {info.id}",
+        )
+
+    # --- keeping it ------------------------------------------------------------------------------------------
+
+    async def _renew_again_and_again(self) -> None:
+        pause = self._length / RENEWALS
+        while self._lost is None:
+            await asyncio.sleep(pause)
+            with suppress(LeaseLostError):  # whoever writes next is told
+                pause = self._length / RENEWALS if await self._renew() else POLL
+
+    async def _renew(self) -> bool:
+        """Whether the lease is longer now. A request without an answer is tried again until the lease is over."""
+        async with self._turn:
+            self._require()
+            sent = clock()
+            try:
+                revision = await self._put_lock(self._revision)
+            except Conflict:
+                self._chain = None
+                return await self._found_again()
+            except (ApiError, ConnectError) as error:
+                self._chain, self._trouble = None, str(error)
+                return False
+            self._revision, self._until, self._chain = revision, sent + self._length, revision
+            return True
+
+    async def _found_again(self) -> bool:
+        try:
+            await self._still_ours()
+        except (ApiError, ConnectError) as error:
+            self._trouble = str(error)
+        return False
+
+    def _require(self) -> None:
+        """Raise LeaseLostError once the lease is over, and for ever after."""
+        if self._lost is None and clock() >= self._until:
+            self._lose(f"it was not renewed for {self._length:g} s{f': {self._trouble}' if self._trouble else ''}")
+        if self._lost is not None:
+            raise self._gone()
+
+    def _lose(self, why: str) -> LeaseLostError:
+        self._lost = self._lost or why
+        return self._gone()
+
+    def _gone(self) -> LeaseLostError:
+        return LeaseLostError(
+            f"the lock of {self._place} was lost: {self._lost}",
+            hint="What is done is kept. When nobody else works on it any more, run: jsplan plan",
+        )
+
+    async def _still_ours(self) -> bool:
+        """After a refused write: whether the lock is just as we know it. A renewal whose answer was lost is ours too.
+
+        Raises LeaseLostError where somebody else has it, or nobody.
+        """
+        item = await self._bucket.get(self._key)
+        try:
+            holder = holder_of(item)
+        except ValueError:
+            raise self._lose("something that is no lock stands in its place") from None
+        if holder is None:
+            raise self._lose("it ran out, or somebody took it away")
+        if holder[0].id != self._info.id:
+            raise self._lose(f"it is held by {holder[0].describe()} now")
+        same = item.revision == self._revision
+        self._revision = item.revision
+        return same
+
+    def may_write(self, seconds: float) -> float:
+        """As `Backend.may_write`: a request may take at most half a lease."""
+        self._require()
+        allowed = min(seconds, self._length / 2)
+        if self._until - clock() < allowed:
+            raise LeaseLostError(
+                f"the lock of {self._place} could not be renewed: {self._until - clock():.0f} s are left",
+                hint="Nothing more was begun. Look at the way to that domain, then run: jsplan plan",
+            )
+        return allowed
+
+    # --- writing under it ------------------------------------------------------------------------------------
+
+    async def write(self, key: str, data: bytes, *, after: Item | None = None) -> int:
+        """Store a value while the lock is ours, and, with `after`, while the key holds just that; its revision.
+
+        Is tried again until the lease is over, which does no harm: the same key gets the same value. Raises LeaseLostError,
+        StateError for a key that somebody else wrote, ApiError and ConnectError where trying again would not help.
+        """
+        while True:
+            async with self._turn:
+                self._require()
+                try:
+                    if (revision := await self._store(key, data, after)) is not None:
+                        return revision
+                except (ApiError, ConnectError) as error:
+                    self._chain, self._trouble = None, str(error)
+                    if not is_passing(error):
+                        raise
+            await asyncio.sleep(POLL / 10)
+
+    async def _store(self, key: str, data: bytes, after: Item | None) -> int | None:
+        """One try: the revision, or None where it was refused although the lock is ours."""
+        try:
+            if not self._header:
+                return await self._store_in_order(key, data, after)
+            if after is not None and (written := await self._written(key, data, after)):
+                return written
+            fence = expected(self._revision) | {"Nats-Expected-Last-Subject-Sequence-Subject": self._bucket.subject(self._key)}
+            return await self._bucket.put(key, data, fence, timeout=self._patience)
+        except Conflict:
+            self._chain = None
+            if await self._still_ours():
+                self._header = False  # a server before 2.11 takes the condition for one on the key that is written
+            return None
+
+    async def _store_in_order(self, key: str, data: bytes, after: Item | None) -> int:
+        """The fence of servers before 2.11: nothing at all was stored in the bucket since the lock was seen to be ours."""
+        if self._chain is None or after is not None:
+            contents = await self._bucket.contents(self._key)
+            if contents is None or not await self._still_ours():
+                raise Conflict
+            if after is not None and (written := await self._written(key, data, after)):
+                return written
+            self._chain = contents.last_sequence
+        chain, self._chain = self._chain, None
+        self._chain = await self._bucket.put(key, data, {"Nats-Expected-Last-Sequence": str(chain)}, timeout=self._patience)
+        return self._chain
+
+    async def _written(self, key: str, data: bytes, after: Item) -> int:
+        """The revision at which the value is there already, since an answer was lost; 0: not yet. Raises StateError for another one."""
+        item = await self._bucket.get(key)
+        if item.revision == after.revision:
+            return 0
+        if item.data == data:
+            return item.revision
+        raise StateError(
+            f"the key {key} in bucket {self._bucket.name} was written by something that did not hold the lock",
+            hint="Nothing was overwritten. Look at both revisions with nats kv history, then plan again.",
+        )
+
+    # --- letting it go ---------------------------------------------------------------------------------------
+
+    async def release(self) -> None:
+        """Let go of the lock, if it is still ours. Never raises: one that is not let go runs out."""
+        with suppress(Conflict, StateError, ApiError, ConnectError, TimeoutError):
+            async with asyncio.timeout(RELEASE_TIMEOUT), self._turn:  # not in the middle of a renewal
+                self._stop_renewing()
+                self._require()
+                await self._let_go()
+        self._stop_renewing()
+        self._lose("it was let go")
+
+    def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+
+    async def _let_go(self) -> None:
+        try:
+            await remove(self._bucket, self._key, self._revision)
+        except Conflict:
+            await self._still_ours()  # by a renewal whose answer was lost
+            await remove(self._bucket, self._key, self._revision)
+
+
+async def remove(bucket: Bucket, key: str, revision: int) -> None:
+    """Take a key away if it is at this revision. Raises Conflict, ApiError and ConnectError.
+
+    The marker that this needs goes away by itself where the server can do that; it is in nobody's way.
+    """
+    lifetime = {"Nats-TTL": "1s"} if bucket.expires else {}
+    marker = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+    await bucket.put(key, b"", expected(revision) | marker | lifetime, timeout=RELEASE_TIMEOUT)
+
+
+async def shielded(work: Coroutine[Any, Any, None]) -> None:
+    """Carry it to its end also when the task is cancelled meanwhile; the cancellation follows then."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

@@ -1,0 +1,346 @@
+"""What every backend does, wherever it keeps the state: one contract, each test for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.address import Address
+from jsplan.documents.base import dumps
+from jsplan.errors import StateError, StateLockedError
+from jsplan.state import Backend, Entry, LockInfo, State
+from jsplan.units import SECOND
+from tests.support.buckets import value
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.state.conftest import Place
+
+pytestmark = pytest.mark.matrix
+
+A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
+
+
+def entry(**fields: Any) -> Entry:
+    """An entry like those an apply writes."""
+    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, "2026-01-01T00:00:00Z", **fields)
+
+
+def put(address: Address, **fields: Any) -> dict[str, Any]:
+    """The journal line of a finished step."""
+    return {"put": {"address": str(address), "entry": entry(**fields).to_json()}}
+
+
+def begin(address: Address) -> dict[str, Any]:
+    """The journal line of a step that begins."""
+    return {"begin": {"id": "s1", "address": str(address), "op": "stream.create", "expect": None, "record": None}}
+
+
+@asynccontextmanager
+async def opened(place: Place, *name: str | None) -> AsyncIterator[Backend]:
+    """The backend as a process of its own has it."""
+    backend = place.open(*name)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def session(place: Place, *changes: dict[str, Any]) -> State:
+    """One writing session from start to finish."""
+    async with opened(place) as backend, backend.lock(LockInfo.here("apply"), 10 * SECOND):
+        state = await backend.read()
+        await backend.start(state)
+        backend.append(state, *changes)
+        await backend.finish(state)
+        return state
+
+
+async def died(place: Place, *changes: dict[str, Any], name: tuple[str, str | None] = ("shop", None)) -> State:
+    """A session that ended after `flush` without anything more; its lock went with it."""
+    async with opened(place, *name) as backend, backend.lock(LockInfo.here("apply"), 10 * SECOND):
+        state = await backend.read()
+        await backend.start(state)
+        backend.append(state, *changes)
+        await backend.flush()
+        return state
+
+
+async def read(place: Place, *name: str | None) -> State:
+    """The state as somebody else sees it."""
+    async with opened(place, *name) as backend:
+        return await backend.read()
+
+
+async def test_nothing_yet(place: Place) -> None:
+    """Where nothing was written is an empty state, and reading it makes nothing: no file, no bucket."""
+    state = await read(place)
+
+    assert not state.exists
+    assert state.resources == {}
+    assert not place.path.parent.exists()
+    if place.kind == "kv":
+        with place.hub() as raw:
+            assert raw.api(f"$JS.API.STREAM.INFO.KV_{place.bucket}")["error"]["err_code"] == 10059
+
+
+async def test_round_trip(place: Place) -> None:
+    """What was recorded is read again, with the lineage of the first session and a growing serial."""
+    first = await session(place, put(A))
+    second = await session(place, put(B), {"domain": {"key": "hub", "server": {"name": "h1"}}})
+    found = await read(place)
+
+    assert (first.serial, second.serial, found.serial) == (1, 2, 2)
+    assert found.lineage == first.lineage != ""
+    assert found.resources == {A: entry(), B: entry()}
+    assert found.domains == {"hub": {"name": "h1"}}
+
+
+async def test_each_environment_has_its_own(place: Place) -> None:
+    """States of several workspaces and environments lie side by side in one bucket and know nothing of each other."""
+    if place.kind == "local":
+        return  # a file has room for one
+    names = [("shop", None), ("shop", "prod"), ("shop", "1"), ("shop", "1.1"), ("prod", None)]
+    await asyncio.gather(
+        *(died(place, put(Address("hub", "stream", f"S{number}")), name=name) for number, name in enumerate(names)),
+    )
+
+    for number, name in enumerate(names):
+        assert set((await read(place, *name)).resources) == {Address("hub", "stream", f"S{number}")}
+
+
+async def test_a_session_under_way_is_seen(place: Place) -> None:
+    """Everything flushed is there for others at once; reading it takes no lock and disturbs nobody."""
+    async with opened(place) as backend, backend.lock(LockInfo.here("apply"), 0):
+        state = await backend.read()
+        await backend.start(state)
+        backend.append(state, put(A))
+        backend.append(state, begin(B))
+        await backend.flush()
+        seen = await read(place)
+        backend.append(state, put(B))
+        await backend.sync()
+        later = await read(place)
+        await backend.finish(state)
+
+    assert (set(seen.resources), list(seen.pending)) == ({A}, [str(B)])
+    assert (set(later.resources), later.pending) == ({A, B}, {})
+    assert (await read(place)).resources == {A: entry(), B: entry()}
+
+
+async def test_a_process_that_died_leaves_its_steps(place: Place) -> None:
+    """What was journaled counts, also what began and has no end; the serial is that of the session that died."""
+    await session(place, put(A))
+    await died(place, {"drop": str(A)}, begin(B))
+    found = await read(place)
+
+    assert found.resources == {}
+    assert list(found.pending) == [str(B)]
+    assert found.serial == 2
+
+
+async def test_the_next_session_takes_over_what_a_dead_one_left(place: Place) -> None:
+    """Its steps stay, under a serial of their own, and later ones come on top."""
+    await died(place, put(A))
+    await died(place, put(B))
+    last = await session(place, {"drop": str(A)})
+    found = await read(place)
+
+    assert (last.serial, found.serial) == (3, 3)
+    assert found.resources == {B: entry()}
+
+
+async def test_many_steps_at_once(place: Place) -> None:
+    """Steps that end together, each waiting for its own line: all of them are kept, in a state as large as they make it."""
+    addresses = [Address("hub", "stream", f"S{number:04}") for number in range(300)]
+    async with opened(place) as backend, backend.lock(LockInfo.here("apply"), 0):
+        state = await backend.read()
+        await backend.start(state)
+
+        async def step(address: Address) -> None:
+            backend.append(state, begin(address))
+            await backend.flush()
+            backend.append(state, put(address))
+            await backend.sync()
+
+        await asyncio.gather(*map(step, addresses))
+
+    found = await read(place)
+    assert set(found.resources) == set(addresses)
+    assert found.pending == {}
+
+
+async def test_a_large_state(place: Place) -> None:
+    """Ten megabytes, which no message of a server takes, come back as they were; and again after the next session."""
+    noise = "".join(chr(33 + (number * 7919 % 89)) for number in range(1000))
+    lines = [put(Address("hub", "stream", f"S{number}"), origin=f"{number}{noise}") for number in range(6000)]
+    await session(place, *lines)
+    first = await read(place)
+    await session(place, {"drop": "hub/stream/S0"})
+    second = await read(place)
+
+    assert len(first.resources) == 6000
+    assert first.resources[Address("hub", "stream", "S77")].origin == f"77{noise}"
+    assert first.resources.keys() - second.resources.keys() == {Address("hub", "stream", "S0")}
+
+
+async def test_a_foreign_state(place: Place) -> None:
+    """State of another workspace or environment is refused, and stays as it is."""
+    theirs = State("other", "prod")
+    theirs.begin()
+    data = dumps(theirs.to_json())
+    place.put(data)
+
+    with pytest.raises(StateError, match="belongs to workspace other, environment prod"):
+        await read(place)
+    with pytest.raises(StateError, match="belongs to workspace other"):
+        await session(place, put(A))
+    assert _stored(place) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "damaged"),
+        (b'{"kind": "state", "format_ver', "damaged"),
+        (b'{"kind": "state", "format_version": "1.0"}', "damaged: the field workspace is missing"),
+        (b'{"kind": "plan"}', "not a jsplan state"),
+        (b'{"kind": "state", "format_version": "2.0"}', "has format 2.0"),
+        (b"[]", "not a jsplan state"),
+    ],
+)
+async def test_what_is_no_state_of_ours(place: Place, data: bytes, message: str) -> None:
+    """A damaged, newer or other document is an error that says what it is; it is never taken for an empty one, never overwritten."""
+    place.put(data)
+
+    with pytest.raises(StateError, match=message):
+        await read(place)
+    with pytest.raises(StateError, match=message):
+        await session(place, put(A))
+    assert _stored(place) == data
+
+
+async def test_previous_serials_are_kept(place: Place) -> None:
+    """The last nine before the present one can be had again; asking for another names those that are there."""
+    for number in range(12):
+        await session(place, put(Address("hub", "stream", f"S{number}")))
+    async with opened(place) as backend:
+        for serial in range(3, 13):
+            state = await backend.previous(serial)
+            assert (state.serial, len(state.resources)) == (serial, serial)
+        with pytest.raises(StateError, match="serial 2 of") as failed:
+            await backend.previous(2)
+    assert str(failed.value.hint) == "Kept are: 3, 4, 5, 6, 7, 8, 9, 10, 11, 12."
+
+
+async def test_a_document_is_put_in_place_whole(place: Place) -> None:
+    """`replace` leaves nothing of what was there, not even of a session that died; and the next session goes on from it."""
+    await session(place, put(A))
+    await died(place, put(B))
+    async with opened(place) as backend, backend.lock(LockInfo.here("state push"), 0):
+        state = await backend.read()
+        state.resources.clear()
+        state.serial += 1
+        await backend.replace(state)
+
+    assert (await read(place)).resources == {}
+    assert (await session(place, put(B))).serial == 4
+    assert (await read(place)).resources == {B: entry()}
+
+
+# --- the lock -------------------------------------------------------------------------------------------------
+
+
+async def test_the_lock_names_its_holder(place: Place) -> None:
+    """Whoever comes second is told who holds it, where, for what and since when; afterwards it is free."""
+    info = LockInfo.here("destroy")
+    async with opened(place) as first, opened(place) as second:
+        async with first.lock(info, 0):
+            with pytest.raises(StateLockedError) as failed:
+                await _taken(second)
+        await _taken(second)
+
+    for part in (info.id, info.who, info.host, str(info.pid), "for destroy", info.since):
+        assert part in str(failed.value)
+
+
+async def test_waiting_for_the_lock(place: Place) -> None:
+    """With a timeout the second one waits, and goes on as soon as the first one is done."""
+    order: list[str] = []
+    taken, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(backend: Backend) -> None:
+        async with backend.lock(LockInfo.here("apply"), 0):
+            taken.set()
+            await release.wait()
+            order.append("first ends")
+
+    async def wait(backend: Backend) -> None:
+        await taken.wait()
+        async with backend.lock(LockInfo.here("apply"), 60 * SECOND):
+            order.append("second begins")
+
+    async with opened(place) as first, opened(place) as second:
+        holding, waiting = asyncio.create_task(hold(first)), asyncio.create_task(wait(second))
+        await taken.wait()
+        await asyncio.wait({waiting}, timeout=0.3)
+        release.set()
+        await asyncio.gather(holding, waiting)
+
+    assert order == ["first ends", "second begins"]
+
+
+async def test_a_lock_is_let_go_when_its_holder_fails(place: Place) -> None:
+    """An error under the lock and a task that is cancelled both leave it free, at once."""
+    async with opened(place) as backend:
+        with pytest.raises(ZeroDivisionError):
+            async with backend.lock(LockInfo.here("apply"), 0):
+                raise ZeroDivisionError
+        await _taken(backend)
+        inside = asyncio.Event()
+
+        async def hold() -> None:
+            async with backend.lock(LockInfo.here("apply"), 0):
+                inside.set()
+                await asyncio.Event().wait()
+
+        holding = asyncio.create_task(hold())
+        await inside.wait()
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        await _taken(backend)
+
+
+async def test_a_holder_may_write(place: Place) -> None:
+    """Under a lock just taken, a request to a server may take the time it asks for."""
+    async with opened(place) as backend, backend.lock(LockInfo.here("apply"), 0):
+        assert backend.may_write(10.0) == 10.0
+
+
+async def test_nothing_to_unlock(place: Place) -> None:
+    """A lock that is not there, or not that one, is not taken away."""
+    async with opened(place) as backend, opened(place) as other:
+        with pytest.raises(StateError, match="is not locked"):
+            await backend.unlock("some-id")
+        async with other.lock(LockInfo.here("apply"), 0):
+            with pytest.raises(StateError, match="is locked by"):
+                await backend.unlock("some-id")
+        with pytest.raises(StateError, match="is not locked"):
+            await backend.unlock("some-id")
+
+
+async def _taken(backend: Backend) -> None:
+    async with backend.lock(LockInfo.here("apply"), 0):
+        pass
+
+
+def _stored(place: Place) -> bytes:
+    if place.kind == "local":
+        return place.path.read_bytes()
+    with place.hub() as raw:
+        return value(raw, place.bucket, "shop")

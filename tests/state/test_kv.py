@@ -1,0 +1,461 @@
+"""The KV backend: what is in its bucket, and what happens when writes are torn, refused, late, or never answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.address import Address
+from jsplan.config.model import Connection, Domain
+from jsplan.errors import LeaseLostError, StateError, StateLockedError
+from jsplan.sandbox import Sandbox
+from jsplan.state import KvBackend, LockInfo, State
+from jsplan.state.bucket import Bucket
+from jsplan.state.lease import clock
+from jsplan.units import SECOND
+from tests.conftest import PROGRAM
+from tests.state.test_backends import entry, put
+from tests.support.buckets import keys, kv_backend, make_bucket, new_bucket, revision, value
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+    from tests.conftest import MakeHubLeaf, MakeServer
+
+pytestmark = pytest.mark.matrix
+
+A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
+#: Large enough for a few parts, and different in each of its bytes from the next one.
+NOISE = "".join(f"{number * 2654435761 % 4294967296:08x}" for number in range(80_000))
+
+
+@pytest.fixture
+def bucket() -> str:
+    """The name of a bucket that is not there."""
+    return new_bucket()
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """A client beside jsplan."""
+    with Raw(server.url) as raw:
+        yield raw
+
+
+async def written(backend: KvBackend, *changes: dict[str, Any]) -> State:
+    """One session under the lock."""
+    async with backend.lock(LockInfo.here("apply"), 10 * SECOND):
+        state = await backend.read()
+        await backend.start(state)
+        backend.append(state, *changes)
+        await backend.finish(state)
+        return state
+
+
+# --- the bucket -----------------------------------------------------------------------------------------------
+
+
+async def test_the_bucket_that_is_made(server: Server, bucket: str, raw: Raw, server_version: tuple[int, ...]) -> None:
+    """It is a bucket like those of other clients, with a history, lifetimes of single messages where the server knows them.
+
+    Nothing marks the place where one of them ended: a lock that ran out is gone.
+    """
+    backend = kv_backend(server, bucket)
+    await written(backend, put(A))
+    await backend.close()
+    config = raw.done(f"$JS.API.STREAM.INFO.KV_{bucket}")["config"]
+
+    assert config["subjects"] == [f"$KV.{bucket}.>"]
+    assert (config["max_msgs_per_subject"], config["discard"], config["storage"]) == (10, "new", "file")
+    assert (config["deny_delete"], config["allow_rollup_hdrs"], config["allow_direct"]) == (True, True, True)
+    assert config.get("allow_msg_ttl", False) is (server_version >= (2, 11))
+    assert "subject_delete_marker_ttl" not in config
+    assert (config["max_age"], config["num_replicas"]) == (0, 1)
+
+
+async def test_what_lies_in_the_bucket(server: Server, bucket: str, raw: Raw) -> None:
+    """While somebody writes: the document, the lock that says who, and the journal. Afterwards the document, readable as it is."""
+    backend = kv_backend(server, bucket, environment="prod")
+    info = LockInfo.here("apply")
+    async with backend.lock(info, 0):
+        state = await backend.read()
+        await backend.start(state)
+        backend.append(state, put(A))
+        await backend.flush()
+        during = keys(raw, bucket)
+        lock = json.loads(value(raw, bucket, "_lock.shop.prod"))
+        await backend.finish(state)
+    await backend.close()
+
+    assert during == ["_journal.shop.prod.1.1", "_journal.shop.prod.1.2", "_lock.shop.prod"]
+    assert lock == {"lock": info.to_json(), "lease": 60.0}
+    assert set(keys(raw, bucket)) - {"_lock.shop.prod"} == {"shop.prod"}
+    assert value(raw, bucket, "_lock.shop.prod") == b""
+    assert json.loads(value(raw, bucket, "shop.prod")) == state.to_json()
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [({"max_age": 3_600_000_000_000}, "has a ttl"), ({"max_msg_size": 1000}, "1000 bytes only")],
+)
+async def test_a_bucket_that_cannot_keep_state(server: Server, bucket: str, raw: Raw, fields: dict[str, Any], why: str) -> None:
+    """A bucket that deletes what is in it, or takes only small values, is refused before anything is written."""
+    make_bucket(raw, bucket, **fields)
+    backend = kv_backend(server, bucket)
+    with pytest.raises(StateError, match=why):
+        await written(backend, put(A))
+    await backend.close()
+
+    assert keys(raw, bucket) == []
+
+
+async def test_a_bucket_with_small_values(server: Server, bucket: str, raw: Raw) -> None:
+    """Documents and journals are cut to what the bucket takes."""
+    make_bucket(raw, bucket, max_msg_size=8192)
+    backend = kv_backend(server, bucket)
+    await written(backend, put(A, origin=NOISE[:100_000]))
+    found = await backend.read()
+    await backend.close()
+
+    assert found.resources == {A: entry(origin=NOISE[:100_000])}
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["frozen", "no such domain"])
+async def test_a_domain_that_does_not_answer(make_server: MakeServer, there: bool) -> None:
+    """Neither reading nor locking takes silence for an empty state or a free lock."""
+    server = make_server()
+    backend = kv_backend(server, "S", js_domain=None if there else "nowhere", timeout=SECOND)
+    if there:
+        await written(backend, put(A))
+        server.freeze()
+    for step in (backend.read(), backend.lock(LockInfo.here("apply"), 0).__aenter__()):
+        with pytest.raises(StateError) as failed:
+            await step
+        assert not isinstance(failed.value, StateLockedError)
+    server.thaw()
+    await backend.close()
+
+
+async def test_the_server_is_not_there_at_all(make_server: MakeServer) -> None:
+    """A connection that cannot be made is an error of the state that says where it was to be, and what follows."""
+    server = make_server()
+    server.stop()
+    backend = kv_backend(server, "S")
+    with pytest.raises(StateError, match=r"cannot read the state shop in bucket S of domain there: .*cannot be reached") as caught:
+        await backend.read()
+    await backend.close()
+    assert caught.value.hint
+
+
+# --- large documents -----------------------------------------------------------------------------------------
+
+
+class Died(Exception):
+    """What a process does at kill -9: nothing more."""
+
+
+def die_after(monkeypatch: pytest.MonkeyPatch, puts: int) -> None:
+    """Let a bucket be written so many times and not once more."""
+    left = [puts]
+    put_really, purge_really = Bucket.put, Bucket.purge
+
+    async def put(bucket: Bucket, key: str, data: bytes, conditions: Mapping[str, str], *, timeout: float) -> int:
+        if left[0] <= 0:
+            raise Died
+        left[0] -= 1
+        return await put_really(bucket, key, data, conditions, timeout=timeout)
+
+    async def purge(bucket: Bucket, pattern: str) -> None:
+        if left[0] <= 0:
+            raise Died
+        left[0] -= 1
+        await purge_really(bucket, pattern)
+
+    monkeypatch.setattr(Bucket, "put", put)
+    monkeypatch.setattr(Bucket, "purge", purge)
+
+
+async def test_a_large_write_that_is_torn(server: Server, bucket: str, raw: Raw) -> None:
+    """Wherever the writer dies, the state is the old one with what was journaled, or the new one; the next session tidies up."""
+    first, total = kv_backend(server, bucket), 0
+    await written(first, put(A, origin=NOISE))
+    await first.close()
+    parts = sum(key.startswith("_part.") for key in keys(raw, bucket))
+    assert parts > 1
+
+    for puts in range(1, 40):
+        whole = False
+        with pytest.MonkeyPatch.context() as patch:
+            die_after(patch, puts)
+            dying = kv_backend(server, bucket)
+            try:
+                await written(dying, put(A, origin=f"{puts}{NOISE}"))
+                whole = True
+            except Died:
+                pass
+            await dying.close()
+        after = kv_backend(server, bucket)
+        found = (await after.read()).resources[A].origin
+        assert found in ({f"{puts}{NOISE}"} if whole else {NOISE, f"{puts}{NOISE}"}), puts
+        with Raw(server.url) as other:
+            other.done(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.shop"})  # its lease, without the wait
+        await written(after, put(A, origin=NOISE))
+        assert (await after.read()).resources[A].origin == NOISE
+        await after.close()
+        if whole:
+            total = puts
+            break
+    assert total > parts + 3
+    assert not [key for key in keys(raw, bucket) if key.startswith("_journal.")]
+
+
+async def test_parts_go_with_the_last_document_that_names_them(server: Server, bucket: str, raw: Raw) -> None:
+    """Parts of serials that are kept stay, so that one can go back to them; older ones are removed."""
+    backend = kv_backend(server, bucket)
+    for number in range(13):
+        await written(backend, put(A, origin=f"{number}{NOISE}"))
+    serials = {int(key.split(".")[2]) for key in keys(raw, bucket) if key.startswith("_part.")}
+    oldest = await backend.previous(4)
+    await backend.close()
+
+    assert serials == set(range(4, 14))
+    assert oldest.resources[A].origin == f"3{NOISE}"
+
+
+async def test_a_part_is_missing(server: Server, bucket: str, raw: Raw) -> None:
+    """A document of which a part is gone is damaged, and says so; nothing is written over it."""
+    backend = kv_backend(server, bucket)
+    await written(backend, put(A, origin=NOISE))
+    part = next(key for key in keys(raw, bucket) if key.startswith("_part.") and key.endswith(".2"))
+    raw.done(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}.{part}"})
+    head = value(raw, bucket, "shop")
+
+    with pytest.raises(StateError, match=r"damaged: part 2 of \d+ is missing"):
+        await backend.read()
+    with pytest.raises(StateError, match="damaged"):
+        await written(backend, put(B))
+    await backend.close()
+    assert value(raw, bucket, "shop") == head
+
+
+async def test_a_hole_in_the_journal(server: Server, bucket: str, raw: Raw) -> None:
+    """A journal of which a message is gone would tell something else: it is damaged."""
+    backend = kv_backend(server, bucket)
+    async with backend.lock(LockInfo.here("apply"), 0):
+        state = await backend.read()
+        await backend.start(state)
+        for address in (A, B):
+            backend.append(state, put(address))
+            await backend.flush()
+    raw.done(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._journal.shop.1.2"})
+
+    with pytest.raises(StateError, match="part 2 of its journal is missing"):
+        await backend.read()
+    await backend.close()
+
+
+async def test_a_journal_that_somebody_deleted(server: Server, bucket: str, raw: Raw) -> None:
+    """A journal whose every piece was deleted with a client of buckets is none, whatever markers that left; the next session tidies up."""
+    backend = kv_backend(server, bucket)
+    await written(backend, put(A))
+    raw.done(f"$KV.{bucket}._journal.shop.7.1", b"what somebody tried\n")
+    with pytest.raises(StateError, match="damaged"):
+        await backend.read()
+    raw.publish(f"$KV.{bucket}._journal.shop.7.1", headers={"KV-Operation": "DEL"})
+    raw.flush()
+
+    assert set((await backend.read()).resources) == {A}
+    await written(backend, put(B))
+    assert set((await backend.read()).resources) == {A, B}
+    await backend.close()
+    assert not [key for key in keys(raw, bucket) if key.startswith("_journal.")]
+
+
+async def test_keys_that_are_named_otherwise(server: Server, bucket: str, raw: Raw) -> None:
+    """What lies beside the journal and the parts under names that jsplan never gives is nobody's business, and stays."""
+    backend = kv_backend(server, bucket)
+    await written(backend, put(A))
+    strange = {"_journal.shop.a.b", "_part.shop.a.b.c"}
+    for key in strange:
+        raw.done(f"$KV.{bucket}.{key}", b"mine")
+
+    await written(backend, put(B, origin=NOISE))
+    assert set((await backend.read()).resources) == {A, B}
+    await backend.close()
+    assert strange <= set(keys(raw, bucket))
+
+
+# --- who may write --------------------------------------------------------------------------------------------
+
+
+async def test_a_document_written_past_the_lock(server: Server, bucket: str, raw: Raw) -> None:
+    """Somebody puts a value under the key while a session is under way: it is not overwritten, and the journal stays."""
+    backend = kv_backend(server, bucket)
+    await written(backend, put(A))
+    async with backend.lock(LockInfo.here("apply"), 0):
+        state = await backend.read()
+        await backend.start(state)
+        backend.append(state, put(B))
+        raw.done(f"$KV.{bucket}.shop", b"{}")
+        with pytest.raises(StateError, match="was written by something that did not hold the lock"):
+            await backend.finish(state)
+    await backend.close()
+
+    assert value(raw, bucket, "shop") == b"{}"
+    assert [key for key in keys(raw, bucket) if key.startswith("_journal.shop.2.")]
+
+
+async def test_a_lock_is_renewed(server: Server, bucket: str, raw: Raw) -> None:
+    """A holder that works longer than its lease keeps the lock, and goes on writing under its newest revision."""
+    backend, other = kv_backend(server, bucket, lease=5 * SECOND), kv_backend(server, bucket)
+    revisions = set()
+    async with backend.lock(LockInfo.here("apply"), 0):
+        state = await backend.read()
+        await backend.start(state)
+        end = clock() + 6
+        while clock() < end:
+            revisions.add(revision(raw, bucket, "_lock.shop"))
+            with pytest.raises(StateLockedError):
+                await other.lock(LockInfo.here("apply"), 0).__aenter__()
+            backend.append(state, put(A))
+            await backend.flush()
+            await asyncio.sleep(0.3)
+        assert backend.may_write(60.0) == 2.5
+        await backend.finish(state)
+    await asyncio.gather(backend.close(), other.close())
+
+    assert len(revisions) >= 4
+
+
+async def test_something_else_in_place_of_the_lock(server: Server, bucket: str, raw: Raw) -> None:
+    """What is no lock of jsplan is not taken for a free one, nor overwritten."""
+    make_bucket(raw, bucket)
+    raw.done(f"$KV.{bucket}._lock.shop", b"mine")
+    backend = kv_backend(server, bucket)
+    with pytest.raises(StateError, match="holds something that is no lock"):
+        await written(backend, put(A))
+    with pytest.raises(StateError, match="not a lock: unexpected character"):
+        await backend.unlock("mine")
+    assert value(raw, bucket, "_lock.shop") == b"mine"
+    raw.done(f"$KV.{bucket}._lock.shop", {"lock": {}, "lease": 5})
+    with pytest.raises(StateError, match="not a lock: a field is missing"):
+        await backend.unlock("mine")
+    await backend.close()
+
+
+async def test_a_lock_that_was_taken_away(server: Server, bucket: str) -> None:
+    """`unlock` ends the work of a holder that lives: it may not begin anything more, and what it writes is refused."""
+    backend, other = kv_backend(server, bucket), kv_backend(server, bucket)
+    info = LockInfo.here("apply")
+    async with backend.lock(info, 0):
+        state = await backend.read()
+        await backend.start(state)
+        assert await other.unlock(info.id) == info
+        backend.append(state, put(A))
+        with pytest.raises(LeaseLostError, match="somebody took it away"):
+            await backend.flush()
+        with pytest.raises(LeaseLostError):
+            backend.may_write(1.0)
+        with pytest.raises(LeaseLostError):
+            await backend.finish(state)
+    assert (await other.read()).resources == {}
+    await asyncio.gather(backend.close(), other.close())
+
+
+# --- answers that do not come ---------------------------------------------------------------------------------
+
+
+async def test_answers_that_come_too_late(make_server: MakeServer) -> None:
+    """A server that stands still for longer than a request waits, and then carries it out: nothing is lost, doubled or taken away."""
+    server = make_server()
+    backend = kv_backend(server, "S", lease=16 * SECOND)
+    async with backend.lock(LockInfo.here("apply"), 0):
+        state = await backend.read()
+        await backend.start(state)
+        server.freeze()
+        backend.append(state, put(A))
+        flushing = asyncio.create_task(backend.flush())
+        await asyncio.wait({flushing}, timeout=6)
+        assert not flushing.done()
+        server.thaw()
+        await flushing
+        backend.append(state, put(B))
+        await backend.flush()
+        seen = await backend.read()
+        await backend.finish(state)
+    assert set(seen.resources) == {A, B}
+    assert (await backend.read()).serial == 1
+    async with backend.lock(LockInfo.here("apply"), 0):  # it was let go
+        pass
+    await backend.close()
+
+
+async def test_a_server_that_is_restarted(make_server: MakeServer) -> None:
+    """A session goes on over a new connection, under the lock that it has."""
+    server = make_server()
+    backend = kv_backend(server, "S", lease=40 * SECOND)
+    async with backend.lock(LockInfo.here("apply"), 0):
+        state = await backend.read()
+        await backend.start(state)
+        backend.append(state, put(A))
+        await backend.flush()
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.start)
+        backend.append(state, put(B))
+        await backend.finish(state)
+    assert set((await backend.read()).resources) == {A, B}
+    await backend.close()
+
+
+async def test_a_bucket_behind_a_link_that_goes_away(make_hub_leaf: MakeHubLeaf) -> None:
+    """Without an answer until the lease is over, the holder stops: it may begin nothing more, long before somebody else may."""
+    sandbox = make_hub_leaf()
+    backend = kv_backend(sandbox["leaf"], "S", js_domain="hub", lease=4 * SECOND)
+    async with backend.lock(LockInfo.here("apply"), 0):
+        state = await backend.read()
+        await backend.start(state)
+        sandbox["hub"].freeze()
+        backend.append(state, put(A))
+        with pytest.raises(LeaseLostError, match="was not renewed for 4 s"):
+            await backend.flush()
+        with pytest.raises(LeaseLostError):
+            backend.may_write(0.1)
+    sandbox["hub"].thaw()
+    await backend.close()
+
+
+@pytest.mark.timeout(180)
+async def test_a_cluster_that_loses_the_leader_of_the_bucket(tmp_path: Path) -> None:
+    """The bucket has three copies there, and a session goes on under the same lock when the server that leads it is gone."""
+    with Sandbox.cluster(binary=PROGRAM, folder=tmp_path / "cluster") as sandbox:
+        await asyncio.to_thread(sandbox.start)
+        servers = list(sandbox.servers.values())
+        first = servers[0]
+        backend = KvBackend.at(
+            "S",
+            Domain("there", "way", None, "$JS.API"),
+            Connection("way", url=",".join(server.url for server in servers), user=first.user, password=first.password),
+            {},
+            of=("shop", None),
+            lease=60 * SECOND,
+        )
+        async with backend.lock(LockInfo.here("apply"), 0):
+            state = await backend.read()
+            await backend.start(state)
+            backend.append(state, put(A))
+            await backend.flush()
+            with Raw(first.url, first.user, first.password, timeout=20) as raw:
+                info = raw.done("$JS.API.STREAM.INFO.KV_S")
+            assert info["config"]["num_replicas"] == 3
+            leader = next(server for server in servers if server.info()["server_name"] == info["cluster"]["leader"])
+            await asyncio.to_thread(leader.stop)
+            backend.append(state, put(B))
+            await backend.finish(state)
+        assert set((await backend.read()).resources) == {A, B}
+        await backend.close()
