@@ -5,12 +5,16 @@ Blocking on purpose: the sandbox is used from inside and outside of event loops 
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
+import nkeys  # type: ignore[import-untyped]  # it has no stubs
+
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from jsplan.sandbox.shapes import User
@@ -63,7 +67,9 @@ class Probe:
     def _connect(self, user: User | None) -> None:
         options: dict[str, Any] = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True, "protocol": 1}
         options |= {"name": "jsplan sandbox", "lang": "python", "version": "0"}
-        if user is not None and user.user:
+        if user is not None and user.creds:
+            options |= _signed(user.creds, self.info["nonce"])
+        elif user is not None and user.user:
             options |= {"user": user.user, "pass": user.password}
         self._send(b"CONNECT " + json.dumps(options).encode() + b"\r\nPING\r\n")
         self._next(b"PONG")
@@ -86,3 +92,10 @@ class Probe:
 
     def _send(self, data: bytes) -> None:
         self._socket.sendall(data)
+
+
+def _signed(creds: Path, nonce: str) -> dict[str, str]:
+    """What a client says to be the user of a creds file: its JWT, and the server's nonce signed with its seed."""
+    words = [line for line in creds.read_text("utf-8").splitlines() if line and not line.startswith(("-", "*"))]
+    signature = nkeys.from_seed(bytearray(words[-1].encode())).sign(nonce.encode())
+    return {"jwt": words[0], "sig": base64.urlsafe_b64encode(signature).decode().rstrip("=")}

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-Shape = Literal["hub-and-leaf", "single", "cluster"]
+Shape = Literal["hub-and-leaf", "single", "cluster", "sites"]
 PortOf = Callable[[str], int]
 
 HOST = "127.0.0.1"
@@ -33,11 +34,12 @@ _LIMITS = "max_memory_store: 8GB, max_file_store: 8TB"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the embedded servers; `account` is None on a server without accounts."""
+    """A user of the embedded servers; `account` is None on a server without accounts. `creds` is the file of a JWT user."""
 
     account: str | None
     user: str | None
     password: str | None
+    creds: Path | None = None
 
 
 ACC = User("ACC", "acc", "acc")
@@ -51,7 +53,10 @@ class Node:
 
     `leafnodes` is the port it accepts leafnodes on, `hub` the leafnode port it connects to, `routes` the route ports of
     its cluster with its own first. `jetstream=False` leaves JetStream out; `strict` is the server's JSON strictness
-    (2.11 and later; None leaves the server's default); `extra` is configuration text that is appended as it is.
+    (2.11 and later; None leaves the server's default); `extra` is configuration text that is appended as it is, and
+    `login` and `system` whom to ask as where that text has accounts of its own. `cluster` and `tags` are what placements
+    look at; `limits` is what the server says it has room for; `remotes` are the users, one per account, that a leaf logs
+    in to its hub as. `binary` is the program where it is not the sandbox's own.
     """
 
     name: str
@@ -64,6 +69,13 @@ class Node:
     hub: int | None = None
     routes: tuple[int, ...] = ()
     extra: str = ""
+    login: User | None = None
+    system: User = SYS
+    cluster: str = "sandbox"
+    tags: tuple[str, ...] = ()
+    limits: str = _LIMITS
+    remotes: tuple[User, ...] = (SYS, ACC)
+    binary: Path | None = None
 
     @property
     def url(self) -> str:
@@ -73,7 +85,7 @@ class Node:
     @property
     def user(self) -> User:
         """Whom JetStream clients connect as."""
-        return ACC if self.accounts else ANYBODY
+        return self.login or (ACC if self.accounts else ANYBODY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +151,16 @@ def cluster(port_of: PortOf, *, size: int = 3, domain: str | None = None, strict
 def configuration(node: Node, store: str) -> str:
     """The text of the server's configuration file; it includes `accounts.conf` beside it. `store` is its data folder."""
     blocks = [f"listen: {_quoted(f'{HOST}:{node.port}')}\nserver_name: {_quoted(f'{node.name}-server')}\n"]
+    if node.tags:
+        blocks.append(f"server_tags: [{', '.join(map(_quoted, node.tags))}]\n")
     if node.jetstream:
         blocks.append(_jetstream(node, store))
     if node.leafnodes is not None:
         blocks.append(f"leafnodes {{\n    listen: {_quoted(f'{HOST}:{node.leafnodes}')}\n}}\n")
     if node.hub is not None:
-        blocks.append(_remotes(node.hub))
+        blocks.append(_remotes(node.hub, node.remotes))
     if node.routes:
-        blocks.append(_cluster(node.routes))
+        blocks.append(_cluster(node.cluster, node.routes))
     if node.accounts:
         blocks.append("include ./accounts.conf\n")
     if node.extra:
@@ -173,7 +187,7 @@ def _urls(layout: Layout) -> str:
 
 
 def _jetstream(node: Node, store: str) -> str:
-    lines = [f"store_dir: {_quoted(store)}", _LIMITS]
+    lines = [f"store_dir: {_quoted(store)}", node.limits]
     if node.domain is not None:
         lines.append(f"domain: {_quoted(node.domain)}")
     if node.strict is not None:
@@ -181,17 +195,16 @@ def _jetstream(node: Node, store: str) -> str:
     return "jetstream {\n" + "".join(f"    {line}\n" for line in lines) + "}\n"
 
 
-def _remotes(port: int) -> str:
-    links = [(SYS, "SYS"), (ACC, "ACC")]
-    rows = [f'        {{urls: ["nats://{user.user}:{user.password}@{HOST}:{port}"], account: "{account}"}}' for user, account in links]
+def _remotes(port: int, users: tuple[User, ...]) -> str:
+    rows = [f'        {{urls: ["nats://{user.user}:{user.password}@{HOST}:{port}"], account: "{user.account}"}}' for user in users]
     # The server's smallest interval: a link that was cut on purpose should not be waited for longer than that.
     return "leafnodes {\n    reconnect: 1\n    remotes = [\n" + ",\n".join(rows) + "\n    ]\n}\n"
 
 
-def _cluster(routes: tuple[int, ...]) -> str:
+def _cluster(name: str, routes: tuple[int, ...]) -> str:
     own, *others = routes
     urls = ", ".join(_quoted(f"nats://{HOST}:{port}") for port in others)
-    return f"cluster {{\n    name: sandbox\n    listen: {_quoted(f'{HOST}:{own}')}\n    routes: [{urls}]\n}}\n"
+    return f"cluster {{\n    name: {_quoted(name)}\n    listen: {_quoted(f'{HOST}:{own}')}\n    routes: [{urls}]\n}}\n"
 
 
 def _quoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Keeps several nats-server versions side by side for the version matrix; running them is left to `servers`."""
+"""Keeps several nats-server versions side by side, and says which is nearest to another; running them is left to `servers`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
 from jsplan.errors import SandboxError
+from jsplan.sandbox import binary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Oldest and newest release of each line that jsplan supports and that has a wheel.
 VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
@@ -40,6 +45,46 @@ def ensure(version: str) -> Path:
         if not program.exists():
             _download(version, folder / version)
     return program
+
+
+def at_hand() -> dict[str, Path]:
+    """Every version that can be started without a download, and its program.
+
+    `$JSPLAN_NATS_SERVER` names the only one; else those on PATH, in this Python environment and in the cache. Raises
+    SandboxError that says how to get one when there is none.
+    """
+    if os.environ.get(binary.VARIABLE):
+        only = binary.find()
+        return {binary.version(only): only}
+    cached = (program for program in sorted(cache_folder().glob("*/bin/nats-server")) if os.access(program, os.X_OK))
+    found = {program.parent.parent.name: program for program in cached}
+    for program in (binary.from_wheel, binary.find):
+        try:
+            there = program()
+        except SandboxError:
+            continue
+        found[binary.version(there)] = there
+    return found or {binary.version(binary.find()): binary.find()}
+
+
+def nearest(wanted: str, known: Iterable[str]) -> str:
+    """The version whose rules are most like those of `wanted`: of the same minor release, else of the nearest one.
+
+    Where two are equally far the newer: what an old server does not know, it refuses. `wanted` may be `2.14`.
+    """
+    ours = parts(wanted)
+
+    def far(version: str) -> tuple[tuple[int, ...], ...]:
+        theirs = parts(version)
+        gap = tuple(abs(a - b) for a, b in zip(theirs, ours, strict=False))
+        return gap, tuple(-part for part in theirs)
+
+    return min(known, key=far)
+
+
+def parts(version: str) -> tuple[int, ...]:
+    """`2.12.8` and `2.12.8-RC.1` as numbers."""
+    return tuple(int(part) for part in version.split("-")[0].split("+")[0].split(".") if part.isdigit())
 
 
 def _download(version: str, target: Path) -> None:

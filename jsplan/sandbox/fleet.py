@@ -1,0 +1,67 @@
+"""A hub with many leaves, as light as they can be: for tests and benchmarks of fleets. Single servers are left to `servers`.
+
+Each leaf has one link, that of the account with JetStream. With a second one for the system account a hundred servers
+tell each other all that they know about themselves: measured, three times the memory and five times the time to start.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING
+
+from jsplan.sandbox.sandbox import Sandbox
+from jsplan.sandbox.shapes import ACC, Layout, PortOf, hub_and_leaf
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Leaves that start at the same time.
+BATCH = 10
+#: Seconds that a fleet may take until all of it is linked; measured: 6 for a hundred leaves on two cores.
+READY_TIMEOUT = 180.0
+
+
+def stores(count: int) -> tuple[str, ...]:
+    """`store-001` and on."""
+    return tuple(f"store-{number:03}" for number in range(1, count + 1))
+
+
+def layout(port_of: PortOf, leaves: tuple[str, ...]) -> Layout:
+    """A hub and its leaves, linked for the account ACC alone."""
+    whole = hub_and_leaf(port_of, leaves=leaves)
+    return replace(whole, nodes=tuple(replace(node, remotes=(ACC,)) if node.hub is not None else node for node in whole.nodes))
+
+
+@contextmanager
+def fleet(leaves: tuple[str, ...], *, binary: Path | None = None, folder: Path | None = None) -> Iterator[Sandbox]:
+    """The fleet, running and linked; raises SandboxError."""
+    sandbox = Sandbox(lambda ports: layout(ports, leaves), binary=binary, folder=folder)
+    try:
+        sandbox["hub"].start()
+        for first in range(0, len(leaves), BATCH):
+            some = [sandbox[name] for name in leaves[first : first + BATCH]]
+            for leaf in some:
+                leaf.launch()
+            for leaf in some:
+                leaf.wait_accepting()
+        sandbox.wait_ready(READY_TIMEOUT)
+        yield sandbox
+    finally:
+        sandbox.close()
+
+
+def main(count: int, say: Callable[[str], object]) -> None:
+    """Keep a fleet until Ctrl-C: what `python -m jsplan.sandbox.fleet 20` does."""
+    with fleet(stores(count)) as sandbox:
+        say(f"{sandbox['hub'].url} is the hub of {count} leaves; user acc, password acc. Ctrl-C ends it.\n")
+        with suppress(KeyboardInterrupt):
+            Event().wait()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, partial(print, end="", flush=True))

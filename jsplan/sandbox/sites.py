@@ -1,0 +1,97 @@
+"""Servers of any shape: domains, clusters, accounts with limits, links between them. Starting them is left to `sandbox`.
+
+A site is one JetStream: a server or a cluster, with its domain and the accounts that use it. A leaf site is linked to
+its hub once per account that both have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jsplan.sandbox.shapes import Layout, Node, PortOf, User
+
+#: What the server has is never what decides; what an account may have is in its limits.
+ROOM = "max_memory_store: 4EB, max_file_store: 4EB"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account with JetStream. `limits` are those of the `jetstream` block of an account, in nats-server's words; bytes and counts."""
+
+    name: str
+    limits: Mapping[str, int | bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One JetStream. `cluster` is the name of its cluster, None for a single server; `size` the number of its servers.
+
+    `tags` are server tags, per server. `hub` names the site whose leaf it is. `strict` as in `Node`; `binary` is the
+    program where it is not the sandbox's own.
+    """
+
+    name: str
+    accounts: tuple[Account, ...]
+    domain: str | None = None
+    cluster: str | None = None
+    size: int = 1
+    tags: tuple[tuple[str, ...], ...] = ()
+    hub: str | None = None
+    strict: bool | None = None
+    binary: Path | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of its servers; the first one is where clients connect."""
+        return (self.name,) if self.cluster is None else tuple(f"{self.name}-{number}" for number in range(1, self.size + 1))
+
+
+def sites(port_of: PortOf, wanted: Iterable[Site], password: str) -> Layout:
+    """The servers of all sites, hubs first. The user of an account has the account's name, and all have this password."""
+    found = {site.name: site for site in wanted}
+    hubs = {site.hub for site in found.values()}
+    ordered = sorted(found.values(), key=lambda site: site.name not in hubs)
+    return Layout("sites", tuple(node for site in ordered for node in _nodes(port_of, site, found, hubs, password)))
+
+
+def user_of(account: str, password: str) -> User:
+    """Whom clients of the account connect as."""
+    return User(account, account, password)
+
+
+def _nodes(port_of: PortOf, site: Site, found: Mapping[str, Site], hubs: set[str | None], password: str) -> Iterable[Node]:
+    hub = found[site.hub] if site.hub else None
+    shared = [a.name for a in site.accounts if hub is not None and a.name in {other.name for other in hub.accounts}]
+    routes = {name: port_of(f"{name}.routes") for name in site.nodes} if site.cluster is not None else {}
+    for number, name in enumerate(site.nodes):
+        yield Node(
+            name, port_of(name), domain=site.domain, strict=site.strict, extra=_accounts(site.accounts, password),
+            leafnodes=port_of(f"{name}.leafnodes") if site.name in hubs and number == 0 else None,
+            hub=port_of(f"{hub.nodes[0]}.leafnodes") if hub is not None and shared else None,
+            remotes=tuple(user_of(account, password) for account in shared),
+            routes=(routes[name], *(port for other, port in routes.items() if other != name)) if routes else (),
+            cluster=site.cluster or "", tags=_tags(site, number), limits=ROOM,
+            login=user_of(shared[0] if shared else site.accounts[0].name, password), system=user_of("SYS", password), binary=site.binary,
+        )  # fmt: skip
+
+
+def _tags(site: Site, number: int) -> tuple[str, ...]:
+    """The tags of one server; in a cluster also one that nobody else has, by which its readiness is found out."""
+    given = site.tags[number] if number < len(site.tags) else ()
+    return given if site.cluster is None else (*given, f"jsplan:{site.nodes[number]}")
+
+
+def _accounts(accounts: Iterable[Account], password: str) -> str:
+    rows = [f"    SYS: {{users: [{_login('SYS', password)}]}}"]
+    for account in accounts:
+        limits = ", ".join(f"{name}: {json.dumps(value)}" for name, value in account.limits.items())
+        jetstream = f"{{{limits}}}" if limits else "enabled"
+        rows.append(f"    {account.name}: {{users: [{_login(account.name, password)}], jetstream: {jetstream}}}")
+    return "accounts {\n" + "\n".join(rows) + "\n}\nsystem_account: SYS\n"
+
+
+def _login(name: str, password: str) -> str:
+    return f"{{user: {name}, password: {json.dumps(password)}}}"

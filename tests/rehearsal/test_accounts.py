@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.shapes import Layout, Node, User
+from tests.conftest import PROGRAM
+from tests.rehearsal.below import asks, refusals, rehearsed
+from tests.support.raw import Raw
+from tests.support.workspaces import Space
+
+ACCOUNTS = """\
+accounts {
+    ACC: {
+        users: [{user: acc, password: acc}], jetstream: enabled,
+        exports: [{service: "$JS.hub.API.>", response_type: stream}]
+    }
+    B: {
+        users: [{user: b, password: b}], jetstream: enabled,
+        imports: [{service: {account: ACC, subject: "$JS.hub.API.>"}, to: "JS.acc@hub.API.>"}]
+    }
+    SYS: {users: [{user: admin, password: admin}]}
+}
+system_account: SYS
+"""
+LOGIN = User("ACC", "acc", "acc")
+OVERLAPS = {"subjects": ["orders.a"]}
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[Space]:
+    """One server with two accounts: domain hub is ACC's, domain own is B's, and domain import is hub again, reached through B."""
+    layout = lambda ports: Layout("single", (Node("server", ports("server"), domain="hub", extra=ACCOUNTS, login=LOGIN),))  # noqa: E731
+    with Sandbox(layout, binary=PROGRAM) as sandbox:
+        url = sandbox["server"].url
+        with Raw(url, "acc", "acc") as raw:
+            raw.done("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+        connections = {name: {"url": url, "user": name, "password": name} for name in ("acc", "b")}
+        domains = {
+            "hub": {"connection": "acc"},
+            "own": {"connection": "b", "js_domain": "hub"},
+            "import": {"connection": "b", "api_prefix": "JS.acc@hub.API", "same_as": "hub"},
+        }
+        yield Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains})
+
+
+@pytest.mark.matrix
+def test_accounts_of_one_server_are_rehearsed_apart(space: Space) -> None:
+    """What overlaps in one account does not in another of the same server."""
+    space.write(streams=[{"name": "A", "domain": "hub"}, {"name": "A", "domain": "own"}])
+
+    plan = rehearsed(space, {"hub/stream/A": asks(OVERLAPS), "own/stream/A": asks(OVERLAPS)})
+
+    assert refusals(plan) == {"hub/stream/A": "10065"}
+    assert plan.rehearsal is not None
+    assert {server.domain for server in plan.rehearsal.servers} == {"hub", "own"}
+
+
+@pytest.mark.matrix
+def test_what_is_reached_through_an_import_is_rehearsed_in_the_exporting_account(space: Space) -> None:
+    """A domain that is another way to one gets what that one has: the same streams refuse, whichever way they are asked."""
+    space.write(streams=[{"name": "A", "domain": "import"}, {"name": "B", "domain": "import", "subjects": ["b"]}])
+
+    plan = rehearsed(space, {"import/stream/A": asks(OVERLAPS)})
+
+    assert refusals(plan) == {"import/stream/A": "10065"}
+    assert plan.rehearsal is not None
+    assert [(server.domain, plan.rehearsal.steps, plan.rehearsal.left_out) for server in plan.rehearsal.servers] == [("import", 2, 0)]
+
+
+def test_two_ways_to_one_domain_meet_in_one_account(space: Space) -> None:
+    """Streams that are planned by two ways to one JetStream overlap with each other in the rehearsal, as they would there."""
+    space.write(
+        streams=[{"name": "A", "domain": "import", "subjects": ["a"]}, {"name": "B", "domain": "hub", "depends_on": ["import/stream/A"]}]
+    )
+
+    plan = rehearsed(space, {"hub/stream/B": asks({"subjects": ["a"]})})
+
+    assert refusals(plan) == {"hub/stream/B": "10065"}

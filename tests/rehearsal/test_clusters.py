@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.sites import Account, Site
+from tests.conftest import PROGRAM
+from tests.rehearsal.below import left_behind, refusals, rehearsed, temporary_folder
+from tests.support.workspaces import Space
+
+CLUSTER = Site("n", (Account("A1"),), domain="hub", cluster="east", size=3, tags=(("ssd", "az:1"), ("ssd", "az:2"), ("az:3",)))
+THERE: list[dict[str, Any]] = [
+    {"name": "EVERYWHERE", "num_replicas": 3, "consumers": [{"name": "C", "ack_policy": "explicit"}]},
+    {"name": "FAST", "num_replicas": 2, "placement": {"tags": ["ssd"]}},
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Sandbox]:
+    """A real cluster of three servers, two of which have the tag `ssd`."""
+    with Sandbox.of_sites([CLUSTER], "secret", binary=PROGRAM) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def space(cluster: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Space:
+    """A workspace with the cluster as domain hub, and two streams applied."""
+    connections = {"hub": {"url": cluster["n-1"].url, "user": "A1", "password": "secret"}}
+    base = {"jsplan": 1, "workspace": "test", "connections": connections, "domains": {"hub": {"connection": "hub"}}}
+    made = Space(tmp_path_factory.mktemp("space"), base).write(streams=THERE)
+    assert made.apply()[1].exit_code == 0
+    return made
+
+
+@pytest.mark.matrix
+def test_copies_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(space: Space, tmp_path: Path) -> None:
+    """Three copies, tags that a live stream proves, scaling and moving: all of it is tried on three servers, and none is refused."""
+    everywhere, fast = THERE
+    space.write(streams=[
+        everywhere | {"num_replicas": 1, "description": "scaled"}, fast | {"description": "changed"},
+        {"name": "NEW", "num_replicas": 3}, {"name": "ALSO_FAST", "num_replicas": 2, "placement": {"tags": ["ssd"], "cluster": "east"}},
+    ])  # fmt: skip
+
+    with temporary_folder(tmp_path / "tmp"):
+        plan = rehearsed(space, {})
+
+    assert refusals(plan) == {}
+    assert [d for d in plan.diagnostics if d.code.startswith("JS46")] == []
+    assert plan.rehearsal is not None
+    assert (plan.rehearsal.behind, plan.rehearsal.left_out) == (0, 0)
+    assert left_behind(tmp_path / "tmp") == []
+
+
+@pytest.mark.matrix
+def test_more_copies_than_the_cluster_has_servers_are_refused(space: Space) -> None:
+    """Planning cannot know how many servers a cluster has; five copies on three are refused in the rehearsal, on their resource."""
+    space.write(streams=[*THERE, {"name": "FIVE", "num_replicas": 5}, {"name": "THREE", "num_replicas": 3}])
+
+    plan = space.plan(rehearse=True)
+
+    assert refusals(plan) == {"hub/stream/FIVE": "10005"}
+
+
+def test_tags_that_no_stream_proves_are_said_and_not_refused(space: Space) -> None:
+    """A client cannot see the tags of a server: what is placed by an unknown one is a warning, and the rest of it is rehearsed."""
+    space.write(streams=[*THERE, {"name": "TAPE", "placement": {"tags": ["tape"]}}, {"name": "ALL_FAST", "num_replicas": 3,
+                                                                                     "placement": {"tags": ["ssd"]}}])  # fmt: skip
+
+    plan = space.plan(rehearse=True)
+
+    said = {str(d.address): d.summary for d in plan.diagnostics}
+    assert refusals(plan) == {}
+    assert said.keys() == {"hub/stream/TAPE", "hub/stream/ALL_FAST"}
+    assert said["hub/stream/TAPE"].startswith("not rehearsed: whether enough servers have the tags tape")
+
+
+def test_what_is_placed_in_another_cluster_is_left_out(space: Space) -> None:
+    """Whether another cluster exists behind the same domain cannot be known: the step is left out with those that depend on it."""
+    elsewhere = {"name": "WEST", "placement": {"cluster": "west"}, "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    space.write(streams=[*THERE, elsewhere, {"name": "EAST", "placement": {"cluster": "east"}}])
+
+    plan = space.plan(rehearse=True)
+
+    assert [(d.code, d.address) for d in plan.diagnostics] == [("JS462", "hub/stream/WEST")]
+    assert plan.rehearsal is not None
+    assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.left_out) == (3, 0, 2)

