@@ -97,11 +97,13 @@ def _push_or_pull(body: Body) -> Found:
 
 def _heartbeat(body: Body) -> Found:
     beat = body.get("idle_heartbeat") or 0
+    if body.get("ack_policy") == "flow_control":
+        return  # brings a heartbeat of its own, whatever is written
     if 0 < beat < _SHORTEST:
         yield Problem(
             "JS173", "idle_heartbeat", f"idle_heartbeat is {format_duration(beat)}; the server takes 100ms or more (10083)", "Write 5s."
         )
-    if body.get("flow_control") and body.get("deliver_subject") and not beat and body.get("ack_policy") != "flow_control":
+    if body.get("flow_control") and body.get("deliver_subject") and not beat:
         yield Problem("JS173", "flow_control", "flow_control needs idle_heartbeat (10108)", "Add `idle_heartbeat: 5s`.")
 
 
@@ -126,7 +128,7 @@ def _priority(body: Body) -> Found:
         yield Problem(
             "JS175", "priority_policy", f"priority_policy: {policy} needs priority_groups (10159)", "Add `priority_groups: [NAME]`."
         )
-    if groups and body.get("deliver_subject"):
+    if groups and policy != "none" and body.get("deliver_subject"):
         yield Problem("JS175", "priority_groups", "priority_groups are for pull consumers (10178)", "Remove them, or deliver_subject.")
 
 
@@ -139,9 +141,9 @@ def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Found:
         yield Problem("JS176", "ack_policy", "a consumer of a work queue needs ack_policy: explicit (10084)", "Add `ack_policy: explicit`.")
     if (body.get("deliver_policy") or "all") != "all":
         yield Problem("JS176", "deliver_policy", "a consumer of a work queue delivers all (10101)", "Remove deliver_policy.")
-    mine = _filters_of(body)
+    mine = filters_of(body)
     for name, other in others:
-        if any(overlap(one, two) for one in mine for two in _filters_of(other)):
+        if any(overlap(one, two) for one in mine for two in filters_of(other)):
             field = "filter_subject" if body.get("filter_subject") else "filter_subjects" if body.get("filter_subjects") else "name"
             detail = "Give each consumer filters of its own, so that every message belongs to one of them."
             yield Problem(
@@ -150,5 +152,6 @@ def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Found:
             return
 
 
-def _filters_of(body: Body) -> list[str]:
+def filters_of(body: Body) -> list[str]:
+    """The subjects that a consumer delivers; without a filter all of them."""
     return body.get("filter_subjects") or [body.get("filter_subject") or ">"]

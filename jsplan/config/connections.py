@@ -1,4 +1,4 @@
-"""`connections:` and `backend:` as the model has them; contexts and NATS_* are resolved by `jetstream`."""
+"""`connections:` as the model has them; contexts and NATS_* are resolved by `jetstream`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from jsplan import units
 from jsplan.config import grammar
 from jsplan.config.findings import Findings
-from jsplan.config.model import Backend, Connection, Tls
+from jsplan.config.model import Connection, Tls
 from jsplan.config.node import Node, range_of
 
 _KEYS: Final = ("url", "context", "user", "password", "token", "creds", "nkey", "tls", "inbox_prefix", "timeout", "account")
@@ -118,28 +118,3 @@ def subject_prefix(value: object) -> str:
     if not prefix or re.search(r"[\s*>]", prefix) or not all(prefix.split(".")):
         raise ValueError(f'"{value}" is not a subject prefix; it has no blanks, wildcards or empty parts')
     return prefix
-
-
-def backend(section: Node | None, root: Path, state_name: str, environ: Mapping[str, str], findings: Findings) -> Backend:
-    """Where state is kept; a local file below the workspace unless the files say otherwise."""
-    default = Backend("local", path=root / "state" / f"{state_name}.json")
-    if section is None or section.value is None or not grammar.fields(section, "`backend`", ("local", "kv"), findings):
-        return default
-    if len(section.value) != 1:
-        findings.error(
-            "JS128", section, "`backend` names not exactly one place", "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`."
-        )
-        return default
-    (kind, node), place = next(iter(section.value.items())), range_of(section.place)
-    if kind == "local":
-        if node.value is None or not grammar.fields(node, "`backend.local`", ("path",), findings):
-            return default
-        path = file_path(node.get("path"), "`backend.local.path`", environ, findings, root)
-        return Backend("local", path=path or default.path, range=place)
-    if not grammar.fields(node, "`backend.kv`", ("domain", "bucket"), findings):
-        return default
-    domain = grammar.text(node.get("domain"), "`backend.kv.domain`", findings)
-    bucket = grammar.required(node, "bucket", "`backend.kv`", findings)
-    if bucket is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", bucket):
-        findings.error("JS131", node.value["bucket"], f'"{bucket}" is not a name for a bucket', "Use letters, digits, - and _.")
-    return Backend("kv", domain=domain, bucket=bucket, range=place)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from jsplan.address import Address, Kind, matches
+from jsplan.address import STAGING, Address, Kind, matches
 from jsplan.config import body, checks, checks_consumers, config_file, grammar, lifecycle
 from jsplan.config.checks_buckets import check_bucket
 from jsplan.config.expand import Selectors
@@ -199,10 +199,13 @@ class Declarer:
             section, bucket = ("kv", name[3:]) if name.startswith("KV_") else ("object_stores", name[4:])
             self.findings.error("JS132", node, f"{name} is the stream of a bucket", f"Declare it under `{section}:` with bucket: {bucket}.")
             return False
-        reserved = ("$MQTT_",) if kind == "stream" else ("JS_SRC_", "JS_MIRROR_") if kind == "consumer" else ()
+        reserved = ("$MQTT_", STAGING) if kind == "stream" else ("JS_SRC_", "JS_MIRROR_", STAGING) if kind == "consumer" else ()
         if reserved and name.startswith(reserved):
             self.findings.error(
-                "JS133", node, f"{name} belongs to the server", "The server makes and removes it itself; choose another name."
+                "JS133",
+                node,
+                f"{name} belongs to {'jsplan' if name.startswith(STAGING) else 'the server'}",
+                "It makes and removes it itself; choose another name.",
             )
             return False
         return True

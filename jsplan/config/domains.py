@@ -18,6 +18,7 @@ from jsplan.config.node import Node, Place, mapping, node_of, plain, range_of
 from jsplan.diagnostics import did_you_mean
 
 _KEYS: Final = ("connection", "js_domain", "api_prefix", "labels", "vars", "may_be_offline", "same_as")
+_CONSUMER = re.compile(r"[^.*>\s/]+/[^.*>\s/]+")
 _JS_DOMAIN = re.compile(r"[^.*>\s]+")
 _LINES: Final = (
     "A domain is one JetStream. Write, with the name in the server's `jetstream { domain: hub }`:\n"
@@ -184,25 +185,34 @@ def _hint(key: str) -> str:
 
 
 def imports(section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings) -> tuple[ImportRow, ...]:
-    """The rows of `imports:`; domains that do not exist are reported."""
-    out = []
+    """The rows of `imports:`; domains that do not exist, and two rows between the same domains, are reported."""
+    out: dict[tuple[str, str], ImportRow] = {}
     for written in grammar.items(section, "`imports`", findings):
         node = interpolate(written, scope, findings)
-        if not grammar.fields(node, "an import", ("from", "into", "api", "deliver"), findings):
+        if not grammar.fields(node, "an import", ("from", "into", "api", "deliver", "consumers"), findings):
             continue
-        origin, into = (_existing(node, key, domains, findings) for key in ("from", "into"))
-        api = grammar.parsed(node.get("api"), "`api`", subject_prefix, findings)
-        if node.get("api") is None:
-            findings.error(
-                "JS106",
-                node,
-                "an import has no `api`",
-                'Add `api:`, the prefix under which the importing account sees it, as in "JS.acc@hub.API".',
-            )
-        deliver = grammar.parsed(node.get("deliver"), "`deliver`", subject_prefix, findings)
-        if origin and into and api:
-            out.append(ImportRow(origin, into, api, deliver, range_of(node.place)))
-    return tuple(out)
+        row = _row(node, domains, findings)
+        if row is None:
+            continue
+        first = out.setdefault((row.origin, row.into), row)
+        if first is not row:
+            detail = f"The first one is at {first.range}. Keep one: mirrors and sources would not know which."
+            findings.error("JS110", node, f"two imports from {row.origin} into {row.into}", detail)
+    return tuple(out.values())
+
+
+def _row(node: Node, domains: Mapping[str, Domain], findings: Findings) -> ImportRow | None:
+    origin, into = (_existing(node, key, domains, findings) for key in ("from", "into"))
+    api = grammar.parsed(node.get("api"), "`api`", subject_prefix, findings)
+    if node.get("api") is None:
+        detail = 'Add `api:`, the prefix under which the importing account sees it, as in "JS.acc@hub.API".'
+        findings.error("JS106", node, "an import has no `api`", detail)
+    deliver = grammar.parsed(node.get("deliver"), "`deliver`", subject_prefix, findings)
+    consumers = tuple(grammar.texts(node.get("consumers"), "`consumers`", findings))
+    for name in consumers:
+        if not _CONSUMER.fullmatch(name):
+            findings.error("JS143", node.value["consumers"], f'"{name}" is not STREAM/CONSUMER', "Write it as in ORDERS/NEW.")
+    return ImportRow(origin, into, api, deliver, consumers, range_of(node.place)) if origin and into and api else None
 
 
 def _existing(node: Node, key: str, domains: Mapping[str, Domain], findings: Findings) -> str | None:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jsplan.config import backfills, environments, grammar, moves, not_yet, settings, variables
-from jsplan.config.connections import backend, connections
+from jsplan.config.backend import backend, check_declared
+from jsplan.config.connections import IMPLIED, connections
 from jsplan.config.declare import Context, Declarer, read_defaults, read_overrides
 from jsplan.config.domains import Domains, imports
 from jsplan.config.expand import Selectors
-from jsplan.config.files import Files
+from jsplan.config.files import MAIN, Files
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Backend, Connection, Domain, DriftSettings, ImportRow, LoadOptions, Workspace
@@ -38,24 +39,40 @@ def load(options: LoadOptions) -> Workspace:
 def _load(options: LoadOptions) -> Workspace:
     findings = Findings()
     files = Files(options.directory.absolute(), findings)
-    document = files.workspace()
-    if document is None:
-        findings.raise_if_failed()
-        raise AssertionError("a workspace that cannot be read has a finding")
-    environment = environments.choose(document, options.environment or options.environ.get("JSPLAN_ENV") or None, findings)
-    _stop_without_environment(findings)
+    document, environment = _document(files, options, findings)
     name = _name(document, findings)
     known = tuple(name for name, _ in grammar.pairs(document.get("environments"), "`environments`", findings))
     document = environments.apply(document, environment, findings)
     scope = Scope(variables.resolved(document.get("vars"), options, files), secrets=set())
     reach = _reach(document, options.environ, scope, files, f"{name}.{environment}" if environment else name)
     declarer = _declare(document, reach, scope, files, environment, known)
+    check_declared(reach.backend, declarer.declared, findings)
     sinks = settings.drift(document.get("drift"), reach.domains, _with_environ(scope, options.environ), findings)
     backfills.check(document.get("backfills"), reach.domains, scope, findings)
     not_yet.report(document, findings)
     workspace = _workspace(name, environment, document, reach, declarer, sinks, scope, files)
     findings.raise_if_failed()
     return workspace
+
+
+def load_reach(options: LoadOptions) -> tuple[Mapping[str, Connection], Mapping[str, Domain]]:
+    """The connections of a workspace that need not be complete, and the domains it has already.
+
+    Without a jsplan.yaml there is one connection, which the environment fills. Raises ConfigError for what is wrong with
+    the connections; what is wrong with domains is left out.
+    """
+    findings = Findings()
+    files = Files(options.directory.absolute(), findings)
+    if not (files.root / MAIN).exists():
+        return {IMPLIED: Connection(IMPLIED)}, {}
+    document, environment = _document(files, options, findings)
+    document = environments.apply(document, environment, findings)
+    scope = Scope(variables.resolved(document.get("vars"), options, files), secrets=set())
+    secret = _with_environ(scope, options.environ)
+    declared = connections(_resolved(document, "connections", secret, findings), options.environ, findings)
+    findings.raise_if_failed()
+    declared = declared or {IMPLIED: Connection(IMPLIED)}
+    return declared, Domains(dict(declared), scope, Findings()).build(document.get("domains"), None, document)
 
 
 @contextmanager
@@ -68,6 +85,17 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def _document(files: Files, options: LoadOptions, findings: Findings) -> tuple[Node, str | None]:
+    """The main file, and which environment of it is meant. Raises ConfigError where either is not to be had."""
+    document = files.workspace()
+    if document is None:
+        findings.raise_if_failed()
+        raise AssertionError("a workspace that cannot be read has a finding")
+    environment = environments.choose(document, options.environment or options.environ.get("JSPLAN_ENV") or None, findings)
+    _stop_without_environment(findings)
+    return document, environment
 
 
 def _stop_without_environment(findings: Findings) -> None:
@@ -132,7 +160,7 @@ def _reach(document: Node, environ: Mapping[str, str], scope: Scope, files: File
         built,
         domains.vars,
         imports(document.get("imports"), built, scope, findings),
-        backend(_resolved(document, "backend", secret, findings), files.root, state_name, environ, findings),
+        backend(_resolved(document, "backend", secret, findings), files.root, state_name, built, default, environ, findings),
         default,
     )
 

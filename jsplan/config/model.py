@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, SourceRange
@@ -70,23 +70,32 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class ImportRow:
-    """How the account of domain `into` reaches the JetStream of domain `origin` (`from:` in the files)."""
+    """How the account of domain `into` reaches the JetStream of domain `origin` (`from:` in the files).
+
+    `consumers` are those of `origin`, as `STREAM/CONSUMER`, that clients of the importing account use.
+    """
 
     origin: str
     into: str
     api: str
     deliver: str | None = None
+    consumers: tuple[str, ...] = ()
     range: SourceRange | None = None
+
+
+#: How long the lock of a KV backend outlives its holder, in ns: long enough for the longest request and some lost renewals.
+LOCK_TTL: Final = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Where state is kept. `local`: `path` is absolute. `kv`: `domain` and `bucket`."""
+    """Where state is kept. `local`: `path` is absolute. `kv`: `domain` (its key) and `bucket`; `lock_ttl` is ns."""
 
     kind: Literal["local", "kv"]
     path: Path | None = None
     domain: str | None = None
     bucket: str | None = None
+    lock_ttl: int = LOCK_TTL
     range: SourceRange | None = None
 
 

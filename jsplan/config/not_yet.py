@@ -27,10 +27,7 @@ def _under(key: str) -> Callable[[Node], Node | None]:
 #: Section of the workspace, where to look in it, and what it is called.
 _NOT_YET: Final[tuple[tuple[str, Callable[[Node], Node | None], str], ...]] = (
     ("backfills", _has_any, "`backfills`"),
-    ("imports", _has_any, "`imports`"),
     ("drift", _under("sinks"), "`drift.sinks`"),
-    ("backend", _under("kv"), "`backend.kv`"),
-    ("ownership", _under("marker"), "`ownership.marker`"),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from jsplan.codes import HAZARDS
 from jsplan.config.files import TOP
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
+from jsplan.resources.fields import PERCENT
 from jsplan.resources.nested import ORIGIN
 
 Schema = dict[str, Any]
@@ -132,7 +133,7 @@ def _typed(row: Field) -> Schema:
         case "enum":
             return {"enum": list(row.values)}
         case "percent":
-            return _any({"type": "integer", "minimum": 0, "maximum": 100}, {"type": "string", "pattern": r"^\d+%?$"})
+            return _any({"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^({PERCENT})?$"})
         case "strings":
             return {"type": "array", "items": {"type": "string"}}
         case "durations":
@@ -259,12 +260,23 @@ def _domain() -> Schema:
 
 def _backend() -> Schema:
     return _object(
-        {"local": _any(_object({"path": _text()}), {"type": "null"}), "kv": _object({"domain": _text(), "bucket": _text()}, ("bucket",))}
+        {
+            "local": _any(_object({"path": _text("Relative to jsplan.yaml.")}), {"type": "null"}),
+            "kv": _object(
+                {
+                    "domain": _text("The domain that has the bucket; `defaults.domain`, or the only one, if left out."),
+                    "bucket": _text("The KV bucket. It is made where there is none."),
+                    "lock_ttl": _or_reference(_ref("duration"), "How long a lock outlives its holder; 1m if left out."),
+                },
+                ("bucket",),
+            ),
+        }
     )
 
 
 def _import_row() -> Schema:
-    return _object({"from": _text(), "into": _text(), "api": _text(), "deliver": _text()}, ("from", "into", "api"))
+    properties = {"from": _text(), "into": _text(), "api": _text(), "deliver": _text(), "consumers": _texts()}
+    return _object(properties, ("from", "into", "api"))
 
 
 def _defaults() -> Schema:

@@ -27,9 +27,10 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class ApplyStarted:
-    """Everything is checked; so many steps will come."""
+    """Everything is checked; so many steps will come, each of them a `noun`."""
 
     steps: int
+    noun: str = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,15 @@ class StepStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class BytesMoved:
+    """How far the data of a step is: `done` bytes of about `total`; the total may be a little wrong, and 0 where nobody knows."""
+
+    id: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """A step ended; `seconds` is its wall time."""
 
@@ -50,13 +60,13 @@ class StepFinished:
     seconds: float
 
 
-ApplyEvent = ApplyStarted | StepStarted | StepFinished
+ApplyEvent = ApplyStarted | StepStarted | BytesMoved | StepFinished
 
 
 @dataclass(slots=True)
 class ApplyResult:
     """The document that `apply --json` prints. `summary` counts resources: imported, added, changed, replaced,
-    destroyed, forgotten, deferred, failed, skipped.
+    destroyed, forgotten, deferred, failed, skipped. `backup` is `{"folder", "streams"}` where streams were saved before.
     """
 
     plan_id: str
@@ -65,11 +75,13 @@ class ApplyResult:
     state: dict[str, Any] = field(default_factory=dict)
     exit_code: int = 0
     deferred: list[dict[str, str]] = field(default_factory=list)
+    backup: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
-        return {
+        out = {
             "format_version": FORMAT_VERSION, "kind": "apply", "plan_id": self.plan_id,
             "steps": [s.to_json() for s in self.steps], "summary": self.summary, "state": self.state,
             "deferred": self.deferred, "exit_code": self.exit_code,
         }  # fmt: skip
+        return out | ({"backup": self.backup} if self.backup is not None else {})

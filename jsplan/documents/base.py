@@ -26,6 +26,15 @@ def digest(document: Any) -> str:
     return "sha256:" + hashlib.sha256(dumps(document, pretty=False)).hexdigest()
 
 
+def flaw(error: Exception) -> str:
+    """What is wrong with a document whose reading ended in this error, in words of the document instead of Python's."""
+    if isinstance(error, KeyError):
+        return f"the field {error.args[0]} is missing"
+    if isinstance(error, TypeError | AttributeError):
+        return "a field is missing, or has a value of another type"
+    return str(error)
+
+
 def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any]:
     """The document as a mapping; raises DocumentError unless it is of this kind and major version."""
     if not isinstance(raw, dict) or raw.get("kind") != kind:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import DocumentError, check_format, digest
 
@@ -19,8 +20,10 @@ Effect = Literal["in_place", "one_way", "replace", "ignored"]
 Severity = Literal["destructive", "functional", "cosmetic"]
 Op = Literal[
     "stream.create", "stream.update", "stream.delete",
-    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete",
-    "state.import", "state.forget", "state.update",
+    "stream.stop", "stream.hold", "stream.copy", "stream.compare", "stream.retire", "stream.resume", "stream.return", "stream.clear",
+    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace", "consumer.settle",
+    "origin.delete", "origin.create", "sources.leave", "sources.rejoin",
+    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
 ]  # fmt: skip
 
 
@@ -88,7 +91,8 @@ class Hazard:
 class Change:
     """Before and after of one resource, full configurations in API names and units, without `_nats.*` metadata.
 
-    `importing` is `{"id": address}` when the resource is adopted in this apply.
+    `importing` is `{"id": address}` when the resource is adopted in this apply. `unknown` are fields that are only known when it is
+    carried out; `after` has them as they would be now.
     """
 
     actions: list[Action]
@@ -97,12 +101,13 @@ class Change:
     fields: list[FieldChange] = field(default_factory=list)
     replace_paths: list[list[str]] = field(default_factory=list)
     importing: dict[str, str] | None = None
+    unknown: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The `change` of a resource."""
         return {
             "actions": self.actions, "before": self.before, "after": self.after,
-            "after_unknown": {}, "before_sensitive": {}, "after_sensitive": {},
+            "after_unknown": dict.fromkeys(self.unknown, True), "before_sensitive": {}, "after_sensitive": {},
             "fields": [f.to_json() for f in self.fields], "replace_paths": self.replace_paths, "importing": self.importing,
         }  # fmt: skip
 
@@ -110,7 +115,8 @@ class Change:
     def from_json(cls, raw: dict[str, Any]) -> Change:
         """The reverse of `to_json`."""
         fields = [FieldChange.from_json(f) for f in raw["fields"]]
-        return cls(raw["actions"], raw["before"], raw["after"], fields, raw["replace_paths"], raw["importing"])
+        unknown = sorted(raw.get("after_unknown") or ())
+        return cls(raw["actions"], raw["before"], raw["after"], fields, raw["replace_paths"], raw["importing"], unknown)
 
 
 @dataclass(slots=True)
@@ -162,8 +168,11 @@ class Step:
     """One call of an apply, complete: the executor adds nothing of its own.
 
     `request` is `{"api": "STREAM.UPDATE.ORDERS", "payload": {…}}` below the domain's API prefix, or None for a
-    step that only touches state. `expect` is what the read-back must show, in compact form; None for a
-    deletion. `record` is what state remembers once the step is done. `depends_on` are step ids.
+    step that only touches state. `object` is the address of what it touches where that is not the resource itself, as
+    the stream that holds the messages while theirs is made anew. `expect` is what the read-back must show, in compact form; None for a
+    deletion. `record` is what state remembers once the step is done. `depends_on` are step ids, and `unless_away` those of them
+    that are not waited for when their domain is away: a source may be made before its origin. `carries` says how what the object holds
+    is carried over by a step that is more than one request.
     """
 
     id: str
@@ -175,13 +184,29 @@ class Step:
     depends_on: list[str] = field(default_factory=list)
     expect: dict[str, Any] | None = None
     record: dict[str, Any] | None = None
+    object: str | None = None
+    carries: dict[str, Any] | None = None
+    unless_away: list[str] = field(default_factory=list)
+
+    @property
+    def touches(self) -> Address:
+        """The object on a server that the step is about."""
+        return Address.parse(self.object or self.address)
+
+    @property
+    def domain(self) -> str:
+        """The domain whose server it is sent to."""
+        return self.touches.domain
 
     def to_json(self) -> dict[str, Any]:
         """The element of `steps`."""
-        return {
+        out = {
             "id": self.id, "address": self.address, "op": self.op, "title": self.title, "request": self.request,
             "precondition": self.precondition, "depends_on": self.depends_on, "expect": self.expect, "record": self.record,
         }  # fmt: skip
+        out |= {"object": self.object} if self.object else {}
+        out |= {"unless_away": self.unless_away} if self.unless_away else {}
+        return out | ({"carries": self.carries} if self.carries is not None else {})
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Step:
@@ -202,11 +227,49 @@ class Deferred:
 
 
 @dataclass(slots=True)
+class RehearsedOn:
+    """A domain's embedded stand-in: `version` of nats-server it ran, `real` that of the domain as far as it is known."""
+
+    domain: str
+    version: str
+    real: str | None = None
+
+    def to_json(self) -> dict[str, str | None]:
+        """The element of `rehearsal.servers`."""
+        return {"domain": self.domain, "version": self.version, "real": self.real}
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """How the plan went on embedded servers, in numbers of `steps`.
+
+    `refused` were refused or not kept, `behind` waited for one that was, `left_out` could not be tried; warnings say why.
+    """
+
+    servers: list[RehearsedOn]
+    steps: int
+    refused: int = 0
+    behind: int = 0
+    left_out: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of `rehearsal`."""
+        counts = {"steps": self.steps, "refused": self.refused, "behind": self.behind, "left_out": self.left_out}
+        return counts | {"servers": [server.to_json() for server in self.servers]}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Rehearsal:
+        """The reverse of `to_json`."""
+        return cls([RehearsedOn(**s) for s in raw["servers"]], raw["steps"], raw["refused"], raw["behind"], raw["left_out"])
+
+
+@dataclass(slots=True)
 class Plan:
     """The whole document. `domains` says for each domain key how it was reached and who answered.
 
     `state` is `{"lineage", "serial"}` of the state it was planned against (lineage null: there was none).
-    `options` are the planning options that shaped it. `mode` is `normal`, `destroy` or `refresh-only`.
+    `options` are the planning options that shaped it. `mode` is `normal`, `destroy`, `refresh-only` or `restore`. `rehearsal` is
+    None unless it was tried on embedded servers.
     """
 
     jsplan_version: str
@@ -231,6 +294,7 @@ class Plan:
     backfills: list[dict[str, Any]] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    rehearsal: Rehearsal | None = None
 
     @property
     def summary(self) -> dict[str, int]:
@@ -276,6 +340,7 @@ class Plan:
             "backfills": self.backfills,
             "deferred": [d.to_json() for d in self.deferred],
             "diagnostics": [d.to_json() for d in self.diagnostics],
+            "rehearsal": self.rehearsal.to_json() if self.rehearsal else None,
             "summary": self.summary,
         }  # fmt: skip
         return out | {"sha256": digest(out).removeprefix("sha256:")}
@@ -303,4 +368,5 @@ class Plan:
             resource_drift=[ResourceChange.from_json(r) for r in raw["resource_drift"]],
             deferred=[Deferred(**d) for d in raw["deferred"]],
             diagnostics=[Diagnostic.from_json(d) for d in raw["diagnostics"]],
+            rehearsal=Rehearsal.from_json(raw["rehearsal"]) if raw.get("rehearsal") else None,
         )

@@ -108,6 +108,7 @@ STEP = _object(
         "id": TEXT, "address": ADDRESS, "op": _one_of(*get_args(Op)), "title": TEXT, "request": _or_null(OBJECT),
         "precondition": PRECONDITION, "depends_on": _list(TEXT), "expect": _or_null(OBJECT), "record": _or_null(OBJECT),
     },
+    {"object": ADDRESS, "carries": OBJECT, "unless_away": _list(TEXT)},
     description="One call, with what must hold before it and what the read-back must show after it.",
 )  # fmt: skip
 DEFERRED = _object({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")
@@ -115,11 +116,19 @@ BACKFILL = _object(
     {"name": TEXT, "from": ANYTHING, "to": ANYTHING},
     {"messages": _or_null(COUNT), "bytes": _or_null(COUNT), "strategy": TEXT, "reason": TEXT},
 )
+REHEARSAL = _object(
+    {
+        "servers": _list(_object({"domain": TEXT, "version": TEXT, "real": _or_null(TEXT)})),
+        "steps": COUNT, "refused": COUNT, "behind": COUNT, "left_out": COUNT,
+    },
+    description="How the plan went on embedded servers: steps refused, steps behind one that was, steps that could not be tried.",
+)  # fmt: skip
 STATE_ENTRY = _object(
     {
         "config": OBJECT, "declared": OBJECT, "created": TEXT, "origin": _one_of("created", "imported"),
         "prevent_destroy": FLAG, "depends_on": _list(ADDRESS), "applied_at": TEXT,
     },
+    {"starts": _map(COUNT)},
     description="`config` is live after the last apply; `declared` what the files named then, null for the server's default.",
 )  # fmt: skip
 
@@ -131,11 +140,11 @@ PLAN = _HEAD | _RUN | {
     "kind": _one_of("plan"),
     "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "state": _object({"lineage": _or_null(TEXT), "serial": COUNT}),
-    "config_hash": TEXT, "variables": OBJECT, "mode": _one_of("normal", "destroy", "refresh-only"), "targets": _list(TEXT),
+    "config_hash": TEXT, "variables": OBJECT, "mode": _one_of("normal", "destroy", "refresh-only", "restore"), "targets": _list(TEXT),
     "complete": FLAG, "applyable": FLAG, "errored": FLAG, "allowed_hazards": _list(TEXT), "options": OBJECT,
     "domains": _map(OBJECT), "resource_changes": _list(_ref("resource")), "steps": _list(_ref("step")),
     "resource_drift": _list(_ref("resource")), "backfills": _list(_ref("backfill")), "deferred": _list(_ref("deferred")),
-    "diagnostics": _list(_ref("diagnostic")),
+    "diagnostics": _list(_ref("diagnostic")), "rehearsal": _or_null(REHEARSAL),
     "summary": _counts("import", "add", "change", "replace", "replace_deletes", "destroy", "forget", "backfill", "deferred", "hazards"),
 }  # fmt: skip
 APPLY = _HEAD | {
@@ -168,7 +177,32 @@ DRIFT = _HEAD | _RUN | {
 STATE = _HEAD | {
     "kind": _one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
     "environment": _or_null(TEXT), "domains": _map(OBJECT), "ownership": OBJECT, "pending": _map(OBJECT),
+    "replacements": _map(OBJECT), "deferred": _list(OBJECT),
     "resources": {"type": "object", "propertyNames": ADDRESS, "additionalProperties": _ref("entry")},
+}  # fmt: skip
+
+POSITION = _object(
+    dict.fromkeys(("delivered", "ack_floor"), _object({"consumer_seq": COUNT, "stream_seq": COUNT}))
+    | dict.fromkeys(("num_ack_pending", "num_redelivered", "num_pending"), COUNT)
+)
+SAVED = _object(
+    {
+        "address": ADDRESS, "config": OBJECT, "created": TEXT, "before": _counts("messages", "first_seq", "last_seq", "bytes"),
+        "after": _counts("messages", "first_seq", "last_seq", "bytes"), "taken_at": TIME,
+        "consumers": _list(_object({"name": TEXT, "config": OBJECT, "created": TEXT, "before": POSITION, "after": POSITION})),
+        "archive": _object({"file": TEXT, "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"}, "bytes": COUNT,
+                            "format": _one_of("natsarc1", "tar")}),
+        "server": _object(
+            {"js_domain": _or_null(TEXT), "name": _or_null(TEXT), "version": _or_null(TEXT), "api_level": COUNT, "clustered": FLAG}
+        ),
+    },
+    description="One stream. `before` and `after` are as the snapshot began and when it had ended; equal where nothing moved.",
+)  # fmt: skip
+BACKUP = _HEAD | {
+    "kind": _one_of("backup"), "jsplan_version": TEXT, "workspace": TEXT, "environment": _or_null(TEXT), "id": TEXT, "started_at": TIME,
+    "finished_at": _or_null(TIME), "complete": FLAG, "streams": _list(_ref("saved")),
+    "missing": _list(_object({"address": TEXT, "reason": TEXT})),
+    "summary": _counts("streams", "consumers", "messages", "bytes", "archive_bytes"),
 }  # fmt: skip
 
 
@@ -184,4 +218,5 @@ def schemas() -> dict[str, Schema]:
         "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
         "drift-v1.json": _document("drift", DRIFT, _CHANGES | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
         "state-v1.json": _document("state", STATE, {"entry": STATE_ENTRY}),
+        "backup-v1.json": _document("backup", BACKUP, {"saved": SAVED}),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from jsplan.topology.resolve import Edge, Topology, resolve
+from jsplan.topology.flows import Edge
+from jsplan.topology.resolve import Topology, resolve
 
 __all__ = ["Edge", "Topology", "resolve"]

@@ -1,6 +1,7 @@
 """Resolves symbolic references between domains once, to what the server takes (`external`), and draws the edges.
 
-The answer is handed to planning and render. Whether an origin really exists is asked in `planning`.
+The answer is handed to planning and render. How one domain reaches another is `reach`, circles are `flows`; whether an
+origin really exists is asked in `planning`.
 """
 
 from __future__ import annotations
@@ -12,17 +13,11 @@ from typing import Any
 
 from jsplan.address import Address, matches
 from jsplan.config.model import Declared, Workspace
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.resources.buckets import lower
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """`copy` mirrors or sources `origin`; both are streams or buckets. `kind` is `mirror` or `source`."""
-
-    origin: Address
-    copy: Address
-    kind: str
+from jsplan.resources.nested import origin_key
+from jsplan.topology.flows import Edge, circles
+from jsplan.topology.reach import NoWay, Reach, Way
 
 
 @dataclass(slots=True)
@@ -30,22 +25,36 @@ class Topology:
     """The graph: every declared body with its references resolved and buckets lowered to streams, the flows, and who waits for whom.
 
     `after[a]` are the addresses that must be there before `a`: its stream, its origins, its `depends_on`.
+    `names[a]` is how the files call what is really `a`: the same, but for what is declared by another way (`same_as`).
+    `delivers[a]` are the delivery prefixes that an imports row gives the origins of `a` where the files write none, by
+    `origin_key`; they are not in `bodies`, since an origin that exists keeps the prefix it has.
     """
 
+    reach: Reach
+    names: dict[Address, Address] = field(default_factory=dict)
     bodies: dict[Address, dict[str, Any]] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
+    delivers: dict[Address, dict[str, str]] = field(default_factory=dict)
     after: dict[Address, set[Address]] = field(default_factory=dict)
     diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def called(self, address: Address) -> Address:
+        """How the files call what the address stands for: a stream that is declared by another way to its domain."""
+        return self.names.get(self.real(address), address)
+
+    def real(self, address: Address) -> Address:
+        """The address in the domain that stands for itself, where its own is another way to that (`same_as`)."""
+        return address._replace(domain=self.reach.real(address.domain))
 
 
 def resolve(workspace: Workspace) -> Topology:
     """Resolve every reference of the workspace. Findings are collected in `diagnostics`, never raised."""
-    topology = Topology()
-    prefixes = {domain.api_prefix: domain.key for domain in workspace.domains.values() if domain.same_as is None}
+    topology = Topology(Reach(workspace))
+    topology.names = {topology.real(address): address for address in workspace.resources}
     for address, declared in workspace.resources.items():
-        topology.bodies[address] = _resolved(workspace, declared, prefixes, topology)
+        topology.bodies[address] = _resolved(workspace, declared, topology)
         topology.after[address] = _dependencies(workspace, declared, topology)
-    topology.diagnostics += [*_circles(workspace, topology), *_twice(workspace)]
+    topology.diagnostics += [*_circles(workspace, topology), *_twice(workspace, topology), *circles(topology.edges, workspace.resources)]
     for edge in topology.edges:
         topology.after[edge.copy].add(edge.origin)
     return topology
@@ -62,11 +71,11 @@ def _circles(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
     return []
 
 
-def _twice(workspace: Workspace) -> list[Diagnostic]:
+def _twice(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
     """One thing on a server that is declared by two ways to it: each would be owned, changed and deleted for itself."""
     found, seen = [], dict[Address, Address]()
     for address, declared in workspace.resources.items():
-        real = address._replace(domain=workspace.domains[address.domain].same_as or address.domain)
+        real = topology.real(address)
         first = seen.setdefault(real, address)
         if first != address:
             text = f"{first} and {address} are the same: {address.domain} and {first.domain} are two ways to one JetStream"
@@ -76,7 +85,7 @@ def _twice(workspace: Workspace) -> list[Diagnostic]:
 
 def _dependencies(workspace: Workspace, declared: Declared, topology: Topology) -> set[Address]:
     address = declared.address
-    found: set[Address] = {address.parent} if address.parent else set()
+    found: set[Address] = {topology.called(address.parent)} if address.parent else set()
     for text in declared.depends_on:
         named = {other for other in workspace.resources if matches(text, other) and other != address}
         if not named:
@@ -94,52 +103,77 @@ def _dependencies(workspace: Workspace, declared: Declared, topology: Topology) 
     return found
 
 
-def _resolved(workspace: Workspace, declared: Declared, prefixes: Mapping[str, str], topology: Topology) -> dict[str, Any]:
+def _resolved(workspace: Workspace, declared: Declared, topology: Topology) -> dict[str, Any]:
     body = lower(declared.address, declared.body)
     if body.get("mirror"):
-        body["mirror"] = _origin(workspace, declared, body["mirror"], "mirror", prefixes, topology)
+        body["mirror"] = _origin(workspace, declared, body["mirror"], "mirror", topology)
     if body.get("sources"):
-        body["sources"] = [_origin(workspace, declared, origin, "source", prefixes, topology) for origin in body["sources"]]
+        body["sources"] = [_origin(workspace, declared, origin, "source", topology) for origin in body["sources"]]
     return body
 
 
-def _origin(
-    workspace: Workspace, declared: Declared, written: Mapping[str, Any], kind: str, prefixes: Mapping[str, str], topology: Topology
-) -> dict[str, Any]:
+def _origin(workspace: Workspace, declared: Declared, written: Mapping[str, Any], kind: str, topology: Topology) -> dict[str, Any]:
     """One mirror or source in the server's terms. A reference to the own domain is written without `external`."""
     origin = {name: value for name, value in written.items() if name not in ("domain", "deliver")}
-    own = workspace.domains[declared.address.domain]
-    target = written.get("domain")
-    if target is not None:
-        external = _external(workspace, declared, target, topology)
-        if external is not None and written.get("deliver"):
-            external["deliver"] = written["deliver"]
-        if external is not None:
-            origin["external"] = external
-    api = (origin.get("external") or {}).get("api")
-    key = own.key if api is None else target or prefixes.get(api)
-    if key is not None:
-        _add_edge(declared, Address.of_stream(key, origin["name"]), kind, topology)
+    key = declared.address.domain
+    target: str | None = written.get("domain")
+    if target is not None and target in workspace.domains:
+        way = _way(workspace, declared, target, kind, topology)
+        if way is not None and way.api is not None:
+            origin["external"] = {"api": way.api} | ({"deliver": written["deliver"]} if written.get("deliver") else {})
+            _prefixed(declared, origin, kind, way, topology)
+        leads_to = topology.reach.real(target) if way is not None else None
+    else:
+        leads_to = topology.reach.leads_to(key, (origin.get("external") or {}).get("api"))
+    if target is None and origin.get("external") and leads_to == topology.reach.real(key):
+        _back_home(declared, origin, kind, topology)
+    elif leads_to is not None:
+        _add_edge(declared, Address.of_stream(leads_to, origin["name"]), kind, origin, topology)
     return origin
 
 
-def _external(workspace: Workspace, declared: Declared, target: str, topology: Topology) -> dict[str, Any] | None:
-    domain, own = workspace.domains.get(target), workspace.domains[declared.address.domain]
-    if domain is None or target == own.key or (domain.api_prefix == own.api_prefix and domain.connection == own.connection):
+def _way(workspace: Workspace, declared: Declared, target: str, kind: str, topology: Topology) -> Way | None:
+    key = declared.address.domain
+    try:
+        way = topology.reach.way(key, target)
+    except NoWay as error:
+        topology.diagnostics.append(Diagnostic("error", "JS402", str(error), error.detail, str(declared.address), _place(declared, kind)))
         return None
-    if domain.js_domain is None:
-        topology.diagnostics.append(
-            Diagnostic(
-                "error", "JS402", f"{target} has no JetStream domain, so {own.key} cannot reach it as $JS.<domain>.API",
-                f"The server refuses $JS.API as external. Write an imports row: {{from: {target}, into: {own.key}, api: …}}.",
-                str(declared.address), declared.range,
-            )
-        )  # fmt: skip
-        return None
-    return {"api": f"$JS.{domain.js_domain}.API"}
+    own, other = (workspace.connections.get(workspace.domains[topology.reach.real(k)].connection) for k in (key, target))
+    accounts = [c.account for c in (own, other) if c is not None and c.account]
+    if way.api is not None and way.row is None and len(set(accounts)) > 1:
+        text = f"{target} is in account {accounts[1]}, which account {accounts[0]} knows as {way.api} only by an import or a leafnode link"
+        detail = f"Write an imports row: {{from: {target}, into: {key}, api: …, deliver: …}}."
+        topology.diagnostics.append(Diagnostic("warning", "JS450", text, detail, str(declared.address), _place(declared, kind)))
+    return way
 
 
-def _add_edge(declared: Declared, origin: Address, kind: str, topology: Topology) -> None:
+def _prefixed(declared: Declared, origin: Mapping[str, Any], kind: str, way: Way, topology: Topology) -> None:
+    """The delivery prefix of an imports row: unique to the importing domain, stream and, for sources, origin."""
+    address = declared.address
+    if way.row is None or origin["external"].get("deliver"):
+        return
+    if way.deliver is None:
+        text = f"{kind}: the imports row of {way.api} has no `deliver`, so {origin['name']} is delivered where no account exports it"
+        detail = "Add `deliver:` to the row: the subject that the owner exports and this account imports. Without it nothing arrives."
+        topology.diagnostics.append(Diagnostic("warning", "JS451", text, detail, str(address), _place(declared, kind)))
+        return
+    parts = [way.deliver, topology.reach.real(address.domain), address.stream, *([origin["name"]] if kind == "source" else [])]
+    topology.delivers.setdefault(address, {})[origin_key(dict(origin))] = ".".join(parts)
+
+
+def _back_home(declared: Declared, origin: Mapping[str, Any], kind: str, topology: Topology) -> None:
+    text = f"{kind}: {origin['external']['api']} leads back to {declared.address.domain} itself; the server accepts it and copies nothing"
+    detail = "Leave `external` out, or write `domain:`."
+    topology.diagnostics.append(Diagnostic("error", "JS409", text, detail, str(declared.address), _place(declared, kind)))
+
+
+def _place(declared: Declared, kind: str) -> SourceRange:
+    return declared.ranges.get("mirror" if kind == "mirror" else "sources", declared.range)
+
+
+def _add_edge(declared: Declared, origin: Address, kind: str, config: Mapping[str, Any], topology: Topology) -> None:
+    origin = topology.names.get(origin, origin)
     if origin == declared.address:
         topology.diagnostics.append(
             Diagnostic(
@@ -147,4 +181,4 @@ def _add_edge(declared: Declared, origin: Address, kind: str, topology: Topology
             )
         )
         return
-    topology.edges.append(Edge(origin, declared.address, kind))
+    topology.edges.append(Edge(origin, declared.address, kind, config))

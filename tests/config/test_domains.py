@@ -8,6 +8,7 @@ import pytest
 
 from jsplan.config.expand import names
 from jsplan.config.model import Tls
+from jsplan.units import SECOND
 from tests.config.conftest import HEAD, Loader, body_of
 
 FLEET = """\
@@ -286,6 +287,10 @@ def test_an_origin_is_named_once(origin: str, workspace: Loader) -> None:
         ("{s3: {}}", "JS105"),
         ("{local: {file: x}}", "JS105"),
         ("{kv: {domain: hub, bucket: a.b}}", "JS131"),
+        ("{kv: {domain: hub}}", "JS106"),
+        ("{kv: {domain: hbu, bucket: S}}", "JS122"),
+        ("{kv: {domain: hub, bucket: S, history: 3}}", "JS105"),
+        ("{kv: {domain: hub, bucket: S, lock_ttl: 500ms}}", "JS130"),
         ("x", "JS104"),
     ],
 )
@@ -298,3 +303,31 @@ def test_the_backend_is_below_the_workspace(workspace: Loader) -> None:
     """The default is state/<workspace>.json; a path is relative to the workspace."""
     assert workspace("").backend.path == workspace.root / "state" / "shop.json"
     assert workspace("backend: {local: {path: ../s.json}}\n").backend.path == workspace.root / ".." / "s.json"
+
+
+def test_the_backend_is_a_bucket(workspace: Loader) -> None:
+    """Its domain is the one that is named, else `defaults.domain`, else the only one; a lock lasts a minute where nothing is said."""
+    two = HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}, leaf: {connection: c}}\n"
+    named = workspace("backend: {kv: {domain: leaf, bucket: S, lock_ttl: 5m}}\n", head=two).backend
+    usual = workspace("backend: {kv: {bucket: S}}\ndefaults: {domain: leaf}\n", head=two).backend
+    only = workspace("backend: {kv: {bucket: S}}\n", head=HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}}\n").backend
+
+    assert (named.kind, named.domain, named.bucket, named.lock_ttl) == ("kv", "leaf", "S", 300 * SECOND)
+    assert (usual.domain, usual.lock_ttl) == ("leaf", 60 * SECOND)
+    assert only.domain == "hub"
+    assert [p.code for p in workspace.found("backend: {kv: {bucket: S}}\n", head=two)] == ["JS128"]
+
+
+def test_an_environment_that_no_bucket_has_a_key_for(workspace: Loader) -> None:
+    """The state's key has the environment's name in it, which a file system takes and a bucket does not."""
+    text = "environments: {'a b': {}}\nbackend: {kv: {bucket: S}}\n"
+    assert "JS131" in [p.code for p in workspace.found(text, environment="a b")]
+
+
+@pytest.mark.parametrize("declared", ["kv: [{bucket: S, domain: hub}]", "streams: [{name: KV_S, domain: hub}]"])
+def test_the_bucket_of_the_state_is_no_resource(declared: str, workspace: Loader) -> None:
+    """A workspace cannot manage the bucket that its own state is in; another of that name in another domain it can."""
+    head = HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}, leaf: {connection: c}}\nbackend: {kv: {domain: hub, bucket: S}}\n"
+
+    assert {p.code for p in workspace.found(declared + "\n", head=head)} & {"JS128", "JS132"}
+    assert workspace("kv: [{bucket: S, domain: leaf}]\n", head=head).diagnostics == ()

@@ -1,0 +1,76 @@
+"""The document of `jsplan access`: which exports and imports are needed, and with `--check` which of them are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jsplan.diagnostics import Diagnostic
+
+Status = Literal["ok", "missing", "unknown"]
+
+
+@dataclass(slots=True)
+class Need:
+    """One subject from account `owner` to account `user`. `status` None: it was not checked; `detail` says what was found."""
+
+    owner: str
+    user: str
+    type: str
+    subject: str
+    local_subject: str
+    response_type: str | None
+    needed_by: list[str]
+    status: Status | None = None
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As an element of `needs`."""
+        found: dict[str, Any] = {
+            "owner": self.owner, "user": self.user, "type": self.type, "subject": self.subject, "local_subject": self.local_subject,
+            "response_type": self.response_type, "needed_by": self.needed_by,
+        }  # fmt: skip
+        return found if self.status is None else found | {"status": self.status, "detail": self.detail}
+
+
+@dataclass(slots=True)
+class AccountAccess:
+    """What one account has to be given: the same as data, as server configuration, and as `nsc` commands."""
+
+    account: str
+    exports: list[dict[str, Any]]
+    imports: list[dict[str, Any]]
+    configuration: str
+    nsc: list[str]
+
+
+@dataclass(slots=True)
+class Access:
+    """The whole answer. `checked` says that the servers were asked."""
+
+    jsplan_version: str
+    workspace: str
+    environment: str | None
+    checked: bool
+    needs: list[Need] = field(default_factory=list)
+    accounts: list[AccountAccess] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def with_status(self, status: Status) -> list[Need]:
+        """The needs that were found to be so."""
+        return [need for need in self.needs if need.status == status]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document, as `--json` prints it."""
+        document: dict[str, Any] = {
+            "format_version": "1.0", "kind": "access", "jsplan_version": self.jsplan_version, "workspace": self.workspace,
+            "environment": self.environment, "checked": self.checked, "needs": [need.to_json() for need in self.needs],
+            "accounts": [
+                {"account": a.account, "exports": a.exports, "imports": a.imports, "configuration": a.configuration, "nsc": a.nsc}
+                for a in self.accounts
+            ],
+            "diagnostics": [d.to_json() for d in self.diagnostics],
+        }  # fmt: skip
+        if self.checked:
+            document["summary"] = {status: len(self.with_status(status)) for status in ("ok", "missing", "unknown")}
+        return document

@@ -1,0 +1,228 @@
+"""What the seed documents set up between accounts converges on real servers, and large flows pass: the shipped examples."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.config.model import LoadOptions
+from jsplan.sandbox.shapes import User
+from jsplan.workflows.access import access, account_of
+from jsplan.workflows.apply import apply
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions, PlanOptions
+from jsplan.workflows.plan import plan
+from tests.conftest import PROGRAM
+from tests.support.crossing import Nsc, arrive, creds_of, flood, servers
+from tests.support.jwt import NO_JETSTREAM, Operator
+from tests.support.raw import NoResponders, Raw
+from tests.support.workspaces import Quiet, yes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsplan.sandbox import Sandbox
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples/cross-account"
+#: Messages of one large flow, and their size: 50 MB.
+COUNT, SIZE = 50_000, 1024
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the example is copied to."""
+    return tmp_path
+
+
+def without_system(text: str) -> str:
+    """A server configuration without what the sandbox writes itself: ports, names, stores and links."""
+    return text[text.index("accounts {") :]
+
+
+def converge(load: LoadOptions, count: int) -> None:
+    """Apply creates everything, the second plan is empty, nothing drifted."""
+    first, result = apply(load, PlanOptions(), yes, Quiet())
+    assert [d.summary for d in first.diagnostics] == []
+    assert (result.exit_code, first.summary["add"]) == (0, count)
+    assert plan(load, PlanOptions(), Quiet()).steps == []
+    found = drift(load, DriftOptions(), Quiet())
+    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (0, 0, 0)
+
+
+# --- static accounts -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def static(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions]]:
+    """Hub and leaf with the accounts of the example, and its workspace."""
+    shutil.copy(EXAMPLE / "static/jsplan.yaml", folder)
+    accounts = (EXAMPLE / "static/accounts.conf").read_text("utf-8")
+    login, remotes = User("ACC", "acc", "acc"), [("admin:admin", "SYS"), ("acc:acc", "ACC")]
+    with servers(accounts, login, leaf=accounts, leaf_login=login, remotes=remotes, binary=PROGRAM) as sandbox:
+        with Raw(sandbox["hub"].url, "acc", "acc") as raw:
+            sandbox["hub"].wait_until(lambda: "streams" in answer(raw, "$JS.leaf.API.INFO"), "be reached by its leaf", 30)
+        yield sandbox, LoadOptions(folder, variables=tuple(f"{name}={sandbox[name].url}" for name in ("hub", "leaf")))
+
+
+def answer(raw: Raw, subject: str) -> dict[str, Any]:
+    """What is answered, nothing as long as nobody listens."""
+    try:
+        return raw.api(subject)
+    except NoResponders:
+        return {}
+
+
+@pytest.mark.matrix
+def test_static_accounts_converge_and_copy(static: tuple[Sandbox, LoadOptions]) -> None:
+    """50,000 messages and 50 MB go from the leaf to the hub and on into the other account, all of them and through a filter."""
+    sandbox, load = static
+    converge(load, 6)
+    hub, leaf = sandbox["hub"].url, sandbox["leaf"].url
+    with Raw(leaf, "acc", "acc", timeout=60) as raw:
+        flood(raw, {"test.error": COUNT, "test": 100}, SIZE)
+    with Raw(hub, "acc", "acc", timeout=60) as raw:
+        expected = {"backup-test-leaf": COUNT + 100, "aggregate-test-leaf": COUNT + 100}
+        assert arrive(raw, expected) == expected
+    with Raw(hub, "import_mirror", "import_mirror", timeout=60) as raw:
+        expected = {"aggregate-test-leaf-from-acc": COUNT + 100, "errors-from-acc": COUNT}
+        assert arrive(raw, expected) == expected
+    assert plan(load, PlanOptions(), Quiet()).steps == []
+
+
+def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, LoadOptions]) -> None:
+    """A client of IMPORT_CLIENT on the leaf takes messages of `dur` on the hub and acknowledges them; plan sees no change in that."""
+    sandbox, load = static
+    converge(load, 6)
+    with Raw(sandbox["leaf"].url, "acc", "acc") as raw:
+        flood(raw, {"test": 3}, 11)
+    with Raw(sandbox["hub"].url, "acc", "acc") as raw:
+        assert arrive(raw, {"aggregate-test-leaf": 3}) == {"aggregate-test-leaf": 3}
+    with Raw(sandbox["leaf"].url, "import_client", "import_client") as client:
+        client.subscribe("taken")
+        client.publish("JS.acc@hub.API.CONSUMER.MSG.NEXT.aggregate-test-leaf.dur", b'{"batch": 3}', reply="taken")
+        for _ in range(3):
+            client.publish(client.next_reply(), b"+ACK")
+        client.flush()
+        with Raw(sandbox["hub"].url, "acc", "acc") as raw:
+            floor: dict[str, Any] = {}
+            while floor.get("stream_seq") != 3:
+                floor = raw.done("$JS.API.CONSUMER.INFO.aggregate-test-leaf.dur")["ack_floor"]
+    assert plan(load, PlanOptions(), Quiet()).steps == []
+
+
+def test_the_accounts_of_the_example_are_what_access_prints(static: tuple[Sandbox, LoadOptions]) -> None:
+    """accounts.conf has exactly the exports and imports that `jsplan access` prints, and the check finds all of them."""
+    _, load = static
+    shipped = "".join((EXAMPLE / "static/accounts.conf").read_text("utf-8").split())
+    printed = access(load, Quiet())
+    assert all("".join(account.configuration.split()) in shipped for account in printed.accounts)
+    apply(load, PlanOptions(), yes, Quiet())
+    for system in (None, "system"):
+        found = access(load, Quiet(), ask=True, system=system)
+        assert [(need.subject, need.detail) for need in found.needs if need.status != "ok"] == []
+
+
+# --- accounts of an operator ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
+    """A, B and C of the sharing tutorial with what `jsplan access` says they need, and a leaf that joins A with its creds."""
+    shutil.copy(EXAMPLE / "jwt/jsplan.yaml", folder)
+    operator = Operator()
+    a, b, c = operator.account("A"), operator.account("B", NO_JETSTREAM), operator.account("C")
+    creds, nsc = creds_of(operator, folder), Nsc(operator)
+    keys = (f"account_b={b.public}", f"account_c={c.public}")
+    for account in access(LoadOptions(folder, variables=keys), Quiet()).accounts:
+        for command in account.nsc:
+            nsc.run(command)
+    login, anybody = User("A", None, None, creds["A"]), User(None, None, None)
+    remotes = [(str(creds["A"]), "")]
+    assert a.exports
+    with servers(operator.configuration(), login, leaf=" ", leaf_login=anybody, remotes=remotes, binary=PROGRAM) as sandbox:
+        urls = tuple(f"{name}={sandbox[name].url}" for name in ("hub", "leaf"))
+        yield sandbox, LoadOptions(folder, variables=(*urls, *keys)), creds
+
+
+@pytest.mark.matrix
+def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
+    """The same between accounts of an operator, and onto a leaf that joins with creds: filtered and not, 50,000 messages and 50 MB."""
+    sandbox, load, creds = jwt
+    converge(load, 8)
+    with Raw(sandbox["hub"].url, creds=creds["A"], timeout=60) as raw:
+        flood(raw, {"S.1": COUNT, "S.2": 100}, SIZE)
+    with Raw(sandbox["hub"].url, creds=creds["C"], timeout=60) as raw:
+        expected = {"SS": COUNT + 100, "SS_1": COUNT}
+        assert arrive(raw, expected) == expected
+    with Raw(sandbox["leaf"].url, timeout=60) as raw:
+        expected = {"MS": COUNT + 100, "MS_1": COUNT}
+        assert arrive(raw, expected) == expected
+    assert plan(load, PlanOptions(), Quiet()).steps == []
+
+
+@pytest.mark.matrix
+def test_b_uses_consumers_in_the_jetstream_of_a(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
+    """B, without JetStream, pulls with `b`; `bb` pushes 5 MB to it, with flow control that B answers and acks that arrive."""
+    sandbox, load, creds = jwt
+    converge(load, 8)
+    url, count = sandbox["hub"].url, 500
+    with Raw(url, creds=creds["A"], timeout=30) as raw:
+        flood(raw, {"S.1": count}, 10_000)
+        deliver = raw.done("$JS.API.CONSUMER.INFO.S.bb")["config"]["deliver_subject"]
+        with Raw(url, creds=creds["B"], timeout=30) as client:
+            client.subscribe("taken")
+            client.publish("$JS.A.API.CONSUMER.MSG.NEXT.S.b", b'{"batch": 10}', reply="taken")
+            for _ in range(10):
+                client.publish(client.next_reply(), b"+ACK")
+        with Raw(url, creds=creds["B"], timeout=30) as client:
+            client.subscribe(deliver, wait=False)
+            asked = taken = 0
+            while taken < count:
+                _, reply, headers, _ = client.next_with_reply()
+                if headers.get("Status") == "100":
+                    asked += bool(reply)
+                    client.publish(reply or headers.get("Nats-Consumer-Stalled", "nowhere"))
+                else:
+                    taken += 1
+                    client.publish(reply, b"+ACK")
+            client.subscribe("nothing")  # after which the server has every ack
+        assert asked > 0
+        floors: dict[str, int] = {}
+        while floors != {"b": 10, "bb": count}:
+            floors = {name: raw.done(f"$JS.API.CONSUMER.INFO.S.{name}")["ack_floor"]["stream_seq"] for name in ("b", "bb")}
+    assert plan(load, PlanOptions(), Quiet()).steps == []
+
+
+def test_access_between_operator_accounts(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
+    """What was printed is there, but for what cannot be tried without harm, which the system account knows. No secret is shown."""
+    _, load, creds = jwt
+    apply(load, PlanOptions(), yes, Quiet())
+    found = access(load, Quiet(), ask=True)
+    assert [need.subject for need in found.with_status("missing")] == []
+    untried = [need.subject.replace(".hub.", ".") for need in found.with_status("unknown")]
+    assert untried[:2] == ["$JS.API.CONSUMER.DELETE.S.b", "$JS.API.CONSUMER.DELETE.S.bb"]
+    assert [subject.split(".")[::2] for subject in untried[2:]] == [["toaccount", "bb"]]
+
+    text = (load.directory / "jsplan.yaml").read_text("utf-8")
+    system = f'  sys: {{url: "${{var.hub}}", creds: {creds["SYS"]}}}\n'
+    (load.directory / "jsplan.yaml").write_text(text.replace("  leaf: {url:", system + "  leaf: {url:"), encoding="utf-8")
+    assert {need.status for need in access(load, Quiet(), ask=True, system="sys").needs} == {"ok"}
+    shown = json.dumps([found.to_json(), plan(load, PlanOptions(), Quiet()).to_json()])
+    assert "eyJ" not in shown
+
+
+def test_keys_stand_for_names(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
+    """Without `account:` the creds files tell the accounts' keys, and all that is printed is as complete."""
+    _, load, creds = jwt
+    named = access(load, Quiet())
+    text = (load.directory / "jsplan.yaml").read_text("utf-8")
+    for name in "ABC":
+        text = text.replace(f", account: {name}}}", "}")
+    (load.directory / "jsplan.yaml").write_text(text, encoding="utf-8")
+    keyed = access(load, Quiet())
+    keys = {account_of(creds[name]): name for name in "ABC"}
+    assert {keys[account.account]: len(account.nsc) for account in keyed.accounts} == {a.account: len(a.nsc) for a in named.accounts}
