@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from jsplan.address import Address
+from jsplan.address import OWN_CONSUMERS, STAGING, STATE_MARK, Address
 from jsplan.config.model import Domain
+from jsplan.errors import ServerRefusedError
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.survey import in_parallel, read_object
-from jsplan.jetstream import Pool
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream.api import STREAM_NOT_FOUND
 
 #: The server's own: never planned, imported or listed (contract, section 2).
-OWN_STREAMS = ("$MQTT_", "JSPLAN_STAGING_")
-OWN_CONSUMERS = ("JS_SRC_", "JS_MIRROR_")
+OWN_STREAMS = ("$MQTT_", STAGING)
 
 
 async def unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]) -> list[LiveObject]:
@@ -33,18 +34,34 @@ async def _of_domain(pool: Pool, domain: Domain, live: Live, managed: set[Addres
     names = [name for name in await api.stream_names() if not name.startswith(OWN_STREAMS)]
     addresses = [a for a in (Address.of_stream(domain.key, name) for name in names) if a not in managed]
     for stream in _with_strangers(domain.key, live, managed):
-        consumers = await api.consumer_names(stream)
+        consumers = await _consumer_names(api, stream)
         mine = (Address(domain.key, "consumer", f"{stream}/{name}") for name in consumers if not name.startswith(OWN_CONSUMERS))
         addresses += [a for a in mine if a not in managed]
     found: list[LiveObject] = []
 
     async def read(address: Address) -> None:
         live_object = await read_object(api, address)
-        if live_object is not None:
+        if live_object is not None and not keeps_state(live_object):
             found.append(live_object)
 
     await in_parallel(read, addresses)
     return found
+
+
+async def _consumer_names(api: DomainApi, stream: str) -> list[str]:
+    """None where the stream is gone meanwhile, or is being made anew."""
+    try:
+        return await api.consumer_names(stream)
+    except ServerRefusedError as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+        return []
+
+
+def keeps_state(found: LiveObject) -> bool:
+    """Whether it is a bucket that some workspace keeps its state in: jsplan's own, and nobody's resource."""
+    key, value = STATE_MARK
+    return found.address.kind == "kv" and (found.raw.get("metadata") or {}).get(key) == value
 
 
 def _with_strangers(domain: str, live: Live, managed: set[Address]) -> list[str]:
@@ -53,8 +70,5 @@ def _with_strangers(domain: str, live: Live, managed: set[Address]) -> list[str]
     for address in managed:
         if address.kind == "consumer" and address.domain == domain and live.get(address) is not None:
             known[address.stream] = known.get(address.stream, 0) + 1
-    return [
-        o.address.stream
-        for o in live.streams(domain)
-        if o.address.kind == "stream" and o.state.get("consumer_count", 0) > known.get(o.address.stream, 0)
-    ]
+    strangers = (o for o in live.streams(domain) if o.state.get("consumer_count", 0) > known.get(o.address.stream, 0))
+    return [o.address.stream for o in strangers if o.address.kind == "stream" and not o.address.stream.startswith(OWN_STREAMS)]

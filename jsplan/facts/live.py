@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,8 @@ class LiveObject:
     """One stream or consumer as its INFO showed it.
 
     `raw` is the server's configuration untouched; `created` RFC 3339; `state` the stream's `state`, or for a
-    consumer its positions and counts; `server` the `cluster` part of the answer.
+    consumer its positions and counts; `server` the `cluster` part of the answer; `flows` what INFO says of a copy's
+    `mirror` and `sources`. `found` is the fingerprint of what is really there, where this is the object as it was before.
     """
 
     address: Address
@@ -25,6 +26,8 @@ class LiveObject:
     created: str
     state: dict[str, Any]
     server: dict[str, Any] = field(default_factory=dict)
+    flows: list[dict[str, Any]] = field(default_factory=list)
+    found: str = ""
     _config: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     _compact: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
@@ -50,13 +53,18 @@ class LiveObject:
         return int(self.state.get("messages") or 0)
 
     @property
+    def clustered(self) -> bool:
+        """Whether it is in a cluster. A single server has no cluster's name, or its own where it is a leaf."""
+        return self.server.get("name") not in (None, self.server.get("leader"))
+
+    @property
     def settled(self) -> bool:
         """Whether no cluster is busy moving or scaling the stream: it has a leader and as many copies as it should.
 
         A copy on a server that is down is waited for by nobody: moving away from it must be possible.
         """
-        if "name" not in self.server:
-            return True  # a single server
+        if not self.clustered:
+            return True
         others = self.server.get("replicas") or []
         complete = len(others) + 1 == (self.raw.get("num_replicas") or 1)
         ready = all(peer.get("current") or peer.get("offline") for peer in others)
@@ -65,7 +73,7 @@ class LiveObject:
     @property
     def fingerprint(self) -> str:
         """`sha256:…` over the normalised configuration, `created` and the domain."""
-        return digest({"config": self.compact, "created": self.created, "domain": self.address.domain})
+        return self.found or digest({"config": self.compact, "created": self.created, "domain": self.address.domain})
 
 
 def _shown(raw: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +83,18 @@ def _shown(raw: dict[str, Any]) -> dict[str, Any]:
     ours = strip_metadata(metadata)
     shown = {name: value for name, value in raw.items() if name != "metadata"}
     return shown | {"metadata": ours} if ours else shown
+
+
+def tier_of(copies: int) -> str:
+    """The tier of an account's limits that streams and consumers with so many copies count in."""
+    return f"R{copies}"
+
+
+def limits_of(info: Mapping[str, Any], copies: int) -> Mapping[str, Any]:
+    """The account's limits for something with so many copies, from API.INFO; empty where it has none for so many."""
+    tiers = info.get("tiers")
+    of = (tiers.get(tier_of(copies)) or {}) if tiers else info
+    return of.get("limits") or {}
 
 
 @dataclass
@@ -93,6 +113,22 @@ class DomainFacts:
     server: dict[str, str] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def why(self) -> str:
+        """`reason` without the words that it is this domain, and that it does not answer."""
+        return self.reason.removeprefix(f"domain {self.key} does not answer: ")
+
+    @property
+    def absence(self) -> str:
+        """That it is away, and why: what is said of everything in it."""
+        return f"domain {self.key} is away: {self.why}"
+
+    @property
+    def streams(self) -> int:
+        """How many streams the account has there; with limits per number of copies, in all of them."""
+        tiers = (self.info.get("tiers") or {}).values()
+        return sum(int(tier.get("streams") or 0) for tier in tiers) if tiers else int(self.info.get("streams") or 0)
+
     def to_json(self) -> dict[str, Any]:
         """The value of `domains[key]` in a plan."""
         return {
@@ -106,11 +142,15 @@ class DomainFacts:
 
 @dataclass
 class Live:
-    """Everything that was asked for. `broken` are objects that exist but cannot be read, with the server's reason."""
+    """Everything that was asked for. `broken` are objects that exist but cannot be read, with the server's reason.
+
+    `unlisted` are domains that did not say what else they have although a plan had to know, with the reason.
+    """
 
     domains: dict[str, DomainFacts] = field(default_factory=dict)
     objects: dict[Address, LiveObject] = field(default_factory=dict)
     broken: dict[Address, str] = field(default_factory=dict)
+    unlisted: dict[str, str] = field(default_factory=dict)
 
     def get(self, address: Address) -> LiveObject | None:
         """The object, or None where the server said that there is none."""

@@ -17,7 +17,7 @@ from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.interest import NOBODY_COUNTS, Unwanted, Wants, wants_of
 from jsplan.facts.messages import Budget, Reader, TooManyReads
-from jsplan.facts.question import MEASURE_LIMIT, Measured, Question
+from jsplan.facts.question import MEASURE_LIMIT, Measured, Question, Redelivery
 from jsplan.facts.trims import FromTheNewest, FromTheOldest, Limits
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import within
@@ -25,6 +25,8 @@ from jsplan.units import SECOND
 
 #: 2.10 gives up expiring for a while where max_msgs_per_subject has just torn gaps (level 0).
 EXPIRES_AT_ONCE = 1
+#: Limits that make a stream discard messages nobody has acknowledged.
+_DISCARD = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 #: Measurements under way at once.
 AT_ONCE = 8
 #: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.
@@ -49,12 +51,13 @@ async def measure(
 
 
 async def measure_all(
-    pool: Pool, domains: Mapping[str, Domain], asked: Iterable[Question], levels: Mapping[str, int], limit: int
-) -> dict[Address, list[Measured]]:
+    pool: Pool, domains: Mapping[str, Domain], asked: Iterable[Question], levels: Mapping[str, int], limit: int,
+    unread: dict[Address, dict[Address, str]],
+) -> dict[Address, list[Measured]]:  # fmt: skip
     """The answers by the address whose change each question is about; those that delete nothing are left out.
 
-    A few are measured at once. An origin in a domain that does not answer is left out. Raises ApiError when a stream that
-    was just read does not answer any more.
+    A few are measured at once. An origin that does not answer is put into `unread`, with the reason, under the address of
+    its copy. Raises ApiError when a stream that was just read does not answer any more.
     """
     asked = list(asked)
     await pool.open(domains[question.stream.domain].connection for question in asked)
@@ -65,9 +68,10 @@ async def measure_all(
         try:
             async with slots:
                 answer = await measure(pool.api(domains[domain]), question, levels.get(domain, 0), limit)
-        except (ApiError, ConnectError):
+        except (ApiError, ConnectError) as error:
             if question.drains is None:
                 raise
+            unread.setdefault(question.address, {})[question.stream] = str(error)
             return
         if answer is not None:
             found.setdefault(question.address, []).append(answer)
@@ -101,12 +105,15 @@ class _Survey:
         found: list[Measured] = []
         question = self.question
         await self._learn_gaps()
+        if question.again is not None:
+            return await self._given_again(question.again)
         if question.drains is not None:
             found.append(await self._drained(question.drains))
         if question.limits.causes:
             found.append(await self._trimmed(question.limits))
         if question.becomes_interest or question.loses or question.refilters:
-            found.append(await self._unwanted(question))
+            unwanted = await self._unwanted(question)
+            found.append(replace(unwanted, at_least=0, least_bytes=0) if question.copied else unwanted)
         if question.together is not None:
             most = await self._unwanted(question.together)
             found = [replace(found[-1], at_most=most.at_most, most_bytes=most.most_bytes)]
@@ -303,6 +310,21 @@ class _Survey:
         if walk.at_least + beyond == self.messages:
             size = (self.bytes, self.bytes)
         return self._measured((walk.at_least + beyond, most), size, causes)
+
+    async def _given_again(self, span: Redelivery) -> Measured:
+        """What lies between the floor and the last delivery, is still there, and is not out: it was acknowledged."""
+        count, first, last = 0, max(span.floor + 1, int(self.state["first_seq"])), min(span.given, self.reader.last)
+        try:
+            async for message in replace(self.reader, last=last).forward(first):
+                count += all(not some or any(within(message.subject, f) for f in some) for some in span.filters)
+        except (TooManyReads, ApiError):
+            return self._measured((0, min(span.most, max(0, last - first + 1))), (0, 0), ["position"])
+        # A message that is out may be deleted by now: then it is not one of those that were counted.
+        lost = span.given - span.floor - (last - first + 1) + len([gap for gap in self.reader.gaps or () if first <= gap <= last])
+        limited = self.config["retention"] == "limits" or any((self.config.get(name) or 0) > 0 for name in _DISCARD)
+        least, most = max(0, count - span.out), max(0, count - span.out + min(span.out, lost if limited else 0))
+        most = min(most, count, span.most)
+        return self._measured((min(least, most), most), (0, 0), ["position"])
 
     async def _drained(self, filters: tuple[str, ...]) -> Measured:
         """A copy of a workqueue or interest stream consumes it: as much as its filters match, sooner or later."""

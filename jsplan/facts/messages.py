@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -21,6 +21,8 @@ from jsplan.jetstream import DomainApi
 NO_MESSAGE = 10037
 #: One batch: small enough that no server takes us for a slow consumer (64 MiB), large enough to hide the round trip.
 BATCH, BATCH_BYTES = 1_000, 8 << 20
+#: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.
+HAS_BATCHES = 1
 #: A message larger than this counts as several reads, so that the limit bounds the traffic too.
 READ_BYTES = 16 << 10
 _OWN_HEADERS = b"\r\nNats-Stream: "
@@ -116,7 +118,7 @@ class Reader:
     def _from_json(self, message: dict[str, Any]) -> Stored:
         headers, payload = base64.b64decode(message.get("hdrs") or ""), _decoded_length(message.get("data") or "")
         size = stored_size(self.storage, len(message["subject"].encode()), len(headers), payload)
-        return Stored(message["seq"], message["subject"], size, message["time"], _is_forever(headers))
+        return Stored(message["seq"], message["subject"], size, message["time"], _is_forever(headers), _source(headers))
 
     async def _batch(self, start: int, end: int) -> tuple[list[Stored], int]:
         """One batch. Any mirror and any replica may have answered: what is not surely all of the stream itself is not taken."""
@@ -150,7 +152,7 @@ class Reader:
         subject = own[b"Nats-Subject"]
         size = stored_size(self.storage, len(subject), len(headers) + 4 if headers else 0, len(payload))
         time = own[b"Nats-Time-Stamp"].decode()
-        return Stored(int(own[b"Nats-Sequence"]), subject.decode(), size, time, _is_forever(headers))
+        return Stored(int(own[b"Nats-Sequence"]), subject.decode(), size, time, _is_forever(headers), _source(headers))
 
     async def at_or_after(self, seq: int) -> Stored | None:
         """The first message from a sequence on, or None after the last one."""
@@ -204,6 +206,44 @@ class Reader:
         return 1 + int(pending.get(b"Nats-Num-Pending", 0))
 
 
+async def reader_of(api: DomainApi, info: Mapping[str, Any], level: int, limit: int) -> Reader:
+    """A reader of the stream as its INFO shows it, that may read so much. Raises ApiError.
+
+    Which sequences are deleted is asked for only where the list is short. `level` is the API level of its domain.
+    """
+    config, state = info["config"], info["state"]
+    batches = bool(config.get("allow_direct")) and level >= HAS_BATCHES
+    reader = Reader(api, config["name"], config["storage"], state["first_seq"], state["last_seq"], batches, Budget(limit))
+    deleted = int(state.get("num_deleted") or 0)
+    if deleted > limit:
+        reader.gaps = None
+        # Replicas may lag behind, and without the gaps nobody would notice.
+        reader.batches = batches and config["num_replicas"] == 1
+    elif deleted:
+        answer = await api.request(f"STREAM.INFO.{config['name']}", {"deleted_details": True})
+        reader.gaps = sorted(answer["state"].get("deleted") or ())
+    return reader
+
+
+async def subject_counts(api: DomainApi, info: Mapping[str, Any], budget: Budget, most: int) -> dict[str, int] | None:
+    """Messages per subject, page by page; None when there are more than `most` subjects, or they moved under us.
+
+    Raises TooManyReads and ApiError.
+    """
+    state, counts, total = info["state"], dict[str, int](), 1
+    if int(state.get("num_subjects") or 0) > most:
+        return None
+    while len(counts) < total:
+        budget.spend(1)
+        page = await api.request(f"STREAM.INFO.{info['config']['name']}", {"subjects_filter": ">", "offset": len(counts)})
+        total = int(page.get("total") or 0)
+        found = page["state"].get("subjects") or {}
+        counts |= found
+        if not found:
+            break
+    return counts if sum(counts.values()) == state["messages"] else None
+
+
 def _answered_by(block: bytes) -> str:
     """Which stream a message came from: with `mirror_direct` a mirror answers for its origin."""
     start = block.rfind(_OWN_HEADERS) + len(_OWN_HEADERS)
@@ -218,6 +258,12 @@ def instant(text: str) -> tuple[str, str]:
 
 def _is_forever(headers: bytes) -> bool:
     return any(line.partition(b":")[2].strip() == b"never" for line in headers.split(b"\r\n") if line.startswith(b"Nats-TTL:"))
+
+
+def _source(headers: bytes) -> str:
+    """Where a copied message comes from, as its header says."""
+    at = headers.find(b"\r\nNats-Stream-Source:")
+    return headers[at + 21 :].partition(b"\r\n")[0].strip().decode() if at >= 0 else ""
 
 
 def _decoded_length(encoded: str) -> int:

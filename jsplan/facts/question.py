@@ -13,6 +13,21 @@ MEASURE_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
+class Redelivery:
+    """A consumer that goes on behind `floor` although it was `given` messages up to a later sequence; `out` are not acknowledged.
+
+    Only messages that pass every one of `filters` count; an empty one lets everything pass. More than `most` it cannot be,
+    since so many deliveries there were.
+    """
+
+    floor: int
+    given: int
+    filters: tuple[tuple[str, ...], ...]
+    out: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """What to measure, for the change of `address`, in the stream `stream` of the same or (a drained origin) another domain.
 
@@ -20,6 +35,8 @@ class Question:
     consumers that go and `refilters` those that stay with other filters. `drains` are filters through which a new copy
     consumes the stream. `together` is what becomes of the same consumers when everything of the plan is done, in
     whatever order: it gives the upper bound. `later` says that the server deletes only with the next message of each subject.
+    `again` asks what a consumer that goes on at its floor is given again, and nothing else. `copied`: the server reads the
+    stream for a copy of it, by a consumer that it does not show and that may hold on to messages.
     """
 
     address: Address
@@ -31,6 +48,8 @@ class Question:
     drains: tuple[str, ...] | None = None
     together: Question | None = None
     later: bool = False
+    again: Redelivery | None = None
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +75,13 @@ class Measured:
     def exact(self) -> bool:
         """Whether the number of messages and that of bytes are known."""
         return self.at_least == self.at_most and self.least_bytes == self.most_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Of one domain: subjects that streams begin to store, streams all of whose consumers matter, and whether all streams do."""
+
+    domain: str
+    subjects: tuple[str, ...] = ()
+    streams: tuple[Address, ...] = ()
+    everything: bool = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Stored:
     """One stored message. `size` is what it counts in the stream's `bytes`; `time` RFC 3339 as the server wrote it.
 
-    `forever` says that its `Nats-TTL: never` exempts it from max_age.
+    `forever` says that its `Nats-TTL: never` exempts it from max_age, `source` is its `Nats-Stream-Source`.
     """
 
     seq: int
@@ -17,6 +17,7 @@ class Stored:
     size: int
     time: str
     forever: bool = False
+    source: str = ""
 
 
 def stored_size(storage: str, subject: int, headers: int, payload: int) -> int:

@@ -14,8 +14,10 @@ from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.facts.live import DomainFacts, Live, LiveObject
+from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
+from jsplan.topology.reach import is_import
 
 #: Requests under way at once per domain; the link bounds them again over all domains that share it.
 WORKERS = 64
@@ -28,21 +30,49 @@ async def survey(pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[Add
 
     `known` are domain keys that have answered before (they are in state): one of them may be away even when it
     is the only one of its connection. Raises ConnectError when a connection answers as somebody else, or when
-    no domain at all can be reached.
+    no domain at all can be reached, and when two servers answer for one domain.
     """
-    wanted = list(wanted)
-    keys = {address.domain for address in wanted} & domains.keys()
-    await pool.open(domains[key].connection for key in sorted(keys))
-    live = Live()
-    found = await asyncio.gather(*(identify(pool, domains[key], domains, known) for key in sorted(keys)))
-    live.domains = {facts.key: facts for facts in found}
-    if live.domains and not any(facts.reachable for facts in live.domains.values()):
-        raise _all_away(pool, live.domains)
-    await asyncio.gather(
-        *(_read_domain(pool, domains[key], live, [a for a in wanted if a.domain == key]) for key in keys if live.reachable(key))
-    )
+    by_domain = _by_domain(wanted, domains)
+    await pool.open(domains[key].connection for key in by_domain)
+    async with Witnesses() as witnesses:
+        live = Live({facts.key: facts for facts in await roll_call(pool, [domains[key] for key in by_domain], domains, known, witnesses)})
+        if live.domains and not any(facts.reachable for facts in live.domains.values()):
+            raise _all_away(pool, live.domains)
+        reachable = [key for key in by_domain if live.reachable(key)]
+        await asyncio.gather(*(_read_domain(pool, domains[key], live, by_domain[key], _workers(len(reachable))) for key in reachable))
+        await witnesses.settle()
     _learn_servers(live)
     return live
+
+
+def _by_domain(wanted: Iterable[Address], domains: Mapping[str, Domain]) -> dict[str, list[Address]]:
+    found: dict[str, list[Address]] = {}
+    for address in sorted(wanted):
+        if address.domain in domains:
+            found.setdefault(address.domain, []).append(address)
+    return found
+
+
+def _workers(domains: int) -> int:
+    """Tasks per domain: the link bounds what is under way over all of them, so many domains need few tasks each."""
+    return max(4, WORKERS // max(1, domains))
+
+
+async def roll_call(
+    pool: Pool, asked: Iterable[Domain], domains: Mapping[str, Domain], known: frozenset[str], witnesses: Witnesses
+) -> list[DomainFacts]:
+    """Who each of the domains is, all asked at once: those that do not answer cost one wait together. Raises as `identify` does.
+
+    `witnesses` go on listening for a second server behind each; whoever calls this settles them.
+    """
+
+    async def one(domain: Domain) -> DomainFacts:
+        facts = await identify(pool, domain, domains, known)
+        if facts.reachable:
+            witnesses.watch(pool.api(domain), facts)
+        return facts
+
+    return list(await asyncio.gather(*(one(domain) for domain in asked)))
 
 
 def _all_away(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
@@ -50,6 +80,23 @@ def _all_away(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
     hints = {error.hint for error in pool.failures.values() if error.hint}
     hint = hints.pop() if len(hints) == 1 else "Look at the connections in jsplan.yaml and at the servers."
     return ConnectError(f"no domain can be reached: {reasons}", hint=hint)
+
+
+async def answering(pool: Pool, domains: Iterable[Domain]) -> dict[str, DomainApi]:
+    """The APIs of those of the domains that answer at all; nothing is raised for the others."""
+    listed = list(domains)
+    await pool.open(domain.connection for domain in listed)
+
+    async def one(domain: Domain) -> DomainApi | None:
+        try:
+            api = pool.api(domain)
+            await api.request("INFO")
+        except (ApiError, ConnectError):
+            return None
+        return api
+
+    found = await asyncio.gather(*map(one, listed))
+    return {domain.key: api for domain, api in zip(listed, found, strict=True) if api is not None}
 
 
 async def identify(pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> DomainFacts:
@@ -65,7 +112,10 @@ async def identify(pool: Pool, domain: Domain, domains: Mapping[str, Domain], kn
     except NotPermittedError as error:
         raise ConnectError(str(error), hint=error.hint) from None
     except (NoRespondersError, ApiTimeoutError) as error:
-        await _check_connection(pool, domain, domains, known)
+        if is_import(domain):
+            _check_import(domain, known, error)
+        else:
+            await _check_connection(pool, domain, domains, known)
         return DomainFacts(domain.key, reachable=False, reason=str(error))
     answered = info.get("domain")
     if domain.js_domain is None and answered:
@@ -88,6 +138,15 @@ def _no_jetstream(domain: Domain, error: ServerRefusedError) -> ConnectError:
             hint="Enable jetstream in the server's configuration and in the account, or use another connection.",
         )
     return ConnectError(f"domain {domain.key}: {error.description}", hint=error.hint)
+
+
+def _check_import(domain: Domain, known: frozenset[str], error: ApiError) -> None:
+    """What the connected server is says nothing about an import; one that never answered is taken for missing, not for away."""
+    if domain.key not in known and isinstance(error, NoRespondersError):
+        raise ConnectError(
+            f"domain {domain.key}: nobody answers {domain.api_prefix} over connection {domain.connection}",
+            hint="Its account has to import that prefix from the owner: jsplan access prints how, and --check tries it.",
+        )
 
 
 async def _check_connection(pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> None:
@@ -131,7 +190,7 @@ def _wrong_name(domain: Domain, answered: str | None) -> ConnectError:
     )
 
 
-async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[Address]) -> None:
+async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[Address], workers: int) -> None:
     api = pool.api(domain)
 
     async def read(address: Address) -> None:
@@ -146,14 +205,15 @@ async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[A
                 live.objects[address] = found
 
     try:
-        await in_parallel(read, addresses)
+        await in_parallel(read, addresses, workers)
     except (NoRespondersError, ApiTimeoutError) as error:
         live.domains[domain.key] = DomainFacts(domain.key, reachable=False, reason=f"{error} (it answered a moment ago)")
 
 
-async def in_parallel(work: Callable[[Address], Awaitable[None]], addresses: Iterable[Address]) -> None:
-    """Run the work over all addresses with `WORKERS` tasks; the first error ends all of them and is raised."""
-    todo = iter(list(addresses))
+async def in_parallel(work: Callable[[Address], Awaitable[None]], addresses: Iterable[Address], workers: int = WORKERS) -> None:
+    """Run the work over all addresses with so many tasks; the first error ends all of them and is raised."""
+    listed = list(addresses)
+    todo = iter(listed)
 
     async def worker() -> None:
         for address in todo:
@@ -161,7 +221,7 @@ async def in_parallel(work: Callable[[Address], Awaitable[None]], addresses: Ite
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(WORKERS):
+            for _ in range(min(workers, len(listed))):
                 group.create_task(worker())
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
@@ -171,14 +231,16 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
     """One INFO; None when the server says that there is no such object."""
     if address.kind == "consumer":
         answer = await api.consumer_info(address.stream, address.consumer)
-        return _consumer(address, answer) if answer else None
+        return consumer_of(address, answer) if answer else None
     answer = await api.stream_info(address.stream)
     if not answer:
         return None
-    return LiveObject(address, answer["config"], answer["created"], answer["state"], answer.get("cluster") or {})
+    flows = [*filter(None, [answer.get("mirror")]), *(answer.get("sources") or ())]
+    return LiveObject(address, answer["config"], answer["created"], answer["state"], answer.get("cluster") or {}, flows)
 
 
-def _consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
+def consumer_of(address: Address, answer: dict[str, Any]) -> LiveObject:
+    """A consumer from its INFO, or from an element of a LIST."""
     counts = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting", "num_pending", "push_bound")
     return LiveObject(address, answer["config"], answer["created"], {k: answer.get(k) for k in counts}, answer.get("cluster") or {})
 
@@ -188,5 +250,5 @@ def _learn_servers(live: Live) -> None:
     for address, found in live.objects.items():
         facts = live.domains[address.domain]
         if not facts.server and found.server:
-            names = {"name": found.server.get("leader"), "cluster": found.server.get("name")}
+            names = {"name": found.server.get("leader"), "cluster": found.server.get("name") if found.clustered else None}
             facts.server = {key: value for key, value in names.items() if value}

@@ -41,16 +41,27 @@ class DomainApi:
         """
         if self.read_only and not api.startswith(READ_ONLY):
             raise AssertionError(f"a read-only client was asked to send {api}")
+        return self.parse(api, await self._send(api, payload, timeout))
+
+    async def _send(self, api: str, payload: dict[str, Any] | None, timeout: float | None) -> bytes:
         subject = f"{self.domain.api_prefix}.{api}"
         try:
-            data = await self.link.request(subject, orjson.dumps(payload) if payload is not None else b"", timeout)
+            return await self.link.request(subject, orjson.dumps(payload) if payload is not None else b"", timeout)
         except NoRespondersError:
             raise NoRespondersError(f"domain {self.domain.key} does not answer: nobody listens on {self.domain.api_prefix}") from None
         except NotPermittedError as error:
             raise NotPermittedError(f"domain {self.domain.key}: {error}", hint=error.hint) from None
         except ApiTimeoutError as error:
             raise ApiTimeoutError(f"domain {self.domain.key} does not answer: {error}", hint=error.hint) from None
-        return self._parse(api, data)
+
+    async def request_snapshot(self, stream: str, payload: dict[str, Any], *, timeout: float) -> dict[str, Any]:
+        """`STREAM.SNAPSHOT`: changes nothing, so a read-only client may send it, but only by this name. It makes the server read and
+        deliver all of a stream, which nobody who only wants to look should cause: `snapshots.snapshot` alone calls it.
+
+        Raises what `request` raises.
+        """
+        subject = f"STREAM.SNAPSHOT.{stream}"
+        return self.parse(subject, await self._send(subject, payload, timeout))
 
     async def request_many(self, api: str, payload: dict[str, Any]) -> list[tuple[bytes, bytes]]:
         """Header block and payload of every answer; the last one has the status. Only for reading.
@@ -61,7 +72,8 @@ class DomainApi:
             raise AssertionError(f"{api} does not read")
         return await self.link.request_many(f"{self.domain.api_prefix}.{api}", orjson.dumps(payload))
 
-    def _parse(self, api: str, data: bytes) -> dict[str, Any]:
+    def parse(self, api: str, data: bytes) -> dict[str, Any]:
+        """An answer to `api` that came another way than by `request`; raises ServerRefusedError for an error in it, else ApiError."""
         try:
             answer = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -73,14 +85,8 @@ class DomainApi:
         return answer
 
     def _refused(self, api: str, error: dict[str, Any]) -> ServerRefusedError:
-        description = str(error.get("description", "no description"))
-        code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
-        return ServerRefusedError(
-            f"domain {self.domain.key} refused {api}: {description} ({code}/{err_code})",
-            code=code,
-            err_code=err_code,
-            description=description,
-        )
+        said = f"{error.get('description', 'no description')} ({error.get('code', 0)}/{error.get('err_code', 0)})"
+        return ServerRefusedError.of(f"domain {self.domain.key} refused {api}: {said}", error)
 
     async def find(self, api: str, absent: int) -> dict[str, Any] | None:
         """An INFO request whose object may not exist: None for `absent` and for a missing stream."""
@@ -114,6 +120,16 @@ class DomainApi:
     async def stream_names(self) -> list[str]:
         """Every stream of the account in this domain, offline ones included (LIST leaves those out)."""
         return await self.names("STREAM.NAMES", "streams")
+
+    async def consumers(self, stream: str) -> list[dict[str, Any]]:
+        """CONSUMER.INFO of every consumer of one stream. One that moves under us may be there twice."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = await self.request(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
+            got = page.get("consumers") or []
+            found += got
+            if not got or len(found) >= int(page.get("total") or 0):
+                return found
 
     async def consumer_names(self, stream: str) -> list[str]:
         """Every consumer of one stream."""

@@ -9,18 +9,54 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nats
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
 from jsplan.jetstream.contexts import Target
 
 #: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
 IN_FLIGHT = 64
+#: Seconds after which a request that is not answered gives its place to another.
+PATIENCE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """One message of an `Inbox`: where it wants its answer (empty: nowhere), its status (`204`, `408 No Flow Response`) and payload."""
+
+    reply: str
+    status: str
+    data: bytes
+
+
+class Inbox:
+    """A subject of our own and what arrives there, in order; made by `Link.inbox`."""
+
+    def __init__(self, link: Link, subscription: Subscription) -> None:
+        self.subject = str(subscription.subject)
+        self._link = link
+        self._subscription = subscription
+
+    async def next(self, timeout: float, waiting_for: str) -> Arrived:
+        """The next message; raises ApiTimeoutError after `timeout` seconds, and ApiError when the connection is lost."""
+        shown = self._link.target.shown
+        try:
+            message = await self._subscription.next_msg(timeout)
+        except (TimeoutError, nats.errors.TimeoutError):
+            raise ApiTimeoutError(f"{waiting_for}: nothing came from {shown} for {timeout:g} s") from None
+        except (nats.errors.Error, OSError) as error:
+            raise ApiError(f"the connection to {shown} was lost during {waiting_for}: {_words(error)}") from None
+        headers = message.headers or {}
+        status = f"{headers.get('Status', '')} {headers.get('Description', '')}".strip()
+        return Arrived(message.reply, status, bytes(message.data))
 
 
 class _Client(Client):
@@ -107,16 +143,39 @@ class Link:
                 for scope in scopes:
                     scope.reschedule(asyncio.get_running_loop().time())
 
-    async def request(self, subject: str, payload: bytes, timeout: float | None = None) -> bytes:
-        """One request, at most `IN_FLIGHT` of them at once; `timeout` is seconds.
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection was lost for good: a new link is needed then."""
+        return bool(self._client.is_closed)
+
+    @contextlib.asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """A place among the requests under way. Domains that are silent must not hold up those that answer: see `PATIENCE`."""
+        await self._slots.acquire()
+        left = asyncio.Event()
+
+        def leave() -> None:
+            if not left.is_set():
+                left.set()
+                self._slots.release()
+
+        timer = asyncio.get_running_loop().call_later(PATIENCE, leave)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            leave()
+
+    async def request(self, subject: str, payload: bytes, timeout: float | None = None, *, headers: dict[str, str] | None = None) -> bytes:
+        """One request, of which `IN_FLIGHT` are waited for at once, those in vain not counted; `timeout` is seconds.
 
         Raises NoRespondersError at once where nobody listens, NotPermittedError as soon as the server says so,
         ApiTimeoutError where somebody might answer and does not, and ApiError when the connection is lost.
         """
         timeout = timeout or self.target.timeout
-        async with self._slots:
+        async with self._slot():
             try:
-                return await self._answer(subject, payload, timeout)
+                return await self._answer(subject, payload, timeout, headers)
             except nats.errors.NoRespondersError:
                 raise NoRespondersError(f"nobody answers {subject} at {self.target.shown}") from None
             except (TimeoutError, nats.errors.TimeoutError):
@@ -127,12 +186,12 @@ class Link:
                     hint="Look at the server's log; then run the command again.",
                 ) from None
 
-    async def _answer(self, subject: str, payload: bytes, timeout: float) -> bytes:
+    async def _answer(self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None) -> bytes:
         async with asyncio.timeout(None) as scope:
             scopes = self._waiting.setdefault(subject, [])
             scopes.append(scope)
             try:
-                return bytes((await self._client.request(subject, payload, timeout=timeout)).data)
+                return bytes((await self._client.request(subject, payload, timeout=timeout, headers=headers)).data)
             finally:
                 scopes.remove(scope)
                 if not scopes:
@@ -145,7 +204,7 @@ class Link:
         Raises what `request` raises.
         """
         timeout = timeout or self.target.timeout
-        async with self._slots:
+        async with self._slot():
             try:
                 return await self._collect(subject, payload, timeout)
             except (TimeoutError, nats.errors.TimeoutError):
@@ -169,6 +228,36 @@ class Link:
         if answers[-1][0].startswith(b"NATS/1.0 503"):
             raise NoRespondersError(f"nobody answers {subject} at {self.target.shown}")
         return answers
+
+    @contextlib.asynccontextmanager
+    async def inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
+        """A subject to receive on, as long as the context lasts: the given one, or a new one of our own.
+
+        Raises ApiError when the connection is lost. A subject that the user may not receive stays silent.
+        """
+        try:
+            subscription = await self._client.subscribe(subject or self._client.new_inbox())
+        except (nats.errors.Error, OSError) as error:
+            raise ApiError(f"the connection to {self.target.shown} was lost: {_words(error)}") from None
+        try:
+            yield Inbox(self, subscription)
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone has no subscriptions
+                await subscription.unsubscribe()
+
+    async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
+        """Send one message; answers come to `reply`. Raises ApiError when the connection is lost."""
+        try:
+            await self._client.publish(subject, payload, reply=reply)
+        except (nats.errors.Error, OSError) as error:
+            raise ApiError(f"the connection to {self.target.shown} was lost: {_words(error)}") from None
+
+    async def flush(self) -> None:
+        """Wait until the server has taken what was sent, and what it had for us is here. Raises ApiError."""
+        try:
+            await self._client.flush(max(1, int(self.target.timeout)))
+        except (nats.errors.Error, OSError) as error:
+            raise ApiError(f"the connection to {self.target.shown} was lost: {_words(error)}") from None
 
     def _timed_out(self, subject: str, timeout: float) -> ApiError:
         if any(_forbids(text, subject) for text in self._denied):

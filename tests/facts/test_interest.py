@@ -232,3 +232,27 @@ def test_a_copy_of_a_limits_stream_takes_nothing(lake: Lake, trial: Trial) -> No
     trial.space.write(streams=[{"name": "HARMLESS", "mirror": {"name": "ORIGIN"}}])
 
     assert deletes_messages(trial.space.plan()) is None
+
+
+@pytest.mark.parametrize("kind", ["mirror", "sources"])
+@pytest.mark.parametrize("consumers", [nobody, one_in_order])
+def test_turning_to_interest_under_a_copy(lake: Lake, trial: Trial, kind: str, consumers: Callable[[Lake, str], None]) -> None:
+    """The server reads a stream for its copies unseen, and that may hold on to everything: bounds, and what is gone lies between."""
+    stream = lake.own(2_000, storage="file", allow_direct=True)
+    lake.consumer(stream, "ALL")
+    lake.take(stream, "ALL", 100)
+    if consumers is nobody:
+        lake.raw.done(f"$JS.API.CONSUMER.DELETE.{stream}.ALL")
+    copy = {"name": "COPYING", kind: {"name": stream} if kind == "mirror" else [{"name": stream}]}
+    lake.raw.done("$JS.API.STREAM.CREATE.COPYING", copy)
+    lake.wait_complete("COPYING", 2_000)
+    before = lake.state(stream)
+    body = {"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True, "retention": "interest"}
+
+    plan, result = trial.space.write(streams=[body, copy]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
+
+    assert result.exit_code == 0
+    hazard, gone = deletes_messages(plan), lost(before, lake.state(stream))
+    check_bounds(hazard, gone)
+    if hazard is not None:
+        assert not hazard.exact

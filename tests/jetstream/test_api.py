@@ -62,6 +62,8 @@ async def test_reading_only(server: Server) -> None:
         ):
             with pytest.raises(AssertionError, match="read-only"):
                 await api.request(request, {})
+        with pytest.raises(AssertionError, match="read-only"):
+            await api.request("STREAM.SNAPSHOT.A", {})
         assert await api.stream_names() == []
 
 

@@ -1,0 +1,30 @@
+"""Where a consumer began, for servers that do not say it: found by counting back what it was given. Never writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from jsplan.facts.live import LiveObject
+from jsplan.facts.messages import Budget, Reader
+from jsplan.jetstream import DomainApi
+from jsplan.subjects import within
+
+
+async def first_given(api: DomainApi, stream: LiveObject, filters: Sequence[str], *, upto: int, count: int) -> int:
+    """The sequence of the `count`th message back from `upto` that passes the filters, or of the first one where there are fewer.
+
+    Reads the messages between the two. Raises ApiError.
+    """
+    name = stream.address.stream
+    answer = await api.request(f"STREAM.INFO.{name}", {"deleted_details": True})
+    state, gaps = answer["state"], sorted(answer["state"].get("deleted") or ())
+    last = min(upto, state["last_seq"])
+    reader = Reader(api, name, stream.raw["storage"], state["first_seq"], last, batches=False, budget=Budget(sys.maxsize), gaps=gaps)
+    found = upto + 1
+    async for message in reader.backward():
+        if not filters or any(within(message.subject, one) for one in filters):
+            found, count = message.seq, count - 1
+        if count <= 0:
+            break
+    return found

@@ -1,0 +1,143 @@
+"""Which JetStream domains are behind a connection. Never writes; what is proposed for the files is left to `workflows`.
+
+Every server that shares the account, or whose system account is joined, answers `$SYS.REQ.ACCOUNT.PING.CONNZ` to an ordinary
+user, also across leafnode links, and says its domain (measured, 2.10 to 2.15). With the system account they are asked
+directly. Mirrors and sources name domains that are away just now. A domain counts as there once its API answers the account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from jsplan.config.model import Domain
+from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
+from jsplan.jetstream import DomainApi
+from jsplan.jetstream.link import Link
+
+#: Seconds after the last answer until no more are waited for.
+QUIET: Final = 1.0
+#: Seconds that a domain has to answer; all are asked at once.
+PATIENCE: Final = 2.0
+ACCOUNT_PING: Final = "$SYS.REQ.ACCOUNT.PING.CONNZ"
+SYSTEM_PING: Final = "$SYS.REQ.SERVER.PING"
+_EXTERNAL = re.compile(r"\$JS\.([^.*>\s]+)\.API")
+
+
+@dataclass(slots=True)
+class Seen:
+    """One domain over one connection. `name` None is a JetStream without a domain.
+
+    `servers` are those that say they are in it, as name and version; `told` is who said that it exists. `why` says why it
+    does not answer; else `streams` and `level` (the API level) are what its INFO shows.
+    """
+
+    name: str | None
+    connection: str
+    servers: dict[str, str] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    why: str = ""
+    streams: int = 0
+    level: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """Its API prefix, as the account sees it."""
+        return f"$JS.{self.name}.API" if self.name else "$JS.API"
+
+
+async def discover(link: Link, system: Link | None = None) -> list[Seen]:
+    """Every domain that is visible over an open connection, the connected server's own first, then by name.
+
+    `system` is an open connection to the system account of the same servers. Raises ApiError when a connection is lost.
+    """
+    found: dict[str | None, Seen] = {}
+
+    def tell(name: str | None, who: str, server: dict[str, Any] | None = None) -> None:
+        seen = found.setdefault(name, Seen(name, link.target.key))
+        seen.told += [who] if who not in seen.told else []
+        if server is not None and server.get("name"):
+            seen.servers[str(server["name"])] = str(server.get("ver") or "")
+
+    own = link.server
+    if own.get("jetstream"):
+        tell(own.get("domain") or None, "the connected server", {"name": own.get("server_name"), "ver": own.get("version")})
+    asked = [
+        (link, ACCOUNT_PING, "servers that answer the account"),
+        *([(system, SYSTEM_PING, "the system account")] if system is not None else []),
+    ]
+    for (_, _, who), answers in zip(asked, await asyncio.gather(*(_all(to, subject) for to, subject, _ in asked)), strict=True):
+        for server in answers:
+            if server.get("jetstream"):
+                tell(server.get("domain") or None, who, server)
+    await asyncio.gather(*(_ask(link, seen) for seen in found.values()))
+    reached = [seen for seen in found.values() if not seen.why]
+    for name, stream in await _named(link, reached):
+        tell(name, f"stream {stream}")
+    await asyncio.gather(*(_ask(link, seen) for seen in found.values() if seen not in reached and not seen.why))
+    first = own.get("domain") or None
+    return sorted(found.values(), key=lambda seen: (seen.name != first, seen.name or ""))
+
+
+async def _all(link: Link, subject: str) -> list[dict[str, Any]]:
+    """The `server` part of every answer to one request; none where nobody may ask that."""
+    found: list[dict[str, Any]] = []
+    async with link.inbox() as inbox:
+        await link.publish(subject, b"", inbox.subject)
+        while True:
+            try:
+                arrived = await inbox.next(PATIENCE if not found else QUIET, subject)
+            except ApiTimeoutError:
+                return found
+            if arrived.status:
+                return found
+            try:
+                server = orjson.loads(arrived.data).get("server")
+            except (orjson.JSONDecodeError, AttributeError):
+                continue
+            found += [server] if isinstance(server, dict) else []
+
+
+def _api(link: Link, seen: Seen) -> DomainApi:
+    return DomainApi(Domain(seen.name or "without a name", link.target.key, seen.name, seen.prefix), link, read_only=True)
+
+
+async def _ask(link: Link, seen: Seen) -> None:
+    """Whether its API answers the account."""
+    try:
+        info = await _api(link, seen).request("INFO", timeout=min(link.target.timeout, PATIENCE))
+    except ApiError as error:
+        seen.why = str(error)
+        return
+    seen.streams, seen.level = int(info.get("streams") or 0), int((info.get("api") or {}).get("level") or 0)
+
+
+async def _named(link: Link, domains: Iterable[Seen]) -> list[tuple[str, str]]:
+    """Domains that mirrors and sources name, each with a stream that does."""
+    found: dict[str, str] = {}
+    for seen in domains:
+        try:
+            streams = await _streams(_api(link, seen))
+        except JsplanError:
+            continue  # who may not list streams sees a little less
+        for config in streams:
+            for origin in (config.get("mirror") or {}, *(config.get("sources") or ())):
+                match = _EXTERNAL.fullmatch((origin.get("external") or {}).get("api") or "")
+                if match:
+                    found.setdefault(match[1], str(config.get("name")))
+    return sorted(found.items())
+
+
+async def _streams(api: DomainApi) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        page = await api.request("STREAM.LIST", {"offset": len(found)})
+        got = page.get("streams") or []
+        found += [stream["config"] for stream in got]
+        if not got or len(found) >= int(page.get("total", 0)):
+            return found

@@ -1,0 +1,82 @@
+"""Hears whether more than one server answers for a domain. Never writes. Who answers at all is left to `survey`.
+
+A request that crosses a leafnode link goes to every server that listens on the domain's prefix. One JetStream answers once,
+also when it is a cluster (measured, 2.10 to 2.15); two servers with the same `domain` both answer and both carry out what
+they are told, while whoever asks sees the quicker one. So each domain is asked once more, with an ear for the second answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+import orjson
+
+from jsplan.errors import ApiError, ConnectError
+from jsplan.facts.live import DomainFacts
+from jsplan.jetstream import DomainApi
+
+#: Seconds that a second answer may come after the first one. Reading goes on meanwhile.
+GRACE = 0.05
+
+
+class Witnesses:
+    """Listens to many domains at once while other work goes on; `settle` says what was heard."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[list[bytes]]] = {}
+        self._apis: dict[str, DomainApi] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def watch(self, api: DomainApi, facts: DomainFacts) -> None:
+        """Begin to listen to a domain that has answered. The connected server's own needs none: its requests never leave it."""
+        own = (api.link.server.get("domain") or None) == (facts.info.get("domain") or None)
+        if facts.reachable and not own and facts.key not in self._tasks:
+            self._apis[facts.key] = api
+            self._tasks[facts.key] = asyncio.create_task(_answers(api, "INFO"))
+
+    async def settle(self) -> None:
+        """Wait for what may still come. Raises ConnectError that names every domain that several servers answer for."""
+        heard = dict(zip(self._tasks, await asyncio.gather(*self._tasks.values()), strict=True))
+        crowded = sorted(key for key, answers in heard.items() if len(answers) > 1)
+        if crowded:
+            names = await asyncio.gather(*(_names(self._apis[key]) for key in crowded))
+            raise _two_servers(dict(zip(crowded, names, strict=True)))
+
+
+async def _answers(api: DomainApi, verb: str) -> list[bytes]:
+    """All answers to one request, until none comes any more."""
+    found: list[bytes] = []
+    try:
+        async with api.link.inbox() as inbox:
+            await api.link.publish(f"{api.domain.api_prefix}.{verb}", b"", inbox.subject)
+            while True:
+                found.append((await inbox.next(GRACE if found else api.link.target.timeout, verb)).data)
+    except ApiError:
+        return found  # silence, which ends it; a domain that went away meanwhile is noticed by whoever reads it
+
+
+async def _names(api: DomainApi) -> set[str]:
+    """Who the servers are, as far as they hold a stream that tells."""
+    listed = [orjson.loads(answer).get("streams") or [] for answer in await _answers(api, "STREAM.NAMES")]
+    streams = sorted({names[0] for names in listed if names})
+    answers = [answer for name in streams for answer in await _answers(api, f"STREAM.INFO.{name}")]
+    return {leader for answer in answers if (leader := (orjson.loads(answer).get("cluster") or {}).get("leader"))}
+
+
+def _two_servers(crowded: dict[str, set[str]]) -> ConnectError:
+    told = [f"domain {key}" + (f" ({' and '.join(sorted(names))})" if len(names) > 1 else "") for key, names in crowded.items()]
+    others = f" and {len(told) - 5} more" if len(told) > 5 else ""
+    return ConnectError(
+        f"more than one server answers for {', '.join(told[:5])}{others}: each would carry out what is sent, and only one would be seen",
+        hint="Give each server a `domain` of its own in its jetstream block, and restart it. Until then: --exclude '"
+        f"{next(iter(crowded))}/**'",
+    )

@@ -1,0 +1,160 @@
+"""Data at risk in buckets, and where whole streams and consumers go: the plan's numbers are what is gone afterwards."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.sandbox import Sandbox
+from tests.conftest import PROGRAM
+from tests.facts.conftest import MESSAGES, OLD, PAUSE, Lake, Trial, deletes_messages, fill, lost
+from tests.support.raw import Raw
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.plan import Hazard, Plan
+
+pytestmark = pytest.mark.matrix
+
+#: What a client gives every bucket, on the stream behind it.
+MADE = {"max_msgs_per_subject": 64, "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True, "discard": "new"}
+
+
+@dataclass
+class Shelf:
+    """A server with a bucket SRC of many values, old and young; mirrors of it are tried on."""
+
+    lake: Lake
+    made: int = 0
+
+    def mirror(self) -> str:
+        """A new bucket that has all of SRC; its name."""
+        self.made += 1
+        bucket = f"M{self.made}"
+        config = MADE | {"name": f"KV_{bucket}", "mirror": {"name": "KV_SRC"}, "mirror_direct": True}
+        self.lake.raw.done(f"$JS.API.STREAM.CREATE.KV_{bucket}", config)
+        self.lake.wait_complete(f"KV_{bucket}", self.lake.state("KV_SRC")["messages"])
+        return bucket
+
+
+@pytest.fixture(scope="module")
+def shelf() -> Iterator[Shelf]:
+    """Filled once for all tests."""
+    with Sandbox.single(binary=PROGRAM) as sandbox:
+        raw = Raw(sandbox["server"].url, timeout=20)
+        lake = Lake(sandbox["server"], raw, 0.0, (raw.done("$JS.API.INFO").get("api") or {}).get("level", 0))
+        raw.done("$JS.API.STREAM.CREATE.KV_SRC", MADE | {"name": "KV_SRC", "subjects": ["$KV.SRC.>"]})
+        fill(raw, "$KV.SRC", OLD, seed=1)
+        sandbox["server"].wait_until(lambda: lake.state("KV_SRC")["last_seq"] == OLD, "the old values", 20)
+        lake.border = time.time()
+        time.sleep(PAUSE)
+        fill(raw, "$KV.SRC", MESSAGES - OLD, seed=2)
+        sandbox["server"].wait_until(lambda: lake.state("KV_SRC")["last_seq"] == MESSAGES, "the young values", 20)
+        yield Shelf(lake)
+        raw.close()
+
+
+@pytest.mark.parametrize("words", [("history",), ("ttl",), ("history", "ttl"), ("history", "ttl", "max_bytes")], ids="+".join)
+def test_values_that_a_bucket_gives_up(shelf: Shelf, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """A shorter history, a shorter life, and both take as many values and bytes as planned; a bucket's max_bytes takes none."""
+    space, lake = single_space(tmp_path, shelf.lake.server), shelf.lake
+    while True:
+        bucket = shelf.mirror()
+        before, started = lake.state(f"KV_{bucket}"), time.time()
+        values = {"history": 2, "ttl": lake.age_of_the_border(), "max_bytes": before["bytes"] * 2}
+        body = {"bucket": bucket, "mirror": {"name": "SRC"}, "history": 64} | {word: values[word] for word in words}
+        plan, result = space.write(kv=[body]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
+        gone = lost(before, lake.state(f"KV_{bucket}"))
+        if time.time() - started < PAUSE - 0.5:
+            break  # else young values grew old meanwhile, and nothing is proved
+
+    assert result.exit_code == 0
+    hazard = deletes_messages(plan)
+    assert hazard is not None
+    assert gone[0] > 0
+    if len(words) > 1 and lake.level == 0:  # 2.10 may take its time to expire what is left
+        assert (hazard.at_least or 0) <= gone[0] <= (hazard.at_most or 0)
+        return
+    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, *gone)
+    assert f"kv/{bucket}" in hazard.flag
+
+
+def hazards(plan: Plan) -> dict[str, list[Hazard]]:
+    """The hazards by address."""
+    return {change.address: change.hazards for change in plan.resource_changes if change.hazards}
+
+
+@pytest.mark.parametrize("kind", ["stream", "kv", "object_store"])
+def test_whole_streams(lake: Lake, trial: Trial, kind: str) -> None:
+    """What goes with a stream is its messages and bytes as they are stored, and its consumers, those of other people too."""
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "stream": ("S", {"streams": [{"name": "S", "subjects": ["S.>"], "consumers": [{"name": "OURS"}]}]}),
+        "kv": ("KV_B", {"kv": [{"bucket": "B", "history": 64}]}),
+        "object_store": ("OBJ_B", {"object_stores": [{"bucket": "B"}]}),
+    }
+    name, declared = cases[kind]
+    assert trial.space.write(**declared).apply()[1].exit_code == 0
+    prefix = {"stream": "S", "kv": "$KV.B", "object_store": "$O.B.C"}[kind]
+    fill(lake.raw, prefix, 500, seed=7)
+    lake.server.wait_until(lambda: lake.state(name)["last_seq"] == 500, "500 messages", 20)
+    lake.consumer(name, "THEIRS")
+    there = lake.state(name)
+
+    plan, result = trial.space.write().apply(allow_hazards=("DELETES_STREAM",))
+
+    assert result.exit_code == 0
+    ((address, (hazard,)),) = hazards(plan).items()
+    assert address.startswith(f"main/{kind}/")
+    assert (hazard.code, hazard.messages, hazard.bytes, hazard.consumers, hazard.exact) == (
+        "DELETES_STREAM", there["messages"], there["bytes"], 2 if kind == "stream" else 1, True,
+    )  # fmt: skip
+    assert hazard.as_of == {"last_seq": 500, "time": there["last_ts"]}
+    assert lake.raw.api(f"$JS.API.STREAM.INFO.{name}")["error"]["err_code"] == 10059
+
+
+def finished(lake: Lake, stream: str, consumer: str) -> dict[str, Any]:
+    """The consumer as INFO shows it."""
+    return lake.raw.done(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
+
+
+def consuming(trial: Trial) -> tuple[Space, dict[str, Any]]:
+    """A stream of 300 messages with a consumer that was given 120 and acknowledged all but every tenth."""
+    lake, stream = trial.lake, {"name": "S", "subjects": ["S.>"]}
+    consumer = {"name": "C", "ack_policy": "explicit", "lifecycle": {"on_replace": "recreate"}}
+    assert trial.space.write(streams=[stream | {"consumers": [consumer]}]).apply()[1].exit_code == 0
+    fill(lake.raw, "S", 300, seed=3)
+    lake.server.wait_until(lambda: lake.state("S")["last_seq"] == 300, "300 messages", 20)
+    lake.take("S", "C", 120, skip=10)
+    return trial.space, stream | {"consumers": [consumer]}
+
+
+def test_a_consumer_that_goes(lake: Lake, trial: Trial) -> None:
+    """The hazard has what it has not finished: 180 that it was not given and 12 that it did not acknowledge."""
+    space, stream = consuming(trial)
+    info = finished(lake, "S", "C")
+
+    plan = space.write(streams=[stream | {"consumers": []}]).plan()
+
+    (hazard,) = hazards(plan)["main/consumer/S/C"]
+    assert (info["num_pending"], info["num_ack_pending"]) == (180, 12)
+    assert (hazard.code, hazard.messages, hazard.exact, hazard.blocking) == ("DELETES_CONSUMER", 192, True, True)
+
+
+def test_a_consumer_that_starts_over(lake: Lake, trial: Trial) -> None:
+    """Replaced without its position it is given everything once more: the hazard says after how many deliveries."""
+    space, stream = consuming(trial)
+    changed = stream["consumers"][0] | {"ack_policy": "all"}
+
+    plan, result = space.write(streams=[stream | {"consumers": [changed]}]).apply(allow_hazards=("LOSES_CONSUMER_POSITION",))
+
+    assert result.exit_code == 0
+    (hazard,) = hazards(plan)["main/consumer/S/C"]
+    assert (hazard.code, hazard.messages) == ("LOSES_CONSUMER_POSITION", 192)
+    assert "after 120 deliveries" in hazard.message
+    assert finished(lake, "S", "C")["num_pending"] == 300

@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import nats
+import pytest
+
+from jsplan.config.model import Domain
+from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.jetstream import DomainApi
+from jsplan.jetstream.frames import Frames
+from jsplan.jetstream.snapshots import NAME_IN_USE, RESTORE_FAILED, Snapshot, is_memory_stream, restore, snapshot
+from tests.support.links import linked
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from jsplan.jetstream.link import Link
+    from jsplan.sandbox import Sandbox, Server
+
+PLAIN = Domain("main", "main", None, "$JS.API")
+HUB = Domain("hub", "main", "hub", "$JS.hub.API")
+LEAF = Domain("leaf", "main", "leaf", "$JS.leaf.API")
+
+
+BEGIN = b"\xff\x06\x00\x00S2sTwO"
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    return bytes([kind]) + len(body).to_bytes(3, "little") + body
+
+
+def api_of(link: Link, domain: Domain = PLAIN, *, read_only: bool = False) -> DomainApi:
+    return DomainApi(domain, link, read_only=read_only)
+
+
+def fill(raw: Raw, name: str = "S", *, messages: int = 50, size: int = 200, prefix: str = "$JS.API", **config: Any) -> None:
+    """A stream with a gap, headers, and two consumers of which one has pending, acked and redelivered messages."""
+    raw.done(f"{prefix}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "allow_direct": True, **config})
+    noise = random.Random(7)
+    for number in range(messages):
+        raw.publish(f"{name}.{number % 5}", noise.randbytes(size), {"Number": str(number)})
+    while raw.done(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
+        pass
+    raw.done(f"{prefix}.STREAM.MSG.DELETE.{name}", {"seq": 7})
+    for consumer in ("C", "OTHER"):
+        body = {"durable_name": consumer, "name": consumer, "ack_policy": "explicit", "ack_wait": 3600 * 10**9}
+        raw.done(f"{prefix}.CONSUMER.CREATE.{name}.{consumer}", {"stream_name": name, "config": body})
+
+
+def everything(raw: Raw, name: str, prefix: str = "$JS.API") -> list[dict[str, Any]]:
+    """Every message with sequence, time, subject, headers and payload."""
+    state = raw.done(f"{prefix}.STREAM.INFO.{name}")["state"]
+    found = [raw.api(f"{prefix}.STREAM.MSG.GET.{name}", {"seq": seq}) for seq in range(state["first_seq"] or 1, state["last_seq"] + 1)]
+    return [one.get("message", {"gone": one.get("error", {}).get("err_code")}) for one in found]
+
+
+async def taken(snap: Snapshot) -> bytes:
+    return b"".join([chunk async for chunk in snap.chunks])
+
+
+async def sent(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def archive(api: DomainApi, name: str = "S", **options: Any) -> tuple[Snapshot, bytes]:
+    async with snapshot(api, name, **options) as snap:
+        return snap, await taken(snap)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("messages", "size"), [(0, 0), (1, 1), (30, 90_000), (3000, 300)])
+async def test_what_was_deleted_comes_back_equal(server: Server, messages: int, size: int) -> None:
+    """A stream of any size, empty, in one chunk or in many, is the same after snapshot, deletion and restore."""
+    async with linked(server) as link:
+        api = api_of(link)
+        with Raw(server.url) as raw:
+            raw.done("$JS.API.STREAM.CREATE.S", {"name": "S"})
+            noise = random.Random(1)
+            for _ in range(messages):
+                raw.request("S", noise.randbytes(size))
+            before = everything(raw, "S")[:50]
+            state = raw.done("$JS.API.STREAM.INFO.S")["state"]
+
+            snap, data = await archive(api)
+            raw.done("$JS.API.STREAM.DELETE.S")
+            seen: list[int] = []
+            answer = await restore(api, snap.config, snap.state, sent(data), on_progress=seen.append)
+
+            assert answer["config"]["name"] == "S"
+            assert everything(raw, "S")[:50] == before
+            after = raw.done("$JS.API.STREAM.INFO.S")["state"]
+    assert after == state | ({"first_seq": after["first_seq"]} if not messages else {})  # 0 or 1 where nothing ever was
+    assert snap.state["last_seq"] == messages
+    assert snap.passed.bytes == len(data)
+    assert 0.9 * snap.state["bytes"] <= snap.passed.unpacked <= 1.1 * snap.state["bytes"] + 10_000
+    assert seen == sorted(seen)
+    assert seen[-1] == len(data)
+
+
+@pytest.mark.matrix
+async def test_from_one_domain_into_another_without_a_file(clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+    """A snapshot of the hub pours into a restore in the leaf, over one connection, with gaps, headers and consumers."""
+    hub = clean_hub_leaf["hub"]
+    async with linked(hub, user=hub.user, password=hub.password) as link:
+        with Raw(hub.url, hub.user, hub.password) as raw:
+            fill(raw, messages=400, size=20_000, prefix="$JS.hub.API")
+            before = everything(raw, "S", "$JS.hub.API")
+
+            async with snapshot(api_of(link, HUB, read_only=True), "S") as snap:
+                config = {**snap.config, "subjects": ["elsewhere.*"]}
+                answer = await restore(api_of(link, LEAF), config, snap.state, snap.chunks)
+
+            assert everything(raw, "S", "$JS.leaf.API") == before
+            assert sorted(raw.done("$JS.leaf.API.CONSUMER.NAMES.S")["consumers"]) == ["C", "OTHER"]
+    assert answer["config"]["subjects"] == ["elsewhere.*"]
+    assert snap.passed.archive == ("natsarc1" if server_version >= (2, 15) else "tar")
+    assert snap.passed.bytes > 7_000_000
+
+
+@pytest.mark.matrix
+async def test_without_its_consumers(server: Server) -> None:
+    """A snapshot without consumers restores a stream without consumers."""
+    async with linked(server) as link:
+        api = api_of(link)
+        with Raw(server.url) as raw:
+            fill(raw)
+            snap, data = await archive(api, consumers=False)
+            raw.done("$JS.API.STREAM.DELETE.S")
+            await restore(api, snap.config, snap.state, sent(data))
+            info = raw.done("$JS.API.STREAM.INFO.S")["state"]
+    assert (info["consumer_count"], info["messages"]) == (0, 49)
+
+
+@pytest.mark.matrix
+async def test_memory_streams_before_2_15(server: Server, server_version: tuple[int, ...]) -> None:
+    """A memory stream is refused in its own way before 2.15, and comes back as it was from then on."""
+    async with linked(server) as link:
+        api = api_of(link)
+        with Raw(server.url) as raw:
+            fill(raw, storage="memory")
+            if server_version < (2, 15):
+                with pytest.raises(ServerRefusedError) as caught:
+                    await archive(api)
+                assert is_memory_stream(caught.value)
+                return
+            before = everything(raw, "S")
+            snap, data = await archive(api)
+            raw.done("$JS.API.STREAM.DELETE.S")
+            await restore(api, snap.config, snap.state, sent(data))
+            assert everything(raw, "S") == before
+
+
+@pytest.mark.matrix
+async def test_a_taken_name_stays_as_it_is(server: Server) -> None:
+    """A restore onto a stream that exists is refused and leaves that stream alone."""
+    async with linked(server) as link:
+        api = api_of(link)
+        with Raw(server.url) as raw:
+            fill(raw)
+            before = everything(raw, "S")
+            snap, data = await archive(api)
+            with pytest.raises(ServerRefusedError) as caught:
+                await restore(api, snap.config, snap.state, sent(data))
+            assert caught.value.err_code in NAME_IN_USE
+            assert everything(raw, "S") == before
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("harm", ["cut", "flipped", "not compressed", "consumer", "source fails"])
+async def test_a_failed_restore_leaves_nothing(server: Server, harm: str) -> None:
+    """Whatever ends a restore, no part of the stream stays, and the name is free for the next one."""
+    async with linked(server) as link:
+        api = api_of(link)
+        with Raw(server.url) as raw:
+            fill(raw, messages=200, size=3000)
+            body = {"durable_name": "FREE", "name": "FREE", "ack_policy": "none"}  # a work queue does not take that
+            raw.done("$JS.API.CONSUMER.CREATE.S.FREE", {"stream_name": "S", "config": body})
+            snap, data = await archive(api)
+            raw.done("$JS.API.STREAM.DELETE.S")
+            config = {**snap.config, "retention": "workqueue"} if harm == "consumer" else snap.config
+
+            async def source() -> AsyncIterator[bytes]:
+                half = len(data) // 2
+                yield data[:half] if harm != "not compressed" else b"x" * 2000
+                if harm == "flipped":
+                    yield bytes([data[half] ^ 255]) + data[half + 1 :]
+                elif harm == "source fails":
+                    yield data[half:]
+                    raise OSError("the disk is gone")
+                elif harm == "consumer":
+                    yield data[half:]
+
+            with pytest.raises(OSError if harm == "source fails" else ServerRefusedError) as caught:
+                await restore(api, config, snap.state, source())
+            if isinstance(caught.value, ServerRefusedError):
+                assert caught.value.err_code == RESTORE_FAILED
+            assert await api.stream_info("S") is None
+            await restore(api, snap.config, snap.state, sent(data))
+            assert raw.done("$JS.API.STREAM.INFO.S")["state"]["messages"] == 199
+
+
+@pytest.mark.matrix
+async def test_a_cancelled_restore_leaves_nothing(server: Server) -> None:
+    """Ctrl-C in the middle removes what is there of the stream, at once."""
+    async with linked(server) as link:
+        api = api_of(link)
+        with Raw(server.url) as raw:
+            fill(raw)
+            snap, data = await archive(api)
+            raw.done("$JS.API.STREAM.DELETE.S")
+            waiting = asyncio.Event()
+
+            async def source() -> AsyncIterator[bytes]:
+                yield data
+                waiting.set()
+                await asyncio.Event().wait()
+
+            task = asyncio.create_task(restore(api, snap.config, snap.state, source()))
+            await waiting.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await api.stream_info("S") is None
+            await restore(api, snap.config, snap.state, sent(data))
+
+
+@pytest.mark.matrix
+async def test_a_snapshot_that_nobody_takes_ends(server: Server) -> None:
+    """A taker that goes away in the middle leaves no trace: the next snapshot waits until the server has noticed, and is whole."""
+    async with linked(server) as link:
+        api = api_of(link, read_only=True)
+        with Raw(server.url) as raw:
+            fill(raw, messages=100, size=50_000)
+            async with snapshot(api, "S") as snap:
+                async for _ in snap.chunks:
+                    break
+            assert not snap.passed.whole or snap.passed.bytes < 1_000_000
+            again, data = await archive(api)
+    assert again.passed.whole
+    assert len(data) > 4_000_000
+
+
+async def test_a_stalled_taker_is_told_so(server: Server) -> None:
+    """A taker that takes nothing for too long gets the server's 408, in words."""
+    async with linked(server) as link:
+        with Raw(server.url) as raw:
+            fill(raw, messages=200, size=50_000)
+
+        async def dawdle() -> None:
+            async with snapshot(api_of(link), "S") as snap:
+                await anext(snap.chunks)
+                await asyncio.sleep(7)
+                await taken(snap)
+
+        with pytest.raises(ApiError, match=r"snapshot of stream S in domain main was ended by the server after \d+ bytes: 408"):
+            await dawdle()
+
+
+async def answered_by(server: Server, *messages: tuple[str, str, bytes]) -> Snapshot:
+    """The snapshot that somebody at `FAKE` delivers: messages with their reply subject, status and payload."""
+    player = await nats.connect(server.url)
+
+    async def play(request: Msg) -> None:
+        await request.respond(b'{"config": {}, "state": {}}')
+        for reply, status, data in messages:
+            headers = {"Status": status} if status else None
+            await player.publish(json.loads(request.data)["deliver_subject"], data, reply=reply, headers=headers)
+
+    await player.subscribe("FAKE.STREAM.SNAPSHOT.S", cb=play)
+    await player.flush()
+    try:
+        async with linked(server) as link:
+            return (await archive(api_of(link, Domain("fake", "main", None, "FAKE"), read_only=True), idle=0.3))[0]
+    finally:
+        await player.close()
+
+
+async def test_a_lost_chunk_is_noticed(server: Server) -> None:
+    """Chunks are numbered: one that did not come is an error, not a short archive."""
+    with pytest.raises(ApiError, match=r"snapshot of stream S in domain fake lost a chunk on the way, after 10 bytes"):
+        await answered_by(server, ("ack.10.1", "", bytes(10)), ("ack.10.3", "", bytes(10)))
+
+
+async def test_an_archive_that_is_cut_off(server: Server) -> None:
+    """An end in the middle of a frame is an error, whatever the server says of it."""
+    for status in ("", "204"):
+        with pytest.raises(ApiError, match=r"snapshot of stream S in domain fake ended in the middle, after 7 bytes"):
+            await answered_by(server, ("", "", BEGIN[:7]), ("", status, b""))
+    assert (await answered_by(server, ("", "", BEGIN), ("", "204", b""))).passed.whole
+
+
+async def test_silence_is_an_error(server: Server) -> None:
+    """Nothing at all points to the import it cannot come over; nothing more, to the link."""
+    with pytest.raises(ApiTimeoutError, match="nothing came") as caught:
+        await answered_by(server)
+    assert "another account's import" in str(caught.value.hint)
+    with pytest.raises(ApiTimeoutError, match="nothing came") as caught:
+        await answered_by(server, ("ack.10.1", "", BEGIN))
+    assert "the link to it" in str(caught.value.hint)
+
+
+async def test_a_restore_that_the_server_gave_up(server: Server) -> None:
+    """Chunks that nobody takes are an error in words; nothing is left, and no answer is waited for."""
+    async with linked(server) as link:
+        api = api_of(link)
+        with Raw(server.url) as raw:
+            fill(raw, messages=100, size=3000)
+            snap, data = await archive(api)
+            raw.done("$JS.API.STREAM.DELETE.S")
+
+            async def slow() -> AsyncIterator[bytes]:
+                yield data[:100_000]
+                await asyncio.sleep(7)
+                yield data[100_000:]
+
+            with pytest.raises(NoRespondersError, match="nobody takes its chunks any more"):
+                await restore(api, snap.config, snap.state, slow())
+            assert await api.stream_info("S") is None
+
+
+def test_frames_in_pieces_of_any_size() -> None:
+    """Where frames end, what they hold and what they are does not depend on how they arrive."""
+    stream = (
+        BEGIN + frame(0x00, b"crc." + b"\x80\x02" + b"\x1cNATSARC1" + bytes(50)) + frame(0x01, b"crc." + bytes(100)) + frame(0xFE, bytes(9))
+    )
+    for size in (1, 2, 3, 7, 20, 1000):
+        frames = Frames()
+        for start in range(0, len(stream), size):
+            assert not frames.whole or start in (10, len(BEGIN) + 69, len(BEGIN) + 69 + 108)
+            frames.feed(stream[start : start + size])
+        assert (frames.whole, frames.bytes, frames.unpacked, frames.archive) == (True, len(stream), 256 + 100, "natsarc1")
+
+
+def test_what_is_no_such_stream_is_never_whole() -> None:
+    """Something else, nothing, and a stream that begins without its beginning are not whole."""
+    for data in (b"", b"hello world, this is text" * 9, frame(0x01, b"crc." + bytes(10)), BEGIN[:3]):
+        frames = Frames()
+        frames.feed(data)
+        assert not frames.whole
