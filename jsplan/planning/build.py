@@ -9,23 +9,30 @@ from jsplan import __version__
 from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange, Step
+from jsplan.planning.downstream import plan_downstream
 from jsplan.planning.drifted import drift_of
-from jsplan.planning.guards import REFUSALS, check_verdict, undeclared_domains, wrong_environment
+from jsplan.planning.fleet import of_domains
+from jsplan.planning.guards import REFUSALS, check_verdict, undeclared_domains
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
+from jsplan.planning.leaving import bound_copies
 from jsplan.planning.limits import over_limits
+from jsplan.planning.origins import check_origins
+from jsplan.planning.ownership import settle_owners
 from jsplan.planning.refusals import refusals
 from jsplan.planning.stakes import bound
 from jsplan.planning.steps import build_steps
 from jsplan.planning.verdict import Verdict, decide, follow_streams, table_of
 from jsplan.planning.words import in_words
 from jsplan.resources.fields import Config
+from jsplan.units import stamp
 
 
 def candidates(inputs: Inputs) -> frozenset[Address]:
     """Every address that desired or last applied knows, of domains that are declared."""
     declared = () if inputs.request.destroy else inputs.workspace.resources
-    return frozenset(a for a in {*declared, *inputs.entries, *inputs.pending} if a.domain in inputs.workspace.domains)
+    known = {*declared, *inputs.entries, *inputs.pending, *inputs.replacements}
+    return frozenset(a for a in known if a.domain in inputs.workspace.domains)
 
 
 def compare(inputs: Inputs) -> dict[Address, Verdict]:
@@ -34,6 +41,8 @@ def compare(inputs: Inputs) -> dict[Address, Verdict]:
     verdicts = {a: v for a, v in verdicts.items() if v.reason != "not_managed"}
     verdicts |= _companions(inputs, verdicts)
     follow_streams(inputs, verdicts)
+    plan_downstream(inputs, verdicts)
+    settle_owners(inputs, verdicts)
     return verdicts
 
 
@@ -45,7 +54,7 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict]) -> Plan:
     """The plan document for what `compare` found; `inputs.measured` has the answers to `questions`."""
     away = sorted(a for a in inputs.selected if not inputs.live.reachable(a.domain))
     plan = _empty(inputs)
-    plan.deferred = [Deferred(str(a), f"domain {a.domain} is away: {inputs.live.domains[a.domain].reason}") for a in away]
+    plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].absence) for a in away]
     plan.diagnostics = _diagnostics(inputs, verdicts)
     plan.errored = any(d.severity == "error" and d.code not in REFUSALS for d in plan.diagnostics)
     plan.resource_changes = [_resource_change(inputs, v, verdicts) for v in verdicts.values()]
@@ -54,6 +63,7 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict]) -> Plan:
         plan.steps = build_steps(inputs, verdicts)
         plan.steps += _forgotten(inputs, len(plan.steps) + 1)
         bound(inputs, verdicts, plan.steps)
+        bound_copies(inputs, verdicts, plan.steps)
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
     plan.applyable = bool(plan.steps) and not plan.errored and not any(d.code in REFUSALS for d in plan.diagnostics)
     return plan
@@ -73,25 +83,28 @@ def _empty(inputs: Inputs) -> Plan:
     shown = {name: str(value) for name, value in workspace.variables.items()}
     return Plan(
         jsplan_version=__version__, workspace=workspace.name, environment=workspace.environment,
-        timestamp=request.now.strftime("%Y-%m-%dT%H:%M:%SZ"), id=str(uuid.uuid4()),
+        timestamp=stamp(request.now), id=str(uuid.uuid4()),
         state={"lineage": inputs.state.lineage or None, "serial": inputs.state.serial}, config_hash=workspace.config_hash,
         variables=shown, mode=mode, targets=list(request.targets), allowed_hazards=list(request.allow_hazards),
         options={
             "adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace),
+            "reinstalled": list(request.reinstalled), "owner": inputs.owner if workspace.ownership_marker else None,
             "safe_below": request.safe_below, "measure_limit": request.measure_limit, "offline": request.offline,
-        },
+        } | ({"import": True} if request.imports else {}),
         domains={key: facts.to_json() | _way(inputs, key) for key, facts in sorted(inputs.live.domains.items())},
     )  # fmt: skip
 
 
 def _way(inputs: Inputs, key: str) -> dict[str, Any]:
     domain = inputs.workspace.domains[key]
-    return {"api_prefix": domain.api_prefix, "connection": domain.connection}
+    way = {"api_prefix": domain.api_prefix, "connection": domain.connection}
+    imported = {row.api: row.origin for row in inputs.workspace.imports if row.into == key}
+    return way | ({"imports": imported} if imported else {})
 
 
 def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagnostic]:
     found = [*inputs.workspace.diagnostics, *inputs.topology.diagnostics, *undeclared_domains(inputs)]
-    found += wrong_environment(inputs.entries, inputs.state, inputs.live, inputs.workspace.removed)
+    found += of_domains(inputs, verdicts)
     for address in sorted(inputs.selected & inputs.live.broken.keys()):
         text = f"exists on the server but is offline there: {inputs.live.broken[address]}"
         found.append(
@@ -101,7 +114,16 @@ def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagn
         found += check_verdict(inputs, verdict)
         found += _parent_missing(inputs, verdict, verdicts)
     found += over_limits(inputs, verdicts)
+    found += _odd_origins(inputs, verdicts)
     return [*found, *refusals(inputs, verdicts)]
+
+
+def _odd_origins(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagnostic]:
+    """What is odd about the origins of the copies that stay or come."""
+    after = {address: verdict.after for address, verdict in verdicts.items()}
+    copies = (address for address, config in after.items() if config is not None)
+    places = {a: declared.range for a in copies if (declared := inputs.declared(a)) is not None}
+    return list(check_origins(inputs.topology.edges, inputs.topology, inputs.live, after, places))
 
 
 def _parent_missing(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> list[Diagnostic]:
@@ -109,8 +131,8 @@ def _parent_missing(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Ve
     parent = verdict.address.parent
     if parent is None or verdict.actions != ["create"]:
         return []
-    planned = verdicts.get(parent)
-    if (planned is not None and planned.actions[-1] not in ("delete", "forget")) or inputs.live.get(parent) is not None:
+    planned = verdicts.get(inputs.topology.called(parent))
+    if (planned is not None and not planned.goes) or inputs.live.get(parent) is not None:
         return []
     declared = inputs.declared(verdict.address)
     text = f"its stream {parent} neither exists nor is planned"
@@ -130,6 +152,7 @@ def _resource_change(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, V
         after=_after(verdict, inputs.level(address)),
         fields=in_words(address, [*verdict.fields, *verdict.ignored]),
         replace_paths=_replace_paths(verdict),
+        unknown=verdict.unknown,
         importing={"id": str(address)} if verdict.adopts and not verdict.deletes else None,
     )
     return ResourceChange(
@@ -157,7 +180,7 @@ def _replace_paths(verdict: Verdict) -> list[list[str]]:
 
 def _drift(inputs: Inputs, address: Address) -> ResourceChange | None:
     entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
-    if entry is None:
+    if entry is None or address in inputs.under_way or address.parent in inputs.under_way:
         return None
     ignore = declared.lifecycle.ignore_changes if declared else ()
     return drift_of(address, entry, inputs.live.get(address), inputs.level(address), ignore, now=inputs.request.now)

@@ -1,7 +1,7 @@
 """Splits an update that the server takes only in parts into steps that it takes one after the other.
 
 A cluster refuses to move and to scale a stream at once (10123), and takes neither while it is at the other (10124, 10226; up
-to 2.12 it does not even answer). Which steps wait for others is left to `steps`.
+to 2.14 it does not even answer). Limits for consumers bind what exists at every moment. Which steps wait for others is left to `steps`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,38 @@ def _moves(before: Config, after: Config) -> bool:
 def first_part(verdict: Verdict, body: dict[str, Any]) -> tuple[str, Config, Config] | None:
     """What has to be done before the update itself: a title, the configuration to send and what to expect of it.
 
-    None where the server takes all at once. The copies that are not wanted go before a move, those that are wanted
-    come after it, so that as little as possible is moved.
+    None where the server takes all at once.
     """
     live, after = verdict.live, verdict.after
     if live is None or after is None or verdict.address.kind == "consumer":
         return None
-    before = live.compact
+    found = [part for part in (_reorganised(live.compact, after), _relaxed(live.compact, after)) if part is not None]
+    if not found:
+        return None
+    expect = {name: value for _, fields in found for name, value in fields.items()}
+    part = {name: value for name, value in (live.compact | expect).items() if value is not None}
+    return " and ".join(title for title, _ in found), patched(table_of(verdict.address), live.raw, body, live.compact, part), expect
+
+
+def _reorganised(before: Config, after: Config) -> tuple[str, Config] | None:
+    """Copies that are not wanted go before a move, those that are wanted come after it: as little as possible is moved."""
     copies, now = after.get(SCALES, 1), before.get(SCALES, 1)
     if copies == now or not _moves(before, after):
         return None
-    field = SCALES if copies < now else MOVES
-    part = {name: value for name, value in before.items() if name != field} | ({field: after[field]} if field in after else {})
-    title = f"scale it to {copies} {'copy' if copies == 1 else 'copies'}" if field == SCALES else "move it"
-    return title, patched(table_of(verdict.address), live.raw, body, before, part), {field: after.get(field)}
+    if copies > now:
+        return "move it", {MOVES: after[MOVES]}
+    return f"scale it to {copies} {'copy' if copies == 1 else 'copies'}", {SCALES: after.get(SCALES)}
+
+
+def _relaxed(before: Config, after: Config) -> tuple[str, Config] | None:
+    """Limits for consumers of which one grows and another shrinks.
+
+    Consumers may need the new one before they can take what the other asks of them (10121, 10153, 10069).
+    """
+    old, new = before.get("consumer_limits") or {}, after.get("consumer_limits") or {}
+    shrinks = [name for name in new if new[name] > 0 and (old.get(name, 0) <= 0 or new[name] < old[name])]
+    grows = [name for name in old if old[name] > 0 and (new.get(name, 0) <= 0 or new[name] > old[name])]
+    if not shrinks or not grows:
+        return None
+    wide = {name: new[name] if name in grows else value for name, value in old.items() if name not in grows or name in new}
+    return "widen its limits for consumers", {"consumer_limits": wide or None}

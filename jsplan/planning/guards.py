@@ -6,21 +6,31 @@ import json
 from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches
+from jsplan.config.checks_consumers import filters_of
 from jsplan.config.model import Removed
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan
 from jsplan.facts.live import Live
+from jsplan.planning.downstream import kept_starts
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import overruled
+from jsplan.planning.ownership import OWNED
+from jsplan.planning.preserve.consumers import findings, held, no_room
+from jsplan.planning.preserve.costs import findings as worth_knowing
+from jsplan.planning.preserve.costs import refused
+from jsplan.planning.preserve.positions import STARTS
+from jsplan.planning.preserve.ways import ALLOWS
 from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
 from jsplan.planning.words import in_words
 from jsplan.resources.buckets import word_of
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
+from jsplan.subjects import covered
 
 #: Findings that stop an apply with exit 3 while the plan itself is sound.
 PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED = "JS301", "JS302", "JS303"
-REFUSALS = (PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED)
+RESTORE_OVER, REINSTALLED, SOMEBODY_ELSES = "JS304", "JS305", "JS306"
+REFUSALS = (PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED, RESTORE_OVER, REINSTALLED, SOMEBODY_ELSES)
 LEVEL_NAMES = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
 
 
@@ -42,12 +52,15 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
         detail = "It is not sent: only a new object would have it. Put the old value back, or use --replace."
         yield Diagnostic("warning", "JS412", summary, detail, address, place)
     yield from _overruled(inputs, verdict)
+    yield from _passed_over(verdict, place)
+    if verdict.preserves and verdict.address.kind == "consumer":
+        yield from findings(inputs, verdict)
     yield from _unknown_to_server(inputs, verdict)
     if verdict.deletes and verdict.follows is None:
         yield from _prevented(inputs, verdict)
     if verdict.replaces and verdict.follows is None:
         yield from _replacement(inputs, verdict)
-    if verdict.adopts and verdict.actions != ["no-op"] and not inputs.request.adopt:
+    if verdict.adopts and verdict.actions != ["no-op"] and verdict.reason != OWNED and not inputs.request.adopt:
         yield Diagnostic("error", ADOPT_NEEDED, "exists on the server, is not ours yet, and differs from the files",
                          "To take it over and change it: --adopt. Or write into the files what is live.", address, place)  # fmt: skip
 
@@ -57,12 +70,27 @@ def _place(inputs: Inputs, address: Address) -> SourceRange | None:
     return declared.range if declared else None
 
 
+def _passed_over(verdict: Verdict, place: SourceRange | None) -> Iterable[Diagnostic]:
+    """A filter that changes never goes back: what the consumer has passed is not delivered, in a work queue to nobody."""
+    if verdict.live is None or verdict.after is None or verdict.actions != ["update"] or verdict.address.kind != "consumer":
+        return
+    seen = (verdict.live.state.get("delivered") or {}).get("stream_seq", 0)
+    before, after = filters_of(verdict.live.compact), filters_of(verdict.after)
+    new = [subject for subject in after if not covered(subject, before)]
+    if seen and new:
+        text = f"messages up to sequence {seen:,} on {', '.join(new)} will not be delivered: a changed filter never goes back"
+        detail = "If they matter, make another consumer for them, or this one anew: --replace."
+        yield Diagnostic("warning", "JS422", text, detail, str(verdict.address), place)
+
+
 def _overruled(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     """What the files say and the server replaces, because another setting decides it: said each time, never sent again."""
     declared = inputs.declared(verdict.address)
     if declared is None or verdict.after is None or verdict.reason == UNTOUCHED:
         return
     told = {change.path.split(".")[0].split("[")[0] for change in verdict.ignored} | set(declared.lifecycle.ignore_changes)
+    told |= {"sources"} if verdict.entry and kept_starts(verdict, verdict.entry, inputs.declared_fields(verdict.address)) else set()
+    told |= set(STARTS) if verdict.preserves else held(verdict.address, verdict.entry, inputs.declared_fields(verdict.address))
     for name in overruled(table_of(verdict.address), inputs.body(verdict.address), verdict.after):
         if name not in told:
             word = word_of(verdict.address.kind, name)
@@ -101,29 +129,48 @@ def _prevented(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     guarded = said if said is not None else bool(verdict.entry and verdict.entry.prevent_destroy) and not lifted
     if guarded:
         yield Diagnostic(
-            "error", PREVENT_DESTROY, "is guarded by prevent_destroy and would be deleted",
+            "error", PREVENT_DESTROY, f"is guarded by prevent_destroy and would be {_fate(verdict)}",
             "The guard is kept in state. To lift it write prevent_destroy: false in its lifecycle, or in a removed entry.",
             str(verdict.address), _place(inputs, verdict.address),
         )  # fmt: skip
 
 
+def _fate(verdict: Verdict) -> str:
+    """The guard stands before the object as it is: also before one that would get all that this one holds."""
+    if verdict.preserves:
+        return "replaced, with what it holds carried over"
+    return "replaced, which deletes what it holds" if verdict.replaces else "deleted"
+
+
 def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     """`refuse`, `recreate` or `preserve`; `--replace` names the resource and so stands for `recreate`."""
-    declared = inputs.declared(verdict.address)
     consumer = verdict.address.kind == "consumer"
-    mode = (declared.lifecycle.on_replace if declared else None) or ("preserve" if consumer else "refuse")
-    forced = verdict.reason == "replace_by_request"
-    started = not consumer or bool(verdict.live and (verdict.live.state.get("delivered") or {}).get("consumer_seq", 0))
-    if mode == "recreate" or (forced and mode == "refuse") or (mode == "preserve" and not started):
+    mode, forced = inputs.on_replace(verdict.address), verdict.reason == "replace_by_request"
+    if mode == "recreate" or (forced and mode == "refuse"):
+        return
+    if consumer and mode == "preserve":
+        refused = no_room(inputs, verdict)
+        yield from [refused] if refused else []
+        return
+    if mode == "preserve":
+        yield from _cannot_preserve(inputs, verdict)
         return
     paths = ", ".join(f.path for f in in_words(verdict.address, verdict.fields) if f.effect == "replace") or "the request"
     what = "its position" if consumer else "its messages"
     detail = f"To delete it with {what} and make it anew: lifecycle: {{on_replace: recreate}}."
-    if mode == "preserve":
-        summary = f"must be replaced ({paths}); carrying {what} over (on_replace: preserve) is not in this release yet"
-    else:
-        summary = f"must be replaced ({paths}), and on_replace is refuse"
+    if not consumer:
+        detail += " To keep them, where servers can: on_replace: preserve."
+    summary = f"must be replaced ({paths}), and on_replace is refuse"
     yield Diagnostic("error", REPLACE_REFUSED, summary, detail, str(verdict.address), _place(inputs, verdict.address))
+
+
+def _cannot_preserve(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    """What stands against carrying a stream's messages over, or is worth knowing before."""
+    if (why := refused(inputs, verdict)) is not None:
+        summary = f"must be replaced, and its messages cannot be carried over (on_replace: preserve): {why}"
+        yield Diagnostic("error", REPLACE_REFUSED, summary, ALLOWS, str(verdict.address), _place(inputs, verdict.address))
+    else:
+        yield from worth_knowing(inputs, verdict)
 
 
 def undeclared_domains(inputs: Inputs) -> list[Diagnostic]:
@@ -171,7 +218,7 @@ def same_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
 
     Who nobody knows is not called another.
     """
-    if not one or not other:
+    if not all(server.get("name") or server.get("cluster") for server in (one, other)):
         return True
     if one.get("cluster") and other.get("cluster"):
         return one["cluster"] == other["cluster"]

@@ -13,18 +13,33 @@ from jsplan.address import Address, matches
 from jsplan.config.model import AllowedHazard
 from jsplan.documents.plan import Hazard
 from jsplan.facts.question import Measured
+from jsplan.planning.downstream import as_one, copied_twice
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.leaving import left_behind
+from jsplan.planning.preserve.consumers import again_in_words
+from jsplan.planning.preserve.costs import hazards as carried
+from jsplan.planning.recopies import copies_again
+from jsplan.planning.unread import unread_origins, with_unread
 from jsplan.planning.verdict import Verdict
 from jsplan.subjects import covered
+
+#: Why a measured message is delivered again, not deleted.
+GIVEN_AGAIN = ("position",)
 
 
 def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> list[Hazard]:
     """Every hazard of one decided resource, with whether it is allowed."""
-    if verdict.follows is not None:
+    if verdict.follows is not None and not verdicts[verdict.follows].preserves:
         return []
-    found = list(_deletes_messages(inputs.measured.get(verdict.address, ())))
+    measured = inputs.measured.get(verdict.address, ())
+    found = list(_deletes_messages([answer for answer in measured if answer.causes != GIVEN_AGAIN]))
+    found += [_given_again(answer) for answer in measured if answer.causes == GIVEN_AGAIN]
+    found = with_unread(found, list(unread_origins(inputs, verdict)))
+    found += copies_again(inputs.copied_again.get(verdict.address, ()))
+    found += left_behind(inputs.left_behind.get(verdict.address, ()))
     if verdict.live is not None:
         found += _of_consumer(verdict) if verdict.address.kind == "consumer" else _of_stream(inputs, verdict, verdicts)
+    found = as_one([*found, *copied_twice(inputs, verdict, verdicts)])
     found = [h for h in found if not _is_safe(h, inputs.request.safe_below)]
     for hazard in found:
         _decide(inputs, verdict.address, hazard)
@@ -63,6 +78,10 @@ def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datet
 
 
 def _of_stream(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
+    if verdict.preserves:
+        yield from carried(inputs, verdict)
+        yield from _breaks_replication(inputs, verdict, verdicts)
+        return
     if verdict.deletes:
         yield _deletes_stream(verdict)
         yield from _breaks_replication(inputs, verdict, verdicts)
@@ -174,6 +193,14 @@ def _period(answers: Sequence[Measured]) -> str:
     return f", stored {since}" if since == until else f", stored {since} to {until}"
 
 
+def _given_again(answer: Measured) -> Hazard:
+    """What a consumer that goes on at its floor is given although it was acknowledged."""
+    return Hazard(
+        "DUPLICATES_MESSAGES", again_in_words(answer), messages=answer.at_most, exact=answer.exact,
+        at_least=None if answer.exact else answer.at_least, at_most=None if answer.exact else answer.at_most, as_of=answer.as_of,
+    )  # fmt: skip
+
+
 # --- consumers -----------------------------------------------------------------------------------------------
 
 
@@ -185,6 +212,11 @@ def _of_consumer(verdict: Verdict) -> Iterable[Hazard]:
     if verdict.actions == ["delete"]:
         text = f"deletes the consumer with {_count(pending, 'message')} it has not finished" if pending else "deletes the consumer"
         yield Hazard("DELETES_CONSUMER", text, blocking=pending > 0, messages=pending, exact=True)
-    elif verdict.replaces and delivered:
-        text = f"the new consumer starts over, after {delivered:,} deliveries"
+    elif verdict.replaces and not verdict.preserves and (delivered or (pending and _begins_elsewhere(verdict))):
+        text = f"the new consumer starts over, after {delivered:,} deliveries" if delivered else "the new consumer starts elsewhere"
         yield Hazard("LOSES_CONSUMER_POSITION", text, messages=pending, exact=True)
+
+
+def _begins_elsewhere(verdict: Verdict) -> bool:
+    """Whether a new consumer would not be given what the old one still has before it."""
+    return bool((verdict.after or {}).get("deliver_policy", "all") != "all")

@@ -12,7 +12,10 @@ from jsplan.address import Address, matches
 from jsplan.config.model import Declared, Workspace
 from jsplan.facts.live import Live
 from jsplan.facts.question import MEASURE_LIMIT, Measured
+from jsplan.facts.recopy import CopiedAgain
 from jsplan.planning.merge import declared_fields
+from jsplan.planning.origins import fitted
+from jsplan.planning.preserve.resumed import UnderWay
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import made
 from jsplan.state.document import Entry, State
@@ -30,6 +33,7 @@ class Request:
     excludes: tuple[str, ...] = ()
     replace: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    reinstalled: tuple[str, ...] = ()
     refresh_only: bool = False
     destroy: bool = False
     allow_hazards: tuple[str, ...] = ()
@@ -44,8 +48,13 @@ class Inputs:
     """Desired (workspace and topology), live, last applied (`entries`, after `moved`), and the request.
 
     `moved_from[new] = old` for entries that a `moved` block renamed. `selected` are the addresses to plan.
-    `measured` is what would be deleted, as far as it was asked for (see `questions`).
+    `measured` is what would be deleted, as far as it was asked for (see `questions`), `copied_again` what would be copied
+    once more (see `recopies`); `left_behind` is what sources that go have not copied (see `leaving`);
+    `unread[copy][origin]` is why an origin could not be asked.
     `pending` are steps that an apply began and never ended, `recovered` those of them that turned out to be done.
+    `replacements` are those that an apply began and never ended, `unfinished` those whose new object is there and not ready,
+    `under_way` those of streams with how far they came; `taken_out` are sources that wait for a replacement to end.
+    `owner` is the mark of this workspace, empty as long as it has none.
     """
 
     workspace: Workspace
@@ -58,18 +67,34 @@ class Inputs:
     selected: frozenset[Address] = frozenset()
     pending: dict[Address, dict[str, Any]] = field(default_factory=dict)
     recovered: set[Address] = field(default_factory=set)
+    replacements: dict[Address, dict[str, Any]] = field(default_factory=dict)
+    unfinished: set[Address] = field(default_factory=set)
+    under_way: dict[Address, UnderWay] = field(default_factory=dict)
+    taken_out: dict[Address, set[str]] = field(default_factory=dict)
     measured: dict[Address, list[Measured]] = field(default_factory=dict)
+    copied_again: dict[Address, list[CopiedAgain]] = field(default_factory=dict)
+    left_behind: dict[Address, list[CopiedAgain]] = field(default_factory=dict)
+    unread: dict[Address, dict[Address, str]] = field(default_factory=dict)
+    owner: str = ""
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> Declared | None:
         """What the files say of it; nothing when everything is to be destroyed."""
         return None if self.request.destroy else self.workspace.resources.get(address)
 
+    def on_replace(self, address: Address) -> str:
+        """`refuse`, `recreate` or `preserve`: what the files let a replacement do."""
+        declared = self.declared(address)
+        said = declared.lifecycle.on_replace if declared else None
+        return said or ("preserve" if address.kind == "consumer" else "refuse")
+
     def body(self, address: Address) -> dict[str, Any]:
-        """The declared body with references resolved and the name filled in."""
-        body = self.topology.bodies[address]
+        """The declared body with references resolved and the name filled in; an origin that is live is reached as it is live."""
+        return fitted(self._named(address), address, self.topology, self.live)
+
+    def _named(self, address: Address) -> dict[str, Any]:
         name = address.consumer if address.kind == "consumer" else address.stream
-        return {"name": name} | body
+        return {"name": name} | self.topology.bodies[address]
 
     def creation(self, address: Address) -> dict[str, Any]:
         """The body of a new object: what the files say, and for a bucket what every client gives it besides."""
@@ -81,7 +106,7 @@ class Inputs:
         found = self._declared_fields.get(address)
         if found is None:
             table = TABLES["consumer" if address.kind == "consumer" else "stream"]
-            found = self._declared_fields[address] = declared_fields(table, self.body(address))
+            found = self._declared_fields[address] = declared_fields(table, self._named(address))
         return found
 
     def level(self, address: Address) -> int:

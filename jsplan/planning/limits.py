@@ -13,8 +13,9 @@ from typing import Any, Final
 from jsplan.address import Address
 from jsplan.config.model import Workspace
 from jsplan.diagnostics import Diagnostic
+from jsplan.facts.live import limits_of, tier_of
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.verdict import Verdict
+from jsplan.planning.verdict import Verdict, most_unacknowledged
 from jsplan.resources.fields import Config
 from jsplan.units import format_size
 
@@ -34,7 +35,7 @@ class _Change:
 
     @property
     def written(self) -> bool:
-        return self.after is not None and self.verdict.actions[-1] in ("create", "update")
+        return self.after is not None and self.verdict.writes
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ def over_limits(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator
     for account in _accounts(inputs, verdicts):
         for tier, use in _tiers(account):
             limits = use.get("limits") or {}
-            changes = [c for c in account.streams.values() if tier is None or _tier(c.after or c.before or {}) == tier]
+            changes = list(account.streams.values()) if tier is None else [_within(c, tier) for c in account.streams.values()]
             yield from _streams(account, use, limits, changes)
             yield from _reservations(account, use, limits, changes, per_copy=tier is None)
             for change in changes:
@@ -101,7 +102,7 @@ def _change(verdict: Verdict) -> _Change:
     before = verdict.live.compact if verdict.live else None
     if verdict.actions == ["delete"]:
         return _Change(verdict, before, None)
-    written = verdict.actions[-1] in ("create", "update")
+    written = verdict.writes
     return _Change(verdict, before, verdict.after if written else before)
 
 
@@ -112,7 +113,13 @@ def _tiers(account: _Account) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
 
 
 def _tier(config: Config) -> str:
-    return f"R{config.get('num_replicas', 1)}"
+    return tier_of(config.get("num_replicas", 1))
+
+
+def _within(change: _Change, tier: str) -> _Change:
+    """The stream as the tier sees it: one that gets another number of copies leaves one tier and is new to the other."""
+    before, after = (config if config is not None and _tier(config) == tier else None for config in (change.before, change.after))
+    return _Change(change.verdict, before, after)
 
 
 # --- streams -------------------------------------------------------------------------------------------------
@@ -202,15 +209,15 @@ def _no_tier(inputs: Inputs, account: _Account) -> Iterator[Diagnostic]:
 def _consumers(inputs: Inputs, account: _Account, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
     for stream, consumers in account.consumers.items():
         new = [v for v in consumers.values() if v.actions == ["create"]]
-        for verdict in (v for v in consumers.values() if v.actions[-1] in ("create", "update")):
-            yield from _ack_pending(inputs, account, verdict)
+        for verdict in (v for v in consumers.values() if v.writes):
+            yield from _ack_pending(inputs, verdict)
         if not new or new[0].address.parent is None:
             continue
         parent = new[0].address.parent
         change, live = account.streams.get(stream), inputs.live.get(parent)
         config = (change.after if change else None) or (live.compact if live else {})
         most, why = _most_consumers(account, config, inputs.level(parent))
-        there = live.state.get("consumer_count", 0) if live and not (parent in verdicts and verdicts[parent].deletes) else 0
+        there = live.state.get("consumer_count", 0) if live and not (parent in verdicts and verdicts[parent].loses) else 0
         there -= sum(1 for v in consumers.values() if v.actions == ["delete"] and v.follows is None)
         if most and there + len(new) > most:
             text = f"{why}: {stream} has {max(0, there)}, {max(0, there) + len(new)} with this plan (10026)"
@@ -219,9 +226,7 @@ def _consumers(inputs: Inputs, account: _Account, verdicts: Mapping[Address, Ver
 
 def _most_consumers(account: _Account, stream: Config, level: int) -> tuple[int, str]:
     """The most consumers that the stream may have for reasons outside of it; 0 is no such limit."""
-    tiers = account.info.get("tiers") or {}
-    limits = (tiers.get(_tier(stream)) or {} if tiers else account.info).get("limits") or {}
-    most = limits.get("max_consumers", -1)
+    most = limits_of(account.info, stream.get("num_replicas", 1)).get("max_consumers", -1)
     if most > 0:
         return most, f"max_consumers of the account is {most} per stream"
     if level >= 5 and stream.get("max_consumers", -1) < 0:
@@ -229,8 +234,8 @@ def _most_consumers(account: _Account, stream: Config, level: int) -> tuple[int,
     return 0, ""
 
 
-def _ack_pending(inputs: Inputs, account: _Account, verdict: Verdict) -> Iterator[Diagnostic]:
-    most, asked = account_ack_pending(account.info), (verdict.after or {}).get("max_ack_pending", 0)
+def _ack_pending(inputs: Inputs, verdict: Verdict) -> Iterator[Diagnostic]:
+    most, asked = most_unacknowledged(inputs, verdict.address), (verdict.after or {}).get("max_ack_pending", 0)
     if 0 < most < asked:
         text = f"max_ack_pending is {asked}; a consumer of this account may have {most} (10121)"
         yield _at(inputs, verdict, "JS444", "max_ack_pending", text, "Lower it, or leave it out for the most that is allowed.")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jsplan.documents.plan import FieldChange
-from jsplan.resources.fields import ABSENT, Config, Field, Table, in_order
+from jsplan.resources.fields import ABSENT, OWNER, Config, Field, Table, in_order
 from jsplan.resources.nested import ORIGIN, origin_key
 
 STARTS = ("opt_start_seq", "opt_start_time")
@@ -147,6 +147,11 @@ def _make_legal(table: Table, target: Config, body: Mapping[str, Any], around: C
             del target[name]
 
 
+def within_limits(consumer: Config, limits: Config) -> bool:
+    """Whether a consumer (compact) stays within the `consumer_limits` of its stream."""
+    return not any(0 < limits.get(name, 0) < consumer.get(name, 0) for name in ("max_ack_pending", "inactive_threshold"))
+
+
 def carried(table: Table, wanted: Config, live_raw: Config) -> Config:
     """The wanted fields with what only the server knows inside nested objects: unknown keys, and delivery prefixes.
 
@@ -236,7 +241,7 @@ def patched(table: Table, live_raw: Config, body: Mapping[str, Any], before: Con
 
 
 def _with_server_metadata(out: Config, live_raw: Config) -> Config:
-    theirs = {k: v for k, v in (live_raw.get("metadata") or {}).items() if k.startswith("_nats.")}
+    theirs = {k: v for k, v in (live_raw.get("metadata") or {}).items() if k.startswith("_nats.") or k == OWNER}
     if theirs or out.get("metadata"):
-        out["metadata"] = theirs | {k: v for k, v in (out.get("metadata") or {}).items() if not k.startswith("_nats.")}
+        out["metadata"] = theirs | {k: v for k, v in (out.get("metadata") or {}).items() if k not in theirs and not k.startswith("_nats.")}
     return out

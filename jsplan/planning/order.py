@@ -11,22 +11,21 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
 
-from jsplan.address import Address
+from jsplan.address import PARKING, Address
 from jsplan.documents.plan import Op, Step
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict
 from jsplan.subjects import SubjectTree
-
-#: Where a stream's subjects wait while two streams swap theirs.
-PARKING = "jsplan.parking."
 
 
 @dataclass(slots=True)
 class Draft:
     """A step before it has a number. `frees` and `takes` are subjects; `after` are keys of other drafts.
 
+    Streams of one domain take subjects from each other, consumers of one work queue filters; see `scope`.
     `soft` are those of `after` that the server does not insist on: the first to give way when steps wait for
-    each other. `settles` is a stream that the cluster must have finished to move or scale.
+    each other. `settles` is a stream that the cluster must have finished to move or scale. `touches` and `carries` are the
+    step's `object` and `carries`.
     """
 
     key: tuple[Address, str]
@@ -41,6 +40,14 @@ class Draft:
     after: set[tuple[Address, str]] = field(default_factory=set)
     soft: set[tuple[Address, str]] = field(default_factory=set)
     settles: Address | None = None
+    touches: Address | None = None
+    carries: dict[str, Any] | None = None
+
+    @property
+    def scope(self) -> str:
+        """Among what a subject has one owner at most: the streams of a domain, or the consumers of a work queue."""
+        address = self.key[0]
+        return address.domain if address.parent is None else str(address.parent)
 
 
 Drafts = dict[tuple[Address, str], Draft]
@@ -56,19 +63,44 @@ def in_order(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) -
 def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) -> None:
     copies = {(edge.copy, edge.origin) for edge in inputs.topology.edges}
     dependants = _dependants(inputs, verdicts)
+    going = _going(drafts)
     for (address, kind), draft in drafts.items():
-        if (stream := _stream_in_wait(verdicts, address, kind)) is not None:
+        if kind == "create" and address.parent in going:
+            draft.after |= going[address.parent] - {draft.key}
+            draft.soft |= going[address.parent] - {draft.key}
+        if (stream := _stream_in_wait(inputs, verdicts, address, kind)) is not None:
             _after(drafts[stream, "update"], drafts, address, kind)
+            _after(draft, drafts, stream, "first")
         elif kind != "delete":
             _after(draft, drafts, address, "delete", *_EARLIER.get(kind, ()))
-            for other in inputs.topology.after.get(address, ()):
+            for other in inputs.topology.after.get(address, ()) if kind != "leave" else ():
                 _after(draft, drafts, other, "create", "update", "state", soft=(address, other) in copies)
         elif (stream := verdicts[address].follows) is not None:
             _after(draft, drafts, stream, "delete")
         else:
             for other in dependants.get(address, ()):
                 _after(draft, drafts, other, "delete", "update", soft=True)
+        _with_carried_stream(inputs, draft, drafts)
         _around_reorganisation(draft, drafts)
+
+
+def _with_carried_stream(inputs: Inputs, draft: Draft, drafts: Drafts) -> None:
+    """What happens to consumers of a stream that is made anew with its messages happens when it is back."""
+    stream = draft.key[0].parent
+    if stream is None or (stream, "resume") not in drafts:
+        return
+    draft.after |= {key for key in ((stream, "update"), (stream, "resume")) if key in drafts}
+    if stream in inputs.under_way:
+        draft.precondition = ""  # the consumer is where its stream is, and as it was only once that is back
+
+
+def _going(drafts: Drafts) -> dict[Address | None, set[tuple[Address, str]]]:
+    """The consumers that each stream loses: those that it gets wait for them, since their number may be limited (10026)."""
+    found: dict[Address | None, set[tuple[Address, str]]] = {}
+    for address, kind in drafts:
+        if kind == "delete" and address.parent is not None:
+            found.setdefault(address.parent, set()).add((address, kind))
+    return found
 
 
 def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
@@ -84,12 +116,21 @@ def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
 
 
 #: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause.
-_EARLIER = {"park": ("first",), "update": ("first", "park"), "pause": ("first", "park", "update")}
+_EARLIER = {
+    "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
+    "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
+}  # fmt: skip
 
 
-def _stream_in_wait(verdicts: dict[Address, Verdict], address: Address, kind: str) -> Address | None:
-    """The stream whose new limits forbid this consumer as it is now: the consumer changes, or goes, before the stream."""
-    stream = verdicts.get(address.parent) if address.parent else None
+def _stream_in_wait(inputs: Inputs, verdicts: dict[Address, Verdict], address: Address, kind: str) -> Address | None:
+    """The stream whose new limits forbid this consumer as it is now: the consumer changes, or goes, before the stream.
+
+    The stream may be declared by another way to the domain.
+    """
+    parent = address.parent
+    if parent is not None and parent not in verdicts and parent.domain in inputs.workspace.domains:
+        parent = inputs.topology.called(parent)
+    stream = verdicts.get(parent) if parent else None
     live = verdicts[address].live if address in verdicts else None
     if stream is None or live is None or stream.actions != ["update"] or kind not in ("update", "delete"):
         return None
@@ -119,13 +160,13 @@ def _dependants(inputs: Inputs, verdicts: dict[Address, Verdict]) -> dict[Addres
 
 
 def _depend_on_subjects(drafts: Drafts) -> None:
-    """Whoever takes a subject waits for whoever frees it in the same domain, however else the two stand to each other."""
+    """Whoever takes a subject waits for whoever frees it, however else the two stand to each other."""
     freed: dict[str, SubjectTree[Draft]] = {}
     for draft in drafts.values():
         for subject in draft.frees:
-            freed.setdefault(draft.key[0].domain, SubjectTree()).add(subject, draft)
+            freed.setdefault(draft.scope, SubjectTree()).add(subject, draft)
     for draft in drafts.values():
-        tree = freed.get(draft.key[0].domain)
+        tree = freed.get(draft.scope)
         for other in (other for subject in draft.takes for other in tree.overlapping(subject)) if tree else ():
             if other.key[0] != draft.key[0]:
                 draft.after.add(other.key)
@@ -157,15 +198,8 @@ def _break_swap(inputs: Inputs, drafts: Drafts, cycle: list[tuple[Address, str]]
     key = next((k for k in cycle if k[1] == "update" and drafts[k].frees and (k[0], "park") not in drafts), None)
     if key is None:
         raise AssertionError(f"steps wait for each other: {cycle}")
-    final = drafts[key]
-    live, first = inputs.live.objects[key[0]], drafts.get((key[0], "first"))
-    base = first.request["payload"] if first and first.request else live.raw
-    rest = [s for s in live.raw.get("subjects", []) if s not in final.frees] or [PARKING + key[0].stream]
-    park = Draft(
-        (key[0], "park"), "stream.update", f"park the subjects of stream {key[0].name} in {key[0].domain}",
-        {"api": f"STREAM.UPDATE.{key[0].stream}", "payload": base | {"subjects": rest}},
-        final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees, settles=first.settles if first else None,
-    )  # fmt: skip
+    final, first = drafts[key], drafts.get((key[0], "first"))
+    park = _consumer_park(inputs, final) if key[0].parent else _stream_park(inputs, final, first)
     park.after |= {first.key} if first else set()
     final.frees = []
     final.after.add(park.key)
@@ -175,9 +209,38 @@ def _break_swap(inputs: Inputs, drafts: Drafts, cycle: list[tuple[Address, str]]
     drafts[park.key] = park
 
 
+def _stream_park(inputs: Inputs, final: Draft, first: Draft | None) -> Draft:
+    address, live = final.key[0], inputs.live.objects[final.key[0]]
+    base = first.request["payload"] if first and first.request else live.raw
+    rest = [s for s in live.raw.get("subjects", []) if s not in final.frees] or [PARKING + address.stream]
+    return Draft(
+        (address, "park"), "stream.update", f"park the subjects of stream {address.name} in {address.domain}",
+        {"api": f"STREAM.UPDATE.{address.stream}", "payload": base | {"subjects": rest}},
+        final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees, settles=first.settles if first else None,
+    )  # fmt: skip
+
+
+def _consumer_park(inputs: Inputs, final: Draft) -> Draft:
+    """A consumer of a work queue on a subject that nothing is published to."""
+    address, live = final.key[0], inputs.live.objects[final.key[0]]
+    subject = PARKING + address.consumer
+    config = {name: value for name, value in live.raw.items() if name != "filter_subjects"} | {"filter_subject": subject}
+    return Draft(
+        (address, "park"), "consumer.update", f"park consumer {address.consumer} of {address.stream} in {address.domain}",
+        {"api": f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
+         "payload": {"stream_name": address.stream, "config": config, "action": "update"}},
+        final.precondition, {"filter_subject": subject}, None, frees=final.frees, settles=final.settles,
+    )  # fmt: skip
+
+
 def _numbered(drafts: Drafts, order: list[tuple[Address, str]]) -> list[Step]:
     ids = {key: f"s{number}" for number, key in enumerate(order, 1)}
     return [_step(drafts[key], ids) for key in order]
+
+
+def _may_come_later(copy: Draft, origin: tuple[Address, str]) -> bool:
+    """Whether a copy may be made before its origin: the server takes it, and begins to copy when the origin is there."""
+    return origin in copy.soft and origin[1] == "create" and copy.key[1] in ("create", "update") and origin[0].domain != copy.key[0].domain
 
 
 def _step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
@@ -190,4 +253,6 @@ def _step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
     return Step(
         id=ids[draft.key], address=str(draft.key[0]), op=draft.op, title=draft.title, request=draft.request,
         precondition=precondition, depends_on=sorted(ids[key] for key in draft.after), expect=draft.expect, record=draft.record,
+        unless_away=sorted(ids[key] for key in draft.after if _may_come_later(draft, key)),
+        object=str(draft.touches) if draft.touches else None, carries=draft.carries,
     )  # fmt: skip

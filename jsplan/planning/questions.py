@@ -16,9 +16,11 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.question import Question
 from jsplan.facts.trims import Limits
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.preserve.consumers import redelivery
 from jsplan.planning.verdict import Verdict
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
+from jsplan.topology import Edge
 
 #: From this level (2.14) on, a first max_msgs_per_subject is enforced at once, not with the next message of a subject.
 FIRST_LIMIT_AT_ONCE = 4
@@ -30,10 +32,15 @@ def questions(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Quest
     for address, verdict in verdicts.items():
         if address.parent is not None and (verdict.deletes or verdict.actions == ["update"]):
             siblings.setdefault(address.parent, []).append(verdict)
-    return [question for address in sorted(verdicts) for question in _ask(inputs, verdicts[address], siblings)]
+    flows: dict[Address, list[Edge]] = {}
+    for edge in sorted(inputs.topology.edges, key=lambda edge: edge.origin):
+        flows.setdefault(edge.copy, []).append(edge)
+    return [question for address in sorted(verdicts) for question in _ask(inputs, verdicts[address], siblings, flows)]
 
 
-def _ask(inputs: Inputs, verdict: Verdict, siblings: Mapping[Address, list[Verdict]]) -> Iterable[Question]:
+def _ask(
+    inputs: Inputs, verdict: Verdict, siblings: Mapping[Address, list[Verdict]], flows: Mapping[Address, list[Edge]]
+) -> Iterable[Question]:
     address, live = verdict.address, verdict.live
     if verdict.follows is not None:
         return
@@ -41,24 +48,40 @@ def _ask(inputs: Inputs, verdict: Verdict, siblings: Mapping[Address, list[Verdi
     if address.kind == "consumer":
         stream = inputs.live.get(address.parent) if address.parent else None
         if stream is not None and live is not None and (verdict.deletes or verdict.actions == ["update"]):
-            found = about_consumer(live, None if verdict.deletes else verdict.after, stream, inputs.level(address))
+            goes = verdict.deletes and not verdict.preserves
+            found = about_consumer(live, None if goes else verdict.after, stream, inputs.level(address), anew=verdict.preserves)
             found = _among(found, siblings[stream.address]) if found is not None else None
-    elif live is not None and verdict.actions == ["update"] and verdict.after is not None:
-        found = about_update(
-            live, verdict.after, inputs.level(address), frozenset(v.address.consumer for v in siblings.get(address, ()) if v.deletes)
-        )
+            if verdict.preserves and (again := redelivery(verdict, stream)) is not None:
+                yield again
+    elif live is not None and verdict.after is not None and _updates(inputs, verdict):
+        found = about_update(live, verdict.after, inputs.level(address), _gone(siblings.get(address, ())))
     if found is not None:
-        yield found
+        yield replace(found, copied=_is_copied(inputs, found.stream))
     if address.kind != "consumer":
-        yield from _about_copy(inputs, verdict)
+        yield from _about_copy(inputs, verdict, flows.get(address, ()))
+
+
+def _updates(inputs: Inputs, verdict: Verdict) -> bool:
+    """Whether what the stream holds meets other limits; once a replacement is under way that was allowed before."""
+    return (verdict.actions == ["update"] or verdict.preserves) and verdict.address not in inputs.under_way
+
+
+def _is_copied(inputs: Inputs, stream: Address) -> bool:
+    """Whether a stream that is there copies it, as far as the files know."""
+    return any(edge.origin == stream and inputs.live.get(edge.copy) is not None for edge in inputs.topology.edges)
+
+
+def _gone(consumers: Iterable[Verdict]) -> frozenset[str]:
+    """The names of those that are gone in the end; one that goes on where it stands is not."""
+    return frozenset(v.address.consumer for v in consumers if v.deletes and not v.preserves)
 
 
 def _among(question: Question, changing: list[Verdict]) -> Question:
     """The question about one consumer, with what the plan does to the others of its stream."""
     if len(changing) == 1:
         return question
-    gone = frozenset(v.address.consumer for v in changing if v.deletes)
-    filters = tuple((v.address.consumer, filters_of(v.after)) for v in changing if not v.deletes and v.after is not None)
+    gone = _gone(changing)
+    filters = tuple((v.address.consumer, filters_of(v.after)) for v in changing if v.address.consumer not in gone and v.after is not None)
     return replace(question, together=replace(question, loses=gone, refilters=filters))
 
 
@@ -99,8 +122,11 @@ def _lowered(before: Any, after: int) -> bool:
     return after > 0 and (not _set(before) or after < _set(before))
 
 
-def about_consumer(live: LiveObject, after: Config | None, stream: LiveObject, level: int) -> Question | None:
-    """What goes from an interest stream when a consumer goes (`after` is None) or is updated to `after`."""
+def about_consumer(live: LiveObject, after: Config | None, stream: LiveObject, level: int, *, anew: bool = False) -> Question | None:
+    """What goes from an interest stream when a consumer goes (`after` is None) or is updated to `after`.
+
+    `anew`: it is made anew where it stands. All that it has not finished is kept by a guard until the new one wants it.
+    """
     if stream.compact.get("retention") != "interest" or not stream.state.get("messages"):
         return None
     name = live.address.consumer
@@ -108,21 +134,22 @@ def about_consumer(live: LiveObject, after: Config | None, stream: LiveObject, l
         return Question(live.address, stream.address, loses=frozenset({name}))
     old, new = filters_of(live.compact), filters_of(after)
     # Servers before 2.12 look for messages that nobody wants at every update of a consumer.
-    if sorted(old) == sorted(new) and level >= ACKS_ABOVE_FLOOR:
+    if sorted(old) == sorted(new) and (anew or level >= ACKS_ABOVE_FLOOR):
         return None
     return Question(live.address, stream.address, refilters=((name, new),))
 
 
-def _about_copy(inputs: Inputs, verdict: Verdict) -> Iterable[Question]:
-    """A new copy of a workqueue or interest stream consumes it."""
+def _about_copy(inputs: Inputs, verdict: Verdict, edges: Iterable[Edge]) -> Iterable[Question]:
+    """A new copy of a workqueue or interest stream consumes it; `edges` are all that it copies."""
     after = verdict.after
     if after is None or not ({"create", "update"} & set(verdict.actions)):
         return
-    before = verdict.live.compact if verdict.live is not None and not verdict.replaces else {}
-    origins = {edge.origin for edge in inputs.topology.edges if edge.copy == verdict.address}
-    for new in new_origins(before, after):
-        for origin in sorted(o for o in origins if o.stream == new["name"] and _consumable(inputs, o)):
-            yield about_origin(verdict.address, origin, new)
+    before = verdict.live.compact if verdict.live is not None and not verdict.loses else {}
+    begun = {origin_key(origin): origin for origin in new_origins(before, after)}
+    for edge in edges:
+        new = begun.get(origin_key(dict(edge.config)))
+        if new is not None and _consumable(inputs, edge.origin):
+            yield about_origin(verdict.address, edge.origin, new)
 
 
 def _consumable(inputs: Inputs, origin: Address) -> bool:

@@ -11,6 +11,9 @@ from jsplan.address import Address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.diff import lacking
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.resumed import take_up
+from jsplan.planning.taken_out import count_as_before
 from jsplan.planning.verdict import table_of
 from jsplan.state.document import Entry
 
@@ -21,6 +24,8 @@ def recover(inputs: Inputs) -> None:
     Only an object that is just as the step was to leave it counts as done: before its call the step had seen the
     object absent (or ours), and nobody but us knows that exact configuration.
     """
+    _recover_replacements(inputs)
+    take_up(inputs)
     for address, begun in inputs.pending.items():
         live = inputs.live.get(address)
         if live is None or not _was_written(inputs, address, begun, live):
@@ -28,18 +33,37 @@ def recover(inputs: Inputs) -> None:
         record = begun["record"]
         inputs.entries[address] = Entry(
             config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
-            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"],
+            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
         )  # fmt: skip
         inputs.recovered.add(address)
+    count_as_before(inputs)
+
+
+def _recover_replacements(inputs: Inputs) -> None:
+    """The new objects of replacements that were not recorded: ready, or still held by the very pause that they were made with."""
+    for address, begun in inputs.replacements.items():
+        live, record, entry = inputs.live.get(address), begun.get("record"), inputs.entries.get(address)
+        if live is None or record is None or live.created == begun.get("created"):
+            continue
+        if entry is not None and entry.created == live.created:
+            continue
+        unfinished = begun.get("hold") is not None and live.compact.get(PAUSE) == begun["hold"]
+        if not unfinished and lacking(table_of(address), live.compact, begun.get("expect") or {}):
+            continue
+        inputs.entries[address] = Entry(
+            config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
+            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
+        )  # fmt: skip
+        (inputs.unfinished if unfinished else inputs.recovered).add(address)
 
 
 def _was_written(inputs: Inputs, address: Address, begun: dict[str, Any], live: LiveObject) -> bool:
-    if not begun.get("record") or not begun.get("op", "").endswith((".create", ".update")):
+    if not begun.get("record") or not begun.get("op", "").endswith((".create", ".update", ".rejoin")):
         return False
     entry = inputs.entries.get(address)
     known = entry is not None and entry.created == live.created
     if begun["op"].endswith(".create") and known:
         return False
-    if begun["op"].endswith(".update") and entry is not None and not known:
+    if not begun["op"].endswith(".create") and entry is not None and not known:
         return False
     return not lacking(table_of(address), live.compact, begun.get("expect") or {})

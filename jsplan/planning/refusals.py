@@ -14,6 +14,8 @@ from jsplan.config.checks_consumers import check_queue_consumer
 from jsplan.config.problem import Found, Problem
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.neighbours import Neighbours, limits_change, taken, will_be, written
+from jsplan.planning.unread import unread_findings
 from jsplan.planning.verdict import Verdict
 from jsplan.resources.buckets import word_of
 from jsplan.resources.fields import Config
@@ -36,20 +38,29 @@ class Place:
 
 def refusals(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
     """Every error of the plan that one resource alone does not show."""
-    written = [v for v in verdicts.values() if v.after is not None and v.actions[-1] in ("create", "update")]
-    for verdict in written:
-        place = _place(inputs, verdict, verdicts)
-        before = verdict.live.compact if verdict.live and not verdict.deletes else None
+    around, changed = Neighbours(inputs, verdicts), written(verdicts)
+    for verdict in changed:
+        place = _place(inputs, verdict, verdicts, around)
         consumer = verdict.address.kind == "consumer"
+        new = verdict.deletes if consumer else verdict.loses
+        before = verdict.live.compact if verdict.live and not new else None
         problems = consumer_problems if consumer else stream_problems
         yield from _shown(inputs, verdict, problems(before, verdict.after or {}, place))
         if consumer:
             yield from _shown(inputs, verdict, _bound(verdict))
         else:
-            yield from _shown(inputs, verdict, _consumers(verdict, verdicts, place.level))
+            yield from _shown(inputs, verdict, _consumers(verdict, around, place.level))
             yield from _shown(inputs, verdict, _origin_sizes(inputs, verdict, verdicts))
-    yield from _overlaps(inputs, verdicts, written)
-    yield from _too_many(inputs, verdicts, written)
+    yield from _overlaps(inputs, verdicts, changed)
+    yield from _too_many(inputs, verdicts, changed)
+    yield from _unlisted(inputs)
+    yield from unread_findings(inputs, verdicts)
+
+
+def _unlisted(inputs: Inputs) -> Iterator[Diagnostic]:
+    for domain, reason in sorted(inputs.live.unlisted.items()):
+        text = f"what else is in domain {domain} cannot be listed, so whether it gets in the way is not known: {reason}"
+        yield Diagnostic("warning", "JS447", text, "Let this user ask STREAM.NAMES, STREAM.LIST and CONSUMER.LIST.", f"{domain}/**")
 
 
 def _shown(inputs: Inputs, verdict: Verdict, problems: Found) -> Iterator[Diagnostic]:
@@ -77,7 +88,7 @@ def stream_problems(before: Config | None, after: Config, place: Place) -> Found
         yield from _schedules(after)
     if before is not None and after.get("allow_msg_counter") and after.get("allow_msg_ttl"):
         text = "a counter stream with delete markers can be made, but never updated (10052)"
-        yield Problem("JS440", "allow_msg_counter", text, "Take the change back, or make it anew without subject_delete_marker_ttl.")
+        yield Problem("JS445", "allow_msg_counter", text, "Take the change back, or make it anew without subject_delete_marker_ttl.")
 
 
 def _schedules(after: Config) -> Found:
@@ -85,7 +96,7 @@ def _schedules(after: Config) -> Found:
     for name, found in (("discard", after.get("discard") == "new"), ("allow_msg_counter", after.get("allow_msg_counter"))):
         if found:
             text = f"allow_msg_schedules does not go with {name}: {str(after[name]).lower()} (10052)"
-            yield Problem("JS440", "allow_msg_schedules", text, "Remove one of them; only nats-server 2.12 took both.")
+            yield Problem("JS445", "allow_msg_schedules", text, "Remove one of them; only nats-server 2.12 took both.")
 
 
 def _one_server(copies: int) -> Problem:
@@ -123,7 +134,7 @@ def _priority(after: Config) -> Found:
     """Up to 2.11 the server takes groups and a timeout without a policy."""
     for name, err in (("priority_groups", 10196), ("priority_timeout", 10197)):
         if after.get("priority_policy", "none") == "none" and after.get(name):
-            yield Problem("JS441", name, f"{name} needs a priority_policy ({err})", "Add `priority_policy:`, or remove it.")
+            yield Problem("JS446", name, f"{name} needs a priority_policy ({err})", "Add `priority_policy:`, or remove it.")
 
 
 def _copies(before: Config | None, after: Config, place: Place) -> Found:
@@ -143,26 +154,12 @@ def _copies(before: Config | None, after: Config, place: Place) -> Found:
 # --- with what is around them --------------------------------------------------------------------------------
 
 
-def _place(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> Place:
-    address, facts = verdict.address, inputs.live.domains.get(verdict.address.domain)
+def _place(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict], around: Neighbours) -> Place:
+    address, facts, level = verdict.address, inputs.live.domains.get(verdict.address.domain), inputs.level(verdict.address)
     standalone = bool(facts and facts.server) and not (facts and facts.server.get("cluster"))
-    stream = _will_be(inputs, verdicts, address.parent) if address.parent else None
-    others: list[tuple[str, Config]] = []
-    if stream and stream.get("retention") == "workqueue":
-        found = {a: v.after for a, v in verdicts.items() if a.parent == address.parent and a < address and v.actions[-1] not in _GOES}
-        others = [(a.consumer, after) for a, after in found.items() if after is not None]
-    return Place(inputs.level(address), standalone, stream or {}, tuple(others))
-
-
-_GOES = ("delete", "forget")
-
-
-def _will_be(inputs: Inputs, verdicts: Mapping[Address, Verdict], address: Address) -> Config | None:
-    """The compact configuration an object will have, None when it is not there then."""
-    verdict, live = verdicts.get(address), inputs.live.get(address)
-    if verdict is not None:
-        return None if verdict.actions[-1] == "delete" else verdict.after
-    return live.compact if live else None
+    stream = will_be(inputs, verdicts, address.parent) if address.parent else None
+    others = around.before_in_queue(address, level) if stream and stream.get("retention") == "workqueue" else ()
+    return Place(level, standalone, stream or {}, tuple(others))
 
 
 def _bound(verdict: Verdict) -> Found:
@@ -175,21 +172,24 @@ def _bound(verdict: Verdict) -> Found:
         yield Problem("JS435", "deliver_subject", text, "Stop its subscribers first, or make it anew with --replace.")
 
 
-def _consumers(verdict: Verdict, verdicts: Mapping[Address, Verdict], level: int) -> Found:
-    """Limits that existing consumers exceed (10069). Up to 2.12 a limit that is not set counts as 0 there."""
-    if verdict.live is None or verdict.deletes or verdict.after is None:
+def _consumers(verdict: Verdict, around: Neighbours, level: int) -> Found:
+    """Limits that existing consumers exceed (10069), other people's included. Up to 2.12 a limit that is not set counts as 0 there."""
+    if not limits_change(verdict) or verdict.after is None:
         return
-    before, after = verdict.live.compact.get("consumer_limits") or {}, verdict.after.get("consumer_limits") or {}
-    if before == after:
-        return
-    for address, consumer in sorted(verdicts.items()):
-        if address.parent != verdict.address or consumer.live is None or consumer.actions[-1] in _GOES or consumer.deletes:
-            continue
+    after, retention = verdict.after.get("consumer_limits") or {}, verdict.after.get("retention", "limits")
+    shown = ((address.consumer, config) for address, config in around.consumers(verdict.address) if _stays(around, address))
+    for who, consumer in (*shown, *around.hidden(verdict.address, retention, level)):
         for name in ("max_ack_pending", "inactive_threshold"):
-            limit, value = after.get(name, 0), (consumer.after or {}).get(name, 0)
+            limit, value = after.get(name, 0), consumer.get(name, 0)
             if value > limit and (limit > 0 or level < 4):
-                text = f"consumer_limits: consumer {address.consumer} has {name} {value}, above {limit or 'no limit'} (10069)"
+                text = f"consumer_limits: consumer {who} has {name} {value}, above {limit or 'no limit'} (10069)"
                 yield Problem("JS436", "consumer_limits", text, "Lower it at the consumer, or raise the limit.")
+
+
+def _stays(around: Neighbours, consumer: Address) -> bool:
+    """Whether a consumer is there now and still will be; one that is made anew comes after its stream."""
+    verdict = around.verdicts.get(consumer)
+    return around.inputs.live.get(consumer) is not None and not (verdict is not None and verdict.loses)
 
 
 def _origin_sizes(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> Found:
@@ -201,49 +201,43 @@ def _origin_sizes(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, V
     for name, origin, err in origins if largest > 0 else ():
         if origin.get("external"):
             continue
-        theirs = (_will_be(inputs, verdicts, Address.of_stream(verdict.address.domain, origin["name"])) or {}).get("max_msg_size", -1)
+        theirs = (will_be(inputs, verdicts, Address.of_stream(verdict.address.domain, origin["name"])) or {}).get("max_msg_size", -1)
         if theirs > largest:
             text = f"max_msg_size {largest:,} is less than that of {origin['name']}, {theirs:,} ({err})"
             yield Problem("JS437", "max_msg_size", text, f"Leave it out, or lower that of the stream in `{name}` first.")
 
 
-def _overlaps(inputs: Inputs, verdicts: Mapping[Address, Verdict], written: list[Verdict]) -> Iterator[Diagnostic]:
+def _overlaps(inputs: Inputs, verdicts: Mapping[Address, Verdict], changed: list[Verdict]) -> Iterator[Diagnostic]:
     """Subjects that two streams of one domain would store (10065), among all streams that planning knows."""
-    takers = [v for v in written if v.address.kind != "consumer" and _taken(v)]
+    takers = [v for v in changed if v.address.kind != "consumer" and taken(v)]
     trees: dict[str, SubjectTree[Address]] = {v.address.domain: SubjectTree() for v in takers}
     known = {*verdicts, *inputs.live.objects} if takers else set()
     for address in sorted(known):
         if address.kind != "consumer" and address.domain in trees:
-            for subject in (_will_be(inputs, verdicts, address) or {}).get("subjects", ()):
+            for subject in (will_be(inputs, verdicts, address) or {}).get("subjects", ()):
                 trees[address.domain].add(subject, address)
     for verdict in takers:
         yield from _shown(inputs, verdict, _overlap(verdict, trees[verdict.address.domain]))
 
 
-def _taken(verdict: Verdict) -> list[str]:
-    """Subjects that the stream did not have before."""
-    before = verdict.live.compact.get("subjects", ()) if verdict.live and not verdict.deletes else ()
-    return [subject for subject in (verdict.after or {}).get("subjects", ()) if subject not in before]
-
-
 def _overlap(verdict: Verdict, tree: SubjectTree[Address]) -> Found:
-    for subject in _taken(verdict):
+    for subject in taken(verdict):
         other = next((a for a in tree.overlapping(subject) if a != verdict.address), None)
         if other is not None:
             text = f'subjects: "{subject}" overlaps with {other} (10065)'
             yield Problem("JS438", "subjects", text, "One subject has one stream in a domain; narrow one of them, or use a source.")
 
 
-def _too_many(inputs: Inputs, verdicts: Mapping[Address, Verdict], written: list[Verdict]) -> Iterator[Diagnostic]:
+def _too_many(inputs: Inputs, verdicts: Mapping[Address, Verdict], changed: list[Verdict]) -> Iterator[Diagnostic]:
     """More consumers than `max_consumers` (10026), those of other people included."""
     made: dict[Address, list[Verdict]] = {}
-    for verdict in written:
+    for verdict in changed:
         if verdict.address.parent is not None and verdict.actions == ["create"]:
             made.setdefault(verdict.address.parent, []).append(verdict)
     for stream, new in made.items():
-        most = (_will_be(inputs, verdicts, stream) or {}).get("max_consumers", -1)
+        most = (will_be(inputs, verdicts, stream) or {}).get("max_consumers", -1)
         live = inputs.live.get(stream)
-        fresh = stream in verdicts and verdicts[stream].deletes
+        fresh = stream in verdicts and verdicts[stream].loses
         there = live.state.get("consumer_count", 0) if live is not None and not fresh else 0
         gone = sum(1 for a, v in verdicts.items() if a.parent == stream and v.actions == ["delete"]) if most > 0 and not fresh else 0
         if 0 < most < there - gone + len(new):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from jsplan.address import Address
+from jsplan.config.checks_consumers import filters_of
 from jsplan.documents.plan import Op, Step
 from jsplan.planning.compound import first_part, reorganises
+from jsplan.planning.downstream import kept_starts
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import as_created, patched
 from jsplan.planning.order import Draft, Drafts, in_order
+from jsplan.planning.ownership import mark_drafts, marked
 from jsplan.planning.pauses import PAUSE, differs
-from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
+from jsplan.planning.preserve.consumers import carries, guard_of, held
+from jsplan.planning.preserve.streams import carried_over, cleared, given_up
+from jsplan.planning.rejoining import around, leave, put_in_order
+from jsplan.planning.taken_out import ends
+from jsplan.planning.verdict import GIVEN_UP, UNDER_WAY, UNTOUCHED, Verdict, table_of
 from jsplan.state.document import Entry
 
 
@@ -21,9 +28,11 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
     """All steps of the plan in an order that respects every dependency, numbered from `s1` on."""
     drafts: Drafts = {}
     for verdict in verdicts.values():
-        for draft in _drafts(inputs, verdict):
+        for draft in around(verdict, _drafts(inputs, verdict, verdicts), str(inputs.moved_from.get(verdict.address, verdict.address))):
             drafts[draft.key] = draft
-    for draft in _settled(inputs, drafts):
+    put_in_order(verdicts, inputs, drafts)
+    mark_drafts(inputs, drafts)
+    for draft in [*_settled(inputs, drafts), *_tidied(inputs, drafts), *cleared(inputs, verdicts)]:
         drafts[draft.key] = draft
     return in_order(inputs, verdicts, drafts)
 
@@ -31,11 +40,25 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
 # --- the calls of one resource -------------------------------------------------------------------------------
 
 
-def _drafts(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
+def _drafts(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> Iterable[Draft]:
+    if verdict.address.kind != "consumer" and verdict.preserves:
+        yield from carried_over(inputs, verdict, _create(inputs, verdict, "absent"), _with_stream(inputs, verdict, verdicts))
+    elif verdict.reason == GIVEN_UP:
+        yield from given_up(inputs, verdict, _update(inputs, verdict), _with_stream(inputs, verdict, verdicts))
+    elif verdict.brought is None:
+        yield from _by_actions(inputs, verdict)
+
+
+def _by_actions(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
     match verdict.actions:
+        case ["create"] if verdict.reason == UNDER_WAY and verdict.address.kind == "consumer":
+            yield _replaced(inputs, verdict)
+        case ["create", "delete"] if verdict.address.kind == "consumer":
+            yield _replaced(inputs, verdict)
         case ["create"]:
             yield _create(inputs, verdict, "absent")
         case ["update"]:
+            yield from _leaves(inputs, verdict)
             yield from _updates(inputs, verdict)
         case ["delete"]:
             yield _delete(inputs, verdict)
@@ -49,6 +72,13 @@ def _drafts(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
             yield _state_only(inputs, verdict, "state.import", "adopt")
         case _ if _state_differs(inputs, verdict):
             yield _state_only(inputs, verdict, "state.update", "record")
+
+
+def _leaves(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
+    """The call before an update that takes sources out, where any are."""
+    if verdict.leaves:
+        recorded = str(inputs.moved_from.get(verdict.address, verdict.address))
+        yield leave(verdict, _what(verdict), recorded, inputs.taken_out.get(verdict.address, set()))
 
 
 def _settled(inputs: Inputs, drafts: Drafts) -> Iterable[Draft]:
@@ -88,8 +118,64 @@ def _create(inputs: Inputs, verdict: Verdict, precondition: str) -> Draft:
     payload = _payload(verdict, as_created(table_of(address), body, inputs.level(address)), "create")
     return Draft(
         (address, "create"), op, f"create {_what(verdict)}", {"api": _api(verdict, "CREATE"), "payload": payload},
-        precondition, expect, _record(inputs, verdict, "created"), takes=(verdict.after or {}).get("subjects", []),
+        precondition, expect, _record(inputs, verdict, "created"), takes=_held(inputs, address, verdict.after or {}),
     )  # fmt: skip
+
+
+def _replaced(inputs: Inputs, verdict: Verdict) -> Draft:
+    """A consumer made anew where the old one stood: one step, since nothing else may come between its requests."""
+    address, live, draft = verdict.address, verdict.live, _create(inputs, verdict, "absent")
+    before, after = _held(inputs, address, live.compact if live else {}), _held(inputs, address, verdict.after or {})
+    return replace(
+        draft, key=(address, "update"), op="consumer.replace", title=f"replace {_what(verdict)} where it stands",
+        precondition=live.fingerprint if live else "absent", carries=carries(inputs, verdict),
+        frees=[s for s in before if s not in after], takes=[s for s in after if s not in before],
+    )  # fmt: skip
+
+
+def _tidied(inputs: Inputs, drafts: Drafts) -> Iterable[Draft]:
+    """Replacements of consumers that an apply began and that this plan does not take up: what stood in for them goes."""
+    if inputs.request.refresh_only or inputs.request.imports:
+        return
+    for address in sorted(a for a in inputs.replacements if a.kind == "consumer" and a in inputs.selected):
+        if (address, "update") in drafts and drafts[address, "update"].op == "consumer.replace":
+            continue
+        if inputs.live.reachable(address.domain):
+            recorded = {"recorded": inputs.replacements[address]["address"]}
+            title = f"tidy up after the replacement of consumer {address.consumer} of {address.stream} in {address.domain}"
+            yield Draft(
+                (address, "tidy"), "consumer.settle", title, None, "", after={key for key in drafts if key[0] == address},
+                touches=guard_of(address), carries=recorded,
+            )  # fmt: skip
+
+
+def _with_stream(inputs: Inputs, stream: Verdict, verdicts: Mapping[Address, Verdict]) -> dict[str, Any]:
+    """How the consumers that the files name come back with their stream: `{address, config, record}`, None where they do not."""
+    found: dict[str, Any] = {}
+    for address, verdict in verdicts.items():
+        if address.parent != stream.address:
+            continue
+        if verdict.follows is not None:
+            found[address.consumer] = None
+        elif verdict.brought is not None:
+            left_out = verdict.entry if address not in inputs.selected else None
+            record = _as_recorded(left_out) if left_out else _record(inputs, verdict, "imported" if verdict.adopts else _origin(verdict))
+            found[address.consumer] = {"address": str(address), "config": _as_it_shall_be(inputs, verdict), "record": record}
+    return found
+
+
+def _as_recorded(entry: Entry) -> dict[str, Any]:
+    """What state has of a consumer that the plan leaves out, and that is made anew all the same: only its `created` changes."""
+    record = {"declared": entry.declared, "origin": entry.origin, "depends_on": entry.depends_on, "prevent_destroy": entry.prevent_destroy}
+    return record | ({"starts": entry.starts} if entry.starts else {})
+
+
+def _as_it_shall_be(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
+    assert verdict.live is not None
+    body, table, live = inputs.body(verdict.address), table_of(verdict.address), verdict.live
+    if verdict.preserves:
+        return marked(inputs, as_created(table, body, inputs.level(verdict.address)))
+    return marked(inputs, patched(table, live.raw, body, live.compact, verdict.after or live.compact))
 
 
 def _certain(body: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +219,7 @@ def _update(inputs: Inputs, verdict: Verdict) -> Draft:
     declared = inputs.declared(address)
     kept = declared.lifecycle.ignore_changes if declared else ()
     expect = {name: verdict.after.get(name) for name in sorted(changed | body.keys()) if name not in kept}
-    before, after = live.compact.get("subjects", []), verdict.after.get("subjects", [])
+    before, after = _held(inputs, address, live.compact), _held(inputs, address, verdict.after)
     return Draft(
         (address, "update"), op, f"update {_what(verdict)}",
         {"api": _api(verdict, "CREATE" if op == "consumer.update" else "UPDATE"), "payload": _payload(verdict, payload, "update")},
@@ -150,14 +236,24 @@ def _origin(verdict: Verdict) -> str:
 def _delete(inputs: Inputs, verdict: Verdict) -> Draft:
     assert verdict.live is not None
     address, live = verdict.address, verdict.live
-    subjects = [] if address.kind == "consumer" else live.compact.get("subjects", [])
-    renamed = _renamed(inputs, address)
+    subjects, renamed = _held(inputs, address, live.compact), _renamed(inputs, address)
     if verdict.follows is not None:
         title = f"forget {_what(verdict)}, which goes with its stream"
         return Draft((address, "delete"), "state.forget", title, None, live.fingerprint, None, renamed)
     op: Op = "consumer.delete" if address.kind == "consumer" else "stream.delete"
     request = {"api": _api(verdict, "DELETE"), "payload": None}
     return Draft((address, "delete"), op, f"delete {_what(verdict)}", request, live.fingerprint, None, renamed, frees=subjects)
+
+
+def _held(inputs: Inputs, address: Address, config: dict[str, Any]) -> list[str]:
+    """What nobody else may have at the same time: a stream's subjects, the filters of a consumer of a work queue."""
+    if address.parent is None:
+        subjects: list[str] = config.get("subjects", [])
+        return subjects
+    stream = inputs.live.get(address.parent)
+    if stream is None or stream.compact.get("retention") != "workqueue":
+        return []
+    return filters_of(config)
 
 
 def _renamed(inputs: Inputs, address: Address) -> dict[str, Any] | None:
@@ -186,7 +282,16 @@ def _record(inputs: Inputs, verdict: Verdict, origin: str) -> dict[str, Any]:
         "declared": fields, "origin": origin, "depends_on": after,
         "prevent_destroy": guard if guard is not None else bool(entry and entry.prevent_destroy),
     }  # fmt: skip
-    return record | (_renamed(inputs, address) or {})
+    if entry is not None and entry.starts and _keeps_starts(verdict, entry, record["declared"]):
+        record["starts"] = entry.starts
+    elif entry is not None and (starts := kept_starts(verdict, entry, record["declared"])):
+        record["starts"] = starts
+    return record | (_renamed(inputs, address) or {}) | ends(inputs, address)
+
+
+def _keeps_starts(verdict: Verdict, entry: Entry, named: dict[str, Any]) -> bool:
+    """Whether what a replacement put in place of the files is still there."""
+    return verdict.live is not None and not verdict.replaces and bool(held(verdict.address, entry, named))
 
 
 def _as_live(verdict: Verdict, entry: Entry) -> dict[str, Any]:
@@ -210,8 +315,10 @@ def _state_differs(inputs: Inputs, verdict: Verdict) -> bool:
     entry, live = verdict.entry, verdict.live
     if entry is None or live is None or verdict.reason == "not_managed":
         return False
-    if verdict.address in inputs.recovered:
-        return True
+    if verdict.address in inputs.recovered or verdict.address in inputs.taken_out:
+        return verdict.address in inputs.recovered
+    if ends(inputs, verdict.address):
+        return not inputs.request.refresh_only
     if inputs.request.refresh_only:
         return live.config != entry.config
     if verdict.reason == UNTOUCHED and not _guard_differs(inputs, verdict, entry):
@@ -222,7 +329,7 @@ def _state_differs(inputs: Inputs, verdict: Verdict) -> bool:
         "origin": entry.origin,
         "depends_on": _recorded_after(inputs, verdict, entry),
         "prevent_destroy": entry.prevent_destroy,
-    }
+    } | ({"starts": entry.starts} if entry.starts else {})
     return record != remembered or table_of(verdict.address).compact(entry.config) != live.compact
 
 

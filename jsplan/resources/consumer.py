@@ -40,6 +40,8 @@ def _settle_acks(config: Config, policy: str, most: int) -> None:
         config |= {"flow_control": True, "idle_heartbeat": SECOND}
     if config.get("backoff"):
         config["ack_wait"] = config["backoff"][0]
+        if not config["ack_wait"]:
+            del config["ack_wait"]
     elif policy in ("all", "explicit"):
         config.setdefault("ack_wait", 30 * SECOND)
     if policy != "none":
@@ -66,27 +68,27 @@ CONSUMER = Table(
         Field("replay_policy", "enum", "As fast as possible, or at the original pace.", default="instant", values=("instant", "original"), echoed=True, update=replace),
         Field("sample_freq", "percent", "Share of acknowledgements to sample, in percent.", default=""),
         Field("rate_limit_bps", "int", "Bits per second, push only.", default=0, minimum=0),
-        Field("max_ack_pending", "int", "Most messages out and unacknowledged.", default=None, minimum=-1),
-        Field("max_waiting", "int", "Most pull requests waiting.", default=None, minimum=0, update=replace),
-        Field("max_batch", "int", "Most messages of one pull request.", default=0, minimum=0),
-        Field("max_expires", "duration", "Longest pull request, ns.", default=0, minimum=0),
-        Field("max_bytes", "size", "Most bytes of one pull request.", default=0, minimum=0),
+        Field("max_ack_pending", "int", "Most messages out and unacknowledged.", default=None, floor=-1),
+        Field("max_waiting", "int", "Most pull requests waiting.", default=None, floor=0, update=replace),
+        Field("max_batch", "int", "Most messages of one pull request.", default=0, floor=0),
+        Field("max_expires", "duration", "Longest pull request, ns.", default=0, floor=0),
+        Field("max_bytes", "size", "Most bytes of one pull request.", default=0, floor=0),
         Field("headers_only", "bool", "Deliver without payloads.", default=False),
-        Field("inactive_threshold", "duration", "Deleted after this long without a client, ns.", default=None, minimum=0),
+        Field("inactive_threshold", "duration", "Deleted after this long without a client, ns.", default=None, floor=0),
         Field("deliver_subject", "string", "Push to this subject; without it clients pull.", default="", update=_deliver_subject),
         Field("deliver_group", "string", "Queue group of the push subscribers.", default=""),
-        Field("idle_heartbeat", "duration", "Heartbeat of an idle push consumer, ns.", default=0, minimum=0, update=replace),
+        Field("idle_heartbeat", "duration", "Heartbeat of an idle push consumer, ns.", default=0, floor=0, update=replace),
         Field("flow_control", "bool", "Flow control of a push consumer.", default=False, update=replace),
         Field("num_replicas", "int", "Copies; 0 is as many as the stream has.", default=0, minimum=0, maximum=5, echoed=True),
         Field("mem_storage", "bool", "Keep the position in memory.", default=False, update=replace),
         Field("direct", "bool", "Internal to the server.", default=False, update=replace),
-        Field("sourcing", "bool", "Internal to the server.", default=False, update=replace),
+        Field("sourcing", "bool", "Internal to the server.", default=False, level=4, update=replace),
         Field("metadata", "metadata", "Labels; keys that begin with `_nats.` are the server's own.", default={}),
         Field("pause_until", "time", "Deliver nothing before this time.", level=1, operational=True),
         Field("priority_groups", "strings", "Names of priority groups.", default=[], level=1),
         Field("priority_policy", "enum", "How a group shares messages.", default="none", level=1,
               values=("none", "overflow", "pinned_client", "prioritized"), newer={"prioritized": 2}),
-        Field("priority_timeout", "duration", "Time until a pin moves, ns.", default=None, minimum=0, level=1),
+        Field("priority_timeout", "duration", "Time until a pin moves, ns.", default=None, floor=0, level=1),
     ),
     settle,
 )  # fmt: skip

@@ -41,6 +41,10 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
+#: The metadata key that says which workspace an object belongs to (`ownership: {marker: true}`).
+OWNER: Final = "jsplan.owner"
+#: What the server reads as a percentage; it does not mind more than 100.
+PERCENT: Final = r"\+?[0-9]{1,18}%?"
 #: The API level of the newest server this release knows (2.15).
 NEWEST: Final = 5
 
@@ -90,7 +94,9 @@ class Field:
     `operational` fields are moved by people and clients at run time: compared only when the file names them.
     `left` says what leaving the field out means where the object exists already: the server's default, as it was
     last applied (as it is found, when it is adopted), or always as it is.
-    `newer` are values that need a higher level than the field itself.
+    `newer` are values that need a higher level than the field itself. `floor`: the server takes everything below for
+    that, as it takes a negative time for none; it is written so that older servers, which keep it or refuse it, agree.
+    `spelled` is what the server makes of other ways to write a word.
     """
 
     name: str
@@ -100,6 +106,7 @@ class Field:
     values: tuple[str, ...] = ()
     minimum: int | None = None
     maximum: int | None = None
+    floor: int | None = None
     pattern: str | None = None
     max_length: int | None = None
     required: bool = False
@@ -110,8 +117,14 @@ class Field:
     operational: bool = False
     left: Literal["default", "last", "live"] = "default"
     newer: Mapping[str, int] = field(default_factory=dict)
+    spelled: Callable[[str], str] = str
     table: Table | None = None
     update: UpdateRule = in_place
+
+    @property
+    def _zero_is_default(self) -> bool:
+        """Whether 0 says no more than leaving the field out: where the default depends on the rest, and for counts of at least one."""
+        return self.default is None or self.default == 1
 
     def parse(self, value: Any) -> Any:
         """A value from a file in API units; raises ValueError that says what is allowed.
@@ -123,8 +136,8 @@ class Field:
     def compact(self, value: Any) -> Any:
         """The value in compact form, or ABSENT when it says no more than leaving the field out does."""
         value = _COMPACT.get(self.type, _same)(self, value)
-        if value == (0 if self.default is None else self.default) and not isinstance(value, bool):
-            return ABSENT  # where the default depends on the rest, 0 asks for it too
+        if (value == self.default or (value == 0 and self._zero_is_default)) and not isinstance(value, bool):
+            return ABSENT
         return ABSENT if value is None or value is False or value in ("", [], {}) else value
 
 
@@ -192,8 +205,8 @@ class Table:
 
 
 def strip_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Metadata without the server's own `_nats.*` keys, which change with every server upgrade."""
-    return {key: value for key, value in metadata.items() if not key.startswith("_nats.")}
+    """Metadata without the server's own `_nats.*` keys, which change with every server upgrade, and without our mark."""
+    return {key: value for key, value in metadata.items() if not key.startswith("_nats.") and key != OWNER}
 
 
 # --- compact forms -------------------------------------------------------------------------------------------
@@ -204,7 +217,13 @@ def _same(_: Field, value: Any) -> Any:
 
 
 def _compact_int(row: Field, value: Any) -> Any:
-    return -1 if row.unlimited and isinstance(value, int) and value <= 0 else value
+    if not isinstance(value, int):
+        return value
+    return -1 if row.unlimited and value <= 0 else _lifted(row, value)
+
+
+def _lifted(row: Field, value: int) -> int:
+    return value if row.floor is None else max(row.floor, value)
 
 
 def _compact_list(row: Field, value: Any) -> Any:
@@ -239,6 +258,7 @@ def _compact_time(_: Field, value: Any) -> Any:
 _COMPACT: dict[str, Callable[[Field, Any], Any]] = {
     "int": _compact_int,
     "size": _compact_int,
+    "duration": _compact_int,
     "strings": _compact_list,
     "object": _compact_object,
     "objects": _compact_objects,
@@ -277,18 +297,19 @@ def _in_range(row: Field, value: int) -> int:
         raise ValueError(f"is {value}; it must be at least {row.minimum}")
     if row.maximum is not None and value > row.maximum:
         raise ValueError(f"is {value}; it can be at most {row.maximum}")
-    return value
+    return _lifted(row, value)
 
 
 def _parse_enum(row: Field, value: Any) -> Any:
-    if not isinstance(value, str) or value not in row.values:
+    word = row.spelled(value) if isinstance(value, str) else value
+    if word not in row.values:
         raise ValueError(f"is {_named(value)}; it can be {', '.join(row.values)}.{did_you_mean(str(value), row.values)}")
-    return value
+    return word
 
 
 def _parse_percent(_: Field, value: Any) -> Any:
     text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
-    if not re.fullmatch(r"\d+%?", text) or int(text.rstrip("%")) > 100:
+    if not re.fullmatch(PERCENT, text) and value != "":
         raise ValueError(f"is {_named(value)}; it is a percentage such as 100 or 30%")
     return text
 
@@ -306,6 +327,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must hold text only, not {_named(value)}")
     return value
+
+
+def _wait(value: Any) -> int:
+    found = units.parse_duration(value)
+    if found < 0:
+        raise ValueError(f"holds {found}; a time cannot be negative")
+    return found
 
 
 def _parse_metadata(_: Field, value: Any) -> Any:
@@ -332,7 +360,7 @@ _PARSERS: dict[str, Callable[[Field, Any], Any]] = {
     "time": lambda _, value: units.parse_time(value),
     "percent": _parse_percent,
     "strings": _parse_list(_text, "text"),
-    "durations": _parse_list(units.parse_duration, "durations"),
+    "durations": _parse_list(_wait, "durations"),
     "metadata": _parse_metadata,
     "object": _same,
     "objects": _same,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import string
+from typing import Final
+
 from jsplan.resources.fields import Config, Field, Table, ignored
 
+_DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 NAME = r"[^.*>\s/\\]+"
 
 TRANSFORM = Table(
@@ -66,8 +71,8 @@ REPUBLISH = Table(
 CONSUMER_LIMITS = Table(
     "consumer_limits",
     (
-        Field("inactive_threshold", "duration", "Ceiling and default for consumers, ns.", default=0, minimum=0),
-        Field("max_ack_pending", "int", "Ceiling and default for consumers.", default=0, minimum=-1),
+        Field("inactive_threshold", "duration", "Ceiling and default for consumers, ns.", default=0, floor=0),
+        Field("max_ack_pending", "int", "Ceiling and default for consumers.", default=0, floor=-1),
     ),
 )
 
@@ -82,6 +87,22 @@ def origin_key(origin: Config) -> str:
     filters = ",".join(_filters(origin))
     consumer = (origin.get("consumer") or {}).get("name")
     return key + (f"#{filters}" if filters != ">" else "") + (f"!{consumer}" if consumer else "")
+
+
+def header_of(origin: Config) -> tuple[str, str, str]:
+    """How `Nats-Stream-Source` names a source (server_semantics 5): the stream and where it is, its filters, their destinations.
+
+    By this the server finds what a stream holds of a source already, and goes on behind it.
+    """
+    api = (origin.get("external") or {}).get("api")
+    transforms = origin.get("subject_transforms") or [{"src": origin.get("filter_subject")}]
+    sources, destinations = ("\f".join(t.get(end) or ">" for t in transforms) for end in ("src", "dest"))
+    return f"{origin['name']}:{_hash(api)}" if api else str(origin["name"]), sources, destinations
+
+
+def _hash(text: str) -> str:
+    """The server's short hash: eight digits of base 62."""
+    return "".join(_DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8])
 
 
 def _filters(origin: Config) -> list[str]:

@@ -15,7 +15,7 @@ OBJECT_STORE = Table(
         Field("ttl", "duration", "Life of an object, ns.", default=0, minimum=0),
         Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True),
         Field("storage", "enum", "Where objects are kept.", default="file", values=("file", "memory"), update=replace),
-        Field("num_replicas", "int", "Copies in the cluster.", default=1, minimum=1, maximum=5),
+        Field("num_replicas", "int", "Copies in the cluster; 0 is 1.", default=1, minimum=0, maximum=5),
         Field("compression", "bool", "Compress blocks on disk.", default=False),
         Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
         Field("metadata", "metadata", "Labels.", default={}),

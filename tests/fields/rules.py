@@ -40,10 +40,10 @@ REFUSED_ONLY_RAW = {
 }
 #: Refused for something outside of the two configurations: what the plan says of it is tested with a plan.
 REFUSED_BY_SURROUNDINGS = {
-    "stream subjects overlap with other stream": "JS238",
-    "stream consumer_limits set max_ack_pending below existing consumer": "JS236",
-    "stream consumer_limits set inactive_threshold, existing durable without": "JS236",
-    "consumer deliver_subject change (active subscriber)": "JS235",
+    "stream subjects overlap with other stream": "JS438",
+    "stream consumer_limits set max_ack_pending below existing consumer": "JS436",
+    "stream consumer_limits set inactive_threshold, existing durable without": "JS436",
+    "consumer deliver_subject change (active subscriber)": "JS435",
 }
 #: Carried out by a call of its own, not by the update.
 ELSEWHERE = ("pause_until",)

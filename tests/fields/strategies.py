@@ -26,7 +26,7 @@ _KEYS = ("team", "owner", "a.b", "Ü")
 
 
 def _numbers(row: Field, pool: tuple[int, ...]) -> st.SearchStrategy[int]:
-    low = row.minimum if row.minimum is not None else min(pool)
+    low = next((least for least in (row.minimum, row.floor) if least is not None), min(pool))
     high = row.maximum if row.maximum is not None else max(pool)
     return st.sampled_from([n for n in pool if low <= n <= high])
 
@@ -123,9 +123,9 @@ def consumers(name: str, stream: str, level: int) -> st.SearchStrategy[dict[str,
         "priority_groups": st.lists(st.sampled_from(["g", "h"]), unique=True, max_size=1),
         "opt_start_seq": st.sampled_from([0, 1, 9]),
         # Shorter ones would take the consumer away in the middle of the test.
-        "inactive_threshold": st.sampled_from([0, 30 * SECOND, 60 * SECOND, 61 * SECOND, 3600 * SECOND]),
+        "inactive_threshold": st.sampled_from([0, 3000 * SECOND, 6000 * SECOND, 6100 * SECOND, 36000 * SECOND]),
     }
-    durable = st.sampled_from([{"durable_name": name}, {"durable_name": name}, {"durable_name": None, "inactive_threshold": 55 * SECOND}])
+    durable = st.sampled_from([{"durable_name": name}, {"durable_name": name}, {"durable_name": None, "inactive_threshold": 5500 * SECOND}])
     rows = _rows(CONSUMER, known, level, most=6, without=("durable_name", "direct", "sourcing", "pause_until"))
     return st.tuples(durable, rows).map(lambda drawn: {"name": name} | drawn[1] | drawn[0])
 

@@ -70,6 +70,7 @@ def collected(count: int, *, seeded: bool) -> Iterator[list[Pair]]:
     return (found[at : at + BATCH] for at in range(0, len(found), BATCH))
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.matrix
 def test_any_workspace_converges(bench: Bench) -> None:
     """Apply succeeds, live is what plan showed, nothing is left to do; the same from there to any other workspace."""

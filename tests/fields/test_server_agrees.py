@@ -32,6 +32,7 @@ CONSUMER_PAIRS = st.sampled_from(sorted(PARENTS)).flatmap(
 )
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.matrix
 @SEEDED
 @given(pair=STREAM_PAIRS)
@@ -40,6 +41,7 @@ def test_streams_are_what_the_table_says(bench: Bench, pair: Pair) -> None:
     bench.stream(*pair)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.matrix
 @SEEDED
 @given(drawn=CONSUMER_PAIRS)

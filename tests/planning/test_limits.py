@@ -11,8 +11,8 @@ from jsplan.facts.live import DomainFacts, Live
 from jsplan.planning.inputs import Inputs, Request
 from jsplan.planning.limits import over_limits
 from jsplan.planning.verdict import Verdict, decide
-from jsplan.workflows.world import load_world
 from tests.support.raw import Raw
+from tests.support.state import world_of
 from tests.support.workspaces import Space
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def test_limits_of_another_domain_are_its_own(tmp_path: Path, clean_hub_leaf: Sa
 
 def tiered(space: Space, tiers: dict[str, Any]) -> list[str]:
     """What is found for the workspace where INFO answers with these tiers and nothing is there yet."""
-    world = load_world(space.load)
+    world = world_of(space.load)
     live = Live(domains={"main": DomainFacts("main", reachable=True, level=5, info={"tiers": tiers, "limits": {"max_streams": 0}})})
     inputs = Inputs(world.workspace, world.topology, world.state, live, Request(now=datetime.now(UTC)))
     verdicts: dict[Any, Verdict] = {address: decide(inputs, address) for address in world.workspace.resources}

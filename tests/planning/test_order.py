@@ -67,7 +67,10 @@ class World:
         live = Live({key: DomainFacts(key, reachable=True, level=5) for key in DOMAINS})
         live.objects = {a: LiveObject(a, raw, self.created[a], {}) for a, raw in self.live.items()}
         entries, moved = rename(workspace, self.state.resources)
-        inputs = Inputs(workspace, resolve(workspace), self.state, live, Request(datetime.now(UTC)), entries, moved)
+        topology = resolve(workspace)
+        # Streams that copy in a circle are refused for what they would copy; that there is an order for them too is asked here.
+        topology.diagnostics = [d for d in topology.diagnostics if d.code not in ("JS406", "JS407")]
+        inputs = Inputs(workspace, topology, self.state, live, Request(datetime.now(UTC)), entries, moved)
         inputs.selected = candidates(inputs)
         return build_plan(inputs, compare(inputs))
 

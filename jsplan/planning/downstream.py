@@ -1,0 +1,231 @@
+"""What a stream that is made anew means for those that copy it: where it has to begin, and what its sources go on with.
+
+Measured on five servers. Up to 2.14 a copy goes on behind the last sequence that it took, whatever stands there now: of an origin
+that begins at 1 again it misses as many messages as it has. Since 2.15 it knows that the origin is another one, and copies all
+of it again: what was carried over comes twice. So an origin that loses its messages goes on counting where the old one ended, which
+is right for every copy, mirrors and other people's included; and sources since 2.15 are taken out before and put back after, at
+the sequence behind the last one that they took. (Left in, they notice the new origin too, some twenty seconds later.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.address import Address
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import FieldChange, Hazard
+from jsplan.facts.recopy import SEARCHED
+from jsplan.resources.fields import Config
+from jsplan.resources.nested import origin_key
+
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+    from jsplan.planning.inputs import Inputs
+    from jsplan.planning.verdict import Verdict
+    from jsplan.state.document import Entry
+
+#: The API level (2.15) whose servers tell one origin from another of the same name.
+KNOWS_ORIGINS: Final = 5
+#: The reason of a stream whose only change is that a source of it is taken out and put back.
+FOLLOWS_ORIGIN: Final = "update_because_origin_is_replaced"
+
+
+def copies_of(inputs: Inputs, origin: Address) -> set[Address]:
+    """The streams of the workspace that mirror or source it, by the files or as they were last applied."""
+    recorded = {a for a, entry in inputs.entries.items() if a.kind != "consumer" and str(origin) in entry.depends_on}
+    return {edge.copy for edge in inputs.topology.edges if edge.origin == origin} | recorded
+
+
+def copies_left_out(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> dict[Address, Address]:
+    """Copies of streams that go, as far as they are not planned and were not read yet; each with such an origin."""
+    going = [v.address for v in verdicts.values() if v.address.kind != "consumer" and v.deletes and v.live is not None]
+    declared = inputs.workspace.domains
+    pairs = {copy: origin for origin in going for copy in copies_of(inputs, origin) if copy.domain in declared}
+    known = verdicts.keys() | inputs.live.objects.keys() | inputs.live.broken.keys() | inputs.selected
+    return {copy: origin for copy, origin in pairs.items() if copy not in known}
+
+
+def goes_on_counting(inputs: Inputs, verdict: Verdict) -> bool:
+    """Whether the new stream, which is empty, begins behind the last sequence of the old one because somebody copies it.
+
+    Not where the files say where it begins, and not a mirror, which has its origin's sequences.
+    """
+    after = verdict.after or {}
+    if verdict.actions != ["delete", "create"] or verdict.address.kind == "consumer" or after.get("mirror"):
+        return False
+    return "first_seq" not in inputs.body(verdict.address) and bool(copies_of(inputs, verdict.address))
+
+
+def plan_downstream(inputs: Inputs, verdicts: dict[Address, Verdict]) -> None:
+    """Complete what was decided: where replaced origins begin, and which sources are taken out for them and put back."""
+    for address, verdict in list(verdicts.items()):
+        if goes_on_counting(inputs, verdict) and verdict.live is not None and verdict.after is not None:
+            verdict.after = verdict.after | {"first_seq": int(verdict.live.state.get("last_seq") or 0) + 1}
+            verdict.unknown = [*verdict.unknown, "first_seq"]
+        first = inputs.replacements.get(address, {}).get("first_seq")
+        if first is not None and verdict.live is None and verdict.after is not None and "first_seq" not in inputs.body(address):
+            verdict.after, verdict.unknown = verdict.after | {"first_seq": int(first)}, ["first_seq"]
+        if address.kind != "consumer" and (verdict.preserves or "first_seq" in verdict.unknown):
+            for copy in sorted(copies_of(inputs, address) & verdicts.keys()):
+                _take_out(inputs, verdicts[copy], address)
+    for verdict in verdicts.values():
+        _put_back(inputs, verdict)
+        if verdict.actions == ["update"] and verdict.entry is not None:
+            verdict.rejoins |= _left_out(verdict, verdict.entry)
+
+
+def _take_out(inputs: Inputs, copy: Verdict, origin: Address) -> None:
+    """A stream goes on without the sources that lead to the origin until that is whole again."""
+    live, after = copy.live, copy.after
+    if live is None or after is None or copy.actions not in (["no-op"], ["update"]) or inputs.level(copy.address) < KNOWS_ORIGINS:
+        return
+    copy.rejoins |= _coming(inputs, copy, origin)
+    staying = {origin_key(source) for source in after.get("sources") or ()}
+    keys = {origin_key(s) for s in live.compact.get("sources") or () if _leads_to(inputs, copy.address, s, origin)} & staying
+    if not keys:
+        return
+    copy.leaves |= keys - inputs.taken_out.get(copy.address, set())
+    _come_back(copy, keys)
+
+
+def _put_back(inputs: Inputs, verdict: Verdict) -> None:
+    """A stream whose sources an apply took out, and that it did not come to put back: that is all that is left to do for it."""
+    out = inputs.taken_out.get(verdict.address, set())
+    keys = out & {origin_key(source) for source in (verdict.after or {}).get("sources") or ()}
+    if not keys or inputs.request.refresh_only or verdict.actions not in (["no-op"], ["update"]):
+        return
+    names = named(keys)
+    text = f"is in the middle of a replacement: {names} was taken out of it, and not put back yet"
+    told_so = Diagnostic("warning", "JS424", text, "An apply puts it back where it left.", str(verdict.address))
+    verdict.diagnostics = [*verdict.diagnostics, told_so]
+    _come_back(verdict, keys)
+
+
+def _come_back(copy: Verdict, keys: set[str]) -> None:
+    """Where sources begin when they are put back is known then."""
+    shown = [FieldChange(f'sources["{key}"].opt_start_seq', None, None, "in_place") for key in sorted(keys - copy.rejoins)]
+    copy.rejoins |= keys
+    copy.fields = [*copy.fields, *shown]
+    copy.unknown = [*copy.unknown, *([] if "sources" in copy.unknown else ["sources"])]
+    if copy.actions == ["no-op"]:
+        copy.actions, copy.reason = ["update"], FOLLOWS_ORIGIN
+
+
+def named(keys: Iterable[str]) -> str:
+    """The names of the streams behind the keys of sources."""
+    return " and ".join(sorted({key.split("@")[0].split("#")[0].split("!")[0] for key in keys}))
+
+
+def _coming(inputs: Inputs, copy: Verdict, origin: Address) -> set[str]:
+    """Sources that the copy gets in the same plan, and of which it may hold messages from earlier: they go on behind those.
+
+    Where the files say where they begin, that holds.
+    """
+    if copy.live is None or not copy.live.state.get("messages"):
+        return set()
+    there = {origin_key(source) for source in copy.live.compact.get("sources") or ()}
+    new = [s for s in (copy.after or {}).get("sources") or () if _leads_to(inputs, copy.address, s, origin) and origin_key(s) not in there]
+    return {origin_key(s) for s in new if not s.get("opt_start_seq") and not s.get("opt_start_time")}
+
+
+def _leads_to(inputs: Inputs, copy: Address, source: Config, origin: Address) -> bool:
+    """Whether a source of `copy` reads `origin`, by its name and by how it gets there."""
+    api = (source.get("external") or {}).get("api")
+    if source["name"] != origin.stream:
+        return False
+    if api is None:
+        return copy.domain == origin.domain
+    return bool(api == inputs.workspace.domains[origin.domain].api_prefix)
+
+
+def _left_out(verdict: Verdict, entry: Entry) -> set[str]:
+    """Sources that an apply took out and did not put back."""
+    assert verdict.live is not None
+    there = {origin_key(source) for source in verdict.live.compact.get("sources") or ()}
+    wanted = {origin_key(source) for source in (verdict.after or {}).get("sources") or ()}
+    return (wanted - there) & entry.starts.keys()
+
+
+def copying_domains(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> set[str]:
+    """Where somebody may source a stream that keeps its messages, and would copy all of them again."""
+    if not any(_keeps(verdict) for verdict in verdicts.values()):
+        return set()
+    return {key for key, facts in inputs.live.domains.items() if facts.reachable and facts.level >= KNOWS_ORIGINS}
+
+
+def _keeps(verdict: Verdict) -> bool:
+    return verdict.preserves and verdict.address.kind != "consumer" and verdict.live is not None
+
+
+def copied_twice(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> Iterable[Hazard]:
+    """Who sources a stream that keeps its messages and is not taken out for it: not ours, left out of this plan, or away."""
+    if not _keeps(verdict) or verdict.live is None or not verdict.live.state.get("messages"):
+        return
+    origin, count = verdict.address, int(verdict.live.state["messages"])
+    left_in = {live.address for live in inputs.live.objects.values() if _copies_again(inputs, live, origin, verdicts)}
+    left_in |= {copy for copy in copies_of(inputs, origin) if not inputs.live.reachable(copy.domain) and _sources(inputs, copy, origin)}
+    if left_in:
+        names = [str(copy) for copy in sorted(left_in)]
+        who = f"{', '.join(names)} {'copies' if len(names) == 1 else 'copy'}"
+        yield Hazard(
+            "DUPLICATES_MESSAGES", f"{who} up to {count:,} messages again: to nats-server 2.15 the new stream is another origin",
+            messages=count * len(names), exact=False, at_least=0, at_most=count * len(names), causes=names,
+        )  # fmt: skip
+
+
+def _copies_again(inputs: Inputs, copy: LiveObject, origin: Address, verdicts: Mapping[Address, Verdict]) -> bool:
+    keys = {origin_key(s) for s in copy.compact.get("sources") or () if _leads_to(inputs, copy.address, s, origin)}
+    if copy.address.kind == "consumer" or inputs.level(copy.address) < KNOWS_ORIGINS:
+        return False
+    planned = verdicts.get(copy.address)
+    if planned is None:
+        return bool(keys)
+    if not planned.deletes and int(copy.state.get("messages") or 0) > SEARCHED and _coming(inputs, planned, origin):
+        return True  # too many to be sure that the last of that source is found
+    staying = {origin_key(source) for source in (planned.after or {}).get("sources") or ()}
+    return not planned.deletes and bool((keys & staying) - planned.leaves - inputs.taken_out.get(copy.address, set()))
+
+
+def _sources(inputs: Inputs, copy: Address, origin: Address) -> bool:
+    return any(edge.kind == "source" and (edge.copy, edge.origin) == (copy, origin) for edge in inputs.topology.edges)
+
+
+def as_one(found: list[Hazard]) -> list[Hazard]:
+    """One `DUPLICATES_MESSAGES` of a resource, where consumers and copies both get something again."""
+    twice = [hazard for hazard in found if hazard.code == "DUPLICATES_MESSAGES"]
+    if len(twice) < 2:
+        return found
+    first, *others = twice
+    for other in others:
+        first.message += f"; {other.message}"
+        first.at_least = _least(first) + _least(other)
+        first.messages = first.at_most = (first.messages or 0) + (other.messages or 0)
+        first.exact, first.causes = False, [*first.causes, *other.causes]
+    return [hazard for hazard in found if hazard is first or hazard not in others]
+
+
+def _least(hazard: Hazard) -> int:
+    return (hazard.messages if hazard.exact else hazard.at_least) or 0
+
+
+def kept_starts(verdict: Verdict, entry: Entry, named: Mapping[str, Any]) -> dict[str, int]:
+    """Which of the sequences where sources were put back still stand in place of what the files say."""
+    if verdict.live is None or verdict.replaces or verdict.address.kind == "consumer":
+        return {}
+    before, now = _said(entry.declared), _said(named)
+    return {key: start for key, start in entry.starts.items() if key in now and now[key] == before.get(key, now[key])}
+
+
+def _said(named: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Where each source starts by the files."""
+    return {origin_key(s): (s.get("opt_start_seq"), s.get("opt_start_time")) for s in named.get("sources") or ()}
+
+
+def told(ignored: list[FieldChange], entry: Entry | None, named: Mapping[str, Any]) -> list[FieldChange]:
+    """The changes that the server would ignore, without the starts that a replacement put there."""
+    if entry is None or not entry.starts or not named.get("sources"):
+        return ignored
+    before, now = _said(entry.declared), _said(named)
+    ours = tuple(f'sources["{key}"].opt_start_' for key in entry.starts if now.get(key) == before.get(key))
+    return [change for change in ignored if not (ours and change.path.startswith(ours))]

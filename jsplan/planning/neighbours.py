@@ -1,0 +1,128 @@
+"""What a plan runs into without managing it: which of it must be read, and how refusals find it again. Pure.
+
+Reading is left to `facts.neighbours`, the rules to `refusals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Final
+
+from jsplan.address import OWN_CONSUMERS, Address
+from jsplan.facts.question import Wanted
+from jsplan.planning.downstream import copying_domains
+from jsplan.planning.inputs import Inputs
+from jsplan.planning.verdict import Verdict
+from jsplan.resources.fields import Config
+from jsplan.units import SECOND
+
+#: How the server itself reads a stream for its copies: by a consumer that it does not show, with this threshold.
+HIDDEN: Final[Config] = {"inactive_threshold": 10 * SECOND}
+#: From this level (2.14) on work queues and interest streams are read by a consumer that is shown (`JS_SRC_…`).
+SHOWN: Final = 4
+
+
+def wanted(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Wanted]:
+    """What must be read before refusals can be found, for each domain that has any of it."""
+    subjects: dict[str, dict[str, None]] = {}
+    streams: dict[str, set[Address]] = {}
+    for verdict in written(verdicts):
+        domain, parent = verdict.address.domain, verdict.address.parent
+        if parent is None:
+            subjects.setdefault(domain, {}).update(dict.fromkeys(taken(verdict)))
+            if limits_change(verdict) or (verdict.preserves and verdict.live is not None):
+                streams.setdefault(domain, set()).add(verdict.address)
+        elif _is_queue(inputs, verdicts, parent):
+            streams.setdefault(domain, set()).add(parent)
+    all_of = copying_domains(inputs, verdicts)
+    domains = sorted({domain for domain, found in subjects.items() if found} | streams.keys() | all_of)
+    return [Wanted(d, tuple(subjects.get(d, ())), tuple(sorted(streams.get(d, ()))), d in all_of) for d in domains]
+
+
+def written(verdicts: Mapping[Address, Verdict]) -> list[Verdict]:
+    """What is made or updated."""
+    return [v for v in verdicts.values() if v.after is not None and v.writes]
+
+
+def taken(verdict: Verdict) -> list[str]:
+    """Subjects that the stream did not have before."""
+    before = verdict.live.compact.get("subjects", ()) if verdict.live and not verdict.loses else ()
+    return [subject for subject in (verdict.after or {}).get("subjects", ()) if subject not in before]
+
+
+def limits_change(verdict: Verdict) -> bool:
+    """Whether a stream that stays gets other limits for its consumers."""
+    if verdict.live is None or verdict.deletes or verdict.after is None:
+        return False
+    return verdict.live.compact.get("consumer_limits") != verdict.after.get("consumer_limits")
+
+
+def will_be(inputs: Inputs, verdicts: Mapping[Address, Verdict], address: Address) -> Config | None:
+    """The compact configuration an object will have, None when it is not there then."""
+    verdict, live = verdicts.get(address), inputs.live.get(address)
+    if verdict is not None:
+        return None if verdict.goes else verdict.after
+    return live.compact if live else None
+
+
+def _is_queue(inputs: Inputs, verdicts: Mapping[Address, Verdict], stream: Address) -> bool:
+    stays = inputs.live.get(stream) is not None and not (stream in verdicts and verdicts[stream].loses)
+    return stays and (will_be(inputs, verdicts, stream) or {}).get("retention") == "workqueue"
+
+
+class Neighbours:
+    """The consumers and the copies of each stream, other people's included, laid out once for a whole plan."""
+
+    def __init__(self, inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> None:
+        self.inputs = inputs
+        self.verdicts = verdicts
+
+    @cached_property
+    def _by_stream(self) -> dict[Address, list[tuple[Address, Config]]]:
+        found: dict[Address, list[tuple[Address, Config]]] = {}
+        planned = {self._real(address): address for address in self.verdicts}
+        known = {self._real(address): address for address in self.inputs.live.objects} | planned
+        for real, address in sorted(known.items(), key=lambda item: item[1]):
+            verdict = self.verdicts.get(address)
+            if real.parent is None or (verdict is not None and verdict.goes):
+                continue
+            config = will_be(self.inputs, self.verdicts, address)
+            if config is not None:
+                found.setdefault(real.parent, []).append((address, config))
+        return found
+
+    def _real(self, address: Address) -> Address:
+        """What was declared by another way to its domain (`same_as`) is the same as what is found in that."""
+        return self.inputs.topology.real(address) if address.domain in self.inputs.workspace.domains else address
+
+    @cached_property
+    def _copies(self) -> dict[Address, list[tuple[Address, Config]]]:
+        found: dict[Address, list[tuple[Address, Config]]] = {}
+        for edge in self.inputs.topology.edges:
+            live = self.inputs.live.get(edge.copy)
+            origins = [live.compact.get("mirror"), *(live.compact.get("sources") or ())] if live else []
+            found.setdefault(edge.origin, []).extend((edge.copy, o) for o in origins if o and o["name"] == edge.origin.stream)
+        return found
+
+    def consumers(self, stream: Address) -> Iterable[tuple[Address, Config]]:
+        """Every consumer that the stream will have, compact, in address order."""
+        return self._by_stream.get(self._real(stream), ())
+
+    def before_in_queue(self, consumer: Address, level: int) -> list[tuple[str, Config]]:
+        """By name, who is in a work queue already: consumers that come first, other people's, copies that read it unseen."""
+        assert consumer.parent is not None
+        ours = self.verdicts
+        found = [
+            (address.consumer, config)
+            for address, config in self.consumers(consumer.parent)
+            if (address < consumer or address not in ours) and not address.consumer.startswith(OWN_CONSUMERS)
+        ]
+        copies = self._copies.get(consumer.parent, ()) if level < SHOWN else ()
+        return found + [(f"the copy {copy}", {"filter_subject": origin.get("filter_subject")}) for copy, origin in copies]
+
+    def hidden(self, stream: Address, retention: str, level: int) -> Iterable[tuple[str, Config]]:
+        """Consumers that the server does not show but holds against the limits for consumers: one for each copy."""
+        if level >= SHOWN and retention != "limits":
+            return ()
+        return ((f"of the copy {copy}", HIDDEN) for copy, _ in self._copies.get(stream, ()))

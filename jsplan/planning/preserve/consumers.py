@@ -1,0 +1,168 @@
+"""Replacing a consumer without losing its place: what the plan says of it. Carrying it out is left to `applying.positions`.
+
+The place is read by the executor, just before the old consumer goes; what is said here is as of the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jsplan.address import STAGING, Address
+from jsplan.diagnostics import Diagnostic
+from jsplan.facts.interest import filters_of
+from jsplan.facts.question import Measured, Question, Redelivery
+from jsplan.planning.pauses import PAUSE, is_over
+from jsplan.planning.preserve.positions import PAUSES, STARTS, Way, position_of, starting_at, way_to
+from jsplan.resources.fields import Config
+from jsplan.state.document import Entry
+
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+    from jsplan.planning.inputs import Inputs
+    from jsplan.planning.verdict import Verdict
+
+#: What the new consumer is given besides what the old one missed, where it can only be told where to begin.
+ONLY_LAST = {"last": "the last message", "last_per_subject": "the last message of each subject"}
+
+
+def guard_of(address: Address) -> Address:
+    """The consumer that keeps an interest stream from dropping what `address` has not finished, while it is made anew."""
+    short = hashlib.sha256(address.consumer.encode()).hexdigest()[:16]
+    return Address(address.domain, "consumer", f"{address.stream}/{STAGING}{short}")
+
+
+def _guard(live: LiveObject, stream: LiveObject | None) -> Config | None:
+    """The configuration of the guard. Other retentions keep their messages without one."""
+    if stream is None or stream.compact.get("retention") != "interest":
+        return None
+    name = guard_of(live.address).consumer
+    text = f"jsplan: keeps what consumer {live.address.consumer} has not finished while it is made anew"
+    filters = {key: live.raw[key] for key in ("filter_subject", "filter_subjects") if live.raw.get(key)}
+    return {"name": name, "durable_name": name, "ack_policy": "explicit", "description": text[:4096]} | filters
+
+
+def _way(inputs: Inputs, address: Address, after: Config, position: int) -> Way:
+    stream = inputs.live.get(address.parent) if address.parent else None
+    retention = stream.compact.get("retention", "limits") if stream else "limits"
+    first = int(stream.state.get("first_seq") or 0) if stream else 0
+    return way_to(position, after, inputs.level(address), retention=retention, first_seq=first)
+
+
+def goes_on(inputs: Inputs, verdict: Verdict) -> None:
+    """Complete `after` of a consumer that is made anew with the place it keeps. A pause that the files do not name stays as well."""
+    live, after, address = verdict.live, verdict.after, verdict.address
+    assert after is not None
+    recorded = inputs.replacements.get(address) or {}
+    paused = live.compact.get(PAUSE) if live is not None else None
+    pause = recorded.get(PAUSE) if paused == recorded.get("hold") else paused
+    if PAUSE not in inputs.body(address) and not is_over(pause, inputs.request.now):
+        after = after | {PAUSE: pause}
+    position = _position(live, recorded) or _end_of(live)
+    if position is not None and _way(inputs, address, after, position) == "start":
+        after = starting_at(position, after)
+        verdict.unknown = ["opt_start_seq"]
+    verdict.after = after
+
+
+def _position(live: LiveObject | None, recorded: Mapping[str, Any]) -> int | None:
+    """Where it goes on, as far as that is known by now: what was recorded counts once the old consumer is gone."""
+    if recorded.get("position") and (live is None or live.created != recorded.get("created")):
+        return int(recorded["position"])
+    return position_of(live.compact, live.state) if live is not None else None
+
+
+def _end_of(live: LiveObject | None) -> int | None:
+    """Behind what it was given: the latest where it can go on, until the executor looks where it began."""
+    given = (live.state.get("delivered") or {}).get("stream_seq") if live is not None else None
+    return int(given) + 1 if given else None
+
+
+def carries(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
+    """What the step needs besides the request: how the place is kept, what guards it, the pause in the end.
+
+    `recorded` is the address under which state has what is under way.
+    """
+    address, live, recorded = verdict.address, verdict.live, inputs.replacements.get(verdict.address) or {}
+    stream = inputs.live.get(address.parent) if address.parent else None
+    guard = _guard(live, stream) if live is not None else None
+    return {
+        "recorded": str(inputs.moved_from.get(address, address)),
+        "position": _position(live, recorded),
+        "guard": guard,
+        "level": inputs.level(address),
+        PAUSE: (verdict.after or {}).get(PAUSE),
+    }
+
+
+def held(address: Address, entry: Entry | None, named: Mapping[str, Any]) -> frozenset[str]:
+    """The fields that a replacement put in place of what the files say: no change as long as the files say the same."""
+    if entry is None or address.kind != "consumer" or address.consumer not in entry.starts:
+        return frozenset()
+    same = all((name in named) == (name in entry.declared) and named.get(name) == entry.declared.get(name) for name in STARTS)
+    return frozenset(STARTS) if same else frozenset()
+
+
+def redelivery(verdict: Verdict, stream: LiveObject) -> Question | None:
+    """How many messages are delivered again although they were acknowledged, out of order, above the floor."""
+    live = verdict.live
+    if live is None or verdict.after is None or live.compact.get("ack_policy", "none") == "none":
+        return None
+    given, floor = (live.state.get(name) or {} for name in ("delivered", "ack_floor"))
+    out, begun = live.state.get("num_ack_pending") or 0, (position_of(live.compact, live.state) or 1) - 1
+    most = (given.get("consumer_seq") or 0) - (floor.get("consumer_seq") or 0) - out
+    if most <= 0 or given["stream_seq"] <= begun or stream.compact.get("retention") == "workqueue":
+        return None
+    both = (filters_of(live.compact), filters_of(verdict.after))
+    return Question(verdict.address, stream.address, again=Redelivery(begun, given["stream_seq"], both, out, most))
+
+
+def again_in_words(found: Measured) -> str:
+    """What `DUPLICATES_MESSAGES` says of a consumer."""
+    count = f"{found.at_most:,}" if found.at_least == found.at_most else f"between {found.at_least:,} and {found.at_most:,}"
+    if found.at_most == 1:
+        return f"{count} message that was acknowledged out of order is delivered again"
+    return f"{count} messages that were acknowledged out of order are delivered again"
+
+
+def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    """What is worth knowing before a consumer is replaced with its place kept; stops nothing."""
+    live = verdict.live
+    if live is None or verdict.after is None:
+        return
+    said, position = inputs.body(verdict.address), position_of(live.compact, live.state)
+    place = f"sequence {position:,}" if position else "the first message that was not acknowledged"
+    if any(change.path in STARTS for change in verdict.fields):
+        yield _finding(
+            inputs, verdict, f"goes on at {place}, wherever deliver_policy lets a new consumer begin",
+            "To begin anew as the files say: lifecycle: {on_replace: recreate}.",
+        )  # fmt: skip
+    elif said.get("deliver_policy") in ONLY_LAST:
+        text = f"is given every message from {place} on, not only {ONLY_LAST[said['deliver_policy']]}"
+        yield _finding(inputs, verdict, text, "So nothing that it had before it is lost.")
+    out = live.state.get("num_ack_pending") or 0
+    if out:
+        text = f"{out:,} message{'' if out == 1 else 's'} it has out may be delivered again, and count as delivered for the first time"
+        detail = "Redelivery counts start over; what is acknowledged while it is made anew is delivered again."
+        if inputs.level(verdict.address) < PAUSES:
+            detail += " This server cannot pause it first."
+        yield _finding(inputs, verdict, text, detail)
+
+
+def _finding(inputs: Inputs, verdict: Verdict, text: str, detail: str) -> Diagnostic:
+    declared = inputs.workspace.resources.get(verdict.address)
+    return Diagnostic("warning", "JS423", text, detail, str(verdict.address), declared.range if declared else None)
+
+
+def no_room(inputs: Inputs, verdict: Verdict) -> Diagnostic | None:
+    """An interest stream that has as many consumers as it may have takes no guard."""
+    live, stream = verdict.live, inputs.live.get(verdict.address.parent) if verdict.address.parent else None
+    if live is None or stream is None or _guard(live, stream) is None:
+        return None
+    most = stream.compact.get("max_consumers", -1)
+    if most < 0 or stream.state.get("consumer_count", 0) < most or verdict.address in inputs.replacements:
+        return None
+    text = f"must be replaced, and its stream has no room for one more consumer meanwhile (max_consumers: {most})"
+    detail = "The messages that only it wants would be deleted. Raise max_consumers first, or write lifecycle: {on_replace: recreate}."
+    return Diagnostic("error", "JS303", text, detail, str(verdict.address))

@@ -1,0 +1,57 @@
+"""Where a consumer stands, and how a new one is brought to the same place. Pure arithmetic: reading and writing are left to others.
+
+Rests on CONSUMER.RESET (2.14): it takes a consumer to a sequence, but not one whose deliver_policy is new, last or
+last_per_subject, and none to before its own start (10204, measured). Whatever cannot be reset is made by_start_sequence;
+so are push consumers, since one that was made paused pushes nothing after it is resumed until the next message comes (measured).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from jsplan.resources.fields import Config
+
+#: What only the creation of a consumer reads.
+STARTS: Final = ("deliver_policy", "opt_start_seq", "opt_start_time")
+#: API levels that know CONSUMER.PAUSE (2.11) and CONSUMER.RESET (2.14).
+PAUSES, RESETS = 1, 4
+#: `plain`: as the files say, which is the same place; `reset`: as the files say, then taken there; `start`: begins there.
+Way = Literal["plain", "reset", "start"]
+
+
+def position_of(config: Mapping[str, Any], state: Mapping[str, Any]) -> int | None:
+    """The first sequence of the stream that the consumer has not finished: behind its ack floor, without acks behind what it was given.
+
+    Up to 2.12 the floor is 0 until something is acknowledged, wherever the consumer began. Then it is where it began, which
+    nobody remembers of a deliver_policy new, last, or by_start_time that was given something: None.
+    """
+    given, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
+    if config.get("ack_policy", "none") == "none" or not given.get("consumer_seq"):
+        return int(given.get("stream_seq") or 0) + 1
+    if floor.get("stream_seq"):
+        return int(floor["stream_seq"]) + 1
+    policy = config.get("deliver_policy", "all")
+    if policy in ("all", "last_per_subject"):  # of the latter it is not known either; no message is before the first
+        return 1
+    return int(config["opt_start_seq"]) if policy == "by_start_sequence" else None
+
+
+def way_to(position: int, config: Mapping[str, Any], level: int, *, retention: str, first_seq: int) -> Way:
+    """How a consumer that is made with `config` comes to `position` in a stream whose first message is `first_seq`.
+
+    In a work queue everything that is there is unfinished, and nothing but `all` may be said (10101).
+    """
+    policy = config.get("deliver_policy", "all")
+    if retention == "workqueue" or (policy == "all" and position <= max(first_seq, 1)):
+        return "plain"
+    later = policy == "by_start_sequence" and int(config.get("opt_start_seq") or 0) > position
+    if level >= RESETS and policy in ("all", "by_start_time", "by_start_sequence") and not (later or config.get("deliver_subject")):
+        return "reset"
+    return "start"
+
+
+def starting_at(position: int, config: Mapping[str, Any]) -> Config:
+    """The configuration with a start at `position` in place of its own."""
+    rest = {name: value for name, value in config.items() if name not in STARTS}
+    return rest | {"deliver_policy": "by_start_sequence", "opt_start_seq": position}

@@ -1,0 +1,167 @@
+"""The steps of a replacement that keeps a stream's messages. Carrying them out is left to `applying.preserve`.
+
+At every moment all messages are in one stream that was compared with the one before: the old one, the stand-in, the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.address import Address
+from jsplan.documents.plan import Op
+from jsplan.planning.merge import as_created
+from jsplan.planning.order import Draft
+from jsplan.planning.preserve.standins import bare, identity, stand_in, stand_in_of, stopped
+from jsplan.planning.preserve.ways import becomes_queue, way_of
+from jsplan.planning.verdict import Verdict, table_of
+
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+    from jsplan.planning.inputs import Inputs
+    from jsplan.resources.fields import Config
+
+#: The steps in order, by the last part of their keys. The one that ends it has the key of an update: whoever waits for the
+#: stream waits for that.
+ORDER: Final = ("stop", "hold", "copy", "compare", "retire", "refill", "recompare", "resume", "update", "clear")
+OPS: Final[Mapping[str, Op]] = {
+    "stop": "stream.stop", "hold": "stream.hold", "copy": "stream.copy", "compare": "stream.compare", "retire": "stream.retire",
+    "refill": "stream.copy", "recompare": "stream.compare", "resume": "stream.resume", "update": "stream.return", "clear": "stream.clear",
+}  # fmt: skip
+#: What is left to do for a replacement that the files do not want any more, while the old stream is still there.
+GIVEN_UP: Final = ("update", "resume", "clear")
+
+
+def carried_over(inputs: Inputs, verdict: Verdict, final: Draft, consumers: Mapping[str, Any]) -> Iterable[Draft]:
+    """The steps of one stream; `final` is the call that would create it, with what is to be recorded.
+
+    `consumers` says of those that the files name how they come back: `{address, config, record}`, or None where they do not.
+    """
+    address, old = verdict.address, verdict.live
+    assert old is not None
+    under_way = inputs.under_way.get(address)
+    kinds = ORDER if under_way is None else ORDER[ORDER.index(under_way.begin) :]
+    yield from _chain(inputs, verdict, final, kinds, consumers)
+
+
+def given_up(inputs: Inputs, verdict: Verdict, final: Draft, consumers: Mapping[str, Any]) -> Iterable[Draft]:
+    """The steps that give a stopped old stream back what it had; `final` is the update to what the files say."""
+    yield from _chain(inputs, verdict, final, GIVEN_UP, consumers)
+
+
+def cleared(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Draft]:
+    """Stand-ins of streams that are back whole: the apply that brought them back died just before it took those away."""
+    for address, found in inputs.under_way.items():
+        if found.begin != "clear" or address not in verdicts or inputs.request.refresh_only or inputs.request.imports:
+            continue
+        stand = Address.parse(found.record["stand_in"])
+        request = {"api": f"STREAM.DELETE.{stand.stream}", "payload": None}
+        carries = {"recorded": found.record["address"]}
+        yield Draft((address, "clear"), "stream.clear", f"delete {stand.stream}", request, "", touches=stand, carries=carries)
+
+
+def _chain(inputs: Inputs, verdict: Verdict, final: Draft, kinds: tuple[str, ...], consumers: Mapping[str, Any]) -> Iterable[Draft]:
+    """One after the other. What the first of them finds under the stream's name must be what planning found."""
+    under_way, before = inputs.under_way.get(verdict.address), None
+    for kind in kinds:
+        draft = _draft(inputs, verdict, final, kind)
+        if kind == "resume":
+            draft.carries = (draft.carries or {}) | {"consumers": dict(consumers)}
+        if before is not None:
+            draft.after.add(before.key)
+        elif under_way is not None:
+            draft.precondition = under_way.fingerprint_of(draft.touches or verdict.address)
+        before = draft
+        yield draft
+
+
+def _draft(inputs: Inputs, verdict: Verdict, final: Draft, kind: str) -> Draft:
+    address, old = verdict.address, verdict.live
+    assert old is not None
+    stand = stand_in_of(address, old.created)
+    on_stand_in = kind in ("copy", "compare", "clear")
+    draft = Draft(
+        (address, kind), OPS[kind], _title(verdict, kind, stand), _request(inputs, verdict, final, kind), "",
+        touches=stand if on_stand_in else address, carries=_carries(inputs, verdict, kind, stand),
+    )  # fmt: skip
+    if kind == "stop":
+        draft.precondition, draft.frees = old.fingerprint, list(old.compact.get("subjects", []))
+    if kind == "update":
+        draft.expect, draft.record, draft.takes, draft.touches = final.expect, final.record, final.takes, None
+    return draft
+
+
+def _title(verdict: Verdict, kind: str, stand: Address) -> str:
+    what, place = f"{verdict.address.kind} {verdict.address.name} in {verdict.address.domain}", stand.stream
+    return {
+        "stop": f"stop {what}: no message comes and none goes",
+        "hold": f"hold the consumers of {what} and note where they stand",
+        "copy": f"copy {what} into {place}",
+        "compare": f"compare {place} with {what}",
+        "retire": f"delete the old {what}",
+        "refill": f"make {what} anew with the messages of {place}",
+        "recompare": f"compare {what} with {place}",
+        "resume": f"bring back the consumers of {what}",
+        "update": f"give {what} its subjects and limits",
+        "clear": f"delete {place}",
+    }[kind]
+
+
+def _request(inputs: Inputs, verdict: Verdict, final: Draft, kind: str) -> Config | None:
+    address, old = verdict.address, verdict.live
+    assert old is not None
+    match kind:
+        case "stop":
+            config = stopped(address, old)
+            return {"api": f"STREAM.UPDATE.{address.stream}", "payload": config} if config else None
+        case "copy":
+            return {"api": f"STREAM.RESTORE.{stand_in_of(address, old.created).stream}", "payload": _stand_in(inputs, address, old)}
+        case "refill":
+            return {"api": f"STREAM.RESTORE.{address.stream}", "payload": _bare(inputs, address, old)}
+        case "update":
+            assert final.request is not None
+            return {"api": f"STREAM.UPDATE.{address.stream}", "payload": final.request["payload"]}
+        case "retire":
+            return {"api": f"STREAM.DELETE.{address.stream}", "payload": None}
+        case "clear":
+            return {"api": f"STREAM.DELETE.{stand_in_of(address, old.created).stream}", "payload": None}
+        case _:
+            return None
+
+
+def _stand_in(inputs: Inputs, address: Address, old: LiveObject) -> Config:
+    limits = inputs.live.domains[address.domain].info.get("limits") or {}
+    config = stand_in(address, old, memory=limits.get("max_storage") == 0)
+    return _with_room(config, old, limits)
+
+
+def _bare(inputs: Inputs, address: Address, old: LiveObject) -> Config:
+    limits = inputs.live.domains[address.domain].info.get("limits") or {}
+    level = inputs.level(address)
+    creation = as_created(table_of(address), inputs.creation(address), level)
+    return _with_room(bare(address, old, creation, mirrors=way_of(level) == "archive"), old, limits)
+
+
+def _with_room(config: Config, old: LiveObject, limits: Mapping[str, Any]) -> Config:
+    """Where the account wants every stream bounded, twice what is there."""
+    if not limits.get("max_bytes_required"):
+        return config
+    return config | {"max_bytes": max(int(old.raw.get("max_bytes") or 0), 2 * int(old.state.get("bytes") or 0) + 1_048_576)}
+
+
+def _carries(inputs: Inputs, verdict: Verdict, kind: str, stand: Address) -> dict[str, Any]:
+    """What the steps need besides the request. `recorded` is the address under which state has the replacement."""
+    address, old = verdict.address, verdict.live
+    assert old is not None
+    out: dict[str, Any] = {"recorded": str(inputs.moved_from.get(address, address)), "level": inputs.level(address)}
+    way = way_of(inputs.level(address))
+    if kind == "stop":
+        ident = identity(address, old.created)
+        out["begins"] = {"id": ident, "stand_in": str(stand), "way": way, "old": {"config": old.raw, "created": old.created}}
+    if kind in ("copy", "compare", "refill", "recompare"):
+        new = kind in ("refill", "recompare")
+        out |= {"from": str(stand if new else address), "way": way, "new": new}
+        out["grows"] = new and way == "archive" and bool((verdict.after or {}).get("mirror"))
+        out["consumers"] = way == "archive" and not (new and becomes_queue(old.compact, verdict.after or {}))
+        out["shrinks"] = bool(not new and (old.raw.get("allow_msg_ttl") or old.raw.get("retention") == "workqueue"))
+    return out

@@ -1,0 +1,84 @@
+"""How the messages of a stream can be carried over to a new one, and where they cannot. Pure; measured on 2.10 to 2.15.
+
+`archive` (2.15): a snapshot is restored under another name and configuration: messages, sequences, times and consumers as they
+were. `mirror` (2.12): a mirror of the old stream, promoted, then the new stream as a mirror of that: messages, sequences and times.
+`source` (before): the messages alone, numbered and timed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from jsplan.facts.live import LiveObject
+from jsplan.resources.fields import Config
+from jsplan.resources.nested import origin_key
+
+Way = Literal["archive", "mirror", "source"]
+#: API levels that restore an archive under another name (2.15), and that promote mirrors (2.12).
+ARCHIVES, PROMOTES = 5, 2
+ALLOWS: Final = "To delete it with its messages and make it anew: lifecycle: {on_replace: recreate}."
+
+
+def way_of(level: int) -> Way:
+    """The best way that servers of the level have."""
+    return "archive" if level >= ARCHIVES else "mirror" if level >= PROMOTES else "source"
+
+
+def one_by_one(before: Config, after: Config, level: int) -> bool:
+    """Whether consumers are made anew where they stood, instead of coming out of the archive as they were."""
+    return way_of(level) != "archive" or becomes_queue(before, after)
+
+
+def becomes_queue(before: Config, after: Config) -> bool:
+    """Whether it becomes a work queue, which may refuse its consumers as they were."""
+    return before.get("retention", "limits") != "workqueue" and after.get("retention") == "workqueue"
+
+
+def obstacle(live: LiveObject, after: Config, level: int, consumers: Iterable[LiveObject], mirrored: bool) -> str | None:
+    """Why the messages of `live` cannot be carried over to a stream that is `after` (compact), or None where they can.
+
+    `mirrored`: somebody else has a mirror of it.
+    """
+    way, before = way_of(level), live.compact
+    found = _mirror(before, after, way) or _counter(live, after, way)
+    if found is None and way == "source":
+        found = _renumbered(before, consumers, mirrored)
+    return found
+
+
+def _mirror(before: Config, after: Config, way: Way) -> str | None:
+    old, new = before.get("mirror"), after.get("mirror")
+    if new and not old:
+        return "a mirror has its origin's messages, not those that the stream has now"
+    if new and old and origin_key(old).split("#")[0] != origin_key(new).split("#")[0]:
+        return "a mirror of another origin has that one's messages, not those that it has now"
+    if new and way != "archive":
+        return "a mirror can keep what it has only where archives can be restored into mirrors (nats-server 2.15)"
+    if old and way == "source":
+        return "a mirror cannot be stopped before nats-server 2.12"
+    return None
+
+
+def _counter(live: LiveObject, after: Config, way: Way) -> str | None:
+    if not after.get("allow_msg_counter"):
+        return None
+    if not live.compact.get("allow_msg_counter") and live.state.get("messages"):
+        return "its messages are no counters: the server would refuse every increment of their subjects (10172)"
+    if way != "archive":
+        return "a counter's messages can be carried over from nats-server 2.15 on"
+    if after.get("allow_msg_ttl"):
+        return "a counter stream with delete markers can be made, but never updated (10052)"
+    return None
+
+
+def _renumbered(before: Config, consumers: Iterable[LiveObject], mirrored: bool) -> str | None:
+    """What new sequences would break."""
+    if before.get("sources"):
+        return "its messages would forget which of its sources they came from, and those would be copied again (before nats-server 2.12)"
+    if mirrored:
+        return "it is mirrored, and its messages would get new sequences (before nats-server 2.12)"
+    by_sequence = sorted(c.address.consumer for c in consumers if c.compact.get("opt_start_seq"))
+    if by_sequence:
+        return f"consumer {by_sequence[0]} starts by a sequence, and its messages would get new ones (before nats-server 2.12)"
+    return None

@@ -1,0 +1,68 @@
+"""The calls that replaced origins ask of themselves and of those that source them. When they are needed is left to `downstream`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from jsplan.documents.plan import Op
+from jsplan.planning.downstream import named
+from jsplan.planning.order import Draft, Drafts
+from jsplan.planning.verdict import Verdict
+from jsplan.resources.nested import origin_key
+
+if TYPE_CHECKING:
+    from jsplan.address import Address
+    from jsplan.planning.inputs import Inputs
+
+
+def around(verdict: Verdict, drafts: Iterable[Draft], recorded: str) -> Iterable[Draft]:
+    """The calls of one resource, with what replaced origins ask of them: numbers that go on, sources that are put back."""
+    for draft in drafts:
+        if "first_seq" in verdict.unknown and draft.op in _ORIGIN:
+            yield replace(draft, op=_ORIGIN[draft.op], carries={"recorded": recorded})
+        elif verdict.rejoins and draft.key[1] == "update":
+            carries = {"sources": sorted(verdict.rejoins), "recorded": recorded}
+            yield replace(draft, op="sources.rejoin", title=_title(verdict, draft), carries=carries)
+        else:
+            yield draft
+
+
+def _title(verdict: Verdict, draft: Draft) -> str:
+    """That sources are put back; and that more changes, where it does."""
+    back = {f'sources["{key}"].opt_start_seq' for key in verdict.rejoins}
+    there = {origin_key(source) for source in (verdict.live.compact if verdict.live else {}).get("sources") or ()}
+    if not verdict.rejoins & there:
+        return draft.title
+    put, names = f"put {named(verdict.rejoins & there)} back", draft.title.removeprefix("update ")
+    return f"{put} into {names}" if all(change.path in back for change in verdict.fields) else f"{draft.title}, and {put}"
+
+
+#: Deleting and making a stream whose numbers go on.
+_ORIGIN: Final[Mapping[str, Op]] = {"stream.delete": "origin.delete", "stream.create": "origin.create"}
+
+
+def leave(verdict: Verdict, what: str, recorded: str, out: set[str]) -> Draft:
+    """The call that takes sources out; `out` are out already. The executor takes them from the configuration as it is then."""
+    address, live = verdict.address, verdict.live
+    assert live is not None
+    gone = verdict.leaves | out
+    staying = [source for source in live.compact.get("sources") or () if origin_key(source) not in gone]
+    rest = {"sources": [source for source in live.raw["sources"] if origin_key(source) not in gone]}
+    return Draft(
+        (address, "leave"), "sources.leave", f"take {named(verdict.leaves)} out of {what} while it is made anew",
+        {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | rest}, live.fingerprint, {"sources": staying or None},
+        carries={"sources": sorted(verdict.leaves), "recorded": recorded},
+    )  # fmt: skip
+
+
+def put_in_order(verdicts: Mapping[Address, Verdict], inputs: Inputs, drafts: Drafts) -> None:
+    """Whatever is done to an origin waits until its sources are out."""
+    for (copy, kind), _ in list(drafts.items()):
+        if kind != "leave":
+            continue
+        origins = {edge.origin for edge in inputs.topology.edges if edge.copy == copy}
+        for (address, _), other in drafts.items():
+            if address in origins and address in verdicts and verdicts[address].replaces:
+                other.after.add((copy, "leave"))

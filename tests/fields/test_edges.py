@@ -1,0 +1,109 @@
+"""The edges of every row: what the files take of one field is what the server takes, on each version, word by word."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.resources import CONSUMER, STREAM, Field, Table
+from jsplan.resources.nested import CONSUMER_LIMITS
+
+if TYPE_CHECKING:
+    from tests.fields.bench import Bench
+
+pytestmark = pytest.mark.matrix
+
+NUMBERS = (-(2**31), -2, -1, 0, 1, 3, 5, 6, 1000, 2**31)
+VALUES: dict[str, tuple[Any, ...]] = {
+    "int": NUMBERS,
+    "size": NUMBERS,
+    "duration": NUMBERS,
+    "percent": ("", "0", "30%", "101", "+5", "007", "abc", "30 %", "100%%", "%", "1.5", " 5", "1e1", "-1"),
+    "strings": ([], [""]),
+    "durations": ([], [0], [-1], [1]),
+    "string": ("",),
+    "time": ("", "2024-01-01T01:00:00+01:00"),
+    "metadata": ({}, {"": "x"}),
+}
+#: Negative times that servers before 2.12 keep as they are written; newer ones refuse them, and so do the files.
+KEPT_BY_OLD_SERVERS = {("ack_wait", 0), ("ack_wait", 1), ("backoff", 0), ("backoff", 1)}
+PULL, PUSH = {"ack_policy": "explicit"}, {"ack_policy": "explicit", "deliver_subject": "d.c"}
+
+
+def written(row: Field) -> tuple[Any, ...]:
+    """Values at the edges of what a row allows, and beyond."""
+    if row.type == "enum":
+        return ("", *row.values, *(value.upper() for value in row.values), "nonsense")
+    if row.name == "inactive_threshold":
+        return (*(n for n in NUMBERS if n <= 0), 3_600_000_000_000)  # shorter ones take the consumer away in the middle
+    if row.name == "priority_groups":
+        return ([],)  # 2.11 takes a group without a name where it takes no other
+    return VALUES.get(row.type, ())
+
+
+CASES = [
+    pytest.param(table, row, base, id=f"{table.kind}-{row.name}{suffix}")
+    for table, bases in ((STREAM, {"": {}}), (CONSUMER, {"-pull": PULL, "-push": PUSH}))
+    for suffix, base in bases.items()
+    for row in table.rows
+    if row.name not in ("name", "durable_name") and row.type in (*VALUES, "enum")
+]
+
+
+def parsed(row: Field, value: Any) -> tuple[bool, Any]:
+    """Whether the files take the value, and what becomes of it."""
+    try:
+        return True, row.parse(value)
+    except ValueError:
+        return False, None
+
+
+def sent(bench: Bench, table: Table, config: dict[str, Any]) -> bool:
+    """Whether the server takes the configuration exactly as it is."""
+    consumer = table is CONSUMER
+    api = "CONSUMER.{}.PLAIN.U" if consumer else "STREAM.{}.U"
+    payload = {"stream_name": "PLAIN", "action": "create", "config": config} if consumer else config
+    taken = "error" not in bench.raw.api(f"$JS.API.{api.format('CREATE')}", payload)
+    if taken:
+        bench.raw.done(f"$JS.API.{api.format('DELETE')}")
+    return taken
+
+
+def body_of(table: Table, base: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """One stream or consumer called U."""
+    name = {"name": "U", "subjects": ["U.>"]} if table is STREAM else {"name": "U", "durable_name": "U"}
+    return name | base | more
+
+
+@pytest.mark.parametrize(("table", "row", "base"), CASES)
+def test_files_take_what_the_server_takes(bench: Bench, table: Table, row: Field, base: dict[str, Any]) -> None:
+    """A value that the server takes is none that the files refuse; one that they take is kept, or was a predicted refusal."""
+    for value in written(row) if row.level <= bench.level else ():
+        known, value_sent = parsed(row, value)
+        if not known:
+            taken = sent(bench, table, body_of(table, base, **{row.name: value}))
+            assert not taken or (row.name, bench.level) in KEPT_BY_OLD_SERVERS, (row.name, json.dumps(value))
+            continue
+        old, new = body_of(table, base, **{row.name: value_sent}), body_of(table, base)
+        if table is STREAM:
+            bench.stream(old, new)
+        else:
+            bench.consumer("PLAIN", old, new)
+
+
+@pytest.mark.parametrize("row", CONSUMER_LIMITS.rows, ids=lambda row: row.name)
+def test_limits_for_consumers_at_their_edges(bench: Bench, row: Field) -> None:
+    """The same for what a stream says of its consumers."""
+    for value in VALUES["int"]:
+        known, value_sent = parsed(row, value)
+        assert known or not sent(bench, STREAM, body_of(STREAM, {}, consumer_limits={row.name: value})), value
+        if known:
+            bench.stream(body_of(STREAM, {}, consumer_limits={row.name: value_sent}), body_of(STREAM, {}))
+
+
+def test_a_heartbeat_of_its_own(bench: Bench) -> None:
+    """`ack_policy: flow_control` brings a heartbeat of one second, so that any other that is written stops nothing."""
+    for beat in (0, 1, 30_000_000_000) if bench.level >= 4 else ():  # nobody knows that policy before 2.14
+        bench.consumer("PLAIN", body_of(CONSUMER, PUSH, ack_policy="flow_control", idle_heartbeat=beat), body_of(CONSUMER, PUSH))
