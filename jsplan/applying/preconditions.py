@@ -18,8 +18,8 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
 
     Domains that are not in `apis` are away already. Raises ApiError for anything but silence.
     """
-    first = {step.address: step for step in reversed(plan.steps)}
-    wanted = {Address.parse(text): step for text, step in first.items() if "fingerprint" in step.precondition}
+    first = {step.touches: step for step in reversed(plan.steps)}
+    wanted = {address: step for address, step in first.items() if "fingerprint" in step.precondition}
     deletions, stale = Deletions(plan, apis), list[str]()
     lost: dict[str, str] = {}
 

@@ -7,15 +7,17 @@ written. What goes with a whole stream or consumer is a plain count and is check
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard, Plan, Step
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure
 from jsplan.facts.question import MEASURE_LIMIT, Question
+from jsplan.facts.recopied import not_copied
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi
+from jsplan.planning.leaving import question_of
 from jsplan.planning.questions import about_consumer, about_origin, about_update, new_origins
 from jsplan.planning.verdict import table_of
 from jsplan.resources.fields import Config
@@ -46,6 +48,8 @@ class Deletions:
 
         `live` is the object as it is now, whose configuration is still as planned.
         """
+        if (behind := await self._left_behind(step)) is not None:
+            return behind
         hazard = self._planned.get(step.address)
         if hazard is not None and live is not None and _nothing_arrived(hazard, live):
             return None
@@ -59,6 +63,19 @@ class Deletions:
             return None
         return f"would delete {found:,} messages by now; the plan said {planned:,}"
 
+    async def _left_behind(self, step: Step) -> str | None:
+        """Why a source must not be taken out: by now clearly more of it is not copied than the plan said. Raises ApiError."""
+        address, safe_below = Address.parse(step.address), int(self.plan.options.get("safe_below", 0))
+        for one in step.precondition.get("copied", ()):
+            origin, planned = one["source"], one["at_most"]
+            api, copies = (origin.get("external") or {}).get("api"), self.apis[address.domain]
+            origins = DomainApi(replace(copies.domain, api_prefix=api), copies.link, read_only=True) if api else copies
+            found = planned if planned is None else await not_copied(origins, copies, question_of(address, origin, api), MEASURE_LIMIT)
+            if planned is not None and (found is None or exceeds(found, planned, safe_below)):
+                many = "an unknown number of" if found is None else f"{found:,}"
+                return f"would lose {many} messages of source {origin['name']} that are not copied yet; the plan said {planned:,}"
+        return None
+
     async def _questions(self, step: Step, live: LiveObject | None, *, expected: bool) -> Iterable[Question]:
         """What planning would ask about this step now. Consumers and origins are asked about where the plan expected a loss."""
         address, found = Address.parse(step.address), list[Question | None]()
@@ -66,9 +83,14 @@ class Deletions:
             found.append(about_update(live, _after(step), self._level(address.domain), frozenset(self._going.get(address, ()))))
         if step.op in ("stream.create", "stream.update") and expected:
             found += self._about_origins(step, live)
-        if step.op in ("consumer.update", "consumer.delete") and expected and live is not None and address.parent is not None:
+        if (
+            step.op in ("consumer.update", "consumer.delete", "consumer.replace")
+            and expected
+            and live is not None
+            and address.parent is not None
+        ):
             stream = await read_object(self.apis[address.domain], address.parent)
-            after = _after(step) if step.op == "consumer.update" else None
+            after = None if step.op == "consumer.delete" else _after(step)
             found.append(about_consumer(live, after, stream, self._level(address.domain)) if stream is not None else None)
         return [question for question in found if question is not None]
 
@@ -79,6 +101,7 @@ class Deletions:
         """Origins that the step begins to copy, in domains that the plan touches."""
         address = Address.parse(step.address)
         prefixes = {str(facts.get("api_prefix")): key for key, facts in self.plan.domains.items()}
+        prefixes |= (self.plan.domains.get(address.domain) or {}).get("imports") or {}
         for origin in new_origins(live.compact if live is not None else {}, _after(step)):
             api = (origin.get("external") or {}).get("api")
             domain = address.domain if api is None else prefixes.get(api)

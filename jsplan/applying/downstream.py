@@ -1,0 +1,184 @@
+"""Origins that are made anew, and the sources that read them. What has to be done when is left to `planning.downstream`.
+
+What must survive a death is in state before anything is lost: where a new origin begins among the `replacements`, where a
+source goes on among the `starts` of its stream; and which sources are out, among the `replacements` again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from jsplan.address import PARKING, Address
+from jsplan.applying.work import StepFailed, Work
+from jsplan.documents.plan import Step
+from jsplan.errors import ServerRefusedError
+from jsplan.facts.messages import NO_MESSAGE, TooManyReads, reader_of
+from jsplan.facts.recopy import SEARCHED
+from jsplan.jetstream import DomainApi
+from jsplan.resources.fields import Config, in_order
+from jsplan.resources.nested import header_of, origin_key
+
+#: So many messages back a stream is searched for the last one of a source: those that came while it was taken out.
+FAR_ENOUGH = 1_000
+
+
+# --- origins --------------------------------------------------------------------------------------------------
+
+
+async def delete_origin(work: Work, step: Step) -> None:
+    """Stop a stream, write down where the new one begins, delete it. Raises StepFailed, NotBegun, ApiError and StateError."""
+    live = await work.check(step)
+    if live is None:
+        raise StepFailed(f"{step.address} was deleted by somebody else since it was planned")
+    await work.begin(step)
+    if live.raw.get("subjects") and not live.raw.get("sealed"):
+        stopped = {name: value for name, value in live.raw.items() if name != "sources"} | {"subjects": [PARKING + step.touches.stream]}
+        await work.send(step, f"STREAM.UPDATE.{step.touches.stream}", stopped)
+    now = await work.read(step.touches)
+    first = int((now or live).state.get("last_seq") or 0) + 1
+    recorded = (step.carries or {})["recorded"]
+    await work.record({"replacing": {"address": recorded, "first_seq": first}})
+    await work.call(step)
+    await work.read_back(step)
+
+
+async def create_origin(work: Work, step: Step) -> None:
+    """Make a stream whose first message gets the number behind the last one of the old stream. Raises as `delete_origin` does."""
+    await work.check(step)
+    recorded = (step.carries or {})["recorded"]
+    first = (work.state.replacements.get(recorded) or {}).get("first_seq")
+    assert step.request is not None
+    begins = {"first_seq": first} if first and first > 1 else {}
+    request = step.request | {"payload": step.request["payload"] | begins}
+    made = replace(step, request=request, expect=(step.expect or {}) | begins)
+    await work.begin(made)
+    await work.call(made)
+    await work.read_back(made)
+    await work.record({"replaced": recorded})
+
+
+# --- sources --------------------------------------------------------------------------------------------------
+
+
+async def leave(work: Work, step: Step) -> None:
+    """Take sources out of a stream, and remember behind which sequence each goes on. Raises as `delete_origin` does."""
+    await work.check(step)
+    keys, recorded = set((step.carries or {})["sources"]), (step.carries or {})["recorded"]
+    api, stream = work.api(step), step.touches.stream
+    answer = await api.request(f"STREAM.INFO.{stream}")
+    going = [s for s in answer["config"].get("sources") or () if origin_key(s) in keys]
+    copied = {origin_key(s): _seq_of(s, answer.get("sources") or ()) for s in going}
+    await work.begin(step)
+    before = (work.state.replacements.get(recorded) or {}).get("left") or ()
+    await work.record({"replacing": {"address": recorded, "left": sorted(keys.union(before))}}, durable=False)
+    await _mark(work, recorded, {key: seq + 1 for key, seq in copied.items() if seq})
+    await work.backend.sync()
+    config = {name: value for name, value in answer["config"].items() if name != "sources"}
+    rest = [s for s in answer["config"].get("sources") or () if origin_key(s) not in keys]
+    without = config | ({"sources": rest} if rest else {} if config.get("subjects") else {"subjects": [PARKING + stream]})
+    await work.call(replace(step, request={"api": f"STREAM.UPDATE.{stream}", "payload": without}))
+    await work.read_back(step)
+    await _mark(work, recorded, await _behind(api, stream, going))
+
+
+async def rejoin(work: Work, step: Step) -> None:
+    """Update a stream to what it shall be, with the sources that were taken out where they go on. Raises as `delete_origin` does."""
+    await work.check(step)
+    keys, recorded = set((step.carries or {})["sources"]), (step.carries or {})["recorded"]
+    stream = step.touches.stream
+    assert step.request is not None
+    coming = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in keys]
+    behind = await _behind(work.api(step), stream, coming)
+    entry = work.state.resources.get(Address.parse(recorded))
+    known = behind.keys() | (entry.starts.keys() if entry else set())
+    await _mark(work, recorded, behind | await _long_ago(work, step, [s for s in coming if origin_key(s) not in known]))
+    entry = work.state.resources.get(Address.parse(recorded))
+    starts = {key: seq for key, seq in (entry.starts if entry else {}).items() if key in keys}
+    payload = step.request["payload"] | {"sources": [_from(s, starts) for s in step.request["payload"]["sources"]]}
+    expect = dict(step.expect or {})
+    if expect.get("sources"):
+        expect["sources"] = in_order([_from(s, starts) for s in expect["sources"]])
+    record = dict(step.record or {})
+    record |= {"starts": (record.get("starts") or {}) | starts, "replaced": recorded}
+    made = replace(step, request=step.request | {"payload": payload}, expect=expect, record=record)
+    await work.begin(made)
+    await work.call(made)
+    await work.read_back(made)
+
+
+def _from(source: Config, starts: dict[str, int]) -> Config:
+    start = starts.get(origin_key(source))
+    if start is None:
+        return source
+    return {name: value for name, value in source.items() if name != "opt_start_time"} | {"opt_start_seq": start}
+
+
+async def _mark(work: Work, recorded: str, starts: dict[str, int]) -> None:
+    """Remember where sources go on, never before where they went on already."""
+    address = Address.parse(recorded)
+    entry = work.state.resources.get(address)
+    if entry is None or not starts:
+        return
+    later = {key: max(seq, entry.starts.get(key, 0)) for key, seq in starts.items()}
+    if later != {key: entry.starts.get(key) for key in later}:
+        put = replace(entry, starts=entry.starts | later).to_json()
+        await work.record({"put": {"address": str(address), "entry": put}})
+
+
+def _seq_of(source: Config, reported: Iterable[dict[str, Any]]) -> int:
+    """The last sequence that was copied of a source, as servers since 2.15 report it; 0 where it is not said."""
+    return next((int(info.get("seq") or 0) for info in reported if origin_key(info) == origin_key(source)), 0)
+
+
+async def _behind(api: DomainApi, stream: str, sources: Iterable[Config]) -> dict[str, int]:
+    """Behind which sequence each source goes on, by the newest messages of the stream; those of which there is none are left out."""
+    state = (await api.request(f"STREAM.INFO.{stream}"))["state"]
+    wanted, found = {header_of(source): origin_key(source) for source in sources}, dict[str, int]()
+    last, first = int(state["last_seq"]), max(int(state["first_seq"]), int(state["last_seq"]) - FAR_ENOUGH + 1)
+    newest = list(range(last, max(first, 1) - 1, -1)) if state["messages"] and wanted else []
+    for header in await asyncio.gather(*(_header(api, stream, seq) for seq in newest)):
+        where, sequence = _came_from(header)
+        if where in wanted:
+            found.setdefault(wanted[where], sequence + 1)
+    return found
+
+
+async def _long_ago(work: Work, step: Step, sources: Iterable[Config]) -> dict[str, int]:
+    """The same by all messages of the stream, for sources that nobody knows anything about."""
+    api, wanted, found = work.api(step), {header_of(source): origin_key(source) for source in sources}, dict[str, int]()
+    if not wanted:
+        return found
+    info = await api.request(f"STREAM.INFO.{step.touches.stream}")
+    reader = await reader_of(api, info, int(work.plan.domains[step.domain]["api_level"]), SEARCHED)
+    try:
+        async for message in reader.backward():
+            where, sequence = _came_from(message.source)
+            if where in wanted:
+                found.setdefault(wanted[where], sequence + 1)
+            if len(found) == len(wanted):
+                break
+    except TooManyReads:
+        pass  # the plan said so: that many messages are a hazard
+    return found
+
+
+async def _header(api: DomainApi, stream: str, seq: int) -> str:
+    """The `Nats-Stream-Source` of a message; empty where there is none."""
+    try:
+        answer = await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq})
+    except ServerRefusedError as error:
+        if error.err_code != NO_MESSAGE:
+            raise
+        return ""
+    lines = base64.b64decode(answer["message"].get("hdrs") or "").decode("utf-8", "replace").split("\r\n")
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Nats-Stream-Source:")), "")
+
+
+def _came_from(header: str) -> tuple[tuple[str, str, str], int]:
+    """Which source a message came from, and its sequence there. Several filters of one source have a form feed between them."""
+    words = header.split(" ")
+    return ((words[0], words[2], words[3]), int(words[1])) if len(words) >= 4 and words[1].isdigit() else (("", "", ""), 0)

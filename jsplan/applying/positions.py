@@ -1,0 +1,272 @@
+"""Makes a consumer anew where the old one stands. What has to be said about that before is left to `planning.preserve`.
+
+Several requests, and after each of them the process may die. What is under way is in state as `replacements`:
+
+1. what will be done, before the first request: the old object's `created`, its own pause, the pause that holds it, whether a guard is made;
+2. the guard on an interest stream; the old consumer is paused, so that nothing is delivered any more (2.11 and later);
+3. the position, and what the new one is to be, before the old one goes;
+4. the delete, the create, and where the server can (2.14) the reset of the new one, which is paused until it stands there;
+5. the new one in state; then the guard goes, and the record with it.
+
+Whoever comes after a death finds the old consumer (begins again), none (goes on at the recorded position), a new one under
+the very same pause (makes it once more), or the new one as it was to be (only tidies up).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.applying.readback import describe, not_kept
+from jsplan.applying.work import StepFailed, Work
+from jsplan.documents.plan import Step
+from jsplan.errors import ApiError, JsplanError, ServerRefusedError
+from jsplan.facts.begun import first_given
+from jsplan.facts.interest import filters_of
+from jsplan.facts.live import LiveObject
+from jsplan.facts.survey import read_object
+from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
+from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.positions import PAUSES, STARTS, Way, position_of, starting_at, way_to
+from jsplan.planning.verdict import table_of
+from jsplan.resources.fields import Config
+
+#: What CONSUMER.RESET answers where it cannot: another deliver_policy, or a sequence before the start.
+NOT_TO_BE_RESET = 10204
+#: How often, and how far apart (seconds), clients are waited for that have not acknowledged yet.
+LOOKS, PAUSE_BETWEEN = 20, 0.05
+
+
+async def replace_consumer(work: Work, step: Step) -> None:
+    """Carry out `consumer.replace`. Raises StepFailed, NotBegun, ApiError and StateError."""
+    live = await work.check(step)
+    await work.begin(step)
+    under_way = work.state.replacements.get((step.carries or {})["recorded"])
+    making = _Replacement(work, step, dict(under_way or {}))
+    if live is None:
+        await making.put_up()
+    elif under_way is not None and live.created != under_way["created"] and live.compact.get(PAUSE) == under_way["hold"]:
+        await making.remove()
+        await making.put_up()
+    else:
+        await making.take_down(live)
+        await making.put_up()
+
+
+async def tidy_up(work: Work, step: Step) -> None:
+    """Carry out `consumer.settle`: an old consumer that is still held goes on, the guard goes. Raises as `replace_consumer` does."""
+    recorded = (step.carries or {})["recorded"]
+    under_way = work.state.replacements.get(recorded)
+    if under_way is None:
+        return
+    address = Address.parse(step.address)
+    live = await work.read(address)
+    if live is not None and live.compact.get(PAUSE) == under_way["hold"]:
+        await work.send(step, f"CONSUMER.PAUSE.{address.stream}.{address.consumer}", _until(under_way.get(PAUSE)))
+        await _remember_unheld(work, address)
+    if under_way.get("guard"):
+        await _delete(work, step, address.stream, under_way["guard"])
+    await work.record({"replaced": recorded})
+
+
+async def _remember_unheld(work: Work, address: Address) -> None:
+    """What was recorded while the consumer was held shows the pause that held it."""
+    entry, live = work.state.resources.get(address), await work.read(address)
+    if entry is not None and live is not None and live.created == entry.created:
+        await work.record({"put": {"address": str(address), "entry": replace(entry, config=live.config).to_json()}})
+
+
+def _until(instant: str | None) -> dict[str, Any] | None:
+    """What CONSUMER.PAUSE is sent; nothing resumes."""
+    return {PAUSE: instant} if instant else None
+
+
+async def _delete(work: Work, step: Step, stream: str, consumer: str) -> None:
+    """Delete a consumer that may be gone already, alone or with its stream."""
+    try:
+        await work.send(step, f"CONSUMER.DELETE.{stream}.{consumer}")
+    except ServerRefusedError as error:
+        if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
+            raise
+
+
+@dataclass
+class _Replacement:
+    """One consumer on its way. `record` is what state has of it."""
+
+    work: Work
+    step: Step
+    record: dict[str, Any]
+    made: Step = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.made = self.step
+        self.address = self.step.touches
+        self.carries = self.step.carries or {}
+        assert self.step.request is not None
+        self.payload = self.step.request["payload"]
+
+    @property
+    def _can_pause(self) -> bool:
+        return int(self.carries["level"]) >= PAUSES
+
+    async def _send(self, verb: str, payload: dict[str, Any] | None = None) -> None:
+        await self.work.send(self.step, f"CONSUMER.{verb}.{self.address.stream}.{self.address.consumer}", payload)
+
+    async def _note(self, **more: Any) -> None:
+        self.record |= more
+        await self.work.record({"replacing": self.record})
+
+    # --- the old one -----------------------------------------------------------------------------------------
+
+    async def take_down(self, live: LiveObject) -> None:
+        """Hold the old consumer, write down where it stands, delete it. What fails before that is undone."""
+        again = self.record.get("created") == live.created
+        guard, own = self.carries["guard"], self.record.get(PAUSE) if again else live.compact.get(PAUSE)
+        await self._note(
+            address=self.carries["recorded"], created=live.created, hold=self.record["hold"] if again else _some_day(),
+            guard=guard["name"] if guard else self.record.get("guard") if again else None, **{PAUSE: own},
+        )  # fmt: skip
+        try:
+            if guard:
+                await self._make_guard(guard)
+            if self._can_pause:
+                await self._send("PAUSE", {PAUSE: self.record["hold"]})
+            stream, state = await self._at_rest(live)
+            position = position_of(live.compact, state) or await self._begin_of(live, stream, state["delivered"])
+        except JsplanError:
+            await self._let_go()
+            raise
+        await self._note(position=position, stream_created=stream.created)
+        await self._decide(stream)
+        await self.remove()
+
+    async def _make_guard(self, guard: Config) -> None:
+        where = f"{self.address.stream}.{guard['name']}"
+        payload = {"stream_name": self.address.stream, "config": guard, "action": ""}
+        await self.work.send(self.step, f"CONSUMER.CREATE.{where}", payload)
+
+    async def _at_rest(self, live: LiveObject) -> tuple[LiveObject, dict[str, Any]]:
+        """The stream, and what the consumer has done once those who were given messages had a moment to acknowledge them."""
+        now = await self._unchanged(live)
+        for _ in range(LOOKS if self._can_pause else 0):
+            if not now.state.get("num_ack_pending"):
+                break
+            await asyncio.sleep(PAUSE_BETWEEN)
+            now = await self._unchanged(live)
+        stream = await self.work.read(self._stream)
+        if stream is None:
+            raise StepFailed(f"the stream of {self.address} was deleted by somebody else at the same moment")
+        return stream, now.state
+
+    async def _begin_of(self, live: LiveObject, stream: LiveObject, given: dict[str, Any]) -> int:
+        """Where a consumer began that acknowledged nothing: as many messages back as it made deliveries; further, if some were repeated."""
+        api, filters = self.work.api(self.step), filters_of(live.compact)
+        return await first_given(api, stream, filters, upto=given["stream_seq"], count=given["consumer_seq"])
+
+    async def _unchanged(self, live: LiveObject) -> LiveObject:
+        now = await self.work.read(self.address)
+        if now is None or now.created != live.created or _but_paused(now) != _but_paused(live):
+            raise StepFailed(f"{self.address} was changed by somebody else at the same moment; it was not replaced")
+        return now
+
+    @property
+    def _stream(self) -> Address:
+        parent = self.address.parent
+        assert parent is not None
+        return parent
+
+    async def _let_go(self) -> None:
+        """Leave the old consumer as it was; what cannot be undone now, the next plan undoes."""
+        with suppress(JsplanError):
+            await tidy_up(self.work, self.step)
+
+    async def remove(self) -> None:
+        """Delete what has the name now, if anything has."""
+        await _delete(self.work, self.step, self.address.stream, self.address.consumer)
+
+    # --- the new one -----------------------------------------------------------------------------------------
+
+    async def _decide(self, stream: LiveObject, way: Way | None = None) -> Way:
+        """How the new one comes to the recorded position; written down, so that whoever comes after knows it again."""
+        position, config = self.record.get("position"), self.payload["config"]
+        if position is None or stream.created != self.record.get("stream_created"):
+            way = "plain"
+        elif way is None:
+            retention, first = stream.compact.get("retention", "limits"), int(stream.state.get("first_seq") or 0)
+            way = way_to(position, table_of(self.address).compact(config), self.carries["level"], retention=retention, first_seq=first)
+        record, expect = dict(self.step.record or {}), dict(self.step.expect or {})
+        if way == "start":
+            assert position is not None
+            config = starting_at(position, config)
+            record["starts"] = {self.address.consumer: position}
+            expect |= {name: config.get(name) for name in STARTS}
+        config = {name: value for name, value in config.items() if name != PAUSE}
+        until = self.record["hold"] if way == "reset" else self.carries[PAUSE]
+        config |= {PAUSE: until} if until else {}
+        expect |= {PAUSE: self.carries[PAUSE]} if self._can_pause else {}
+        self.made = replace(self.step, expect=expect, record=record, request={"payload": self.payload | {"config": config}})
+        await self._note(expect=expect, record=record)
+        return way
+
+    async def put_up(self) -> None:
+        """Make the new consumer, take it to its place, record it, and put away what stood in for it."""
+        stream = await self.work.read(self._stream)
+        if stream is None:
+            raise StepFailed(f"the stream of {self.address} is gone; nothing was written")
+        way = await self._decide(stream)
+        try:
+            await self._create()
+            if way == "reset" and not await self._reset():
+                await self.remove()
+                way = await self._decide(stream, "start")
+                await self._create()
+        except ApiError as error:
+            place = self.record.get("position")
+            raise StepFailed(f"{error}; the old consumer is gone, and its position (sequence {place}) is kept for the next apply") from None
+        if way == "reset":
+            await self._send("PAUSE", _until(self.carries[PAUSE]))
+        await self._read_back()
+        if self.record.get("guard"):
+            await _delete(self.work, self.step, self.address.stream, self.record["guard"])
+        await self.work.record({"replaced": self.carries["recorded"]})
+
+    async def _create(self) -> None:
+        assert self.made.request is not None
+        await self._send("CREATE", self.made.request["payload"])
+
+    async def _reset(self) -> bool:
+        """Take the new consumer to the position; False where the server does not do that for its deliver_policy."""
+        try:
+            await self._send("RESET", {"seq": self.record["position"]})
+        except ServerRefusedError as error:
+            if error.err_code != NOT_TO_BE_RESET:
+                raise
+            return False
+        return True
+
+    async def _read_back(self) -> None:
+        try:
+            live = await read_object(self.work.api(self.step), self.address)
+        except ApiError as error:
+            raise StepFailed(f"made anew, but it could not be read back: {error}", "unknown") from None
+        if live is None:
+            raise StepFailed(f"{self.address} is gone again: somebody else deleted it at the same moment")
+        self.work.prints[self.step.id] = live.fingerprint
+        lost = not_kept(self.made, live)
+        await self.work.remember(self.made, live, lost)
+        if lost:
+            raise StepFailed(f"{self.address}: the server did not keep {describe(self.made, live, lost)}")
+
+
+def _but_paused(live: LiveObject) -> Config:
+    return {name: value for name, value in live.compact.items() if name != PAUSE}
+
+
+def _some_day() -> str:
+    """An instant that nobody else chooses, to the nanosecond: a consumer that is paused until then is ours, on its way."""
+    return f"2250-01-01T00:00:00.{secrets.randbelow(10**8):08d}{1 + secrets.randbelow(9)}Z"

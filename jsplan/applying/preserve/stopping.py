@@ -1,0 +1,92 @@
+"""The old stream: stopping it, holding its consumers, and deleting it once its messages are elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jsplan.address import OWN_CONSUMERS, Address
+from jsplan.applying.preserve.journal import Record, carries, delete_stream, go_on, note, record_of
+from jsplan.applying.readback import describe, not_kept
+from jsplan.applying.work import StepFailed, Work
+from jsplan.documents.plan import Step
+from jsplan.errors import ServerRefusedError
+from jsplan.facts.survey import consumer_of
+from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.positions import PAUSES
+
+#: Until when consumers are paused that wait for their stream: nobody means that instant.
+HELD: Final = "2249-12-31T23:59:59.987654321Z"
+
+
+async def stop(work: Work, step: Step) -> None:
+    """Take its subjects, its origins and its age from the stream, after the replacement is on record."""
+    live = await work.check(step)
+    go_on(work)
+    known = work.state.replacements.get(carries(step)["recorded"], {})
+    consumers = {"consumers": known["consumers"]} if known.get("id") == carries(step)["begins"]["id"] and "consumers" in known else {}
+    if known.get("id") != carries(step)["begins"]["id"]:
+        begins = carries(step)["begins"]
+        await work.record({"replacing": {"address": carries(step)["recorded"], "phase": "begun"} | begins})
+    else:
+        await note(work, step, phase="begun", **consumers)
+    if step.request is not None:
+        try:
+            await work.send(step, step.request["api"], step.request["payload"])
+        except ServerRefusedError:
+            if not known:
+                await work.record({"replaced": carries(step)["recorded"]})
+            raise
+        live = await work.read(step.touches)
+        if live is None:
+            raise StepFailed(f"{step.touches} is gone: somebody else deleted it at the same moment")
+        expected = Step(step.id, step.address, step.op, step.title, None, {}, expect={"subjects": step.request["payload"]["subjects"]})
+        if lost := not_kept(expected, live):
+            raise StepFailed(f"{step.touches}: the server did not keep {describe(expected, live, lost)}")
+    if live is not None:
+        work.prints[step.id] = live.fingerprint
+    await note(work, step, phase="stopped")
+
+
+async def hold(work: Work, step: Step) -> None:
+    """Pause every consumer of the stream, after its configuration is on record, and write down where each stands."""
+    go_on(work)
+    record = record_of(work, step)
+    consumers = await positions(work, step, record)
+    await note(work, step, consumers=consumers)
+    if int(carries(step)["level"]) >= PAUSES:
+        for name in consumers:
+            await work.send(step, f"CONSUMER.PAUSE.{step.touches.stream}.{name}", {PAUSE: HELD})
+    old = await work.read(step.touches)
+    if old is None:
+        raise StepFailed(f"{step.touches} is gone: somebody else deleted it at the same moment")
+    await note(work, step, consumers=await positions(work, step, record_of(work, step)), held=old.state, phase="held")
+
+
+async def positions(work: Work, step: Step, record: Record) -> dict[str, Any]:
+    """Every consumer that the stream has now, by name: its configuration as it was before it was held, and where it stands."""
+    stream, known, found = step.touches, record.get("consumers", {}), dict[str, Any]()
+    for info in await work.api(step).consumers(stream.stream):
+        name = str(info["name"])
+        if name.startswith(OWN_CONSUMERS):
+            continue
+        live = consumer_of(Address(stream.domain, "consumer", f"{stream.stream}/{name}"), info)
+        before = known.get(name, {})
+        same = before.get("created") == live.created
+        config = before["config"] if same and live.raw.get(PAUSE) == HELD else live.raw
+        found[name] = {"config": config, "created": live.created, "state": live.state}
+    return found
+
+
+async def retire(work: Work, step: Step) -> None:
+    """Delete the old stream. From here on what the stand-in and the record have is all there is."""
+    live = await work.check(step)
+    go_on(work)
+    record = record_of(work, step)
+    if live is None or live.created != record["old"]["created"]:
+        raise StepFailed(f"{step.touches} was made anew by somebody else; nothing was written")
+    if record.get("phase") != "compared":
+        raise StepFailed(f"the copy of {step.touches} was not compared; nothing was deleted")
+    await note(work, step, consumers=await positions(work, step, record))
+    assert step.request is not None
+    await delete_stream(work, step, step.request["api"])
+    await note(work, step, phase="retired")

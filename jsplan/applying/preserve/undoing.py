@@ -1,0 +1,82 @@
+"""What cannot be copied gets back what it had: a replacement that fails while the old stream has everything is undone at once.
+
+Otherwise publishers would wait for whoever looks at the error. What cannot be undone now stays on record for the next plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from jsplan.address import Address
+from jsplan.applying.preserve.journal import Record, carries, take_mark_out
+from jsplan.applying.work import StepFailed, Work
+from jsplan.documents.plan import Step
+from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, ServerRefusedError
+from jsplan.jetstream.api import CONSUMER_NOT_FOUND
+from jsplan.planning.pauses import PAUSE, is_over
+from jsplan.planning.preserve.positions import PAUSES
+from jsplan.planning.preserve.standins import marked
+
+Operation = Callable[[Work, Step], Awaitable[None]]
+GIVEN_BACK: Final = "the old stream has its subjects back, and nothing of it is lost"
+
+
+def undone_if_failed(operation: Operation) -> Operation:
+    """The operation, undone with all that came before it where it fails and nothing of the old stream is gone."""
+
+    async def tried(work: Work, step: Step) -> None:
+        try:
+            await operation(work, step)
+        except (NoRespondersError, ApiTimeoutError):
+            raise
+        except (StepFailed, ApiError) as error:
+            if getattr(error, "status", "failed") == "unknown" or carries(step).get("new") or not await _give_back(work, step):
+                raise
+            raise StepFailed(f"{error}; {GIVEN_BACK}") from None
+
+    return tried
+
+
+async def _give_back(work: Work, step: Step) -> bool:
+    """Whether the old stream is as it was; then nothing stands in for it any more."""
+    record, address = work.state.replacements.get(carries(step)["recorded"]), Address.parse(step.address)
+    if record is None or "stand_in" not in record or record["old"]["config"].get("mirror"):
+        return False
+    try:
+        if not await _still_whole(work, address, record):
+            return False
+        level = int(carries(step)["level"])
+        await take_mark_out(work, step, record, address)
+        await work.send(step, f"STREAM.UPDATE.{address.stream}", record["old"]["config"])
+        for name, consumer in record.get("consumers", {}).items():
+            until = consumer["config"].get(PAUSE)
+            payload = None if is_over(until, datetime.now(UTC)) else {PAUSE: until}
+            if level >= PAUSES:
+                await _resume(work, step, f"{address.stream}.{name}", payload)
+        stand_in = await work.read(Address.parse(record["stand_in"]))
+        if stand_in is not None and marked(stand_in.raw, record["id"]):
+            await work.send(step, f"STREAM.DELETE.{stand_in.address.stream}")
+        await work.record({"replaced": carries(step)["recorded"]})
+    except JsplanError:
+        return False
+    return True
+
+
+async def _resume(work: Work, step: Step, consumer: str, payload: dict[str, str] | None) -> None:
+    try:
+        await work.send(step, f"CONSUMER.PAUSE.{consumer}", payload)
+    except ServerRefusedError as error:
+        if error.err_code != CONSUMER_NOT_FOUND:
+            raise
+
+
+async def _still_whole(work: Work, address: Address, record: Record) -> bool:
+    """Whether the old stream is there and has everything: a copy of a work queue may have taken messages out of it."""
+    now = await work.read(address)
+    if now is None or now.created != record["old"]["created"]:
+        return False
+    stand_in = await work.read(Address.parse(record["stand_in"]))
+    consumed = now.raw.get("retention") == "workqueue" and record["way"] != "archive"
+    return not (consumed and stand_in is not None and stand_in.state.get("messages"))

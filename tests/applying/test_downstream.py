@@ -1,0 +1,440 @@
+"""What copies of a stream have when it is made anew: everything once, whatever the server makes of the new origin."""
+
+from __future__ import annotations
+
+import io
+import random
+import shutil
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from rich.console import Console
+
+from jsplan.applying.operations import OPERATIONS
+from jsplan.planning import downstream
+from jsplan.render import drift_text
+from jsplan.workflows import apply as applying
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions, PlanOptions
+from tests.applying.deaths import Died, Mortal, death
+from tests.support.raw import Raw, delete_all_streams
+from tests.support.state import read_state
+from tests.support.workspaces import Quiet, Space, hub_leaf_space, single_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from jsplan.documents.drift import Drift
+    from jsplan.documents.plan import Op, Plan
+    from jsplan.sandbox import Sandbox, Server
+
+pytestmark = pytest.mark.matrix
+
+PERMITTED = ("DELETES_STREAM", "BREAKS_REPLICATION", "REMOVES_SUBJECTS", "IRREVERSIBLE", "DUPLICATES_MESSAGES")
+BEFORE, AFTER = 1000, 100
+
+
+def publish(raw: Raw, subject: str, count: int) -> None:
+    """So many messages; they are stored when the stream's count says so."""
+    for number in range(count):
+        raw.publish(subject, f"{number}".encode())
+    raw.flush()
+
+
+def messages(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
+    """How many a stream has."""
+    return int(raw.done(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
+
+
+def origin(mode: str, *, anew: bool, **more: Any) -> dict[str, Any]:
+    """The stream that is replaced, as it was and as it shall be."""
+    return {"name": "O", "subjects": ["o.>"], "lifecycle": {"on_replace": mode}} | ({"storage": "memory"} if anew else {}) | more
+
+
+def flows(server: Server, look: Callable[[], bool]) -> None:
+    """Wait for what a source may take half a minute to begin with."""
+    server.wait_until(look, "copy what is published", 90.0)
+
+
+@pytest.mark.parametrize("mode", ["recreate", "preserve"])
+def test_an_aggregate_has_each_message_once(mode: str, tmp_path: Path, server: Server) -> None:
+    """1,000 messages before and 100 after a replacement are 1,100 in a stream that sources it, and the second plan is empty."""
+    space = single_space(tmp_path, server)
+    copy = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin(mode, anew=False), copy]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, "o.x", BEFORE)
+        flows(server, lambda: messages(raw, "G") == BEFORE)
+        _, result = space.write(streams=[origin(mode, anew=True), copy]).apply(allow_hazards=PERMITTED)
+        assert result.exit_code == 0, result
+        converged(space)
+        publish(raw, "o.x", AFTER)
+        flows(server, lambda: messages(raw, "G") >= BEFORE + AFTER)
+        last = raw.done("$JS.API.STREAM.INFO.O")["state"]["last_seq"]
+
+        assert messages(raw, "O") == (BEFORE + AFTER if mode == "preserve" else AFTER)
+        assert last == BEFORE + AFTER
+        publish(raw, "o.end", 1)
+        flows(server, lambda: subject_of_last(raw, "G") == "o.end")
+        assert messages(raw, "G") == BEFORE + AFTER + 1
+        converged(space)
+
+
+def subject_of_last(raw: Raw, stream: str) -> str:
+    """What the newest message of a stream was published to."""
+    last = raw.done(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+    return str(raw.done(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": last})["message"]["subject"])
+
+
+def converged(space: Space) -> None:
+    """Nothing to do, nothing to say, nothing drifted, nothing under way."""
+    plan = space.plan()
+    assert [step.title for step in plan.steps] == []
+    assert [d.summary for d in plan.diagnostics if d.severity != "info"] == []
+    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    assert read_state(space.folder).replacements == {}
+
+
+def test_a_mirror_of_a_stream_that_lost_its_messages_goes_on(tmp_path: Path, server: Server) -> None:
+    """The new origin begins behind the old one, so that its mirror need not wait until it has passed that."""
+    space = single_space(tmp_path, server)
+    mirror = {"name": "M", "mirror": {"name": "O"}}
+    space.write(streams=[origin("recreate", anew=False), mirror]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, "o.x", BEFORE)
+        flows(server, lambda: messages(raw, "M") == BEFORE)
+        space.write(streams=[origin("recreate", anew=True), mirror]).apply(allow_hazards=PERMITTED)
+        publish(raw, "o.x", AFTER)
+        flows(server, lambda: messages(raw, "M") == BEFORE + AFTER)
+
+        assert raw.done("$JS.API.STREAM.INFO.O")["config"]["first_seq"] == BEFORE + 1
+        converged(space)
+
+
+def test_a_stream_that_nobody_copies_begins_at_one(tmp_path: Path, server: Server) -> None:
+    """Numbers go on for copies only; and where the files say where it begins, that holds."""
+    space = single_space(tmp_path, server)
+    copy = {"name": "G", "sources": [{"name": "P"}]}
+    other = {"name": "P", "subjects": ["p.>"], "lifecycle": {"on_replace": "recreate"}}
+    space.write(streams=[origin("recreate", anew=False), other, copy]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, "o.x", 10)
+        publish(raw, "p.x", 10)
+        flows(server, lambda: messages(raw, "G") == 10)
+        anew = other | {"storage": "memory", "first_seq": 500}
+        plan, _ = space.write(streams=[origin("recreate", anew=True), anew, copy]).apply(allow_hazards=PERMITTED)
+
+        assert {step.op for step in plan.steps} == {"stream.delete", "stream.create"}
+        assert "first_seq" not in raw.done("$JS.API.STREAM.INFO.O")["config"]
+        assert raw.done("$JS.API.STREAM.INFO.P")["config"]["first_seq"] == 500
+
+
+def test_sources_in_another_domain_and_with_filters(tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+    """Two filters of one origin, and a stream of the same name elsewhere: each goes on where it was, the others are left alone."""
+    if server_version < (2, 12):
+        return  # what is carried over gets new numbers there
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    copy = {
+        "name": "G",
+        "domain": "hub",
+        "sources": [
+            {"name": "O", "domain": "leaf", "filter_subject": "o.a.>"},
+            {"name": "O", "domain": "leaf", "filter_subject": "o.b.>"},
+            {"name": "O", "filter_subject": "p.>"},
+        ],
+    }
+    near = {"name": "O", "domain": "hub", "subjects": ["p.>"]}
+    space.write(streams=[origin("preserve", anew=False, domain="leaf"), near, copy]).apply()
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        for subject, count in (("o.a.1", 300), ("o.b.1", 200), ("o.c.1", 50), ("p.1", 100)):
+            publish(raw, subject, count)
+        flows(hub, lambda: messages(raw, "G", "$JS.hub.API") == 600)
+        plan, result = space.write(streams=[origin("preserve", anew=True, domain="leaf"), near, copy]).apply(allow_hazards=PERMITTED)
+        assert result.exit_code == 0, result
+        for subject in ("o.a.1", "o.b.1", "p.1"):
+            publish(raw, subject, 10)
+        flows(hub, lambda: messages(raw, "G", "$JS.hub.API") >= 630)
+        converged(space)
+        found = raw.done("$JS.hub.API.STREAM.INFO.G")
+
+    starts = {s["filter_subject"]: s.get("opt_start_seq") for s in found["config"]["sources"]}
+    assert found["state"]["messages"] == 630
+    if server_version >= (2, 15):
+        assert starts == {"o.a.>": 301, "o.b.>": 501, "p.>": None}
+        assert [s.op for s in plan.steps if s.op.startswith("sources.")] == ["sources.leave", "sources.rejoin"]
+    else:
+        assert starts == {"o.a.>": None, "o.b.>": None, "p.>": None}
+
+
+def test_a_start_of_ours_is_kept_and_another_one_in_the_files_is_told(
+    tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """Updates of the copy keep where its source goes on; a start that the files write then is no more than the server makes of it."""
+    if server_version < (2, 15):
+        return  # nothing is put back there
+    space = single_space(tmp_path, server)
+    copy: dict[str, Any] = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin("preserve", anew=False), copy]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, "o.x", 10)
+        flows(server, lambda: messages(raw, "G") == 10)
+    space.write(streams=[origin("preserve", anew=True), copy]).apply(allow_hazards=PERMITTED)
+    plan, result = space.write(streams=[origin("preserve", anew=True), copy | {"description": "x"}]).apply()
+    assert [step.op for step in plan.steps] == ["stream.update"]
+    assert result.exit_code == 0
+    converged(space)
+    other = copy | {"description": "x", "sources": [{"name": "O", "opt_start_seq": 5}]}
+    told = space.write(streams=[origin("preserve", anew=True), other]).plan()
+
+    assert [d.code for d in told.diagnostics] == ["JS412"]
+
+
+def test_a_source_that_is_not_ours_is_a_hazard(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """Somebody else's stream copies everything again from 2.15 on: said with the number, and stops the apply; ours is taken care of."""
+    if server_version < (2, 12):
+        return  # what is carried over gets new numbers there
+    space = single_space(tmp_path, server)
+    copy = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin("preserve", anew=False), copy]).apply()
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "sources": [{"name": "O"}]})
+        publish(raw, "o.x", 10)
+        flows(server, lambda: messages(raw, "G") == messages(raw, "THEIRS") == 10)
+    plan = space.write(streams=[origin("preserve", anew=True), copy]).plan()
+    found = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
+
+    if server_version < (2, 15):
+        assert found == []
+    else:
+        assert [(h.messages, h.causes, h.blocking) for h in found] == [(10, ["main/stream/THEIRS"], True)]
+
+
+def test_a_source_that_the_plan_leaves_out_is_a_hazard(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """With --exclude a copy of ours is not taken care of either, and that is said."""
+    if server_version < (2, 15):
+        return  # older servers copy nothing again
+    space = single_space(tmp_path, server)
+    copy = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin("preserve", anew=False), copy]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, "o.x", 10)
+        flows(server, lambda: messages(raw, "G") == 10)
+    plan = space.write(streams=[origin("preserve", anew=True), copy]).plan(excludes=("main/stream/G",))
+    found = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
+
+    assert [(h.messages, h.causes) for h in found] == [(10, ["main/stream/G"])]
+
+
+def test_a_target_names_copies_that_it_leaves_out(tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+    """A copy in another domain is as much of a hazard with `--target` as without: it is read for that."""
+    if server_version < (2, 12):
+        return  # an origin of a mirror is not carried over there
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    copies = [
+        {"name": "COPY", "domain": "hub", "mirror": {"name": "O", "domain": "leaf"}},
+        {"name": "G", "domain": "hub", "sources": [{"name": "O", "domain": "leaf"}]},
+    ]
+    space.write(streams=[origin("preserve", anew=False, domain="leaf"), *copies]).apply()
+    space.write(streams=[origin("preserve", anew=True, domain="leaf"), *copies])
+    whole, targeted = space.plan(), space.plan(targets=("leaf/stream/O",))
+
+    for plan in (whole, targeted):
+        found = [h for c in plan.resource_changes for h in c.hazards if h.code == "BREAKS_REPLICATION"]
+        assert [(h.causes, h.blocking) for h in found] == [(["hub/stream/COPY", "hub/stream/G"], True)]
+    assert [c.address for c in targeted.resource_changes] == ["leaf/stream/O"]
+
+
+def test_sources_with_several_transforms_go_on(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """What the server writes into messages of a source with two transforms is read right: the source goes on behind them."""
+    if server_version < (2, 15):
+        return  # nothing is put back there
+    space = single_space(tmp_path, server)
+    transforms = [{"src": "o.a", "dest": "x.a"}, {"src": "o.b", "dest": "x.b"}]
+    copy = {"name": "G", "subjects": ["g.>"], "sources": [{"name": "O", "subject_transforms": transforms}]}
+    space.write(streams=[origin("preserve", anew=False), copy | {"sources": []}]).apply()
+    space.write(streams=[origin("preserve", anew=False), copy]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, "o.a", 30)
+        publish(raw, "o.b", 30)
+        flows(server, lambda: messages(raw, "G") == 60)
+        space.write(streams=[origin("preserve", anew=False), copy | {"sources": []}]).apply(allow_hazards=PERMITTED)
+        space.write(streams=[origin("preserve", anew=True), copy]).apply(allow_hazards=PERMITTED)
+        publish(raw, "o.b", 1)
+        flows(server, lambda: messages(raw, "G") >= 61)
+        found = raw.done("$JS.API.STREAM.INFO.G")
+
+    assert [s.get("opt_start_seq") for s in found["config"]["sources"]] == [61]
+    assert found["state"]["messages"] == 61
+
+
+def put_back_in_the_same_plan(space: Space, hub: Server, raw: Raw, count: int) -> dict[str, Any]:
+    """A copy whose source led astray for a while; the files put it right, and want its origin made anew. Gives the copy."""
+    copy = {"name": "G", "domain": "hub", "subjects": ["g.>"], "sources": [{"name": "O", "domain": "leaf"}]}
+    astray = copy | {"sources": [{"name": "O", "external": {"api": "$JS.nowhere.API"}}]}
+    space.write(streams=[origin("preserve", anew=False, domain="leaf"), copy]).apply()
+    publish(raw, "o.x", count)
+    flows(hub, lambda: messages(raw, "G", "$JS.hub.API") == count)
+    _, result = space.write(streams=[origin("preserve", anew=False, domain="leaf"), astray]).apply(allow_hazards=PERMITTED)
+    assert result.exit_code == 0, result
+    space.write(streams=[origin("preserve", anew=True, domain="leaf"), copy])
+    return copy
+
+
+def test_a_source_that_comes_back_with_a_new_origin_goes_on(
+    tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
+) -> None:
+    """A source that is put right in the plan that makes its origin anew begins behind what the copy has of it: nothing comes twice."""
+    if server_version < (2, 12):
+        return  # what is carried over gets new numbers there
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        put_back_in_the_same_plan(space, hub, raw, 1500)
+        for number in range(1200):  # more of somebody else's than the newest messages that are looked at first
+            raw.publish("g.x", f"{number}".encode())
+        flows(hub, lambda: messages(raw, "G", "$JS.hub.API") == 2700)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(downstream, "SEARCHED", 2000)
+            unsure = space.plan()
+        plan, result = space.apply(allow_hazards=PERMITTED)
+        assert result.exit_code == 0, result
+        publish(raw, "o.x", 10)
+        flows(hub, lambda: messages(raw, "G", "$JS.hub.API") >= 2710)
+        publish(raw, "o.end", 1)
+        flows(hub, lambda: messages(raw, "G", "$JS.hub.API") >= 2711)
+        found = raw.done("$JS.hub.API.STREAM.INFO.G")
+        converged(space)
+
+    assert found["state"]["messages"] == 2711
+    if server_version >= (2, 15):
+        assert [s.get("opt_start_seq") for s in found["config"]["sources"]] == [1501]
+        assert [h.code for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"] == []
+        twice = [h for c in unsure.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
+        assert [(h.at_least, h.at_most, h.causes, h.blocking) for h in twice] == [(0, 1500, ["hub/stream/G"], True)]
+
+
+def fresh(space: Space, server: Server, raw: Raw, mode: str) -> None:
+    """An origin with thirty messages that are all copied, on a clean server; the files want it made anew."""
+    delete_all_streams(raw)
+    shutil.rmtree(space.folder / "state", ignore_errors=True)
+    copy = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin(mode, anew=False), copy]).apply()
+    publish(raw, "o.x", 30)
+    flows(server, lambda: messages(raw, "G") == 30)
+    space.write(streams=[origin(mode, anew=True), copy])
+
+
+def check_deaths(space: Space, server: Server, mode: str, choose: Callable[[int], list[int]]) -> None:
+    """Die at each of the chosen boundaries, apply again, and count what the copy has then."""
+    with Raw(server.url) as raw:
+        fresh(space, server, raw, mode)
+        with pytest.MonkeyPatch.context() as patch:
+            mortal = Mortal(patch, 10_000)
+            space.apply(allow_hazards=PERMITTED, parallelism=1)
+            total = 10_000 - mortal.left
+        for boundary in choose(total):
+            fresh(space, server, raw, mode)
+            with pytest.MonkeyPatch.context() as patch:
+                Mortal(patch, boundary)
+                with death(boundary, total):
+                    space.apply(allow_hazards=PERMITTED, parallelism=1)
+            assert [d.address for d in space.plan().resource_drift if d.name == "G"] == [], boundary
+            _, result = space.apply(allow_hazards=PERMITTED)
+            assert result.exit_code == 0, (boundary, result)
+            assert read_state(space.folder).replacements == {}, boundary
+            assert [step.title for step in space.plan().steps] == [], boundary
+            publish(raw, "o.end", 5)
+            flows(server, lambda: messages(raw, "G") >= 35)
+            assert messages(raw, "G") == 35, boundary
+
+
+def dies_before(space: Space, op: Op, **options: Any) -> Plan:
+    """An apply that dies at its first step of that kind. Gives what it planned."""
+    plans: list[Plan] = []
+
+    async def die(*_: object) -> None:
+        raise Died
+
+    def approve(plan: Plan) -> None:
+        plans.append(plan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        Mortal(patch, 10_000)
+        patch.setitem(cast("dict[Op, Any]", OPERATIONS), op, die)
+        with pytest.raises(Died):
+            applying.apply(space.load, PlanOptions(parallelism=1, **options), approve, Quiet())
+    return plans[0]
+
+
+@pytest.mark.parametrize("op", ["stream.stop", "stream.retire", "sources.rejoin"])
+def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
+    op: Op, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """The next plan says what is left to do, calls nothing of it drift, and needs no permission that the first did not have."""
+    if server_version < (2, 15):
+        return  # nothing is taken out there
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        fresh(space, server, raw, "preserve")
+        asked = space.plan()
+        permitted = tuple(f"{h.code}:{c.address}" for c in asked.resource_changes for h in c.hazards if h.blocking)
+        dies_before(space, op, allow_hazards=permitted)
+        assert "sources" not in raw.done("$JS.API.STREAM.INFO.G")["config"]
+        assert set(read_state(space.folder).replacements) >= {"main/stream/G"}
+
+        found = drift(space.load, DriftOptions(), Quiet())
+        assert found.resource_drift == []
+        assert "main/stream/G: it is in the middle of a replacement: O is to be put back into it" in [
+            f"{d.address}: {d.reason}" for d in found.deferred
+        ]
+        assert not any(line.startswith("Deferred") for line in printed(found))
+        plan = space.plan(allow_hazards=permitted)
+        assert plan.resource_drift == []
+        assert [h.code for c in plan.resource_changes for h in c.hazards if h.blocking and not h.allowed] == []
+        assert "put O back into stream G in main" in [step.title for step in plan.steps]
+        assert "O was taken out of it" in next(d.summary for d in plan.diagnostics if d.address == "main/stream/G")
+        assert space.plan(refresh_only=True).steps == []
+
+        _, result = space.apply(allow_hazards=permitted)
+        assert result.exit_code == 0, result
+        publish(raw, "o.end", 5)
+        flows(server, lambda: messages(raw, "G") >= 35)
+        assert messages(raw, "G") == 35
+        converged(space)
+
+
+def test_a_source_that_is_out_and_left_the_files_stays_out(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """What nobody wants back is not put back; the stream is in the middle of nothing after that."""
+    if server_version < (2, 15):
+        return  # nothing is taken out there
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        fresh(space, server, raw, "preserve")
+        dies_before(space, "sources.rejoin", allow_hazards=PERMITTED)
+        space.write(streams=[origin("preserve", anew=True), {"name": "G", "subjects": ["g.>"]}])
+        _, result = space.apply(allow_hazards=PERMITTED)
+        assert result.exit_code == 0, result
+        assert raw.done("$JS.API.STREAM.INFO.G")["config"]["subjects"] == ["g.>"]
+        assert messages(raw, "G") == 30
+        converged(space)
+
+
+def printed(found: Drift) -> list[str]:
+    """The lines of a drift as people see them."""
+    console = Console(file=io.StringIO(), width=200)
+    drift_text.render(found, console)
+    return cast("io.StringIO", console.file).getvalue().splitlines()
+
+
+@pytest.mark.parametrize("mode", ["recreate", "preserve"])
+def test_death_somewhere(mode: str, tmp_path: Path, server: Server) -> None:
+    """At a few boundaries of such an apply: the next one ends with each message once in the copy."""
+    check_deaths(single_space(tmp_path, server), server, mode, lambda total: random.Random(mode).sample(range(1, total), 3))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mode", ["recreate", "preserve"])
+def test_death_everywhere(mode: str, tmp_path: Path, server: Server) -> None:
+    """The same at every boundary."""
+    check_deaths(single_space(tmp_path, server), server, mode, lambda total: list(range(1, total)))

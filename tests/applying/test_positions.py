@@ -1,0 +1,396 @@
+"""Consumers that are made anew where they stand: nothing is skipped, nothing is given twice without a word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.applying.consumers import consumers, fill, pull, sequence, stands
+from tests.support.raw import Raw
+from tests.support.state import read_state
+from tests.support.workspaces import Quiet, Space, single_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+LATER = "2040-01-01T00:00:00Z"
+BY_START = {"deliver_policy": "by_start_sequence"}
+
+
+@pytest.fixture
+def space(tmp_path: Path, server: Server) -> Space:
+    """A workspace on a server."""
+    return single_space(tmp_path, server)
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """A connection to the same server."""
+    with Raw(server.url) as connection:
+        yield connection
+
+
+def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -> Space:
+    """One stream with one consumer, which acknowledges each message unless it says otherwise."""
+    body = {"name": "A", "subjects": ["a.>"]} | (stream or {})
+    return space.write(streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}])
+
+
+def replaced(space: Space, *allow: str) -> Plan:
+    """Apply a plan that replaces the consumer and nothing else, then see that nothing is left to do."""
+    plan, result = space.apply(allow_hazards=allow)
+    change = next(c for c in plan.resource_changes if c.address == "main/consumer/A/C")
+    assert change.change.actions == ["create", "delete"]
+    assert result.exit_code == 0, result
+    settled(space)
+    return plan
+
+
+def settled(space: Space) -> None:
+    """The second plan is empty, nothing drifted, state has nothing under way."""
+    again = space.plan()
+    assert [step.title for step in again.steps] == []
+    assert [d.summary for d in again.diagnostics] == []
+    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    state = read_state(space.folder)
+    assert (state.pending, state.replacements) == ({}, {})
+
+
+#: Every field that only a new consumer can have, with what else it needs; before and after.
+ONLY_NEW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ack_policy": ({}, {"ack_policy": "all"}),
+    "deliver_policy": ({}, {"deliver_policy": "new"}),
+    "deliver_policy to last": ({}, {"deliver_policy": "last"}),
+    "deliver_policy to last_per_subject": ({}, {"deliver_policy": "last_per_subject", "filter_subject": "a.>"}),
+    "deliver_policy from last_per_subject": ({"deliver_policy": "last_per_subject", "filter_subject": "a.>"}, {"filter_subject": "a.>"}),
+    "opt_start_seq earlier": (BY_START | {"opt_start_seq": 3}, BY_START | {"opt_start_seq": 2}),
+    "opt_start_seq later": ({}, BY_START | {"opt_start_seq": 25}),
+    "opt_start_time": ({}, {"deliver_policy": "by_start_time", "opt_start_time": "2020-01-01T00:00:00Z"}),
+    "opt_start_time in the future": ({}, {"deliver_policy": "by_start_time", "opt_start_time": "2035-01-01T00:00:00Z"}),
+    "replay_policy": ({}, {"replay_policy": "original"}),
+    "max_waiting": ({"max_waiting": 10}, {"max_waiting": 20}),
+    "durable_name": ({}, {"durable_name": None, "inactive_threshold": "1h"}),
+    "durable_name given": ({"durable_name": None, "inactive_threshold": "1h"}, {}),
+    "of a memory stream": ({}, {"ack_policy": "all"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONLY_NEW)
+def test_the_new_consumer_goes_on_where_the_old_one_stood(name: str, space: Space, raw: Raw) -> None:
+    """What was acknowledged up to the floor is not given again, what follows is given from the first message on, in order."""
+    before, after = ONLY_NEW[name]
+    memory = {"storage": "memory"} if "memory" in name else {}
+    write(space, memory, **before).apply()
+    fill(raw, 30)
+    given = pull(raw, "A", "C", 9, None)
+    floor = stands(raw, "A", "C")["ack_floor"]["stream_seq"]
+    plan = replaced(write(space, memory, **after))
+
+    assert given
+    assert [s.op for s in plan.steps] == ["consumer.replace"]
+    assert [h.code for c in plan.resource_changes for h in c.hazards] == []
+    assert pull(raw, "A", "C", 100, None) == list(range(floor + 1, 31))
+    assert consumers(raw, "A") == ["C"]
+
+
+def test_mem_storage_is_converted_by_a_new_consumer(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
+    """Where its position is kept, in memory or on disk, only a new consumer can change; it goes on where it stood."""
+    write(space, mem_storage=True).apply()
+    fill(raw, 10)
+    pull(raw, "A", "C", 4, None)
+    replaced(write(space))
+
+    assert pull(raw, "A", "C", 100) == [5, 6, 7, 8, 9, 10]
+
+
+def test_without_acknowledgements_it_goes_on_behind_what_was_delivered(space: Space, raw: Raw) -> None:
+    """ack_policy none has no floor of its own: what was given out counts."""
+    write(space, ack_policy="none").apply()
+    fill(raw, 10)
+    pull(raw, "A", "C", 6)
+    replaced(write(space))
+
+    assert pull(raw, "A", "C", 100) == [7, 8, 9, 10]
+
+
+def test_a_consumer_of_new_messages_that_was_given_none_keeps_those_that_wait(space: Space, raw: Raw) -> None:
+    """Messages that came after deliver_policy new took effect are not passed over by a consumer that is made anew."""
+    write(space, deliver_policy="new").apply()
+    fill(raw, 3)
+    replaced(write(space, deliver_policy="new", ack_policy="all"))
+
+    assert pull(raw, "A", "C", 100) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("policy", ["new", "last", "last_per_subject", "by_start_time", "by_start_sequence"])
+def test_where_nothing_is_acknowledged_it_begins_where_it_began(
+    policy: str, space: Space, raw: Raw, server_version: tuple[int, ...]
+) -> None:
+    """Servers up to 2.12 show no floor before the first acknowledgement: what was given out comes again, and nothing before that.
+
+    Of the last message of each subject such a server shows too little: then everything comes.
+    """
+    fields: dict[str, Any] = {"filter_subject": "a.*"} if policy == "last_per_subject" else {}
+    stream = {"name": "A", "subjects": ["a.>"]}
+    space.write(streams=[stream]).apply()
+    fill(raw, 6)
+    since = raw.done("$JS.API.STREAM.MSG.GET.A", {"seq": 5})["message"]["time"]
+    starts: dict[str, Any] = {"by_start_time": {"opt_start_time": since}, "by_start_sequence": {"opt_start_seq": 5}}.get(policy, {})
+    write(space, deliver_policy=policy, **fields, **starts).apply()
+    fill(raw, 3)
+    given = pull(raw, "A", "C", 2)
+    replaced(write(space, deliver_policy=policy, max_waiting=7, **fields, **starts))
+
+    first = {"new": 7, "last": 6, "last_per_subject": 4, "by_start_time": 5, "by_start_sequence": 5}[policy]
+    assert given == [first, first + 1]
+    unknown = policy == "last_per_subject" and server_version < (2, 14)
+    assert pull(raw, "A", "C", 100) == list(range(1 if unknown else first, 10))
+
+
+def test_with_recreate_such_messages_are_a_hazard(space: Space, raw: Raw) -> None:
+    """To begin anew at what comes next loses what waits, and that is said with the number."""
+    write(space, deliver_policy="new").apply()
+    fill(raw, 3)
+    plan = write(space, deliver_policy="new", ack_policy="all", lifecycle={"on_replace": "recreate"}).plan()
+
+    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [("LOSES_CONSUMER_POSITION", 3)]
+
+
+def test_messages_acknowledged_above_the_floor_are_counted(space: Space, raw: Raw) -> None:
+    """Out of order acknowledgements are lost: as many messages as the hazard says come again, and only with permission."""
+    write(space, filter_subject="a.1").apply()
+    fill(raw, 30)  # ten of them on a.1: 1, 4, 7, …
+    given = pull(raw, "A", "C", 8, ack=(1, 7, 10, 19))
+    plan = write(space, filter_subject="a.1", ack_policy="all").plan()
+    hazards = [h for c in plan.resource_changes for h in c.hazards]
+
+    assert given == [1, 4, 7, 10, 13, 16, 19, 22]
+    assert [(h.code, h.messages, h.exact) for h in hazards] == [("DUPLICATES_MESSAGES", 3, True)]
+    assert "3 messages that were acknowledged out of order are delivered again" in hazards[0].message
+    replaced(space, "DUPLICATES_MESSAGES")
+    assert pull(raw, "A", "C", 100) == [4, 7, 10, 13, 16, 19, 22, 25, 28]
+
+
+def test_what_is_out_is_said_but_stops_nothing(space: Space, raw: Raw) -> None:
+    """Messages that nobody acknowledged come again anyhow; that they count as delivered for the first time is a warning."""
+    write(space).apply()
+    fill(raw, 5)
+    pull(raw, "A", "C", 3)
+    plan = replaced(write(space, ack_policy="all"))
+
+    assert [h.code for c in plan.resource_changes for h in c.hazards] == []
+    assert ["JS423: 3 messages it has out may be delivered again, and count as delivered for the first time"] == [
+        f"{d.code}: {d.summary}" for d in plan.diagnostics
+    ]
+    assert pull(raw, "A", "C", 100) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "with another consumer"])
+def test_an_interest_stream_loses_nothing(others: bool, space: Space, raw: Raw) -> None:
+    """While the only consumer is made anew, another one of the same filters holds the messages; then it goes."""
+    stream = {"retention": "interest"}
+    write(space, stream, filter_subject="a.1").apply()
+    if others:
+        raw.done("$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": {"name": "D", "durable_name": "D", "filter_subject": "a.2"}})
+    fill(raw, 30)
+    pull(raw, "A", "C", 3, None)
+    replaced(write(space, stream, filter_subject="a.1", ack_policy="all"))
+
+    assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 7
+    assert pull(raw, "A", "C", 100) == [10, 13, 16, 19, 22, 25, 28]
+    assert consumers(raw, "A") == (["C", "D"] if others else ["C"])
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "with another consumer"])
+def test_what_is_out_is_not_called_deleted(others: bool, space: Space, raw: Raw) -> None:
+    """Messages that were given out and not acknowledged stay for the new consumer: the plan has no hazard, apply needs no permission."""
+    stream = {"retention": "interest"}
+    write(space, stream).apply()
+    if others:
+        raw.done(
+            "$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": {"name": "D", "durable_name": "D", "ack_policy": "explicit"}}
+        )
+    fill(raw, 10)
+    pull(raw, "A", "C", 10)
+    if others:
+        pull(raw, "A", "D", 10, None)
+    plan = replaced(write(space, stream, ack_policy="all"))
+
+    assert [h.code for c in plan.resource_changes for h in c.hazards] == []
+    assert pull(raw, "A", "C", 100) == list(range(1, 11))
+
+
+def test_a_narrower_filter_of_a_new_consumer_is_measured(space: Space, raw: Raw) -> None:
+    """What only the old filter wanted goes with the guard: a hazard with the number, as for an update."""
+    stream = {"retention": "interest"}
+    write(space, stream).apply()
+    fill(raw, 30)
+    plan = write(space, stream, filter_subject="a.1", ack_policy="all").plan()
+    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [("DELETES_MESSAGES", 20)]
+    replaced(space, "DELETES_MESSAGES")
+
+    assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 10
+
+
+def test_without_room_for_a_guard_the_replacement_is_refused(space: Space, raw: Raw) -> None:
+    """An interest stream with as many consumers as it takes would lose its messages: apply refuses, and says what helps."""
+    stream = {"retention": "interest", "max_consumers": 1}
+    write(space, stream).apply()
+    fill(raw, 3)
+    plan = write(space, stream, ack_policy="all").plan()
+
+    assert ["no room" in d.summary for d in plan.diagnostics if d.code == "JS303"] == [True]
+
+
+def test_a_work_queue_keeps_what_is_unfinished(space: Space, raw: Raw) -> None:
+    """What was acknowledged is gone, whatever its order; everything else is given to the new consumer."""
+    stream = {"retention": "workqueue"}
+    write(space, stream).apply()
+    fill(raw, 10)
+    pull(raw, "A", "C", 6, ack=(1, 2, 5))
+    plan = replaced(write(space, stream, max_waiting=7))
+
+    assert [h.code for c in plan.resource_changes for h in c.hazards] == []
+    assert pull(raw, "A", "C", 100) == [3, 4, 6, 7, 8, 9, 10]
+
+
+@pytest.fixture
+def listener(server: Server) -> Iterator[Raw]:
+    """Another connection, which listens where the consumer pushes."""
+    with Raw(server.url) as connection:
+        connection.subscribe("push.c")
+        yield connection
+
+
+def pushed(listener: Raw, count: int, *, ack: bool = False) -> list[int]:
+    """The sequences of the next messages that are pushed; heartbeats and flow control are passed over."""
+    found: list[int] = []
+    while len(found) < count:
+        try:
+            reply = listener.next_reply()
+        except AssertionError:
+            continue
+        if reply.startswith("$JS.ACK."):
+            found.append(sequence(reply))
+            listener.publish(reply, b"+ACK") if ack else None
+    return found
+
+
+def has_floor(raw: Raw, floor: int) -> bool:
+    """Whether acknowledgements up to there have arrived, within a generous number of looks."""
+    return any(stands(raw, "A", "C")["ack_floor"]["stream_seq"] == floor for _ in range(10_000))
+
+
+@pytest.mark.parametrize("policy", ["all", "new"])
+def test_a_push_consumer_goes_on_to_those_who_listen(policy: str, space: Space, raw: Raw, listener: Raw) -> None:
+    """Its subscribers stay; what they have acknowledged does not come again, what waits and what is new does, at once."""
+    write(space, deliver_subject="push.c", deliver_policy=policy).apply()
+    fill(raw, 3)
+    assert pushed(listener, 3, ack=True) == [1, 2, 3]
+    assert has_floor(raw, 3)
+    replaced(write(space, deliver_subject="push.c", deliver_policy=policy, flow_control=True, idle_heartbeat="5s"))
+    fill(raw, 2)
+
+    assert pushed(listener, 2) == [4, 5]
+
+
+def test_a_pull_consumer_becomes_a_push_consumer_and_goes_on(space: Space, raw: Raw, listener: Raw) -> None:
+    """Pull and push do not turn into each other; the new one pushes what the old one had left."""
+    write(space).apply()
+    fill(raw, 5)
+    pull(raw, "A", "C", 3, None)
+    replaced(write(space, deliver_subject="push.c"))
+
+    assert pushed(listener, 2) == [4, 5]
+
+
+def test_a_push_consumer_becomes_a_pull_consumer_and_goes_on(space: Space, raw: Raw, listener: Raw) -> None:
+    """The other way round, with messages out."""
+    write(space, deliver_subject="push.c").apply()
+    fill(raw, 5)
+    assert pushed(listener, 5) == [1, 2, 3, 4, 5]
+    replaced(write(space))
+
+    assert pull(raw, "A", "C", 100) == [1, 2, 3, 4, 5]
+
+
+def test_a_pause_of_the_files_is_there_in_the_end(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
+    """The pause that holds a consumer on its way is not what remains: the files' own is."""
+    if server_version < (2, 11):
+        return  # no pauses
+    write(space).apply()
+    fill(raw, 5)
+    pull(raw, "A", "C", 3, None)
+    replaced(write(space, ack_policy="all", pause_until=LATER))
+
+    assert stands(raw, "A", "C")["config"]["pause_until"] == LATER
+    assert stands(raw, "A", "C")["num_pending"] == 2
+
+
+def test_a_pause_by_hand_stays(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
+    """Somebody paused it for a reason that no file knows: it is still paused when it is made anew."""
+    if server_version < (2, 11):
+        return  # no pauses
+    write(space).apply()
+    raw.done("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": LATER})
+    replaced(write(space, ack_policy="all"))
+
+    assert stands(raw, "A", "C")["config"]["pause_until"] == LATER
+
+
+def test_what_jsplan_put_in_place_of_the_files_is_kept_through_updates(space: Space, raw: Raw) -> None:
+    """An update of something else, drift, and a refresh leave the start alone; another start in the files is a change."""
+    write(space, deliver_policy="new").apply()
+    fill(raw, 5)
+    pull(raw, "A", "C", 3, None)
+    replaced(write(space, deliver_policy="new", ack_policy="all"))
+    start = stands(raw, "A", "C")["config"]
+    plan, result = write(space, deliver_policy="new", ack_policy="all", description="x").apply()
+
+    assert [s.op for s in plan.steps] == ["consumer.update"]
+    assert result.exit_code == 0
+    settled(space)
+    assert {n: stands(raw, "A", "C")["config"].get(n) for n in ("deliver_policy", "opt_start_seq")} == {
+        n: start.get(n) for n in ("deliver_policy", "opt_start_seq")
+    }
+    _, refreshed = space.apply(refresh_only=True)
+    assert refreshed.exit_code == 0
+    settled(space)
+    changed = write(space, deliver_policy="all", ack_policy="all", description="x").plan()
+    assert [c.change.actions for c in changed.resource_changes if c.type == "consumer"] == [["create", "delete"]]
+
+
+def test_replace_by_request_keeps_the_place(space: Space, raw: Raw) -> None:
+    """--replace of a consumer makes it anew where it stands, since preserve is what its lifecycle says."""
+    write(space).apply()
+    fill(raw, 5)
+    pull(raw, "A", "C", 3, None)
+    created = stands(raw, "A", "C")["created"]
+    _, result = space.apply(replace=("main/consumer/A/C",))
+
+    assert result.exit_code == 0
+    assert stands(raw, "A", "C")["created"] != created
+    assert pull(raw, "A", "C", 100) == [4, 5]
+    settled(space)
+
+
+def test_a_policy_that_changes_is_explained(space: Space, raw: Raw) -> None:
+    """deliver_policy says where a new consumer begins; that this one goes on instead is said, with the way to begin anew."""
+    write(space).apply()
+    fill(raw, 5)
+    pull(raw, "A", "C", 3, None)
+    plan = write(space, deliver_policy="new").plan()
+
+    assert [(d.code, d.summary) for d in plan.diagnostics] == [
+        ("JS423", "goes on at sequence 4, wherever deliver_policy lets a new consumer begin")
+    ]
+    assert "on_replace: recreate" in plan.diagnostics[0].detail

@@ -1,0 +1,42 @@
+"""A consumer with three copies is made anew where it stands, like any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.sandbox import Sandbox
+from tests.applying.consumers import consumers, fill, pull, stands
+from tests.conftest import PROGRAM
+from tests.support.raw import Raw
+from tests.support.workspaces import Space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.matrix
+
+
+@pytest.mark.parametrize("policy", ["all", "new"])
+def test_three_copies(policy: str, tmp_path: Path) -> None:
+    """On an interest stream with three copies: no message is lost, none comes twice, no guard is left, the second plan is empty."""
+    with Sandbox.cluster(binary=PROGRAM) as cluster:
+        server = cluster["n1"]
+        connection = {"url": server.url, "user": server.user, "password": server.password}
+        domains = {"main": {"connection": "main", "js_domain": None}}
+        space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains})
+        consumer: dict[str, Any] = {"name": "C", "ack_policy": "explicit", "deliver_policy": policy}
+        stream = {"name": "A", "subjects": ["a.>"], "retention": "interest", "num_replicas": 3}
+        space.write(streams=[stream | {"consumers": [consumer]}]).apply()
+        with Raw(server.url, server.user, server.password) as raw:
+            fill(raw, 20)
+            assert pull(raw, "A", "C", 8, None) == list(range(1, 9))
+            server.wait_until(lambda: stands(raw, "A", "C")["ack_floor"]["stream_seq"] == 8, "take acknowledgements")
+            plan, result = space.write(streams=[stream | {"consumers": [consumer | {"max_waiting": 7}]}]).apply()
+
+            assert [step.op for step in plan.steps] == ["consumer.replace"]
+            assert result.exit_code == 0, result
+            assert pull(raw, "A", "C", 100, None) == list(range(9, 21))
+            assert consumers(raw, "A") == ["C"]
+            assert [step.title for step in space.plan().steps] == []

@@ -1,0 +1,212 @@
+"""Promise 7 for replacements that keep messages: wherever the process dies, nothing is lost and the next apply ends it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.support import stored
+from tests.support.mortal import Died, dying
+from tests.support.process import begin, jsplan
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.state import read_state
+from tests.support.workspaces import Quiet, Space, single_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+    from tests.conftest import MakeServer
+
+PERMITTED = ("REMOVES_SUBJECTS", "DUPLICATES_MESSAGES", "IRREVERSIBLE")
+CONSUMERS = [{"name": "C", "ack_policy": "explicit"}, {"name": "N", "ack_policy": "none"}]
+BEFORE: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "max_age": "1d", "consumers": CONSUMERS}
+AFTER: dict[str, Any] = BEFORE | {"storage": "memory", "max_age": "2d", "lifecycle": {"on_replace": "preserve"}}
+QUEUE: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "retention": "workqueue", "consumers": CONSUMERS[:1]}
+OURS = {"main/stream/A", "main/consumer/A/C", "main/consumer/A/N"}
+
+
+class Scene:
+    """One stream with messages, gaps and readers in the middle, made the same way each time."""
+
+    def __init__(self, space: Space, server: Server, body: dict[str, Any], count: int) -> None:
+        self.space = space
+        self.server = server
+        self.body = body
+        self.count = count
+        self.held: list[stored.Message] = []
+
+    def fresh(self, after: dict[str, Any]) -> None:
+        """What was before the apply, on a clean server; the files say what comes after."""
+        with Raw(self.server.url) as raw:
+            delete_all_streams(raw)
+            shutil.rmtree(self.space.folder / "state", ignore_errors=True)
+            self.space.write(streams=[self.body]).apply()
+            if self.body is not QUEUE:
+                stored.consumer(raw, "A", "OTHERS")
+            stored.fill(raw, "A", self.count)
+            stored.delete(raw, "A", self.count // 2, self.count)
+            stored.acknowledge(raw, stored.take(raw, "A", "C", 10))
+            self.held = stored.messages(raw, "A")
+        self.space.write(streams=[after])
+
+    def nothing_is_lost(self) -> None:
+        """After a death some stream has every message, and drift does not call the stream missing."""
+        with Raw(self.server.url) as raw:
+            payloads = {m[3] for name in streams(raw) for m in stored.messages(raw, name)}
+        assert payloads >= {m[3] for m in self.held}
+        found = drift(self.space.load, DriftOptions(), Quiet())
+        assert [r.address for r in found.resource_drift if r.action_reason == "drift_missing"] == []
+        assert {u.address for u in found.unmanaged} <= {"main/consumer/A/OTHERS"}
+
+    def all_is_well(self, *, places: bool) -> None:
+        """The stream has what it had, its readers go on behind what they finished, and nothing is left over."""
+        with Raw(self.server.url) as raw:
+            assert streams(raw) == ["A"]
+            kept = stored.messages(raw, "A")
+            assert stored.without_place(kept) == stored.without_place(self.held)
+            assert kept == self.held or not places
+            left = {name: numbers[2] + numbers[3] for name, numbers in stored.positions(raw, "A").items()}
+            assert left["C"] == len(self.held) - (0 if self.body is QUEUE else 10)
+            raw.request("A.after", b"")
+        state = read_state(self.space.folder)
+        assert (state.pending, state.replacements) == ({}, {})
+        assert {str(a) for a in state.resources} >= {"main/stream/A", "main/consumer/A/C"}
+        again = self.space.plan()
+        assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])
+
+
+def die(scene: Scene, after: dict[str, Any], points: Iterable[int], *, places: bool) -> None:
+    """Let an apply die after so many things that it does, for each of the points; one more apply ends it."""
+    for point in points:
+        scene.fresh(after)
+        with dying(point), suppress(Died):  # how many pieces an archive comes in is not the same each time
+            scene.space.apply(allow_hazards=PERMITTED)
+        scene.nothing_is_lost()
+        _, result = scene.space.apply(allow_hazards=PERMITTED)
+        assert [step.error for step in result.steps if step.error] == [], point
+        assert result.exit_code == 0, point
+        scene.all_is_well(places=places)
+
+
+def moments(scene: Scene, after: dict[str, Any], *, places: bool) -> int:
+    """How many things a whole apply does, which is how often it can die."""
+    scene.fresh(after)
+    with dying() as mortal:
+        scene.space.apply(allow_hazards=PERMITTED)
+    scene.all_is_well(places=places)
+    return mortal.done
+
+
+def in_memory(body: dict[str, Any]) -> dict[str, Any]:
+    """The same stream in another storage, with its messages."""
+    return AFTER if body is BEFORE else body | {"storage": "memory", "lifecycle": {"on_replace": "preserve"}}
+
+
+BODIES = pytest.mark.parametrize("body", [BEFORE, QUEUE], ids=["stream", "queue"])
+
+
+@pytest.mark.matrix
+@BODIES
+def test_death_at_some_moments(body: dict[str, Any], tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """Wherever it dies the messages are in some stream, drift does not call theirs missing, and one more apply ends it."""
+    scene, places = Scene(single_space(tmp_path, server), server, body, 60), server_version >= (2, 12)
+    total = moments(scene, in_memory(body), places=places)
+    assert total > 20
+
+    die(scene, in_memory(body), sorted(random.Random(4).sample(range(1, total), 6)), places=places)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", ["2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1"])
+@BODIES
+def test_death_at_every_moment(body: dict[str, Any], version: str, tmp_path: Path, make_server: MakeServer) -> None:
+    """The same for every single moment, in each way that servers have."""
+    server = make_server(version=version)
+    scene, places = Scene(single_space(tmp_path, server), server, body, 60), version >= "2.12"
+
+    die(scene, in_memory(body), range(1, moments(scene, in_memory(body), places=places)), places=places)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("version", ["2.11.11", "2.14.6", "2.15.1"])
+def test_death_with_20_000_messages(version: str, tmp_path: Path, make_server: MakeServer) -> None:
+    """No message of 20,000 is lost at a dozen moments from the first to the last."""
+    server = make_server(version=version)
+    scene, places = Scene(single_space(tmp_path, server), server, BEFORE, 20_000), version >= "2.12"
+    total = moments(scene, AFTER, places=places)
+
+    die(scene, AFTER, range(1, total, max(1, total // 12)), places=places)
+
+
+def test_what_dies_by_kill_9_is_taken_up(tmp_path: Path, server: Server) -> None:
+    """A process that is really killed while it copies: the plan says where the messages are, and apply ends it."""
+    scene = Scene(single_space(tmp_path, server), server, BEFORE, 5_000)
+    scene.fresh(AFTER)
+    process = begin(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED))
+    assert process.stderr is not None
+    while b"copy" not in (line := process.stderr.readline()):
+        assert line, "apply ended too early"
+    process.kill()
+    process.communicate(timeout=30)
+
+    planned = jsplan(tmp_path, "plan")
+    assert planned.code == 0
+    assert "is in the middle of a replacement: its messages are in" in planned.text
+    assert jsplan(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
+    scene.all_is_well(places=True)
+
+
+@pytest.mark.matrix
+def test_files_that_change_their_mind(tmp_path: Path, server: Server) -> None:
+    """A replacement that the files do not want any more gives the old stream back what it had, and leaves nothing behind."""
+    scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
+    scene.fresh(AFTER)
+    with dying(8), suppress(Died):
+        scene.space.apply(allow_hazards=PERMITTED)
+    plan, result = scene.space.write(streams=[BEFORE]).apply()
+
+    assert [c.action_reason for c in plan.resource_changes if c.type == "stream"] == ["replacement_given_up"]
+    assert result.exit_code == 0
+    scene.all_is_well(places=True)
+
+
+def test_what_somebody_else_did_meanwhile_is_not_guessed(tmp_path: Path, server: Server) -> None:
+    """With both streams gone, or another one in the place of either, the plan says so and does nothing."""
+    scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
+    scene.fresh(AFTER)
+    with dying(12), suppress(Died):
+        scene.space.apply(allow_hazards=PERMITTED)
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.DELETE.A")
+        before = scene.space.plan()
+        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+        after = scene.space.plan()
+
+    for plan in (before, after):
+        assert plan.errored
+        assert plan.steps == []
+        assert any(d.code == "JS424" and "somebody else" in d.summary for d in plan.diagnostics)
+
+
+def test_nothing_is_destroyed_in_the_middle(tmp_path: Path, server: Server) -> None:
+    """While messages are on their way the stream is neither destroyed nor deleted because it left the files: first the replacement ends."""
+    scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
+    scene.fresh(AFTER)
+    with dying(12), suppress(Died):
+        scene.space.apply(allow_hazards=PERMITTED)
+    plans = [scene.space.plan(destroy=True), scene.space.write(streams=[]).plan()]
+
+    for plan in plans:
+        assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS424"]
+        assert plan.steps == []
+    scene.space.write(streams=[AFTER]).apply(allow_hazards=PERMITTED)
+    scene.all_is_well(places=True)

@@ -1,0 +1,202 @@
+"""Streams of every kind: which keep what they hold, which are refused and in which words, and what becomes of a copy that fails."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import RefusedError
+from tests.preserve.test_streams import PERMITTED, PRESERVE, level, replaced
+from tests.support import stored
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.state import read_state
+from tests.support.workspaces import single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+BASE: dict[str, Any] = {"name": "A", "subjects": ["A.>"]}
+
+LIMITED: dict[str, Any] = {"consumer_limits": {"max_ack_pending": 5}}
+
+#: Before and after, and the API level from which servers have the fields.
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "nothing-may-be-deleted": ({"deny_delete": True, "deny_purge": True}, {}, 0),
+    "full": ({"max_msgs": 20, "discard": "new"}, {"max_msgs": 20, "discard": "new", "storage": "memory"}, 0),
+    "full-in-bytes": ({"max_bytes": 4000}, {"max_bytes": 4000, "storage": "memory"}, 0),
+    "limits-for-consumers": (LIMITED, LIMITED | {"storage": "memory"}, 0),
+    "begins-high": ({"first_seq": 1000}, {"first_seq": 1000, "storage": "memory"}, 0),
+    "no-acknowledgements": ({"no_ack": True}, {"no_ack": True, "storage": "memory"}, 0),
+    "time-of-their-own": ({"allow_msg_ttl": True}, {"allow_msg_ttl": True, "storage": "memory"}, 1),
+    "time-of-their-own-no-more": ({"allow_msg_ttl": True}, {}, 1),
+    "schedules-no-more": ({"allow_msg_schedules": True}, {}, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_streams_of_every_kind(kind: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """What a setting makes special about a stream neither stands in the way nor is lost."""
+    before, after, needs = KINDS[kind]
+    if level(server_version) < needs:
+        before, after = {}, {"storage": "memory"}
+    space = single_space(tmp_path, server).write(streams=[BASE | before])
+    space.apply(allow_hazards=PERMITTED)
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 20)
+        held = stored.messages(raw, "A")
+    replaced(space, BASE | after | PRESERVE)
+
+    with Raw(server.url) as raw:
+        kept = stored.messages(raw, "A")
+        assert stored.without_place(kept) == stored.without_place(held)
+        assert kept == held or level(server_version) < 2
+
+
+def test_a_sealed_stream(tmp_path: Path, server: Server) -> None:
+    """It is sealed again in the end, although nothing could be copied into it while it is; and it can be had unsealed."""
+    space = single_space(tmp_path, server).write(streams=[BASE])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 20)
+    space.write(streams=[BASE | {"sealed": True}]).apply(allow_hazards=("IRREVERSIBLE",))
+    replaced(space, BASE | {"sealed": True, "storage": "memory"} | PRESERVE)
+
+    with Raw(server.url) as raw:
+        assert len(stored.messages(raw, "A")) == 20
+        assert raw.done("$JS.API.STREAM.INFO.A")["config"]["sealed"]
+    replaced(space, BASE | {"storage": "memory"} | PRESERVE)
+    with Raw(server.url) as raw:
+        assert b"seq" in raw.request("A.x", b"")[1]
+
+
+def test_messages_with_a_time_of_their_own(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """A message that was to live for some seconds more lives for them in the new stream, and not longer."""
+    if level(server_version) < 2:
+        assert level(server_version) in (0, 1)  # new times begin anew there, which the plan says
+        return
+    space = single_space(tmp_path, server).write(streams=[BASE | {"allow_msg_ttl": True}])
+    space.apply()
+    with Raw(server.url) as raw:
+        raw.request("A.short", b"", {"Nats-TTL": "4s"})
+        raw.request("A.long", b"", {"Nats-TTL": "1h"})
+        replaced(space, BASE | {"allow_msg_ttl": True, "storage": "memory"} | PRESERVE)
+        server.wait_until(lambda: [m[1] for m in stored.messages(raw, "A")] == ["A.long"], "let the short one go", 20)
+
+
+def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """What its origin has no more stays in it, and it goes on copying; where servers cannot restore into a mirror that is refused."""
+    origin, mirror = {"name": "X", "subjects": ["X.>"], "max_msgs": 5}, {"name": "A", "mirror": {"name": "X"}}
+    space = single_space(tmp_path, server).write(streams=[origin | {"max_msgs": 100}, mirror])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "X", 20)
+        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20, "mirror 20 messages")
+    space.write(streams=[origin, mirror]).apply(allow_hazards=("DELETES_MESSAGES",))
+    if level(server_version) < 5:
+        plan = space.write(streams=[origin, mirror | {"storage": "memory"} | PRESERVE]).plan()
+        assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS303"]
+        return
+    replaced(space, origin, mirror | {"storage": "memory"} | PRESERVE)
+
+    with Raw(server.url) as raw:
+        raw.request("X.new", b"")
+        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 21, "mirror the new message too")
+
+
+def test_counters(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """A counter goes on counting in another storage from 2.15 on; plain messages never become counters."""
+    if level(server_version) < 2:
+        assert level(server_version) in (0, 1)  # no counters yet
+        return
+    space = single_space(tmp_path, server).write(streams=[BASE | {"allow_msg_counter": True}])
+    space.apply()
+    with Raw(server.url) as raw:
+        for _ in range(5):
+            raw.request("A.total", b"", {"Nats-Incr": "+2"})
+    wanted = BASE | {"allow_msg_counter": True, "storage": "memory"} | PRESERVE
+    if level(server_version) < 5:
+        with pytest.raises(RefusedError, match="a counter's messages can be carried over"):
+            space.write(streams=[wanted]).apply(allow_hazards=PERMITTED)
+        return
+    replaced(space, wanted)
+    with Raw(server.url) as raw:
+        assert b'"val":"12"' in raw.request("A.total", b"", {"Nats-Incr": "+2"})[1]
+
+
+REFUSED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
+    "becomes-a-mirror": (
+        [{"name": "X"}, BASE], [{"name": "X"}, {"name": "A", "mirror": {"name": "X"}} | PRESERVE],
+        "a mirror has its origin's messages, not those that the stream has now",
+    ),
+    "mirror-of-another": (
+        [{"name": "X"}, {"name": "Y"}, {"name": "A", "mirror": {"name": "X"}}],
+        [{"name": "X"}, {"name": "Y"}, {"name": "A", "mirror": {"name": "Y"}} | PRESERVE],
+        "a mirror of another origin has that one's messages",
+    ),
+    "refuse": ([BASE], [BASE | {"storage": "memory"}], "on_replace is refuse"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_kept_is_refused(case: str, tmp_path: Path, server: Server) -> None:
+    """The plan says why, apply refuses, and nothing is written."""
+    before, after, words = REFUSED[case]
+    space = single_space(tmp_path, server).write(streams=before)
+    space.apply()
+    with pytest.raises(RefusedError, match=words):
+        space.write(streams=after).apply(allow_hazards=PERMITTED)
+
+    with Raw(server.url) as raw:
+        assert "JSPLAN_STAGING" not in " ".join(streams(raw))
+        assert read_state(space.folder).replacements == {}
+
+
+def test_before_2_12_new_numbers_break_nobody(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """Where messages get new sequences, a stream that is mirrored is refused, and one with a consumer that starts by sequence."""
+    mirror = {"name": "M", "mirror": {"name": "A"}}
+    consumer = {"name": "C", "deliver_policy": "by_start_sequence", "opt_start_seq": 5}
+    for others, body in (([mirror], BASE), ([], BASE | {"consumers": [consumer]})):
+        space = single_space(tmp_path, server).write(streams=[body, *others])
+        space.apply()
+        with Raw(server.url) as raw:
+            stored.fill(raw, "A", 10)
+        plan = space.write(streams=[body | {"storage": "memory"} | PRESERVE, *others]).plan()
+        refused = [d.summary for d in plan.diagnostics if d.code == "JS303"]
+
+        assert bool(refused) == (level(server_version) < 2), refused
+        assert all("would get new" in text for text in refused)
+        with Raw(server.url) as raw:
+            delete_all_streams(raw)
+        shutil.rmtree(tmp_path / "state")
+
+
+def test_a_copy_that_fails_gives_everything_back(tmp_path: Path, server: Server) -> None:
+    """Where the stand-in cannot be made, the old stream takes messages again at once, and nothing is left over."""
+    body = BASE | {"consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    space = single_space(tmp_path, server).write(streams=[body])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 20)
+        before = raw.done("$JS.API.STREAM.INFO.A")["config"]
+    plan = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).plan()
+    name = next(step.object for step in plan.steps if step.op == "stream.copy" and step.object != step.address)
+    assert name is not None
+    with Raw(server.url) as raw:
+        raw.done(f"$JS.API.STREAM.CREATE.{name.rsplit('/')[-1]}", {"name": name.rsplit("/")[-1]})
+        _, result = space.apply(allow_hazards=PERMITTED)
+
+        assert [s.error for s in result.steps if s.status == "failed"] == [
+            f"{name} was made by somebody else; nothing was written; the old stream has its subjects back, and nothing of it is lost"
+        ]
+        assert raw.done("$JS.API.STREAM.INFO.A")["config"] == before
+        assert b"seq" in raw.request("A.again", b"")[1]
+        assert stored.positions(raw, "A")["C"][3] == 21
+        assert read_state(space.folder).replacements == {}
+        raw.done(f"$JS.API.STREAM.DELETE.{name.rsplit('/')[-1]}")
+    replaced(space, body | {"storage": "memory"} | PRESERVE)

@@ -1,0 +1,90 @@
+"""Who publishes while a stream is made anew: what was acknowledged is stored once and in order, what was not can be repeated."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.preserve.test_streams import PERMITTED, PRESERVE
+from tests.support import stored
+from tests.support.raw import NoResponders, Raw
+from tests.support.workspaces import single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+
+class Publisher(threading.Thread):
+    """Publishes numbers one after the other, each until it is acknowledged."""
+
+    def __init__(self, url: str, name: str) -> None:
+        super().__init__()
+        self.url = url
+        self.label = name
+        self.acknowledged: list[int] = []
+        self.unanswered: set[int] = set()
+        self.refused = 0
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        """One number after the other, on a new connection where nobody answered at all."""
+        while not self.enough.is_set():
+            try:
+                with Raw(self.url, timeout=1.0) as raw:
+                    self._publish(raw)
+            except TimeoutError:
+                self.unanswered.add(len(self.acknowledged))
+
+    def _publish(self, raw: Raw) -> None:
+        while not self.enough.is_set():
+            number = len(self.acknowledged)
+            try:
+                _, answer = raw.request(f"A.{self.label}", str(number).encode())
+            except NoResponders:
+                self.refused += 1
+            else:
+                assert b'"seq"' in answer, answer
+                self.acknowledged.append(number)
+
+
+def test_what_was_acknowledged_is_there_once(tmp_path: Path, server: Server) -> None:
+    """Two publishers that go on all the time: what was acknowledged is stored exactly once and in order, and both were refused for a while.
+
+    A message on its way in the moment of a change may get no answer at all; repeated, it may be there twice, as with any update.
+    """
+    body = {"name": "A", "subjects": ["A.>"]}
+    space = single_space(tmp_path, server).write(streams=[body])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 2_000)
+    publishers = [Publisher(server.url, name) for name in ("one", "two")]
+    for publisher in publishers:
+        publisher.start()
+    try:
+        server.wait_until(lambda: all(len(p.acknowledged) > 20 for p in publishers), "take the first messages")
+        plan, result = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).apply(allow_hazards=PERMITTED)
+        counts = [len(p.acknowledged) for p in publishers]
+        server.wait_until(lambda: all(len(p.acknowledged) > n + 20 for p, n in zip(publishers, counts, strict=True)), "take messages again")
+    finally:
+        for publisher in publishers:
+            publisher.enough.set()
+            publisher.join()
+
+    assert [s.error for s in result.steps if s.error] == []
+    hazard = next(h for c in plan.resource_changes for h in c.hazards if h.code == "REMOVES_SUBJECTS")
+    assert "publishers to A.> get no acknowledgement while" in hazard.message
+    with Raw(server.url) as raw:
+        found = stored.messages(raw, "A")
+    for publisher in publishers:
+        assert publisher.refused > 0
+        numbers = [int(m[3]) for m in found if m[1] == f"A.{publisher.label}"]
+        twice = publisher.unanswered
+        assert list(dict.fromkeys(numbers)) == publisher.acknowledged
+        assert [n for n in numbers if n not in twice] == [n for n in publisher.acknowledged if n not in twice]
+    assert len([m for m in found if m[1] not in ("A.one", "A.two")]) == 2_000

@@ -1,0 +1,246 @@
+"""Streams that are made anew keep what they hold: on real servers, in the way that each version has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import stored
+from tests.support.raw import Raw, streams
+from tests.support.state import read_state
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+PERMITTED = ("REMOVES_SUBJECTS", "DUPLICATES_MESSAGES", "IRREVERSIBLE", "DELETES_MESSAGES", "BREAKS_REPLICATION")
+PRESERVE: dict[str, Any] = {"lifecycle": {"on_replace": "preserve"}}
+BASE: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "max_age": "1d", "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+
+#: What changes, from and to; each needs a new stream, in both directions. The third is the API level that it needs.
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "storage": ({"storage": "file"}, {"storage": "memory"}, 0),
+    "storage-back": ({"storage": "memory"}, {"storage": "file", "compression": "s2"}, 0),
+    "queue-becomes-stream": ({"retention": "workqueue"}, {"retention": "limits"}, 0),
+    "queue-becomes-interest": ({"retention": "workqueue"}, {"retention": "interest"}, 0),
+    "interest-in-memory": ({"retention": "interest"}, {"retention": "interest", "storage": "memory"}, 0),
+    "queue-in-memory": ({"retention": "workqueue"}, {"retention": "workqueue", "storage": "memory"}, 0),
+    "asynchronous": ({}, {"persist_mode": "async"}, 2),
+    "synchronous": ({"persist_mode": "async"}, {}, 2),
+    "everything-else-too": (
+        {"description": "old", "deny_delete": True, "max_msgs": 100_000},
+        {"storage": "memory", "description": "new", "allow_direct": True, "max_msgs_per_subject": 90_000, "subjects": ["A.>", "B"]},
+        0,
+    ),
+}  # fmt: skip
+
+
+def level(version: tuple[int, ...]) -> int:
+    """The API level of a server version that is tested."""
+    return {10: 0, 11: 1, 12: 3, 14: 4, 15: 5}[version[1]]
+
+
+def replaced(space: Space, *bodies: dict[str, Any], **sections: Any) -> None:
+    """Apply a change that needs a new stream; nothing is left over, and the next plan is empty."""
+    plan, result = space.write(streams=list(bodies), **sections).apply(allow_hazards=PERMITTED)
+
+    assert [step.error for step in result.steps if step.error] == []
+    assert ["create", "delete"] in [change.change.actions for change in plan.resource_changes]
+    assert plan.summary["replace_deletes"] == 0
+    assert result.summary["replaced"] >= 1
+    again = space.plan()
+    assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])
+    assert read_state(space.folder).replacements == {}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_messages_are_kept(change: str, tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """Messages, subjects and payloads are as before; from 2.12 on also sequences, times, headers and gaps."""
+    before, after, needs = CHANGES[change]
+    if level(server_version) < needs:
+        before, after = {}, {"storage": "memory"}
+    space = single_space(tmp_path, server)
+    space.write(streams=[BASE | before]).apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 300)
+        if not before.get("deny_delete"):
+            stored.delete(raw, "A", 1, 150, 300)
+        held = stored.messages(raw, "A")
+    replaced(space, BASE | after | PRESERVE)
+
+    with Raw(server.url) as raw:
+        assert streams(raw) == ["A"]
+        kept = stored.messages(raw, "A")
+        if level(server_version) >= 2:
+            assert kept == held
+        assert stored.without_place(kept) == stored.without_place(held)
+        assert stored.positions(raw, "A")["C"][2:] == (0, len(held))
+        raw.request("A.new", b"")
+        assert stored.messages(raw, "A")[-1][1] == "A.new"
+        assert stored.messages(raw, "A")[-1][0] > held[-1][0] or level(server_version) < 2
+
+
+def test_consumers_go_on_where_they_stood(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """Whoever reads goes on behind its floor, other people's consumers too; archives keep even what was acknowledged above it."""
+    space = single_space(tmp_path, server)
+    body = BASE | {
+        "consumers": [{"name": "C", "ack_policy": "explicit"}, {"name": "N", "ack_policy": "none"}, {"name": "F", "filter_subject": "A.1"}]
+    }
+    space.write(streams=[body]).apply()
+    with Raw(server.url) as raw:
+        stored.consumer(raw, "A", "OTHERS")
+        stored.fill(raw, "A", 300)
+        stored.delete(raw, "A", 150)
+        given = stored.take(raw, "A", "C", 60)
+        stored.acknowledge(raw, [*given[:40], *given[50:55]])
+        stored.take(raw, "A", "N", 30)
+        stored.acknowledge(raw, stored.take(raw, "A", "OTHERS", 100))
+        before = stored.positions(raw, "A")
+        assert before["C"] == (60, 40, 15, 239)
+    replaced(space, body | {"storage": "memory"} | PRESERVE)
+
+    with Raw(server.url) as raw:
+        after = stored.positions(raw, "A")
+        assert before.keys() == after.keys()
+        if level(server_version) >= 5:
+            assert after == before
+        left = {name: numbers[2] + numbers[3] for name, numbers in after.items()}
+        assert left == {"C": 254 if level(server_version) >= 5 else 259, "N": 269, "F": 100, "OTHERS": 199}
+        assert stored.payloads(raw, "A", "OTHERS")[0] == b"message 100 " * 3
+
+
+def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> None:
+    """One changes, one goes, one comes, in the same plan as their stream is made anew: each ends as the files say, and is counted."""
+    space = single_space(tmp_path, server)
+    consumers = [{"name": name, "ack_policy": "explicit"} for name in ("KEPT", "CHANGED", "GONE", "ANEW")]
+    space.write(streams=[BASE | {"consumers": consumers}]).apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 50)
+        for name in ("KEPT", "CHANGED", "ANEW"):
+            stored.acknowledge(raw, stored.take(raw, "A", name, 10))
+    wanted = [
+        consumers[0],
+        consumers[1] | {"max_deliver": 7},
+        consumers[3] | {"ack_policy": "all"},
+        {"name": "NEW", "ack_policy": "explicit"},
+    ]
+    space.write(streams=[BASE | {"storage": "memory", "consumers": wanted} | PRESERVE])
+    plan, result = space.apply(allow_hazards=(*PERMITTED, "DELETES_CONSUMER"))
+
+    assert [step.error for step in result.steps if step.error] == []
+    assert {c.address.rsplit("/")[-1]: c.change.actions for c in plan.resource_changes if c.type == "consumer"} == {
+        "ANEW": ["create", "delete"], "CHANGED": ["update"], "GONE": ["delete"], "KEPT": ["no-op"], "NEW": ["create"],
+    }  # fmt: skip
+    assert [plan.summary[word] for word in ("add", "change", "replace", "destroy")] == [1, 1, 2, 1]
+    assert [result.summary[word] for word in ("added", "changed", "replaced", "destroyed")] == [1, 1, 2, 1]
+    assert not space.plan().has_changes
+    with Raw(server.url) as raw:
+        found = stored.positions(raw, "A")
+        assert {name: numbers[3] for name, numbers in found.items()} == {"KEPT": 40, "CHANGED": 40, "ANEW": 40, "NEW": 50}
+        assert raw.done("$JS.API.CONSUMER.INFO.A.CHANGED")["config"]["max_deliver"] == 7
+
+
+def test_consumers_that_are_left_out_stay_as_they_are(tmp_path: Path, server: Server) -> None:
+    """With --exclude a consumer comes back with its stream as it was, is still ours, and its change is what the next plan shows."""
+    consumer = {"name": "C", "ack_policy": "explicit", "max_deliver": 5, "description": "old"}
+    space = single_space(tmp_path, server).write(streams=[BASE | {"consumers": [consumer]}])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 50)
+        stored.acknowledge(raw, stored.take(raw, "A", "C", 10))
+    changed = {"name": "C", "ack_policy": "explicit", "description": "new"}
+    space.write(streams=[BASE | {"storage": "memory", "consumers": [changed]} | PRESERVE])
+    _, result = space.apply(allow_hazards=PERMITTED, excludes=("main/consumer/A/C",))
+
+    assert [step.error for step in result.steps if step.error] == []
+    with Raw(server.url) as raw:
+        config = raw.done("$JS.API.CONSUMER.INFO.A.C")["config"]
+        assert (config["description"], config["max_deliver"]) == ("old", 5)
+        assert stored.positions(raw, "A")["C"][3] == 40
+    plan = space.plan()
+    assert [(c.address, [f.path for f in c.change.fields]) for c in plan.resource_changes if c.change.actions != ["no-op"]] == [
+        ("main/consumer/A/C", ["description", "max_deliver"])
+    ]
+    assert space.apply()[1].exit_code == 0
+    assert not space.plan().has_changes
+
+
+def test_an_empty_stream_goes_on_counting(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """A stream whose messages were all purged goes on with the next sequence, where sequences can be kept."""
+    space = single_space(tmp_path, server).write(streams=[BASE])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 20)
+        raw.done("$JS.API.STREAM.PURGE.A")
+    replaced(space, BASE | {"storage": "memory"} | PRESERVE)
+
+    with Raw(server.url) as raw:
+        raw.request("A.x", b"")
+        assert [m[0] for m in stored.messages(raw, "A")] == [21 if level(server_version) >= 2 else 1]
+
+
+def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
+    """What its consumer has acknowledged is gone, as in any work queue, and was counted before; the rest is given once more to nobody."""
+    space = single_space(tmp_path, server).write(streams=[BASE])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 100)
+        stored.acknowledge(raw, stored.take(raw, "A", "C", 30))
+    plan = space.write(streams=[BASE | {"retention": "workqueue"} | PRESERVE]).plan()
+    hazard = next(h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES")
+    assert (hazard.messages, hazard.exact) == (30, True)
+    replaced(space, BASE | {"retention": "workqueue"} | PRESERVE)
+
+    with Raw(server.url) as raw:
+        assert len(stored.messages(raw, "A")) == 70
+        assert stored.payloads(raw, "A", "C") == [f"message {n} ".encode() * 3 for n in range(30, 100)]
+
+
+def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """A stream that collects others goes on with what it has not got yet; before 2.12 that is refused."""
+    origin = {"name": "X", "subjects": ["X.>"]}
+    body = {"name": "A", "subjects": ["A.>"], "sources": [{"name": "X"}]}
+    space = single_space(tmp_path, server).write(streams=[origin, body])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "X", 50)
+        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 50, "50 messages copied")
+    if level(server_version) < 2:
+        plan = space.write(streams=[origin, body | {"storage": "memory"} | PRESERVE]).plan()
+        assert any(d.code == "JS303" and "sources" in d.summary for d in plan.diagnostics)
+        return
+    replaced(space, origin, body | {"storage": "memory"} | PRESERVE)
+
+    with Raw(server.url) as raw:
+        stored.fill(raw, "X", 10)
+        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 60, "ten more copied")
+        assert stored.without_place(stored.messages(raw, "A")) == stored.without_place(stored.messages(raw, "X"))
+
+
+def test_a_bucket_keeps_its_history(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """Keys, revisions and what was deleted are as before, and a compare-and-set goes on from the old revisions."""
+    space = single_space(tmp_path, server).write(kv=[{"bucket": "B", "history": 5}])
+    space.apply()
+    with Raw(server.url) as raw:
+        for number in range(40):
+            raw.request(f"$KV.B.key{number % 7}", f"value {number}".encode())
+        raw.request("$KV.B.key3", b"", {"KV-Operation": "DEL"})
+        held = stored.messages(raw, "KV_B")
+    space.write(kv=[{"bucket": "B", "history": 5, "storage": "memory"} | PRESERVE])
+    _, result = space.apply(allow_hazards=PERMITTED)
+
+    assert [step.error for step in result.steps if step.error] == []
+    assert not space.plan().has_changes
+    with Raw(server.url) as raw:
+        kept = stored.messages(raw, "KV_B")
+        assert stored.without_place(kept) == stored.without_place(held)
+        if level(server_version) >= 2:
+            assert kept == held
+        last = next(seq for seq, subject, *_ in reversed(kept) if subject == "$KV.B.key1")
+        _, answer = raw.request("$KV.B.key1", b"next", {"Nats-Expected-Last-Subject-Sequence": str(last)})
+        assert b"error" not in answer
