@@ -8,6 +8,14 @@ from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["stream", "consumer", "kv", "object_store"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+#: How the names of what stands in for a resource for a while begin: never planned, imported or listed.
+STAGING = "JSPLAN_STAGING_"
+#: The metadata by which a bucket that jsplan made for state is known, also to workspaces that keep theirs elsewhere.
+STATE_MARK = ("jsplan", "state")
+#: How the names of consumers begin that are the server's own or stand in for one: never planned, imported or listed.
+OWN_CONSUMERS = ("JS_SRC_", "JS_MIRROR_", STAGING)
+#: How the subjects begin that streams have while somebody else takes theirs; nobody publishes to them.
+PARKING = "jsplan.parking."
 #: How the names of the streams that carry a bucket or an object store begin.
 _PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
 

@@ -10,7 +10,8 @@ JsplanError                      1
 │   ├── NotPermittedError        1   the user may not publish this request
 │   └── ServerRefusedError       1   the server answered with an error (`err_code`)
 ├── StateError                   1   the state cannot be read, is foreign, or cannot be written
-│   └── StateLockedError         5   somebody else works on this state
+│   ├── StateLockedError         5   somebody else works on this state
+│   └── LeaseLostError           1   the lock ran out or was taken away while we worked
 ├── RefusedError                 3   a hazard that is not allowed, prevent_destroy, --adopt needed
 ├── NotApprovedError             1   nobody said `yes`
 ├── StalePlanError               4   what the plan touches is no longer as it was when planned
@@ -24,10 +25,10 @@ JsplanError                      1
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from jsplan.diagnostics import Diagnostic
 
@@ -71,6 +72,11 @@ class JsplanError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+
+    @property
+    def in_full(self) -> str:
+        """What happened and what to do about it, for where both go into one text."""
+        return f"{self}. {self.hint}" if self.hint else str(self)
 
 
 class DiagnosticsError(JsplanError):
@@ -126,6 +132,12 @@ class ServerRefusedError(ApiError):
         self.err_code = err_code
         self.description = description
 
+    @classmethod
+    def of(cls, message: str, error: Mapping[str, Any]) -> Self:
+        """The `error` of an answer, under a message that says what was asked."""
+        code, err_code = int(error.get("code", 0)), int(error.get("err_code", 0))
+        return cls(message, code=code, err_code=err_code, description=str(error.get("description", "no description")))
+
 
 class StateError(JsplanError):
     """The state document cannot be read, belongs to something else, or cannot be written."""
@@ -135,6 +147,10 @@ class StateLockedError(StateError):
     """Somebody else holds the lock of this state."""
 
     exit_code = ExitCode.LOCKED
+
+
+class LeaseLostError(StateError):
+    """The lock ran out or was taken away while this process worked: nothing more may be written."""
 
 
 class RefusedError(JsplanError):

@@ -32,6 +32,21 @@ def overlap(one: str, other: str) -> bool:
     return len(left) == len(right)
 
 
+def meet(one: str, other: str) -> str | None:
+    """The pattern of exactly those subjects that match both, or None where none does."""
+    left, right = one.split("."), other.split(".")
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if ">" in (a, b):
+            return ".".join([*_narrower(left[:index], right[:index]), *(right[index:] if a == ">" else left[index:])])
+        if a != b and "*" not in (a, b):
+            return None
+    return ".".join(_narrower(left, right)) if len(left) == len(right) else None
+
+
+def _narrower(left: Iterable[str], right: Iterable[str]) -> list[str]:
+    return [b if a == "*" else a for a, b in zip(left, right, strict=True)]
+
+
 def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
     """Two of the subjects that overlap, or None; literals are compared with wildcards only."""
     literal: set[str] = set()

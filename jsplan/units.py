@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them, to and from the exact integers of the JetStream API."""
+"""Durations, sizes and times as people write them, to and from the exact values of the JetStream API."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ DURATIONS = {
 SIZES = {"": 1, "B": 1} | {unit + tail: 1024**power for power, unit in enumerate("KMGTPE", 1) for tail in ("", "B", "iB")}
 _DURATION_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|us|µs|ns|[yMwdhms])")
 _SIZE = re.compile(r"(-?)(\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
+#: How `stamp` writes a moment.
+STAMP = "%Y-%m-%dT%H:%M:%SZ"
 _INT64 = 2**63 - 1
 
 
@@ -131,6 +133,11 @@ def parse_time(value: object) -> str:
         raise ValueError(f'"{value}" is not a time: {error}') from None
     fraction = (match[3] or "").rstrip("0")
     return f"{shown}.{fraction}Z" if fraction else f"{shown}Z"
+
+
+def stamp(moment: datetime | None = None) -> str:
+    """A moment in UTC, now if none is given, as jsplan's own documents have it: RFC 3339 in whole seconds."""
+    return (moment or datetime.now(UTC)).strftime(STAMP)
 
 
 def format_bytes(size: int) -> str:

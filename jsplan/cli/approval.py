@@ -16,6 +16,8 @@ from jsplan.errors import InterruptedByUser, NotApprovedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import Console
+
     from jsplan.cli.output import Output
     from jsplan.documents.plan import Plan
 
@@ -25,6 +27,9 @@ class Approval:
 
     With JSON on stdout the plan that is asked about is shown on stderr.
     """
+
+    #: What to do where nobody can be asked.
+    unasked = "Pass --auto-approve (-y) to approve it beforehand, or save it with plan -o FILE and apply that."
 
     def __init__(self, output: Output, *, auto_approve: bool, no_input: bool, question: str) -> None:
         self._output = output
@@ -50,16 +55,20 @@ class Approval:
     def _show(self, plan: Plan) -> None:
         verbose = bool(self._output.settings.verbose)
         if not self._output.settings.json:
-            print_plan(plan, self._output.out, verbose=verbose)
+            self.print(plan, self._output.out, verbose=verbose)
             self.shown = True
         elif self._can_ask and not self._auto:
-            print_plan(plan, self._output.err, verbose=verbose)
+            self.print(plan, self._output.err, verbose=verbose)
+
+    def print(self, plan: Plan, console: Console, *, verbose: bool) -> None:
+        """How the plan is shown."""
+        print_plan(plan, console, verbose=verbose)
 
     def _ask(self) -> None:
         if not self._can_ask:
             raise NotApprovedError(
                 "this plan needs approval and there is nobody to ask; nothing was changed",
-                hint="Pass --auto-approve (-y) to approve it beforehand, or save it with plan -o FILE and apply that.",
+                hint=self.unasked,
             )
         sys.stderr.write(f"\n{self._question}\n  Only the word yes approves: ")
         sys.stderr.flush()

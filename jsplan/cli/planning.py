@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from jsplan.cli.types import AddressGlob, Duration, HazardPermission
-from jsplan.errors import NotAvailableError, UsageError
+from jsplan.cli.types import AbsolutePath, AddressGlob, Duration, HazardPermission
+from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,19 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 #: What a saved plan has settled. It may still be given permission, and how the work is carried out.
 SHAPING = frozenset(
-    {"target", "exclude", "replace", "refresh_only", "adopt", "safe_below", "measure_limit", "offline", "no_backfill", "rehearse"}
+    {
+        "target",
+        "exclude",
+        "replace",
+        "refresh_only",
+        "adopt",
+        "safe_below",
+        "measure_limit",
+        "offline",
+        "reinstalled",
+        "no_backfill",
+        "rehearse",
+    }
 )
 
 #: Options are named as they are written, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
@@ -47,9 +59,12 @@ _CHOOSING = (
         help="Messages read at most to count what one change deletes; beyond it, bounds are given.",
     ),
     click.option("--no-backfill", is_flag=True, help="Leave the backfills out."),
-    click.option("--rehearse", is_flag=True, help="Try the plan on embedded servers first (not in this release yet)."),
+    click.option("--rehearse", is_flag=True, help="Try the plan first on embedded servers of the same shape."),
 )
 _DOING = (
+    click.option(
+        "--reinstalled", multiple=True, metavar="DOMAIN", help="This domain came back empty, and is to be set up anew; a glob, repeatable."
+    ),
     click.option("--adopt", is_flag=True, help="Allow changing what exists but was never managed here."),
     click.option(
         "--offline",
@@ -88,17 +103,21 @@ def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
     return function
 
 
+def backup_option(function: F) -> F:
+    """Add `--backup`, which goes to `plan_options` with the others."""
+    text = "Save each stream into a folder below DIR before messages of it are deleted."
+    return click.option("--backup", type=AbsolutePath(), metavar="DIR", help=text)(function)
+
+
 def approval_options(function: F) -> F:
     """Add `--auto-approve` and `--no-input`."""
     return _with(_APPROVAL, function)
 
 
 def plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
-    """Raises NotAvailableError for --rehearse, UsageError for options that contradict each other."""
+    """Raises UsageError for options that contradict each other."""
     from jsplan.workflows.options import PlanOptions
 
-    if given.pop("rehearse", False):
-        raise NotAvailableError("--rehearse is not in this release yet", hint="Leave it out; plan itself changes nothing.")
     backfill = not given.pop("no_backfill", False)
     fields = {_FIELDS.get(name, name): value for name, value in given.items()}
     options = PlanOptions(**fields, **more, backfill=backfill)

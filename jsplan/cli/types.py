@@ -80,6 +80,24 @@ class Assignment(ParamType):
         return [line for line in rv.splitlines() if line.strip()]
 
 
+class Waves(ParamType):
+    """`label:canary,10%,100%`: labels, names and globs of domains, and shares of all of them."""
+
+    name = "TERMS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        terms = tuple(term.strip() for term in str(value).split(","))
+        for term in terms:
+            share = term.removesuffix("%")
+            if term in ("", "label:"):
+                self.fail(f'"{value}" has an empty wave', param, ctx)
+            if share != term and not (share.isdigit() and 0 < int(share) <= 100):
+                self.fail(f'"{term}" is no share between 1% and 100%', param, ctx)
+        return terms
+
+
 class AbsolutePath(click.Path):
     """A file or folder, made absolute against the folder where the command was typed."""
 

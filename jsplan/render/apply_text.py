@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.render import summary
+from jsplan.render import collapse, summary
+from jsplan.render.backup_text import place
 from jsplan.render.lines import Lines
 from jsplan.render.safe import safe, safe_lines
 
@@ -16,33 +17,47 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def render(result: ApplyResult, console: Console) -> None:
-    """Failed, unknown and skipped steps, then the greppable line."""
+def render(result: ApplyResult, console: Console, line: str | None = None) -> None:
+    """Failed, unknown and skipped steps, then the greppable line, which is that of an apply unless another is given."""
     lines = Lines()
     by_status: dict[str, list[StepResult]] = {}
     for step in result.steps:
         by_status.setdefault(step.status, []).append(step)
     for status, says in (("failed", "failed"), ("unknown", "was sent and never answered; the next plan tells how it ended")):
-        for step in by_status.get(status, []):
-            _failed(lines, step, says)
+        ended = [(step.address.partition("/")[0], (step.address, step.op, step.error or "")) for step in by_status.get(status, [])]
+        for what, domains in collapse.by_domain(ended):
+            _failed(lines, what, says, domains)
     _skipped(lines, by_status.get("skipped", []))
     if len(by_status.get("done", [])) < len(result.steps):
         lines.add(0, "State says exactly how far this went. See the rest with: jsplan plan")
     if len(lines):
         lines.blank()
-    lines.add(0, (summary.apply_line(result), "bad" if result.exit_code else "good"))
-    if line := summary.deferred_line(d["address"] for d in result.deferred):
-        lines.add(0, line)
+    lines.add(0, (line or summary.apply_line(result), "bad" if result.exit_code else "good"))
+    if left := summary.deferred_line(d["address"] for d in result.deferred):
+        lines.add(0, left)
+    if saved := result.backup:
+        lines.add(
+            0, f"Saved before messages were deleted: {summary.count(len(saved['streams']), 'stream')} in {safe(place(saved['folder']))}"
+        )
     lines.print(console)
 
 
-def _failed(lines: Lines, step: StepResult, says: str) -> None:
-    lines.add(0, ("Error: ", "bad"), (safe(step.address), "strong"), f" {step.op} {says}")
-    for line in safe_lines(step.error or ""):
+def _failed(lines: Lines, what: tuple[str, str, str], says: str, domains: list[str]) -> None:
+    """What ended badly, and why; once for all domains in which it ended alike."""
+    address, op, error = what
+    where = f", {collapse.in_domains(domains)}" if len(domains) > 1 else ""
+    lines.add(0, ("Error: ", "bad"), (safe(address), "strong"), f" {op} {says}", (safe(where), "strong"))
+    for line in safe_lines(error):
         lines.add(2, line)
 
 
-def _skipped(lines: Lines, steps: list[StepResult]) -> None:
+def _skipped(lines: Lines, skipped: list[StepResult]) -> None:
+    """What was not begun: because its domain is away, once for all that are, or because of something that failed."""
+    away = [step for step in skipped if (step.error or "").startswith("domain ")]
+    for reason, domains in collapse.by_domain((step.address.partition("/")[0], step.error or "") for step in away):
+        where = f", {collapse.in_domains(list(dict.fromkeys(domains)))}" if len(set(domains)) > 1 else ""
+        lines.add(0, ("Not done", "warn"), f": {safe(reason)}{safe(where)} ({summary.count(len(domains), 'step')})")
+    steps = [step for step in skipped if step not in away]
     if not steps:
         return
     lines.add(0, ("Not done", "warn"), f", since it depends on what failed ({summary.count(len(steps), 'step')}):")

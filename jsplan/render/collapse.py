@@ -1,47 +1,181 @@
-"""Two hundred domains with the same change are one paragraph and a list of the others. What it says is `resource_text`'s."""
+"""Finds what is alike in many domains, so that a plan over five hundred of them stays readable. How it looks is left to the views.
+
+What is said of one domain holds for all of a group once its own name is written `${domain}`, as in the files.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jsplan.address import matches
+from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from jsplan.documents.plan import Plan
 
-    from jsplan.documents.plan import ResourceChange
-    from jsplan.render.lines import Lines
-
+T = TypeVar("T")
 #: Fewer than this are written out.
 ENOUGH = 4
+#: Stands for the name of each domain of a group.
+ANY = "${domain}"
+#: Runs of names in a list before the rest is only counted.
+RUNS = 12
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
-def groups(resources: list[tuple[ResourceChange, Lines]]) -> Iterator[tuple[Lines, list[ResourceChange]]]:
-    """Each paragraph with the further resources that it speaks for.
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One change in one or many domains. `resource` speaks for all `members`: for one it is that one itself."""
 
-    Resources are alike when their texts differ in nothing but the name of their own domain. One with a hazard
-    is always written out: its numbers and its flag are its own.
+    resource: ResourceChange
+    members: tuple[ResourceChange, ...]
+
+    @property
+    def where(self) -> str:
+        """`in 497 domains: store-{001..497}`; nothing for one domain."""
+        return in_domains([member.domain for member in self.members]) if len(self.members) > 1 else ""
+
+
+def groups(resources: Sequence[ResourceChange], plan: Plan | None = None) -> list[Group]:
+    """The changes with those that are alike together, in the order of the first of each.
+
+    Alike are changes that differ in nothing but the name of their own domain, and in the numbers of their hazards. `plan`
+    is what the permissions of a group are checked against: its flag permits nothing else there.
     """
-    alike: dict[str, list[tuple[ResourceChange, Lines]]] = {}
-    for number, (resource, lines) in enumerate(resources):
-        key = str(number) if resource.hazards else lines.plain().replace(resource.domain, "\0")
-        alike.setdefault(key, []).append((resource, lines))
+    alike: dict[str, list[ResourceChange]] = {}
+    for resource in resources:
+        alike.setdefault(_key(resource), []).append(resource)
+    found = []
     for members in alike.values():
         if len(members) < ENOUGH:
-            yield from ((lines, []) for _, lines in members)
+            found += [Group(member, (member,)) for member in members]
         else:
-            yield members[0][1], [resource for resource, _ in members[1:]]
+            found.append(Group(_speaker(members, plan), tuple(members)))
+    return found
 
 
-def compressed(names: list[str]) -> str:
+def by_domain(items: Iterable[tuple[str, T]]) -> Iterator[tuple[T, list[str]]]:
+    """Things that are said of a domain each, as `(domain, what)`: what is alike once, with its domains.
+
+    `what` is text or a tuple of texts; with one domain it is as it came, with more the name in it is `${domain}`.
+    """
+    alike: dict[Any, list[tuple[str, T]]] = {}
+    for domain, what in items:
+        alike.setdefault(anonymous(what, domain), []).append((domain, what))
+    for key, members in alike.items():
+        yield (members[0][1] if len(members) == 1 else key), [domain for domain, _ in members]
+
+
+@lru_cache(maxsize=4096)
+def _word(domain: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-]){re.escape(domain)}(?![\w-])")
+
+
+def anonymous(value: Any, domain: str) -> Any:
+    """Plain data with the domain's name, where it is a word of its own, as `${domain}`."""
+    if isinstance(value, str):
+        return _word(domain).sub(ANY, value) if domain in value else value
+    if isinstance(value, dict):
+        return {anonymous(name, domain): anonymous(item, domain) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(anonymous(item, domain) for item in value)
+    return value
+
+
+def _key(resource: ResourceChange) -> str:
+    change = resource.change
+    shown = {
+        "what": [resource.type, resource.name, resource.previous_address, resource.severity, change.actions, change.importing],
+        "fields": [field.to_json() for field in change.fields], "replaces": change.replace_paths,
+        "after": change.after if change.actions == ["create"] else change.after is None,
+        "hazards": [(h.code, h.blocking, h.allowed, bool(h.messages)) for h in resource.hazards],
+    }  # fmt: skip
+    return str(anonymous(json.dumps(shown, sort_keys=True, default=str), resource.domain))
+
+
+def _speaker(members: Sequence[ResourceChange], plan: Plan | None) -> ResourceChange:
+    """The first of them with every name of its domain as `${domain}` and the hazards of all."""
+    first = members[0]
+
+    def name(value: Any) -> Any:
+        return anonymous(value, first.domain)
+
+    change = first.change
+    fields = [FieldChange(name(f.path), name(f.before), name(f.after), f.effect) for f in change.fields]
+    paths = [name(path) for path in change.replace_paths]
+    template = Change(change.actions, None, name(change.after), fields, paths, change.importing)
+    hazards = [_together([member.hazards[index] for member in members], members, plan) for index in range(len(first.hazards))]
+    return replace(
+        first, address=name(first.address), name=name(first.name), domain=ANY, change=template, hazards=hazards,
+        previous_address=name(first.previous_address),
+    )  # fmt: skip
+
+
+def _together(hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None) -> Hazard:
+    """One hazard of many domains: numbers add up, and the worst of them is named."""
+    worst = max(range(len(hazards)), key=lambda index: hazards[index].messages or 0)
+    said = {anonymous(hazard.message, member.domain) for hazard, member in zip(hazards, members, strict=True)}
+    total = _sum(hazards, "messages")
+    message = said.pop() if len(said) == 1 else f"{members[worst].domain}, where it is most: {hazards[worst].message}"
+    if said and total:
+        message = f"{total:,} messages in {len(hazards)} domains; in {message}"
+    return replace(
+        hazards[0], message=message, flag=_flag(hazards, members, plan), messages=total, bytes=_sum(hazards, "bytes"),
+        consumers=_sum(hazards, "consumers"), exact=all(h.exact for h in hazards) if hazards[0].exact is not None else None,
+        at_least=_sum(hazards, "at_least"), at_most=_sum(hazards, "at_most"),
+    )  # fmt: skip
+
+
+def _sum(hazards: list[Hazard], name: str) -> int | None:
+    numbers = [getattr(hazard, name) for hazard in hazards]
+    return None if all(number is None for number in numbers) else sum(number or 0 for number in numbers)
+
+
+def _flag(hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None) -> str:
+    """One flag for all of them, if there is a glob that permits nothing else in the plan; else the flag of each."""
+    code, wanted = hazards[0].code, {member.address for member in members}
+    if plan is not None:
+        asking = [r.address for r in plan.resource_changes if any(h.code == code and not h.allowed for h in r.hazards)]
+        for glob in _globs(members):
+            if {address for address in asking if matches(glob, address)} <= wanted:
+                return f"--allow-hazard {code}:{glob}"
+    return " ".join(hazard.flag for hazard in hazards)
+
+
+def _globs(members: Sequence[ResourceChange]) -> Iterator[str]:
+    """Globs that match every member, the narrowest first."""
+    rest = {member.address.partition("/")[2] for member in members}
+    if len(rest) == 1:
+        start = _common([member.domain for member in members])
+        yield from dict.fromkeys([f"{start}*/{next(iter(rest))}", f"*/{next(iter(rest))}"])
+
+
+def _common(names: list[str]) -> str:
+    low, high = min(names), max(names)
+    return low[: next((index for index, letter in enumerate(low) if letter != high[index : index + 1]), len(low))]
+
+
+def in_domains(names: list[str], *, whole: bool = False) -> str:
+    """`in 19 domains: store-{001..016}, store-{018..020}`; many runs are cut unless all are wanted."""
+    return f"in {len(names):,} domains: {compressed(names, whole=whole)}"
+
+
+def compressed(names: list[str], *, whole: bool = False) -> str:
     """`store-002, store-{004..200}`: sorted names, runs of equal width as ranges."""
     runs: list[list[str]] = []
-    for name in sorted(names):
+    for name in sorted(set(names)):
         if runs and _follows(runs[-1][-1], name):
             runs[-1].append(name)
         else:
             runs.append([name])
-    return ", ".join(_run(run) for run in runs)
+    shown = runs if whole or len(runs) <= RUNS + 1 else runs[:RUNS]
+    left = sum(len(run) for run in runs[len(shown) :])
+    return ", ".join(_run(run) for run in shown) + (f" and {left:,} more" if left else "")
 
 
 def _follows(before: str, name: str) -> bool:

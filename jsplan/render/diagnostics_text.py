@@ -3,38 +3,71 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from jsplan.render import collapse
 from jsplan.render.lines import Lines
 from jsplan.render.safe import safe, safe_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
     from jsplan.diagnostics import Diagnostic
 
 _COUNT = re.compile(r"\d+ errors?")
+#: Warnings of one code that are written out, unless everything is wanted.
+_SHOWN = 8
 _HEADS = {"error": ("Error", "bad"), "warning": ("Warning", "warn"), "info": ("Note", "import")}
 
 
-def render(diagnostics: Sequence[Diagnostic], console: Console, *, after: bool = False) -> None:
-    """All findings in their order, an empty line between them, and after the last one with `after`."""
-    lines = Lines()
-    for number, diagnostic in enumerate(diagnostics):
-        if number:
+def render(diagnostics: Sequence[Diagnostic], console: Console, *, after: bool = False, verbose: bool = False) -> None:
+    """All findings in their order, an empty line between them, and after the last one with `after`.
+
+    What is found in many domains alike is said once. Of warnings that differ in their numbers alone the first few are shown,
+    unless everything is wanted.
+    """
+    lines, seen, left = Lines(), dict[str, int](), dict[str, int]()
+    for diagnostic, where in [(d, "") for d in diagnostics] if verbose else _alike(diagnostics):
+        seen[diagnostic.code] = seen.get(diagnostic.code, 0) + 1
+        if diagnostic.severity != "error" and seen[diagnostic.code] > _SHOWN and not verbose:
+            left[diagnostic.code] = left.get(diagnostic.code, 0) + 1
+            continue
+        if len(lines):
             lines.blank()
-        _one(lines, diagnostic)
+        _one(lines, diagnostic, where)
+    for code, number in left.items():
+        lines.blank()
+        lines.add(0, (f"and {number:,} more of {safe(code)}; -v lists all", "dim"))
     if after and len(lines):
         lines.blank()
     lines.print(console)
 
 
-def _one(lines: Lines, diagnostic: Diagnostic) -> None:
+def _alike(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic, str]]:
+    """Each finding, or the one that speaks for those that differ in the name of their domain, with the domains that have it."""
+    alike: dict[object, list[Diagnostic]] = {}
+    for number, found in enumerate(diagnostics):
+        domain = (found.address or "").partition("/")[0]
+        words = (found.severity, found.code, found.summary, found.detail, found.address or str(number), str(found.range))
+        alike.setdefault(collapse.anonymous(words, domain) if domain else number, []).append(found)
+    for members in alike.values():
+        domains = [(member.address or "").partition("/")[0] for member in members]
+        if len(members) < collapse.ENOUGH:
+            yield from ((member, "") for member in members)
+        else:
+            first = members[0]
+            summary, detail, address = (collapse.anonymous(text, domains[0]) for text in (first.summary, first.detail, first.address))
+            yield replace(first, summary=summary, detail=detail, address=address), f", {collapse.in_domains(domains)}"
+
+
+def _one(lines: Lines, diagnostic: Diagnostic, where: str) -> None:
     head, role = _HEADS[diagnostic.severity]
     subject = f"{safe(diagnostic.address)}: " if diagnostic.address else ""
-    lines.add(0, (f"{head}: ", role), (subject + safe(diagnostic.summary), "strong"), (f" [{safe(diagnostic.code)}]", "dim"))
+    said = (subject + safe(diagnostic.summary), "strong")
+    lines.add(0, (f"{head}: ", role), said, (safe(where), "strong"), (f" [{safe(diagnostic.code)}]", "dim"))
     if diagnostic.range:
         lines.add(2, (f"at {safe(str(diagnostic.range))}", "import"))
     for line in safe_lines(diagnostic.detail):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.render import diagnostics_text, summary
+from jsplan.render import collapse, diagnostics_text, summary
 from jsplan.render.lines import Lines
-from jsplan.render.plan_text import drifted
+from jsplan.render.plan_text import outside
 from jsplan.render.safe import safe
 
 if TYPE_CHECKING:
@@ -22,22 +22,14 @@ _SHOWN = 20
 def render(drift: Drift, console: Console, *, verbose: bool = False) -> None:
     """Print all findings, the greppable summary last."""
     lines = Lines()
-    _changed(lines, drift)
+    outside(lines, drift.resource_drift, verbose=verbose)
     _replication(lines, drift)
     _unmanaged(lines, drift, verbose=verbose)
-    _away(lines, drift)
+    _away(lines, drift, verbose=verbose)
     _mutes(lines, drift, verbose=verbose)
     lines.print(console)
     diagnostics_text.render(drift.diagnostics, console, after=True)
     _summary(drift).print(console)
-
-
-def _changed(lines: Lines, drift: Drift) -> None:
-    if drift.resource_drift:
-        lines.add(0, ("Changed outside of jsplan", "strong"), " since the last apply:")
-        lines.blank()
-    for resource in drift.resource_drift:
-        drifted(lines, resource)
 
 
 def _replication(lines: Lines, drift: Drift) -> None:
@@ -73,14 +65,24 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
     lines.blank()
 
 
-def _away(lines: Lines, drift: Drift) -> None:
-    for domain in drift.away:
-        name, expected = safe(str(domain.get("domain", "?"))), bool(domain.get("excused"))
-        reason = safe(str(domain.get("reason") or "it cannot be reached"))
-        head, role = ("Away", "dim") if expected else ("Not read", "bad")
-        lines.add(0, (f"{head}: ", role), (name, "strong"), f" {reason}", " (within its may_be_offline)" if expected else "")
+def _away(lines: Lines, drift: Drift, *, verbose: bool) -> None:
+    said = [(str(domain.get("domain", "?")), _why_away(domain)) for domain in drift.away]
+    for (head, reason), domains in [(w, [d]) for d, w in said] if verbose else collapse.by_domain(said):
+        names = domains[0] if len(domains) == 1 else collapse.in_domains(domains)
+        lines.add(0, (f"{head}: ", "dim" if head == "Away" else "bad"), (safe(names), "strong"), f": {safe(reason)}")
     if drift.away:
         lines.blank()
+
+
+def _why_away(domain: dict[str, Any]) -> tuple[str, str]:
+    """`Away`, or `Not read` where nothing excuses it; and why."""
+    excused, allowed = bool(domain.get("excused")), domain.get("may_be_offline")
+    words = [str(domain.get("reason") or "it cannot be reached")]
+    if excused:
+        words.append("(within its may_be_offline)")
+    elif allowed is not None:
+        words.append(f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})")
+    return "Away" if excused else "Not read", " ".join(words)
 
 
 def _mutes(lines: Lines, drift: Drift, *, verbose: bool) -> None:
@@ -105,6 +107,10 @@ def _summary(drift: Drift) -> Lines:
     extra += [f"{summary.count(counts['pending'], 'resource')} pending in the files (see jsplan plan)"] if counts["pending"] else []
     if extra:
         lines.add(0, (f"{'; '.join(extra)}.", "dim"))
-    if line := summary.deferred_line(d.address for d in drift.deferred):
+    away = {str(domain.get("domain")) for domain in drift.away}
+    for item in drift.deferred:
+        if item.address.partition("/")[0] not in away:
+            lines.add(0, (f"Not compared: {safe(item.address)}: {safe(item.reason)}. See jsplan plan.", "warn"))
+    if line := summary.deferred_line(d.address for d in drift.deferred if d.address.partition("/")[0] in away):
         lines.add(0, line)
     return lines

@@ -42,6 +42,15 @@ class Lines:
         """All lines of another."""
         self._rows.extend(other._rows)
 
+    def take(self, rows: list[Text]) -> None:
+        """Finished lines."""
+        self._rows.extend(rows)
+
+    @property
+    def rows(self) -> list[Text]:
+        """The lines as they are."""
+        return list(self._rows)
+
     def plain(self) -> str:
         """The text without styles."""
         return "\n".join(row.plain for row in self._rows)

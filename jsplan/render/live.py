@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live as RichLive
+from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
-from jsplan.documents.apply import ApplyStarted, StepStarted
-from jsplan.render.progress import finished_line
+from jsplan.documents.apply import ApplyStarted, BytesMoved, StepStarted
+from jsplan.render.progress import MANY, finished_line
 from jsplan.render.safe import safe
+from jsplan.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -27,6 +30,8 @@ class Live:
         self._console = console
         self._live: RichLive | None = None
         self._running: dict[str, tuple[str, float]] = {}
+        self._moved: dict[str, tuple[int, int]] = {}
+        self._noun = "step"
         self._phase, self._began = "", time.monotonic()
         self._total = self._done = 0
         self._wheel = Spinner("dots")  # one for the whole life, so that it turns evenly
@@ -39,15 +44,21 @@ class Live:
     def event(self, event: ApplyEvent) -> None:
         """A step started or finished."""
         if isinstance(event, ApplyStarted):
-            self._total, self._done = event.steps, 0
+            self._total, self._done, self._noun = event.steps, 0, event.noun
+            return
+        if isinstance(event, BytesMoved):
+            self._moved[event.id] = (event.done, event.total)
             return
         if isinstance(event, StepStarted):
             self._running[event.id] = (safe(event.title), time.monotonic())
             self._show()
             return
         self._running.pop(event.result.id, None)
+        self._moved.pop(event.result.id, None)
         self._done += 1
-        self._say(finished_line(event), "green" if event.result.status == "done" else "bold red")
+        done = event.result.status == "done"
+        if self._total <= MANY or not done:
+            self._say(finished_line(event), "green" if done else "bold red")
 
     def warn(self, text: str) -> None:
         """Something to know now."""
@@ -73,16 +84,32 @@ class Live:
         now = time.monotonic()
         if not self._running:
             return self._spinner(Text(f" {self._phase} {_seconds(now - self._began)}"))
-        head = Text(f" {self._done} of {self._total} steps" if self._total else f" {self._done} steps done", "bold")
-        rows = [
+        nouns = f"{self._noun}s"
+        head = Text(f" {self._done} of {self._total} {nouns}" if self._total else f" {self._done} {nouns} done", "bold")
+        running = list(self._running.items())[:8]
+        rows: list[RenderableType] = [
             Text(f"    {title} {_seconds(now - began)}", "dim", overflow="ellipsis", no_wrap=True)
-            for title, began in list(self._running.values())[:8]
+            for id_, (title, began) in running
+            if id_ not in self._moved
         ]
-        return Group(self._spinner(head), *rows)
+        bars = [(title, began, *self._moved[id_]) for id_, (title, began) in running if id_ in self._moved]
+        return Group(self._spinner(head), *rows, *([_bars(bars, now)] if bars else []))
 
     def _spinner(self, text: Text) -> Spinner:
         self._wheel.update(text=text)
         return self._wheel
+
+
+def _bars(moving: list[tuple[str, float, int, int]], now: float) -> Table:
+    """A row for each that moves data: title, bar, how much of how much, and how fast. Totals are estimates: never above them."""
+    table = Table.grid(padding=(0, 1, 0, 1))
+    table.add_column(max_width=50, overflow="ellipsis", no_wrap=True)
+    for title, began, done, total in moving:
+        rate = done / max(now - began, 0.1)
+        shown = f"{format_bytes(min(done, total))} of {format_bytes(total)}" if total else format_bytes(done)
+        bar = ProgressBar(total=total or None, completed=min(done, total), width=24, pulse=not total)
+        table.add_row(Text(f"   {title}"), bar, Text(shown, "dim"), Text(f"{format_bytes(int(rate))}/s {_seconds(now - began)}", "dim"))
+    return table
 
 
 def _seconds(seconds: float) -> str:

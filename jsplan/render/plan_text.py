@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan import units
 from jsplan.render import collapse, diagnostics_text, resource_text, summary
+from jsplan.render.fold import folded
 from jsplan.render.lines import Lines
 from jsplan.render.resource_text import actions_of
 from jsplan.render.safe import quoted, safe
@@ -17,21 +18,23 @@ if TYPE_CHECKING:
 
 #: What costs most stands nearest to the summary, where the eye ends.
 _ORDER = (("forget",), ("no-op",), ("create",), ("update",), ("create", "delete"), ("delete", "create"), ("delete",))
-#: Addresses listed of deferred resources per reason, unless everything is wanted.
+IMPORT_HINT = "To take in what is only on the server, declare it first; what is only in the files is made by: jsplan apply"
+#: Addresses listed per domain of deferred resources per reason, unless everything is wanted.
 _SHOWN = 5
 
 
 def render(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     """Print the whole plan, the greppable summary last. `verbose` writes out what is alike."""
     drift = relevant_drift(plan)
-    _outside(drift, console)
+    _outside(drift, console, verbose=verbose)
     changing = _changing(plan)
     _intro(plan, bool(changing or plan.backfills), console)
-    _resources(changing, console, verbose=verbose)
+    groups = grouped(changing, plan, verbose=verbose)
+    _resources(groups, console, verbose=verbose)
     _backfills(plan).print(console)
     _deferred(plan, verbose=verbose).print(console)
-    diagnostics_text.render(plan.diagnostics, console, after=True)
-    _permissions(plan).print(console)
+    diagnostics_text.render(plan.diagnostics, console, after=True, verbose=verbose)
+    _permissions(groups).print(console)
     _summary(plan).print(console)
 
 
@@ -47,24 +50,33 @@ def _changing(plan: Plan) -> list[ResourceChange]:
     return sorted(changed, key=lambda r: (rank.get(actions_of(r), 0), r.address))
 
 
-def _outside(drift: list[ResourceChange], console: Console) -> None:
-    if not drift:
-        return
+def grouped(resources: list[ResourceChange], plan: Plan | None = None, *, verbose: bool = False) -> list[collapse.Group]:
+    """What is alike in many domains together; with `verbose` each for itself."""
+    return [collapse.Group(r, (r,)) for r in resources] if verbose else collapse.groups(resources, plan)
+
+
+def _outside(drift: list[ResourceChange], console: Console, *, verbose: bool) -> None:
     lines = Lines()
-    lines.add(0, ("Changed outside of jsplan", "strong"), " since the last apply:")
-    lines.blank()
-    for resource in drift:
-        drifted(lines, resource)
+    outside(lines, drift, verbose=verbose)
     lines.print(console)
 
 
-def drifted(lines: Lines, resource: ResourceChange) -> None:
-    """One element of `resource_drift` and an empty line after it."""
+def outside(lines: Lines, drift: list[ResourceChange], *, verbose: bool) -> None:
+    """The elements of `resource_drift`, if there are any, each with an empty line after it."""
+    if not drift:
+        return
+    lines.add(0, ("Changed outside of jsplan", "strong"), " since the last apply:")
+    lines.blank()
+    for group in grouped(drift, verbose=verbose):
+        _drifted(lines, group.resource, f", {safe(group.where)}" if group.where else "")
+
+
+def _drifted(lines: Lines, resource: ResourceChange, where: str) -> None:
     grade = f" ({resource.severity})" if resource.severity else ""
     if resource.change.after is None:
-        lines.add(0, ("  - ", "delete"), (safe(resource.address), "strong"), f" is gone{grade}")
+        lines.add(0, ("  - ", "delete"), (safe(resource.address), "strong"), f" is gone{grade}", (where, "strong"))
     else:
-        lines.add(0, ("  ~ ", "update"), (safe(resource.address), "strong"), f" was changed{grade}")
+        lines.add(0, ("  ~ ", "update"), (safe(resource.address), "strong"), f" was changed{grade}", (where, "strong"))
         for change in resource.change.fields:
             resource_text.field_change(lines, resource.type, change)
     lines.blank()
@@ -98,27 +110,21 @@ def _planned_with(plan: Plan) -> str:
     words = [f"--target {safe(str(t))}" for t in plan.targets]
     words += [f"--exclude {safe(str(e))}" for e in options.get("excludes") or ()]
     words += [f"--replace {safe(str(r))}" for r in options.get("replace") or ()]
+    words += [f"--reinstalled {safe(str(d))}" for d in options.get("reinstalled") or ()]
     words += [f"--allow-hazard {safe(h)}" for h in plan.allowed_hazards]
     words += ["--refresh-only"] if plan.mode == "refresh-only" else []
     words += ["--adopt"] if options.get("adopt") else []
+    words += ["--rehearse"] if options.get("rehearse") else []
     words += [f"--safe-below {options['safe_below']}"] if options.get("safe_below") else []
     return " ".join(words)
 
 
-def _resources(changing: list[ResourceChange], console: Console, *, verbose: bool) -> None:
-    made = [(r, resource_text.render(r)) for r in changing]
-    parts = [(lines, []) for _, lines in made] if verbose else list(collapse.groups(made))
-    for lines, others in parts:
-        if others:
-            _and_others(lines, others)
+def _resources(groups: list[collapse.Group], console: Console, *, verbose: bool) -> None:
+    for group in groups:
+        lines = resource_text.render(group.resource, group.where)
+        lines = lines if verbose else folded(lines)
         lines.blank()
         lines.print(console)
-
-
-def _and_others(lines: Lines, others: list[ResourceChange]) -> None:
-    """Say for whom else the paragraph speaks, each under the name of its own domain."""
-    names = safe(collapse.compressed([r.domain for r in others]))
-    lines.add(resource_text.BODY, (f"and the same {summary.count(len(others), 'time')} more, for {names}", "strong"))
 
 
 def _backfills(plan: Plan) -> Lines:
@@ -143,12 +149,14 @@ def _end(end: Any) -> str:
 
 
 def _deferred(plan: Plan, *, verbose: bool) -> Lines:
-    """Why what is left for later, a few addresses of each."""
-    lines, reasons = Lines(), dict[str, list[str]]()
+    """Why what is left for later, a few addresses of each; domains with the same reason together."""
+    lines, reasons = Lines(), dict[tuple[str, str], list[str]]()
     for item in plan.deferred:
-        reasons.setdefault(item.reason, []).append(item.address)
-    for reason, addresses in reasons.items():
-        lines.add(0, ("Left for later: ", "warn"), safe(reason))
+        reasons.setdefault((item.address.partition("/")[0], item.reason), []).append(item.address)
+    said = [(domain, (reason, *addresses)) for (domain, reason), addresses in reasons.items()]
+    for (reason, *addresses), domains in [(w, [d]) for d, w in said] if verbose else collapse.by_domain(said):
+        where = f", {collapse.in_domains(domains)}" if len(domains) > 1 else ""
+        lines.add(0, ("Left for later: ", "warn"), safe(reason), (safe(where), "strong"))
         shown = addresses if verbose else addresses[:_SHOWN]
         for address in shown:
             lines.add(4, safe(address))
@@ -158,10 +166,11 @@ def _deferred(plan: Plan, *, verbose: bool) -> Lines:
     return lines
 
 
-def _permissions(plan: Plan) -> Lines:
+def _permissions(groups: list[collapse.Group]) -> Lines:
     """All flags that are still missing in one place, ready to be copied."""
     lines = Lines()
-    flags = dict.fromkeys(h.flag for r in plan.resource_changes for h in r.hazards if h.blocking and not h.allowed)
+    ordered = sorted(groups, key=lambda group: group.members[0].address)
+    flags = dict.fromkeys(h.flag for group in ordered for h in group.resource.hazards if h.blocking and not h.allowed)
     if flags:
         lines.add(0, ("Not allowed yet.", "bad"), " Apply will refuse without:")
         for flag in flags:
@@ -172,12 +181,16 @@ def _permissions(plan: Plan) -> Lines:
 
 def _summary(plan: Plan) -> Lines:
     lines = Lines()
+    if rehearsed := summary.rehearsal_line(plan):
+        lines.add(0, safe(rehearsed))
     if plan.errored:
         lines.add(0, ("The plan has errors; nothing can be applied.", "bad"))
     if plan.has_changes or _changing(plan):
         lines.add(0, (summary.plan_line(plan), "strong"))
     elif not plan.errored:
-        lines.add(0, (summary.nothing_line(plan), "good"))
+        lines.add(0, (safe(summary.nothing_line(plan)), "good"))
+        if plan.options.get("import"):
+            lines.add(0, (IMPORT_HINT, "dim"))
     if plan.steps and all(step.op == "state.update" for step in plan.steps):
         lines.add(0, ("Nothing is sent to a server: only jsplan's own record is brought up to date.", "dim"))
     if line := summary.deferred_line(d.address for d in plan.deferred):

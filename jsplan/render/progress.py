@@ -6,12 +6,16 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from jsplan.documents.apply import ApplyStarted, StepFinished, StepStarted
+from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepStarted
 from jsplan.render.safe import safe
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyEvent
 
+#: Steps above which what goes well is only counted, in logs and above the bar of a terminal.
+MANY = 200
+#: In so many lines.
+LINES = 20
 _SAYS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "NO ANSWER"}
 
 
@@ -39,7 +43,7 @@ def finished_line(event: StepFinished) -> str:
 
 
 class Plain:
-    """One line per phase and per finished step: for logs."""
+    """One line per phase and per finished step: for logs. Of many steps only those that do not go well have their own line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -57,7 +61,10 @@ class Plain:
             return
         self._done += 1
         head = f"[{self._done}/{self._total}] " if self._total else ""
-        self._write(head + finished_line(event))
+        if self._total <= MANY or event.result.status != "done":
+            self._write(head + finished_line(event))
+        elif self._done == self._total or self._done % (self._total // LINES) == 0:
+            self._write(f"{head}steps finished")
 
     def warn(self, text: str) -> None:
         """Something to know now."""
@@ -83,6 +90,8 @@ class JsonLines(Plain):
 
     def event(self, event: ApplyEvent) -> None:
         """A step started or finished."""
+        if isinstance(event, BytesMoved):
+            return
         if isinstance(event, ApplyStarted):
             self._record("info", steps=event.steps, status="started")
         elif isinstance(event, StepStarted):

@@ -43,17 +43,17 @@ def actions_of(resource: ResourceChange) -> tuple[str, ...]:
     return tuple(resource.change.actions)
 
 
-def render(resource: ResourceChange) -> Lines:
-    """Head, fields and hazards of one element of `resource_changes`."""
+def render(resource: ResourceChange, where: str = "") -> Lines:
+    """Head, fields and hazards of one element of `resource_changes`; `where` says for which domains it stands."""
     lines = Lines()
-    _head(lines, resource)
+    _head(lines, resource, where)
     body(lines, resource)
     for hazard in resource.hazards:
         _hazard(lines, hazard)
     return lines
 
 
-def _head(lines: Lines, resource: ResourceChange) -> None:
+def _head(lines: Lines, resource: ResourceChange, where: str) -> None:
     actions = actions_of(resource)
     heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
     symbol, role, says = heads.get(actions, ("?", "warn", "will be changed in a way this release does not know"))
@@ -63,6 +63,8 @@ def _head(lines: Lines, resource: ResourceChange) -> None:
     pieces: list[tuple[str, str] | str] = [(f"{symbol:>3} ", role), (safe(resource.address), "strong"), f" {says}"]
     if resource.previous_address:
         pieces.append((f" (moved from {safe(resource.previous_address)})", "dim"))
+    if where:
+        pieces += [", ", (safe(where), "strong")]
     lines.add(0, *pieces)
 
 
@@ -83,7 +85,9 @@ def field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bool =
     note = _NOTES.get("replace" if forces else change.effect, "")
     tail = (f"  # {note}", "bad" if note in (_NOTES["replace"], _NOTES["one_way"]) else "dim") if note else ""
     before, after = change.before, change.after
-    if _nothing(before) or _nothing(after):
+    if before is None and after is None:  # no change has nothing on both sides, but one whose end is unknown yet
+        lines.add(BODY, ("~ ", "update"), f"{path}: ", ("(known after apply)", "dim"), tail)
+    elif _nothing(before) or _nothing(after):
         sign, role, value = ("+", "create", after) if _nothing(before) else ("-", "delete", before)
         _whole(lines, BODY, sign, role, Leaf(0, change.path, row, value), tail)
     elif isinstance(before, list) and isinstance(after, list):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jsplan.render.collapse import compressed
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.drift import Drift
@@ -37,6 +39,20 @@ def plan_line(plan: Plan) -> str:
     return f"Plan: {', '.join(parts)}."
 
 
+def rehearsal_line(plan: Plan) -> str:
+    """`Rehearsed on nats-server 2.15.1 (hub), 2.12.8 (leaf): 12 steps, none refused.`, or nothing."""
+    if plan.rehearsal is None:
+        return ""
+    done, by_version = plan.rehearsal, dict[str, list[str]]()
+    for server in done.servers:
+        by_version.setdefault(server.version, []).append(server.domain)
+    named = [f"{version} ({compressed(domains)})" for version, domains in by_version.items()] if len(by_version) > 1 else [*by_version]
+    parts = [count(done.steps, "step"), f"{done.refused} refused" if done.refused else "none refused"]
+    parts += [f"{done.behind} not tried behind {'them' if done.refused > 1 else 'it'}"] if done.behind else []
+    parts += [f"{done.left_out} left out"] if done.left_out else []
+    return f"Rehearsed on nats-server {', '.join(named) or 'none'}: {', '.join(parts)}."
+
+
 def deferred_line(addresses: Iterable[str]) -> str:
     """`Deferred: 3 resources in 1 domain.`, or nothing."""
     found = list(addresses)
@@ -47,8 +63,19 @@ def deferred_line(addresses: Iterable[str]) -> str:
 
 
 def nothing_line(plan: Plan) -> str:
-    """That nothing changes, claimed only for what could be read."""
+    """That nothing changes, claimed only for what could be read and was asked for."""
+    if plan.options.get("import"):
+        where = " in the domains that could be read" if plan.deferred else _under(plan.targets)
+        return f"Nothing to import{where}: of what the files declare, nothing is on the server that is not managed already."
     return "No changes in the domains that could be read." if plan.deferred else NO_CHANGES
+
+
+def _under(globs: Sequence[str]) -> str:
+    """Where it was looked, as it was asked for: ` in hub, leaf` for whole domains, nothing for everywhere."""
+    domains = [glob.removesuffix("/**") for glob in globs]
+    if "**" in globs:
+        return ""
+    return f" under {', '.join(globs)}" if any("/" in domain for domain in domains) else f" in {', '.join(domains)}"
 
 
 def is_quiet(plan: Plan) -> bool:

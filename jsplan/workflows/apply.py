@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
 from jsplan.address import Address
 from jsplan.applying.executor import Execution
+from jsplan.applying.operations import Operation
 from jsplan.applying.preconditions import changed_since
 from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import ApplyResult, StepResult
@@ -28,15 +29,18 @@ from jsplan.errors import (
     combine,
 )
 from jsplan.facts.live import DomainFacts
-from jsplan.facts.survey import identify
+from jsplan.facts.survey import answering, roll_call
+from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import name_of, refusal_reasons, same_server
 from jsplan.planning.hazards import permits
-from jsplan.state import LockInfo
+from jsplan.workflows.deferred import left_over, rest_of, without_steps
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.plan import load_plan, plan_world
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, known_domains, load_world, open_pool
+from jsplan.workflows.securing import Securing
+from jsplan.workflows.waves import RollOut, Wave, require_known, waves_of
+from jsplan.workflows.world import World, known_domains, locked, open_pool, open_world
 
 
 def apply(load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
@@ -45,14 +49,19 @@ def apply(load: LoadOptions, options: PlanOptions, approve: Approve, observer: O
     Raises RefusedError before the first write when something is not permitted, StateLockedError, PlanError
     when the plan has errors, and what `approve` raises. What failed later is in the result.
     """
-    world = load_world(load)
-    with world.backend.lock(LockInfo.here("destroy" if options.destroy else "apply"), options.lock_timeout):
-        world.state = world.backend.read()
-        return run(_apply(world, options, approve, observer))
+    return run(_apply(load, options, approve, observer))
 
 
-async def _apply(world: World, options: PlanOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
-    async with open_pool(world, read_only=False) as pool:
+async def _apply(load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
+    async with open_world(load) as world:
+        return await apply_world(world, options, approve, observer)
+
+
+async def apply_world(world: World, options: PlanOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
+    """The sequence itself, with the files loaded: what `apply` and `import` share."""
+    operation = "destroy" if options.destroy else "apply"
+    require_known(options.waves, world.workspace.domains)
+    async with locked(world, operation, options.lock_timeout), open_pool(world, read_only=False) as pool:
         plan = await plan_world(world, pool, options, observer)
         if plan.errored:
             raise PlanError(plan.diagnostics, "the plan has errors; nothing was changed")
@@ -68,28 +77,37 @@ def apply_saved(load: LoadOptions, plan_path: Path, options: PlanOptions, observ
     Raises StalePlanError when state has moved on since, or when something it touches is no longer as planned.
     """
     plan = load_plan(plan_path)
-    world = load_world(load)
-    with world.backend.lock(LockInfo.here("apply"), options.lock_timeout):
-        world.state = world.backend.read()
-        _check_belongs(plan, world, plan_path)
+    return plan, run(_apply_saved(load, plan, plan_path, options, observer))
+
+
+async def _apply_saved(load: LoadOptions, plan: Plan, path: Path, options: PlanOptions, observer: Observer) -> ApplyResult:
+    async with open_world(load) as world, locked(world, "apply", options.lock_timeout):
+        require_known(options.waves, world.workspace.domains)
+        _check_belongs(plan, world, path, again=options.deferred)
+        if options.deferred:
+            plan = _the_rest(plan, world, path, observer)
         _allow(plan, options.allow_hazards)
-        return plan, run(_apply_saved(world, plan, options, observer))
+        if plan.errored:
+            raise PlanError(plan.diagnostics, "the saved plan has errors; nothing was changed")
+        require_permission(plan)
+        async with open_pool(world, read_only=False) as pool:
+            return await carry_out(world, pool, plan, options, observer, saved=True)
 
 
-async def _apply_saved(world: World, plan: Plan, options: PlanOptions, observer: Observer) -> ApplyResult:
-    if plan.errored:
-        raise PlanError(plan.diagnostics, "the saved plan has errors; nothing was changed")
-    require_permission(plan)
-    async with open_pool(world, read_only=False) as pool:
-        return await carry_out(world, pool, plan, options, observer)
+def _the_rest(plan: Plan, world: World, path: Path, observer: Observer) -> Plan:
+    """What is left of a plan that was applied; what it never had steps for is said."""
+    if note := without_steps(plan):
+        observer.warn(note)
+    return rest_of(plan, world.state, path)
 
 
-def _check_belongs(plan: Plan, world: World, path: Path) -> None:
+def _check_belongs(plan: Plan, world: World, path: Path, *, again: bool) -> None:
+    """`again`: the plan was applied, so state is not as it was planned against, and knows what is left."""
     workspace, state = world.workspace, world.state
     if (plan.workspace, plan.environment) != (workspace.name, workspace.environment):
         theirs = f"{plan.workspace}, environment {plan.environment or 'none'}"
         raise UsageError(f"{path} was planned for workspace {theirs}", hint="Run it in that workspace, with its -e.")
-    if (plan.state["lineage"], plan.state["serial"]) != (state.lineage or None, state.serial):
+    if not again and (plan.state["lineage"], plan.state["serial"]) != (state.lineage or None, state.serial):
         raise StalePlanError(
             f"{path} was planned against serial {plan.state['serial']} of the state, which is now at {state.serial}: "
             "it was applied before, or something else was. Nothing was changed",
@@ -110,46 +128,83 @@ def require_permission(plan: Plan) -> None:
         raise RefusedError("refused, nothing was changed:\n" + "\n".join(f"  - {reason}" for reason in reasons))
 
 
-async def carry_out(world: World, pool: Pool, plan: Plan, options: PlanOptions, observer: Observer) -> ApplyResult:
+async def carry_out(
+    world: World, pool: Pool, plan: Plan, options: PlanOptions, observer: Observer, operations: Mapping[str, Operation] | None = None,
+    *, saved: bool = False,
+) -> ApplyResult:  # fmt: skip
     """Check every precondition, then run the steps under a new serial of the state, and save it whatever happens.
 
+    `operations` do kinds of steps that only the caller has the means for. Of a `saved` plan state remembers what is left.
     Raises PartialApplyError when steps are done and the state cannot be written any more.
     """
+    waves = waves_of(options.waves, plan, world.workspace.domains, world.topology) if options.waves else []
     apis, gone = await _reach(world, pool, plan)
     await _require_fresh(plan, apis, gone)
-    if not plan.steps:
+    if not plan.steps and plan.mode != "refresh-only":
         return _result(plan, world, [], {}, interrupted=False)
-    world.backend.start(world.state)
-    execution = Execution(plan, apis, world.backend, world.state, observer.event, asyncio.Event(), options.parallelism)
+    securing = Securing(plan, apis, options.backup, observer) if options.backup else None
+    if securing is not None:
+        securing.require_possible()
+    await world.backend.start(world.state)
+    execution = Execution(
+        plan, apis, world.backend, world.state, observer.event, asyncio.Event(), options.parallelism,
+        before_write=securing.before_write if securing else None, operations=operations or {},
+    )  # fmt: skip
     try:
         _remember_servers(world, plan)
-        async with _stoppable(execution.stop):
-            results = await execution.run()
+        _remember_owner(world, plan)
+        with securing.open() if securing else nullcontext():
+            async with _stoppable(execution.stop):
+                results = await (_in_waves(world, pool, execution, waves, options, observer) if waves else execution.run())
+        if saved:
+            _remember_deferred(world, plan, results, gone.keys() | execution.lost.keys())
     finally:
-        _save(world, execution)
-    return _result(plan, world, results, gone | execution.lost, interrupted=execution.stop.is_set())
+        await _save(world, execution)
+    result = _result(plan, world, results, gone | execution.lost, interrupted=execution.stop.is_set())
+    if securing is not None and securing.saved:
+        result.backup = {"folder": str(securing.path), "streams": sorted(securing.saved)}
+    return result
 
 
-def _save(world: World, execution: Execution) -> None:
+async def _in_waves(
+    world: World, pool: Pool, execution: Execution, waves: list[Wave], options: PlanOptions, observer: Observer
+) -> list[StepResult]:
+    """Between two waves the copies are looked at too, also those at which the plan changes nothing."""
+    edges = [edge for edge in world.topology.edges if {edge.origin.domain, edge.copy.domain} & execution.apis.keys()]
+    others = {address.domain for edge in edges for address in (edge.origin, edge.copy)} - execution.apis.keys()
+    apis = dict(execution.apis) | await answering(pool, [world.workspace.domains[key] for key in sorted(others)])
+    return await RollOut(execution, waves, options.max_failures, world.topology, apis, observer).run()
+
+
+def _remember_deferred(world: World, plan: Plan, results: list[StepResult], away: Collection[str]) -> None:
+    """What `apply --deferred` will do of this plan, and that nothing is left of it any more."""
+    left = left_over(plan, results, away)
+    if left or any(entry["plan"] == plan.id for entry in world.state.deferred):
+        world.backend.append(world.state, {"deferred": {"plan": plan.id, "steps": left}})
+
+
+async def _save(world: World, execution: Execution) -> None:
     try:
-        world.backend.finish(world.state)
+        await world.backend.finish(world.state)
     except StateError as error:
         done = sum(1 for result in execution.results.values() if result.status == "done")
         message = f"{error}; {done} of {len(execution.plan.steps)} steps are done"
         raise PartialApplyError(
-            message, hint="What is done is in the journal beside the state. Make it writable, then run: jsplan plan"
+            message, hint="What is done is in the journal of the state. When it can be written again, run: jsplan plan"
         ) from None
 
 
 async def _reach(world: World, pool: Pool, plan: Plan) -> tuple[dict[str, DomainApi], dict[str, str]]:
     """The APIs of the domains that the plan touches, and why the others are away: what has gone since is deferred."""
-    touched = {Address.parse(step.address).domain for step in plan.steps if step.op != "state.forget"}
+    touched = {step.domain for step in plan.steps if step.op != "state.forget"}
     domains = {key: d for key, d in world.workspace.domains.items() if key in touched}
     if missing := sorted(touched - domains.keys()):
         raise UsageError(f"the plan touches domain {missing[0]}, which the files no longer declare", hint="Plan again.")
     await pool.open(domain.connection for domain in domains.values())
     known = known_domains(world)
-    found = await asyncio.gather(*(identify(pool, d, world.workspace.domains, known) for d in domains.values()))
+    async with Witnesses() as witnesses:
+        found = await roll_call(pool, domains.values(), world.workspace.domains, known, witnesses)
+        await witnesses.settle()
     _check_servers(plan, found)
     apis = {facts.key: pool.api(domains[facts.key]) for facts in found if facts.reachable}
     if touched and not apis:
@@ -188,10 +243,20 @@ async def _require_fresh(plan: Plan, apis: dict[str, DomainApi], gone: dict[str,
         raise _nobody_there(next(iter(lost.values())))
 
 
+def _remember_owner(world: World, plan: Plan) -> None:
+    """The id that the steps write into metadata, before the first of them does."""
+    owner = str(plan.options.get("owner") or "").rpartition("/")[2]
+    if owner and world.state.ownership.get("id") != owner:
+        world.backend.append(world.state, {"ownership": {"id": owner}})
+
+
 def _remember_servers(world: World, plan: Plan) -> None:
+    """Who answered, and when (`seen`): what a later run goes by to say whether a domain is away for too long."""
     for key, facts in plan.domains.items():
-        server = facts["server"] | {"js_domain": world.workspace.domains[key].js_domain}
-        if facts["server"] and world.state.domains.get(key) != server:
+        known = world.state.domains.get(key, {})
+        server = (facts["server"] or known) | {"js_domain": world.workspace.domains[key].js_domain}
+        server["seen"] = max(plan.timestamp if facts["reachable"] else "", known.get("seen", ""))
+        if server != known and server["seen"]:
             world.backend.append(world.state, {"domain": {"key": key, "server": server}})
 
 
@@ -233,14 +298,22 @@ def _result(plan: Plan, world: World, results: list[StepResult], gone: Mapping[s
 
 def _gone(plan: Plan, gone: Mapping[str, str]) -> list[Deferred]:
     """Every resource of a domain that was there when planned and is not any more, whether it was to change or not."""
-    return [Deferred(c.address, f"domain {c.domain} is away: {gone[c.domain]}") for c in plan.resource_changes if c.domain in gone]
+    said = {key: DomainFacts(key, reachable=False, reason=reason).absence for key, reason in gone.items()}
+    return [Deferred(c.address, said[c.domain]) for c in plan.resource_changes if c.domain in gone]
+
+
+def _parent(address: str) -> str:
+    """The stream of a consumer, which brings its consumers back with it where it keeps its messages; empty for others."""
+    return str(Address.parse(address).parent or "")
 
 
 def _summary(plan: Plan, results: list[StepResult], deferred: int) -> dict[str, int]:
-    """Resources by what was really done with them: one counts when all of its steps are done."""
+    """Resources by what was really done with them: one counts when all of its steps are done, or those of the stream it goes with."""
     undone = {r.address for r in results if r.status != "done"}
     touched = {step.address for step in plan.steps}
-    done = [c for c in plan.resource_changes if c.address in touched and c.address not in undone]
+    kept = {c.address for c in plan.resource_changes if c.change.actions == ["create", "delete"]}
+    bearers = ((c, c.address if c.address in touched else _parent(c.address)) for c in plan.resource_changes)
+    done = [c for c, bearer in bearers if bearer in touched - undone and (bearer == c.address or bearer in kept)]
     actions = [tuple(c.change.actions) for c in done]
     return {
         "imported": sum(1 for c in done if c.change.importing), "added": actions.count(("create",)), "changed": actions.count(("update",)),

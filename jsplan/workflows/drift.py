@@ -12,16 +12,21 @@ from jsplan.documents.drift import Drift, Unmanaged
 from jsplan.documents.plan import Deferred, ResourceChange
 from jsplan.errors import ExitCode, combine
 from jsplan.facts.inventory import unmanaged
-from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.live import LiveObject
 from jsplan.facts.survey import survey
+from jsplan.planning.away import excused, last_seen
+from jsplan.planning.downstream import named
 from jsplan.planning.drifted import drift_of
 from jsplan.planning.inputs import Inputs, Request
-from jsplan.planning.merge import declared_fields
+from jsplan.planning.preserve.resumed import stand_ins
 from jsplan.planning.recovered import recover
-from jsplan.planning.verdict import table_of
+from jsplan.units import stamp
 from jsplan.workflows.options import DriftOptions, Observer
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, known_domains, load_world, open_pool, with_streams
+from jsplan.workflows.world import World, inputs_of, known_domains, open_pool, open_world, state_bucket, with_streams
+
+#: Why a resource is left for later although its domain is there.
+MIDDLE = "it is in the middle of a replacement"
 
 
 def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
@@ -29,19 +34,26 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 
     Raises ConfigError, StateError, ConnectError (no domain at all can be reached) and ApiError.
     """
-    return run(_drift(load_world(load), options, observer))
+    return run(_load_and_drift(load, options, observer))
+
+
+async def _load_and_drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
+    async with open_world(load) as world:
+        return await _drift(world, options, observer)
 
 
 async def _drift(world: World, options: DriftOptions, observer: Observer) -> Drift:
     request = Request(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
     inputs = inputs_of(world, request)
     ours = sorted(a for a in {*inputs.entries, *inputs.pending} if a in inputs.selected and not _ignored(world.workspace, a))
-    observer.phase(f"Reading {len(ours):,} resources")
+    observer.phase(f"Reading {len(ours):,} resource{'' if len(ours) == 1 else 's'}")
     async with open_pool(world, read_only=True) as pool:
-        wanted = with_streams(ours) if options.targets else [*with_streams(ours), *_one_of_each(world)]
+        needed = [*with_streams(ours), *sorted(stand_ins(inputs))]
+        wanted = needed if options.targets else [*needed, *_one_of_each(world)]
         inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
         recover(inputs)
-        known = {*world.workspace.resources, *inputs.entries}
+        known = {*world.workspace.resources, *inputs.entries, *state_bucket(world.workspace)}
+        known |= {world.topology.real(a) for a in known if a.domain in world.workspace.domains}  # what is ours by another way
         strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, known)
     managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
     return _document(world, inputs, managed, strangers, options)
@@ -65,13 +77,16 @@ def _ignored(workspace: Workspace, address: Address) -> bool:
 
 def _document(world: World, inputs: Inputs, managed: list[Address], strangers: list[LiveObject], options: DriftOptions) -> Drift:
     live, workspace = inputs.live, world.workspace
-    out = Drift(__version__, workspace.name, workspace.environment, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), str(uuid.uuid4()))
+    out = Drift(__version__, workspace.name, workspace.environment, stamp(), str(uuid.uuid4()))
     for address in managed:
         if not live.reachable(address.domain):
-            out.deferred.append(Deferred(str(address), f"domain {address.domain} is away: {live.domains[address.domain].reason}"))
+            out.deferred.append(Deferred(str(address), live.domains[address.domain].absence))
             continue
         if address in live.broken:
             out.deferred.append(Deferred(str(address), f"it is offline on its server: {live.broken[address]}"))
+            continue
+        if (under_way := inputs.under_way.get(address.parent or address)) is not None:
+            out.deferred.append(Deferred(str(address), f"{MIDDLE}: its messages are in {under_way.where}"))
             continue
         declared = workspace.resources.get(address)
         found = drift_of(
@@ -83,8 +98,11 @@ def _document(world: World, inputs: Inputs, managed: list[Address], strangers: l
             now=inputs.request.now,
         )
         _report(out, workspace, address, found)
+        if found is None and address in inputs.taken_out:
+            out.deferred.append(Deferred(str(address), f"{MIDDLE}: {named(inputs.taken_out[address])} is to be put back into it"))
     out.unmanaged = [_unmanaged(o) for o in strangers if not _ignored(workspace, o.address)]
-    out.away = [_away(workspace, live, key) for key, facts in sorted(live.domains.items()) if not facts.reachable]
+    seen = last_seen(inputs)
+    out.away = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
     out.pending = _pending(inputs)
     out.exit_code = int(_exit_code(out, options))
     return out
@@ -115,13 +133,13 @@ def _unmanaged(found: LiveObject) -> Unmanaged:
     )
 
 
-def _away(workspace: Workspace, live: Live, key: str) -> dict[str, object]:
-    domain = workspace.domains[key]
+def _away(inputs: Inputs, key: str, seen: datetime | None) -> dict[str, object]:
     return {
         "domain": key,
-        "reason": live.domains[key].reason,
-        "may_be_offline": domain.may_be_offline,
-        "excused": domain.may_be_offline is not None,
+        "reason": inputs.live.domains[key].why,
+        "may_be_offline": inputs.workspace.domains[key].may_be_offline,
+        "last_seen": stamp(seen) if seen else None,
+        "excused": excused(inputs, key, seen),
     }
 
 
@@ -131,7 +149,7 @@ def _pending(inputs: Inputs) -> int:
     count = sum(1 for a in resources if a in inputs.selected and a not in inputs.entries)
     for address, entry in inputs.entries.items():
         if address in inputs.selected:
-            same = address in resources and declared_fields(table_of(address), inputs.body(address)) == entry.declared
+            same = address in resources and inputs.declared_fields(address) == entry.declared
             count += not same
     return count
 

@@ -10,9 +10,10 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PlanError, UsageError
-from jsplan.workflows.apply import apply
+from jsplan.workflows.apply import apply_world
 from jsplan.workflows.options import Approve, Observer, PlanOptions
-from jsplan.workflows.world import load_world
+from jsplan.workflows.running import run
+from jsplan.workflows.world import open_world
 
 
 def import_(
@@ -23,11 +24,17 @@ def import_(
     What differs from the files is refused without `options.adopt`; with it, it is taken as it is and shows as a
     change in the next plan. Raises PlanError for what is in no file, and what `apply` raises.
     """
-    world = load_world(load)
-    found = [d for text in addresses for d in _problems(text, set(world.workspace.resources), set(world.state.resources))]
-    if found:
-        raise PlanError(found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None)
-    return apply(load, replace(options, targets=addresses, imports=addresses), approve, observer)
+    return run(_import(load, addresses, replace(options, targets=addresses, imports=addresses), approve, observer))
+
+
+async def _import(
+    load: LoadOptions, addresses: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer
+) -> tuple[Plan, ApplyResult]:
+    async with open_world(load) as world:
+        found = [d for text in addresses for d in _problems(text, set(world.workspace.resources), set(world.state.resources))]
+        if found:
+            raise PlanError(found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None)
+        return await apply_world(world, options, approve, observer)
 
 
 def _problems(text: str, declared: set[Address], managed: set[Address]) -> list[Diagnostic]:

@@ -9,6 +9,8 @@ from jsplan.facts.question import MEASURE_LIMIT
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jsplan.documents.apply import ApplyEvent
     from jsplan.documents.plan import Plan
 
@@ -18,13 +20,16 @@ class PlanOptions:
     """Planning options of `plan`, `apply` and `destroy` (contract, section 3).
 
     `allow_hazards` are `CODE` or `CODE:ADDR` (ADDR may be a glob); `lock_timeout` is ns; `safe_below` counts
-    messages, `measure_limit` the reads that one measurement may take.
+    messages, `measure_limit` the reads that one measurement may take. `backup` is a folder: streams are saved below it before
+    messages of theirs are deleted. `waves` are the terms of `--wave`,
+    `max_failures` domains of one of them may fail; `deferred` applies what is left of a saved plan.
     """
 
     targets: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     replace: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    reinstalled: tuple[str, ...] = ()
     refresh_only: bool = False
     destroy: bool = False
     parallelism: int = 10
@@ -36,6 +41,10 @@ class PlanOptions:
     adopt: bool = False
     backfill: bool = True
     rehearse: bool = False
+    backup: Path | None = None
+    waves: tuple[str, ...] = ()
+    max_failures: int = 0
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 from jsplan.config.model import LoadOptions
 from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
-from jsplan.errors import JsplanError, NotAvailableError
+from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.planning.build import build_plan, compare
 from jsplan.workflows.options import Observer, PlanOptions
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, load_world, measure, open_pool, refresh, request_of, require_known
+from jsplan.workflows.world import World, inputs_of, look_around, measure, open_pool, open_world, refresh, request_of, require_known
 
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
@@ -24,23 +24,27 @@ def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
 
 
 async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
-    world = load_world(load)
-    async with open_pool(world, read_only=True) as pool:
+    async with open_world(load) as world, open_pool(world, read_only=True) as pool:
         return await plan_world(world, pool, options, observer)
 
 
 async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: Observer) -> Plan:
     """Refresh and plan with connections at hand: what `plan` and `apply` share."""
-    if options.rehearse:
-        raise NotAvailableError("--rehearse is not in this release yet", hint="Plan without it.")
     inputs = inputs_of(world, request_of(options))
     require_known(inputs, options.targets, "--target")
     require_known(inputs, options.excludes, "--exclude")
     require_known(inputs, options.replace, "--replace")
     await refresh(world, inputs, pool, options, observer)
     verdicts = compare(inputs)
+    await look_around(world, inputs, verdicts, pool)
     await measure(world, inputs, verdicts, pool, observer)
-    return build_plan(inputs, verdicts)
+    built = build_plan(inputs, verdicts)
+    if options.rehearse:
+        from jsplan.workflows.rehearse import rehearse  # noqa: PLC0415 - a plan without it need not load executor and servers
+
+        built.options["rehearse"] = True
+        await rehearse(built, world.workspace, inputs.live, pool, observer, options.parallelism)
+    return built
 
 
 def save(plan: Plan, path: Path) -> None:

@@ -1,32 +1,131 @@
-"""state list|show|rm|mv|pull: looking at and correcting what this workspace remembers. Never asks a server."""
+"""state list|show|rm|mv|pull|push|unlock: looking at and correcting what this workspace remembers. Never asks about a stream."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from jsplan.address import Address, matches
-from jsplan.config.model import LoadOptions
+from jsplan.config.model import LoadOptions, Workspace
 from jsplan.documents.base import dumps
-from jsplan.errors import JsplanError, UsageError
+from jsplan.errors import JsplanError, StateError, UsageError
 from jsplan.planning.inputs import moved_address, with_names
-from jsplan.state import LockInfo
-from jsplan.workflows.world import World, load_world
+from jsplan.state import Backend, LockInfo, State
+from jsplan.workflows.running import run
+from jsplan.workflows.world import World, locked, open_backend, open_world
 
 
 def show(load: LoadOptions) -> dict[str, Any]:
     """The state document as plain data."""
-    return load_world(load).state.to_json()
+    return run(_show(load))
+
+
+async def _show(load: LoadOptions) -> dict[str, Any]:
+    async with open_world(load) as world:
+        return world.state.to_json()
 
 
 def list_(load: LoadOptions, globs: tuple[str, ...]) -> list[str]:
     """The addresses in state that one of the globs matches; all of them without a glob."""
-    addresses = sorted(load_world(load).state.resources)
+    addresses = map(Address.parse, show(load)["resources"])
     return [str(a) for a in addresses if not globs or any(matches(glob, a) for glob in globs)]
 
 
-def pull(load: LoadOptions) -> bytes:
-    """The state document as JSON, its journal carried out."""
-    return dumps(show(load))
+def pull(load: LoadOptions, serial: int | None = None) -> bytes:
+    """The state document as JSON, its journal carried out; or the document of a serial before, if it is still kept."""
+    return run(_pull(load, serial))
+
+
+async def _pull(load: LoadOptions, serial: int | None) -> bytes:
+    async with open_backend(load) as (_, backend):
+        state = await backend.read() if serial is None else await backend.previous(serial)
+        return dumps(state.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What `push` did: the state's lineage and new serial, and what it overrode because it was told to."""
+
+    lineage: str
+    serial: int
+    overrode: list[str]
+
+
+def push(load: LoadOptions, data: bytes, name: str, *, force: bool, lock_timeout: int) -> Pushed:
+    """Put a state document in place; it gets a serial of its own, later than both. `name` is what it is called in messages.
+
+    Raises StateError for a document of another workspace; and, without `force`, for one that is older than what is
+    there or of another lineage, and where what is there cannot be read.
+    """
+    return run(_push(load, State.from_json(_parsed(data, name), name, "Nothing was written."), name, force, lock_timeout))
+
+
+async def _push(load: LoadOptions, pushed: State, name: str, force: bool, lock_timeout: int) -> Pushed:
+    async with open_backend(load) as (workspace, backend):
+        _check_ours(pushed, workspace, name)
+        async with backend.lock(LockInfo.here("state push"), lock_timeout):
+            present, reasons = await _present(backend, force)
+            reasons += _reasons_against(pushed, present)
+            if reasons and not force:
+                raise StateError(
+                    f"{name} {'; it '.join(reasons)}. Nothing was written",
+                    hint="Look at both: jsplan state pull. To put it in place all the same: --force",
+                )
+            pushed.serial = max(pushed.serial, present.serial if present else 0)
+            pushed.begin()
+            await backend.replace(pushed)
+    return Pushed(pushed.lineage, pushed.serial, reasons)
+
+
+async def _present(backend: Backend, force: bool) -> tuple[State | None, list[str]]:
+    """What is there; with `force` it may be unreadable, which is a reason against overwriting it."""
+    try:
+        return await backend.read(), []
+    except StateError as error:
+        if not force:
+            raise
+        return None, [f"takes the place of something that cannot be read ({error})"]
+
+
+def _reasons_against(pushed: State, present: State | None) -> list[str]:
+    if present is None or not present.exists:
+        return []
+    reasons = []
+    if pushed.lineage != present.lineage:
+        reasons.append(f"has lineage {pushed.lineage or 'none'}, and the state here has {present.lineage}")
+    if pushed.serial < present.serial:
+        reasons.append(f"has serial {pushed.serial}, and the state here is at {present.serial}")
+    return reasons
+
+
+def _parsed(data: bytes, name: str) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise StateError(f"{name} is no JSON: {error}", hint="Give a document that jsplan state pull printed.") from None
+
+
+def _check_ours(state: State, workspace: Workspace, name: str) -> None:
+    if (state.workspace, state.environment) != (workspace.name, workspace.environment):
+        raise StateError(
+            f"{name} is the state of workspace {state.workspace}, environment {state.environment or 'none'}",
+            hint="Push it in that workspace, with its -e.",
+        )
+
+
+def unlock(load: LoadOptions, lock_id: str) -> LockInfo:
+    """Take away the lock with this id, and say whose it was.
+
+    Raises StateError where there is no such one, StateLockedError where it is a living process's and cannot be taken away.
+    """
+    return run(_unlock(load, lock_id))
+
+
+async def _unlock(load: LoadOptions, lock_id: str) -> LockInfo:
+    async with open_backend(load) as (_, backend):
+        return await backend.unlock(lock_id)
 
 
 def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int) -> list[str]:
@@ -34,12 +133,14 @@ def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int) -> list
 
     Raises JsplanError when one of them names nothing.
     """
-    world = load_world(load)
-    with world.backend.lock(LockInfo.here("state rm"), lock_timeout):
-        world.state = world.backend.read()
-        gone = [a for text in addresses for a in _named(world, text)]
-        _record(world, [{"drop": str(address)} for address in dict.fromkeys(gone)])
-    return [str(address) for address in dict.fromkeys(gone)]
+    return run(_rm(load, addresses, lock_timeout))
+
+
+async def _rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int) -> list[str]:
+    async with open_world(load) as world, locked(world, "state rm", lock_timeout):
+        gone = dict.fromkeys(str(a) for text in addresses for a in _named(world, text))
+        await _record(world, [{"drop": address} for address in gone])
+    return list(gone)
 
 
 def mv(load: LoadOptions, source: str, target: str, lock_timeout: int) -> list[tuple[str, str]]:
@@ -48,13 +149,15 @@ def mv(load: LoadOptions, source: str, target: str, lock_timeout: int) -> list[t
     Returns (old, new) of each. Raises UsageError for something that is no address, JsplanError when an old one is
     not in state, a new one is, or both are different things on a server.
     """
-    world = load_world(load)
-    with world.backend.lock(LockInfo.here("state mv"), lock_timeout):
-        world.state = world.backend.read()
+    return run(_mv(load, source, target, lock_timeout))
+
+
+async def _mv(load: LoadOptions, source: str, target: str, lock_timeout: int) -> list[tuple[str, str]]:
+    async with open_world(load) as world, locked(world, "state mv", lock_timeout):
         moves = [(old, _new_address(source, target, old)) for old in _named(world, source)]
         for old, new in moves:
             _check_move(world, old, new)
-        _record(world, _renamed(world, dict(moves)))
+        await _record(world, _renamed(world, dict(moves)))
     return [(str(old), str(new)) for old, new in moves]
 
 
@@ -88,9 +191,9 @@ def _named(world: World, text: str) -> list[Address]:
     return found
 
 
-def _record(world: World, changes: list[dict[str, Any]]) -> None:
-    world.backend.start(world.state)
+async def _record(world: World, changes: list[dict[str, Any]]) -> None:
+    await world.backend.start(world.state)
     try:
         world.backend.append(world.state, *changes)
     finally:
-        world.backend.finish(world.state)
+        await world.backend.finish(world.state)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,14 +15,21 @@ from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.errors import ConnectError, PlanError
 from jsplan.facts.live import Live
 from jsplan.facts.measure import measure_all
+from jsplan.facts.neighbours import read_neighbours
+from jsplan.facts.recopied import count_copied_again
 from jsplan.facts.survey import survey
 from jsplan.jetstream import Pool
 from jsplan.planning.build import candidates
+from jsplan.planning.downstream import copies_left_out
 from jsplan.planning.inputs import Inputs, Request, rename, rename_pending, select
+from jsplan.planning.leaving import leaving, with_unknown
+from jsplan.planning.neighbours import wanted as wanted_neighbours
+from jsplan.planning.preserve.resumed import stand_ins
 from jsplan.planning.questions import questions
+from jsplan.planning.recopies import recopies
 from jsplan.planning.recovered import recover
 from jsplan.planning.verdict import Verdict
-from jsplan.state import LocalBackend, State, backend_of
+from jsplan.state import Backend, LockInfo, State, backend_of
 from jsplan.topology import Topology, resolve
 from jsplan.workflows.options import Observer, PlanOptions
 
@@ -31,16 +40,41 @@ class World:
 
     workspace: Workspace
     topology: Topology
-    backend: LocalBackend
+    backend: Backend
     state: State
     environ: Mapping[str, str]
 
 
-def load_world(options: LoadOptions) -> World:
-    """Read files and state. Raises ConfigError and StateError."""
+@asynccontextmanager
+async def open_backend(options: LoadOptions) -> AsyncIterator[tuple[Workspace, Backend]]:
+    """Read the files, and have the backend at hand with nothing read from it yet. Raises ConfigError."""
     workspace = load(options)
-    backend = backend_of(workspace)
-    return World(workspace, resolve(workspace), backend, backend.read(), options.environ)
+    backend = backend_of(workspace, options.environ)
+    try:
+        yield workspace, backend
+    finally:
+        await backend.close()
+
+
+@asynccontextmanager
+async def open_world(options: LoadOptions) -> AsyncIterator[World]:
+    """Read files and state, and let go of the backend in the end. Raises ConfigError and StateError."""
+    async with open_backend(options) as (workspace, backend):
+        yield World(workspace, resolve(workspace), backend, await backend.read(), options.environ)
+
+
+def state_bucket(workspace: Workspace) -> set[Address]:
+    """Where the state is, if it is among the things that are planned and listed: it never is one of them."""
+    backend = workspace.backend
+    return {Address(backend.domain, "kv", backend.bucket)} if backend.domain and backend.bucket else set()
+
+
+@asynccontextmanager
+async def locked(world: World, operation: str, timeout: int) -> AsyncIterator[None]:
+    """Hold the state's lock, with the state as it is under it; `timeout` is ns. Raises StateLockedError and StateError."""
+    async with world.backend.lock(LockInfo.here(operation), timeout):
+        world.state = await world.backend.read()
+        yield
 
 
 def known_domains(world: World) -> frozenset[str]:
@@ -56,6 +90,7 @@ def request_of(options: PlanOptions) -> Request:
     """The planning options as planning takes them."""
     return Request(
         now=datetime.now(UTC), targets=options.targets, excludes=options.excludes, replace=options.replace, imports=options.imports,
+        reinstalled=options.reinstalled,
         refresh_only=options.refresh_only, destroy=options.destroy, allow_hazards=options.allow_hazards,
         safe_below=options.safe_below, measure_limit=options.measure_limit, adopt=options.adopt, offline=options.offline,
     )  # fmt: skip
@@ -65,9 +100,30 @@ def inputs_of(world: World, request: Request) -> Inputs:
     """The desired and last applied sides, and what is to be planned; the live side is still empty."""
     entries, moved = rename(world.workspace, world.state.resources)
     pending, pending_moved = rename_pending(world.workspace, world.state.pending)
-    inputs = Inputs(world.workspace, world.topology, world.state, Live(), request, entries, pending_moved | moved, pending=pending)
+    replacements, _ = rename_pending(world.workspace, world.state.replacements)
+    inputs = Inputs(
+        world.workspace,
+        world.topology,
+        world.state,
+        Live(),
+        request,
+        entries,
+        pending_moved | moved,
+        pending=pending,
+        replacements=replacements,
+        owner=_owner(world),
+    )
     inputs.selected = select(inputs, candidates(inputs))
     return inputs
+
+
+def _owner(world: World) -> str:
+    """What this workspace writes into metadata; its id is made when it first does."""
+    workspace, known = world.workspace, world.state.ownership.get("id")
+    if known is None and not workspace.ownership_marker:
+        return ""
+    name = f"{workspace.name}.{workspace.environment}" if workspace.environment else workspace.name
+    return f"{name}/{known or uuid.uuid4()}"
 
 
 def open_pool(world: World, *, read_only: bool) -> Pool:
@@ -77,25 +133,47 @@ def open_pool(world: World, *, read_only: bool) -> Pool:
 
 async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:
     """Fill in the live side of everything selected. Raises ConnectError when a domain is away and must not be."""
-    wanted = with_streams(inputs.selected | _consumers_of(inputs) | _origins_of(inputs))
+    wanted = with_streams(inputs.selected | _consumers_of(inputs) | _origins_of(inputs) | stand_ins(inputs))
     count = len({address.domain for address in wanted})
-    observer.phase(f"Reading {len(wanted):,} objects in {count} domain{'' if count == 1 else 's'}")
+    observer.phase(f"Reading {len(wanted):,} object{'' if len(wanted) == 1 else 's'} in {count} domain{'' if count == 1 else 's'}")
     inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
     recover(inputs)
-    away = [facts for facts in inputs.live.domains.values() if not facts.reachable]
+    planned = {address.domain for address in inputs.selected}
+    away = [facts for facts in inputs.live.domains.values() if not facts.reachable and facts.key in planned]
     if away and options.offline == "fail":
-        raise ConnectError(
-            f"domain {away[0].key} is away: {away[0].reason}", hint="Without --offline fail its resources would be deferred."
-        )
+        raise ConnectError(away[0].absence, hint="Without --offline fail its resources would be deferred.")
+
+
+async def look_around(world: World, inputs: Inputs, verdicts: dict[Address, Verdict], pool: Pool) -> None:
+    """Read what the changes may run into: copies that were left out of the plan, and what nobody here manages, where the server's
+    counts say that there is any.
+    """
+    await _read_copies(world, inputs, verdicts, pool)
+    await read_neighbours(pool, world.workspace.domains, wanted_neighbours(inputs, verdicts), inputs.live)
+
+
+async def _read_copies(world: World, inputs: Inputs, verdicts: dict[Address, Verdict], pool: Pool) -> None:
+    """Copies in the workspace, not in the plan, of streams that go: asked together with those, which are known to answer."""
+    unread = copies_left_out(inputs, verdicts)
+    if not unread:
+        return
+    found = await survey(pool, world.workspace.domains, {*unread, *unread.values()}, known_domains(world))
+    inputs.live.domains = found.domains | inputs.live.domains
+    inputs.live.objects |= {address: live for address, live in found.objects.items() if address in unread}
+    inputs.live.broken |= {address: why for address, why in found.broken.items() if address in unread}
 
 
 async def measure(world: World, inputs: Inputs, verdicts: dict[Address, Verdict], pool: Pool, observer: Observer) -> None:
     """Count what the changes would make the servers delete. Reads only what planning asks about, and so much as it may."""
-    asked = questions(inputs, verdicts)
+    asked, twice = questions(inputs, verdicts), recopies(inputs, verdicts)
+    levels, limit = {key: facts.level for key, facts in inputs.live.domains.items()}, inputs.request.measure_limit
+    if twice:
+        inputs.copied_again = await count_copied_again(pool, world.workspace.domains, twice, levels, limit)
+    if gone := leaving(inputs, verdicts):
+        inputs.left_behind = await count_copied_again(pool, with_unknown(world.workspace.domains, gone), gone, levels, limit)
     if asked:
         observer.phase(f"Measuring what {len(asked):,} change{'' if len(asked) == 1 else 's'} may delete")
-        levels = {key: facts.level for key, facts in inputs.live.domains.items()}
-        inputs.measured = await measure_all(pool, world.workspace.domains, asked, levels, inputs.request.measure_limit)
+        inputs.measured = await measure_all(pool, world.workspace.domains, asked, levels, limit, inputs.unread)
 
 
 def _consumers_of(inputs: Inputs) -> set[Address]:
@@ -104,9 +182,8 @@ def _consumers_of(inputs: Inputs) -> set[Address]:
 
 
 def _origins_of(inputs: Inputs) -> set[Address]:
-    """Streams that are copied inside their own domain: what they are decides something about the copy."""
-    edges = inputs.topology.edges
-    return {edge.origin for edge in edges if edge.copy in inputs.selected and edge.origin.domain == edge.copy.domain}
+    """Streams that selected ones copy: inside a domain they decide something about the copy, elsewhere they should be there."""
+    return set() if inputs.request.destroy else {edge.origin for edge in inputs.topology.edges if edge.copy in inputs.selected}
 
 
 def with_streams(addresses: Iterable[Address]) -> list[Address]:

@@ -65,8 +65,6 @@ def test_options_are_named_as_they_are_written(path: str, command: click.Command
     [
         *([name, "anything", "--what", "ever"] for name in LATER),
         ["drift", "watch", "--every", "5m"],
-        ["state", "push", "x"],
-        ["state", "unlock"],
     ],
 )
 def test_words_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +80,6 @@ def test_words_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "line",
     [
-        ["plan", "--rehearse"],
         ["plan", "--format", "markdown"],
         ["--format", "html", "drift"],
         ["import", "--all", "--generate-config", "x.yaml"],

@@ -7,7 +7,19 @@ from typing import Any
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.drift import Drift, Unmanaged
-from jsplan.documents.plan import Action, Change, Deferred, FieldChange, Hazard, Plan, ResourceChange, Severity, Step
+from jsplan.documents.plan import (
+    Action,
+    Change,
+    Deferred,
+    FieldChange,
+    Hazard,
+    Plan,
+    Rehearsal,
+    RehearsedOn,
+    ResourceChange,
+    Severity,
+    Step,
+)
 from jsplan.units import SECOND
 
 DAY = 86400 * SECOND
@@ -168,6 +180,7 @@ def everything() -> Plan:
         resource_drift=list(drift),
         allowed_hazards=["IRREVERSIBLE:hub/stream/ORDERS"],
         options={"adopt": True, "excludes": [], "replace": [], "safe_below": 0},
+        rehearsal=Rehearsal([RehearsedOn("hub", "2.15.1", "2.15.1"), RehearsedOn("leaf", "2.12.8", "2.12.4")], 12, left_out=1),
         backfills=[
             {
                 "name": "orders-history",
@@ -236,6 +249,21 @@ def fleet(size: int) -> Plan:
     if size > 6:
         changes[6].hazards = [deletes_messages("store-007/stream/SALES")]
     return plan(*changes)
+
+
+def opening(size: int) -> Plan:
+    """So many new stores: a stream in each, a source for each in the aggregate, some of them away, findings in all."""
+    stores = [f"store-{n:03}" for n in range(1, size + 1)]
+    apis = [f"$JS.{s}.API" for s in stores]
+    source = [FieldChange(f'sources["SALES@{api}"]', None, {"name": "SALES", "external": {"api": api}}, "in_place") for api in apis]
+    plain = {"name": "SALES", "max_bytes": GIB}
+    made = [resource(f"{s}/stream/SALES", ["create"], after=plain | {"subjects": [f"sales.{s}.>"]}) for s in stores[: size // 2]]
+    gone = [(s, f"domain {s} is away: nobody listens on $JS.{s}.API") for s in stores[size // 2 :]]
+    away = [Deferred(f"{s}/stream/{name}", reason) for s, reason in gone for name in "AB"]
+    odd = [Diagnostic("warning", "JS999", f"{s} is odd", "Look at it.", f"{s}/stream/SALES") for s in stores]
+    rates = [Diagnostic("warning", "JS998", f"{n} messages a day", "", f"{s}/stream/SALES") for n, s in enumerate(stores)]
+    every = resource("hub/stream/ALL_SALES", ["update"], before=STREAM, after=STREAM, fields=tuple(source))
+    return plan(every, *made, deferred=away, diagnostics=[*odd, *rates])
 
 
 def partial_apply() -> ApplyResult:
@@ -329,6 +357,8 @@ def state() -> dict[str, Any]:
         "domains": {"hub": {"name": "hub", "cluster": ""}},
         "ownership": {},
         "pending": {"s9": {"id": "s9"}},
+        "deferred": [{"plan": "p1", "steps": ["s3"]}],
+        "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS"}},
         "resources": {
             "hub/consumer/ORDERS/NEW": entry | {"config": CONSUMER, "origin": "imported", "prevent_destroy": False},
             "hub/stream/ORDERS": entry | {"config": STREAM, "origin": "created", "prevent_destroy": True},

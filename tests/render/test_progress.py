@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from jsplan.documents.apply import ApplyStarted, StepFinished, StepResult, StepStarted
+from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepResult, StepStarted
 from jsplan.render.live import Live
 from jsplan.render.progress import JsonLines, Plain
 
@@ -33,6 +33,19 @@ def test_plain_lines() -> None:
     ]
 
 
+def test_many_steps_are_counted() -> None:
+    """A log of five thousand steps has twenty lines of progress, and one for each step that did not go well."""
+    stream = StringIO()
+    progress = Plain(stream)
+    progress.event(ApplyStarted(5000))
+    for number in range(5000):
+        progress.event(FAILED if number == 700 else DONE)
+    lines = stream.getvalue().splitlines()
+
+    assert (len(lines), lines[0], lines[-1]) == (21, "[250/5000] steps finished", "[5000/5000] steps finished")
+    assert "[701/5000] FAILED: create stream B in hub (1.0s): no\\x1b space" in lines
+
+
 def test_json_lines() -> None:
     """With --log-format json every line is a JSON object with a level."""
     stream = StringIO()
@@ -53,6 +66,35 @@ def test_progress_survives_a_closed_stream() -> None:
     stream = StringIO()
     stream.close()
     Plain(stream).phase("Reading")
+
+
+def test_data_that_moves_is_a_bar_on_a_terminal_only() -> None:
+    """Bytes are a bar with amount and speed for who looks, no more than the total, gone with its step; and no line in a log."""
+    stream = StringIO()
+    live = Live(Console(file=stream, force_terminal=True, width=120))
+    live.event(ApplyStarted(2, "stream"))
+    live.event(STARTED)
+    live.event(BytesMoved("s1", 3 * 1024 * 1024, 12 * 1024 * 1024))
+    live._live.refresh()  # type: ignore[union-attr]  # noqa: SLF001 - the picture of this instant
+    live.event(BytesMoved("s1", 13 * 1024 * 1024, 12 * 1024 * 1024))
+    live._live.refresh()  # type: ignore[union-attr]  # noqa: SLF001
+    shown = stream.getvalue()
+    assert "0 of 2 streams" in shown
+    assert "3.0 MiB of 12.0 MiB" in shown
+    assert "MiB/s" in shown
+    assert "12.0 MiB of 12.0 MiB" in shown
+    live.event(DONE)
+    live._live.refresh()  # type: ignore[union-attr]  # noqa: SLF001
+    stream.seek(0)
+    stream.truncate()
+    live._live.refresh()  # type: ignore[union-attr]  # noqa: SLF001
+    live.stop()
+    assert "MiB" not in stream.getvalue()
+
+    for log in (Plain, JsonLines):
+        stream = StringIO()
+        log(stream).event(BytesMoved("s1", 1, 2))
+        assert stream.getvalue() == ""
 
 
 def test_live_picture() -> None:

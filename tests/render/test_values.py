@@ -4,7 +4,7 @@ import pytest
 
 from jsplan.address import KINDS
 from jsplan.documents.plan import FieldChange
-from jsplan.render import collapse, resource_text
+from jsplan.render import collapse
 from jsplan.render.json import dumps
 from jsplan.render.paths import row_of, top_level
 from jsplan.render.safe import safe, safe_lines
@@ -78,9 +78,38 @@ def test_resources_that_only_look_alike_are_kept_apart() -> None:
         samples.resource(f"d{n}/stream/S", ["update"], fields=(FieldChange("description", "x", f"of d{n}", "in_place"),)) for n in range(6)
     ]
     alike[3].change.fields[0].after = "of somebody else"
-    found = list(collapse.groups([(r, resource_text.render(r)) for r in alike]))
+    found = collapse.groups(alike)
 
-    assert [[r.domain for r in others] for _, others in found] == [["d1", "d2", "d4", "d5"], []]
+    assert [[r.domain for r in group.members] for group in found] == [["d0", "d1", "d2", "d4", "d5"], ["d3"]]
+    assert (found[0].resource.address, found[0].resource.change.fields[0].after) == ("${domain}/stream/S", "of ${domain}")
+    assert found[1].resource is alike[3]
+
+
+def test_a_domain_is_a_word() -> None:
+    """A domain's name inside of other words is no name: domains called a to e have the same change of max_age."""
+    change = (FieldChange("max_age", 1, 2, "in_place"),)
+    found = collapse.groups([samples.resource(f"{name}/stream/S", ["update"], fields=change) for name in "abcde"])
+
+    assert [group.where for group in found] == ["in 5 domains: a, b, c, d, e"]
+    assert found[0].resource.change.fields[0].path == "max_age"
+
+
+def test_one_flag_permits_a_group_and_nothing_else() -> None:
+    """The hazards of a group add up; its flag is a glob unless that would permit something outside of the group too."""
+    age = (FieldChange("max_age", 2, 1, "in_place"),)
+    alike = [samples.resource(f"store-{n:03}/stream/SALES", ["update"], fields=age) for n in range(1, 6)]
+    for resource in alike:
+        resource.hazards = [samples.deletes_messages(resource.address)]
+    other = samples.resource("store-x/stream/SALES", ["update"], fields=(FieldChange("max_msgs", 2, 1, "in_place"),))
+    together = collapse.groups([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
+    other.hazards = [samples.deletes_messages(other.address)]
+    apart = collapse.groups([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
+
+    assert (together.messages, together.flag) == (5 * 1203, "--allow-hazard DELETES_MESSAGES:store-00*/stream/SALES")
+    assert apart.flag == together.flag, "store-x is not matched"
+    other.address = "store-00x/stream/SALES"
+    split = collapse.groups([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
+    assert split.flag.split(" ")[1::2] == [f"DELETES_MESSAGES:store-{n:03}/stream/SALES" for n in range(1, 6)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.diagnostics import Diagnostic, SourceRange
+from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.plan import FieldChange, Hazard
 from jsplan.render import apply_text, diagnostics_text, drift_text, plan_text, resource_text, state_text, summary
 from jsplan.units import SECOND
@@ -35,6 +36,22 @@ def test_a_plan_without_changes_is_one_line() -> None:
 def test_a_fleet_is_one_paragraph(golden: Compare) -> None:
     """The same change in two hundred domains is written once; the one with a hazard is written out."""
     golden("plan_fleet", lambda console: plan_text.render(samples.fleet(200), console))
+
+
+def test_opening_many_stores_is_a_page(golden: Compare) -> None:
+    """New streams, new sources, what is away and what is found: each is said once for all stores that it holds for."""
+    text = golden("plan_opening", lambda console: plan_text.render(samples.opening(500), console))
+
+    assert len(text.splitlines()) < 60
+    assert 'sources["SALES@$JS.${domain}.API"] in 500 domains: store-{001..500}' in text
+
+
+def test_verbose_leaves_nothing_out() -> None:
+    """With -v each store, each source and each finding has its own line."""
+    text = text_of(lambda console: plan_text.render(samples.opening(30), console, verbose=True))
+
+    assert (text.count('sources["SALES@$JS.store-'), text.count("is odd"), text.count("messages a day")) == (30, 30, 30)
+    assert text.count("Left for later") == 15
 
 
 def test_verbose_writes_out_the_fleet() -> None:
@@ -82,6 +99,44 @@ def test_an_apply_that_went_well() -> None:
 def test_an_apply_in_part(golden: Compare) -> None:
     """What failed, what never answered and what was left out are told apart."""
     golden("apply_partial", lambda console: apply_text.render(samples.partial_apply(), console))
+
+
+def test_failures_in_many_domains_are_one() -> None:
+    """The same refusal in forty stores is said once, with the stores; another one keeps its own words."""
+    steps = [
+        StepResult(f"s{n}", f"store-{n:03}/stream/A", "stream.create", "failed", f"domain store-{n:03} refused it: no space")
+        for n in range(40)
+    ]
+    steps.append(StepResult("s40", "hub/stream/B", "stream.update", "failed", "no suitable peers"))
+    text = text_of(lambda console: apply_text.render(ApplyResult("p", steps, {}, {}, 6), console))
+
+    assert (
+        "Error: ${domain}/stream/A stream.create failed, in 40 domains: store-{000..039}\n  domain ${domain} refused it: no space" in text
+    )
+    assert "Error: hub/stream/B stream.update failed\n  no suitable peers" in text
+    assert text.count("Error:") == 2
+
+
+def test_what_is_not_done_for_domains_that_are_away() -> None:
+    """A domain that is away is no failure of anything: it is said with its steps, many such domains together."""
+    steps = [StepResult(f"s{n}", f"s-{n // 2}/stream/A", "stream.create", "skipped", f"domain s-{n // 2} is away") for n in range(10)]
+    text = text_of(lambda console: apply_text.render(ApplyResult("p", steps, {}, {}, 6), console))
+
+    assert "Not done: domain ${domain} is away, in 5 domains: s-{0..4} (10 steps)" in text
+    assert "depends on what failed" not in text
+
+
+def test_domains_that_are_away_are_listed_together() -> None:
+    """Drift names the domains that it could not read by what it says of them, and what nothing excuses by itself."""
+    week = 7 * 86400 * SECOND
+    away = [
+        {"domain": f"s-{n:02}", "reason": f"nobody listens on $JS.s-{n:02}.API", "may_be_offline": week, "excused": True} for n in range(30)
+    ]
+    away.append({"domain": "x", "reason": "no answer", "may_be_offline": week, "excused": False, "last_seen": "2026-01-01T00:00:00Z"})
+    text = text_of(lambda console: drift_text.render(replace(samples.drift(), away=away), console))
+
+    assert "Away: in 30 domains: s-{00..29}: nobody listens on $JS.${domain}.API (within its may_be_offline)" in text
+    assert "Not read: x: no answer (longer than its may_be_offline of 1w; last seen 2026-01-01T00:00:00Z)" in text
 
 
 def test_drift(golden: Compare) -> None:
@@ -144,10 +199,11 @@ def test_foreign_text_cannot_move_the_cursor() -> None:
         (FieldChange("description", "", "x", "in_place"), '+ description: "x"'),
         (FieldChange("unknown_field", 1, {"a": 2}, "in_place"), '~ unknown_field: 1 -> {"a": 2}'),
         (FieldChange('metadata["a.b"]', "x", None, "in_place"), '- metadata["a.b"]: "x"'),
+        (FieldChange('sources["A"].opt_start_seq', None, None, "in_place"), '~ sources["A"].opt_start_seq: (known after apply)'),
     ],
 )
 def test_a_field_line(field: FieldChange, line: str) -> None:
-    """A field reads `path: before -> after` in the units of its row, with what the change means."""
+    """A field reads `path: before -> after` in the units of its row, with what the change means; what is unknown yet is said to be."""
     change = samples.resource("hub/stream/A", ["update"], fields=(field,))
 
     assert line in [row.strip() for row in resource_text.render(change).plain().splitlines()]

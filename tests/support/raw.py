@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+from tests.support import jwt
+
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
 
@@ -19,12 +23,14 @@ class NoResponders(Exception):
 class Raw:
     """One connection as one user; a wait of more than `timeout` seconds raises TimeoutError."""
 
-    def __init__(self, url: str, user: str | None = None, password: str | None = None, timeout: float = 5.0) -> None:
+    def __init__(
+        self, url: str, user: str | None = None, password: str | None = None, timeout: float = 5.0, creds: Path | None = None
+    ) -> None:
         place = urlsplit(url)
         self._socket = socket.create_connection((place.hostname, place.port or 4222), timeout=timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else every request waits 40 ms for an ack
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each second small write waits 40 ms
         self._stream = self._socket.makefile("rb")
+        self._numbers = itertools.count(2)
         self.info: dict[str, Any] = json.loads(self._stream.readline().removeprefix(b"INFO "))
         options: dict[str, Any] = {
             "verbose": False,
@@ -35,7 +41,7 @@ class Raw:
             "version": "0",
         }
         login = {"user": user or place.username, "pass": password or place.password}
-        options |= login if login["user"] else {}
+        options |= jwt.login(creds, self.info["nonce"]) if creds else login if login["user"] else {}
         self._send(b"CONNECT " + json.dumps(options).encode() + b"\r\n")
         self.flush()
 
@@ -64,10 +70,11 @@ class Raw:
         head = ("NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n").encode()
         self._send(f"HPUB {to} {len(head)} {len(head) + len(payload)}\r\n".encode() + head + payload + b"\r\n")
 
-    def subscribe(self, subject: str) -> None:
-        """Receive what is published on the subject; `next_message` hands it out."""
+    def subscribe(self, subject: str, *, wait: bool = True) -> None:
+        """Receive what is published on the subject; `next_message` hands it out. Where it comes at once, do not `wait` for the server."""
         self._send(f"SUB {subject} 1\r\n".encode())
-        self.flush()
+        if wait:
+            self.flush()
 
     def publish_raw(self, subject: str, block: bytes, payload: bytes) -> None:
         """Send one message with a header block exactly as given, or without headers when that is empty."""
@@ -87,6 +94,14 @@ class Raw:
         size = int(words[-2]) if words[0] == b"HMSG" else 0
         return words[1].decode(), _headers(body[:size]), body[size:]
 
+    def next_with_reply(self) -> tuple[str, str, dict[str, str], bytes]:
+        """Subject, reply subject (empty: none), headers and payload of the next message."""
+        words = self._wait(b"MSG", b"HMSG")
+        body = self._stream.read(int(words[-1]) + 2)[:-2]
+        size = int(words[-2]) if words[0] == b"HMSG" else 0
+        reply = words[3].decode() if len(words) == (6 if size else 5) else ""
+        return words[1].decode(), reply, _headers(body[:size]), body[size:]
+
     def next_reply(self) -> str:
         """Where the next message wants its answer; raises AssertionError when it wants none, as a status does."""
         words = self._wait(b"MSG", b"HMSG")
@@ -97,7 +112,8 @@ class Raw:
     def request(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> tuple[dict[str, str], bytes]:
         """Headers and payload of the first answer; raises NoResponders when nobody listens."""
         inbox = f"_INBOX.{os.urandom(9).hex()}"
-        self._send(f"SUB {inbox} 2\r\nUNSUB 2 1\r\n".encode())
+        number = next(self._numbers)  # one that was used a moment ago may not be free yet on the server, which then ignores the SUB
+        self._send(f"SUB {inbox} {number}\r\nUNSUB {number} 1\r\n".encode())
         self.publish(subject, payload, headers, reply=inbox)
         while True:
             where, answered, body = self.next_message()

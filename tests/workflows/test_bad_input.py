@@ -410,11 +410,35 @@ def test_names_at_the_edge(scene: Scene) -> None:
     calm(jsplan(scene.folder, "validate"), 1, "jsplan.yaml:1", "255")
 
 
+def test_nothing_to_import_is_said(scene: Scene) -> None:
+    """Where all that the files declare is managed already, or not there, import says so, for what it was asked, and what to do."""
+    scene.write({"name": "A"})
+    said = ("nothing is on the server that is not managed already", "declare it first", "jsplan apply")
+    for _ in range(2):
+        calm(jsplan(scene.folder, "import", "--all", "--domain", "main", "-y"), 0, "Nothing to import in main: ", *said)
+        calm(jsplan(scene.folder, "import", "--all", "-y"), 0, "Nothing to import: ", *said)
+        ended = jsplan(scene.folder, "import", "main/stream/A*", "-y")
+        calm(ended, 0, "Nothing to import under main/stream/A*: ", *said)
+        assert "match the configuration" not in ended.text
+        calm(jsplan(scene.folder, "apply", "-y"), 0)
+    calm(jsplan(scene.folder, "plan", "--target", "main/**"), 0, "No changes. Your streams match the configuration.")
+
+
+def test_a_wave_of_nobody_is_wrong_also_where_nothing_changes(scene: Scene) -> None:
+    """What --wave names is looked up before anything is planned, so that a script learns of its typo the first time."""
+    scene.write({"name": "A"})
+    calm(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "1 added")
+    calm(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "No changes")
+    calm(jsplan(scene.folder, "apply", "-y", "--wave", "bogus"), 64, "--wave bogus names no domain")
+
+
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
         (["plan", "--target", "main/stream/TYPO"], 1, ["TYPO"]),
         (["plan", "--target", "nonsense"], 64, ["nonsense"]),
+        (["apply", "-y", "--wave", "bogus,100%"], 64, ["bogus", "no domain"]),
+        (["apply", "-y", "--wave", "label:bogus"], 64, ["label:bogus", "no domain"]),
         (["import", "main/stream/A"], 1, ["main/stream/A", "does not exist"]),
         (["import", "main/stream/Z"], 1, ["main/stream/Z", "in no file"]),
         (["state", "rm", "main/stream/Z"], 1, ["main/stream/Z", "not in state"]),

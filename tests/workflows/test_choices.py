@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,8 @@ from jsplan.workflows import apply as applying
 from jsplan.workflows import imports as importing
 from jsplan.workflows import plan as planning
 from jsplan.workflows import state as remembering
-from jsplan.workflows.options import PlanOptions
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions, PlanOptions
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Quiet, Space, hub_leaf_space, single_space, yes
 
@@ -210,6 +212,30 @@ def test_one_stream_by_two_ways(space: Space) -> None:
     assert codes(plan) == ["JS405"]
 
 
+@pytest.mark.parametrize("retention", ["limits", "workqueue"])
+def test_a_consumer_by_another_way_is_no_stranger(space: Space, retention: str) -> None:
+    """A consumer that is declared by another way to its stream's domain counts as it will be, and changes before the limits forbid it."""
+    space.base["domains"] = {"leaf": {"connection": "hub"}, "edge": {"connection": "hub", "api_prefix": "$JS.leaf.API", "same_as": "leaf"}}
+    ours: dict[str, Any] = {"domain": "edge", "stream": "A", "ack_policy": "explicit"}
+    for most in (500, 50):
+        limits = {"consumer_limits": {"max_ack_pending": most, "inactive_threshold": "1h"}, "retention": retention}
+        theirs = [ours | {"name": name, "filter_subject": f"A.{name}", "max_ack_pending": most} for name in "CD"]
+        space.write(streams=[stream("A", "leaf", subjects=["A.*"], **limits)], consumers=theirs)
+        plan, result = space.apply()
+        assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
+        assert (result.exit_code, len(result.steps)) == (0, 3)
+    converged(space)
+
+
+def test_what_is_read_is_counted_in_words(space: Space) -> None:
+    """One resource is one resource, two are resources."""
+    for names, words in (("A", "Reading 1 resource"), ("AB", "Reading 2 resources")):
+        space.write(streams=[stream(name) for name in names]).apply()
+        watch = Quiet()
+        drift(space.load, DriftOptions(), watch)
+        assert watch.said == [words]
+
+
 # --- guards and environments ---------------------------------------------------------------------------------
 
 
@@ -217,13 +243,17 @@ def test_a_guard_holds_in_every_way_to_delete(space: Space) -> None:
     """prevent_destroy, kept in state, stops deletion, replacement and destroy, and nothing else is done either."""
     guarded = stream("A", lifecycle={"prevent_destroy": True})
     space.write(streams=[guarded]).apply()
-    for wanted, options in (
-        ([], {}),
-        ([guarded | {"storage": "memory", "lifecycle": {"prevent_destroy": True, "on_replace": "recreate"}}], {}),
-        ([guarded], {"destroy": True}),
-        ([guarded], {"replace": ("hub/stream/A",)}),
+    anew = guarded | {"storage": "memory"}
+    recreate, preserve = ({"lifecycle": {"prevent_destroy": True, "on_replace": mode}} for mode in ("recreate", "preserve"))
+    for wanted, options, words in (
+        ([], {}, "would be deleted$"),
+        ([anew | recreate], {}, "would be replaced, which deletes what it holds$"),
+        ([anew | preserve], {}, "would be replaced, with what it holds carried over$"),
+        ([guarded], {"destroy": True}, "would be deleted$"),
+        ([guarded], {"replace": ("hub/stream/A",)}, "would be replaced, which deletes what it holds$"),
     ):
         space.write(streams=[*wanted, stream("NEW")])
+        assert [re.search(words, d.summary) is not None for d in space.plan(**options).diagnostics if d.code == "JS301"] == [True]
         with pytest.raises(RefusedError, match="prevent_destroy"):
             space.apply(allow_hazards=GONE, **options)
     space.write(streams=[stream("A", lifecycle={"prevent_destroy": False})])

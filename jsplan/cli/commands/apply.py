@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options, plan_options, planning_options, refuse_planning
+from jsplan.cli.planning import approval_options, backup_option, plan_options, planning_options, refuse_planning
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath
+from jsplan.cli.types import AbsolutePath, Waves
+from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,13 +20,29 @@ QUESTION = "Do you want jsplan to do this?"
 
 @declare("apply")
 @click.argument("planfile", required=False, type=AbsolutePath())
+@click.option("--wave", type=Waves(), metavar="TERMS", help="Domain by domain: label:canary,10%,100% with a check after each wave.")
+@click.option(
+    "--max-failures",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Domains of a wave that may fail before the next one is not begun.",
+)
+@click.option("--deferred", is_flag=True, help="Only what is left of an applied PLANFILE because domains were away.")
+@backup_option
 @approval_options
 @planning_options
 @click.pass_context
 def command(ctx: click.Context, /, planfile: Path | None, auto_approve: bool, no_input: bool, **planning: Any) -> int:
     """Make the servers match the files, after showing how and asking; or apply a saved PLANFILE without a question."""
+    planning["waves"] = planning.pop("wave") or ()
+    if planning["max_failures"] and not planning["waves"]:
+        raise UsageError("--max-failures goes with --wave")
     if planfile is not None:
         return _saved(ctx, planfile, planning)
+    if planning["deferred"]:
+        raise UsageError("--deferred is about a saved plan that was applied", hint="Name it: jsplan apply PLANFILE --deferred")
     settings, output = start(ctx)
     options = plan_options(planning)
     from jsplan.cli.approval import Approval

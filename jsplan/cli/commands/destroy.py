@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options, plan_options, planning_options
+from jsplan.cli.planning import approval_options, backup_option, plan_options, planning_options
 from jsplan.cli.run import start
 
 QUESTION = "Do you really want to destroy all of this? There is no way back."
 
 
 @declare("destroy")
+@backup_option
 @approval_options
 @planning_options
 @click.pass_context

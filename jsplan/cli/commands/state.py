@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,8 +19,8 @@ _TABLE = {
     "rm": Entry("Forget resources; they stay on the servers.", "state", "rm"),
     "mv": Entry("Give a resource another address.", "state", "mv"),
     "pull": Entry("Print the state document.", "state", "pull"),
-    "push": Entry("Put a state document in place."),
-    "unlock": Entry("Take away a lock that was left behind."),
+    "push": Entry("Put a state document in place.", "state", "push"),
+    "unlock": Entry("Take away a lock that was left behind.", "state", "unlock"),
 }
 _lock_timeout = click.option(
     "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to wait for the state lock."
@@ -97,17 +98,67 @@ def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
 
 
 @declare("pull")
+@click.option("--serial", type=click.IntRange(min=1), metavar="N", help="A serial before the present one, if it is still kept.")
 @click.pass_context
-def pull(ctx: click.Context) -> int:
+def pull(ctx: click.Context, serial: int | None) -> int:
     """Print the state document as JSON, its journal carried out."""
     settings, _ = start(ctx)
     from jsplan.workflows.state import pull as pull_workflow
 
-    content = pull_workflow(settings.load_options())
+    content = pull_workflow(settings.load_options(), serial)
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()
     return 0
+
+
+@declare("push")
+@click.argument("file", metavar="FILE")
+@click.option("--force", is_flag=True, help="Also if it is older, of another lineage, or in place of something unreadable.")
+@_lock_timeout
+@click.pass_context
+def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
+    """Put the state document FILE (- is standard input) in place of the state, under a new serial.
+
+    One that is older than the state, or of another lineage, is refused without --force. Nothing on a server changes; the next plan
+    compares with it.
+    """
+    settings, output = start(ctx)
+    from jsplan.workflows.state import push as push_workflow
+
+    name, data = _read(file)
+    done = push_workflow(settings.load_options(), data, name, force=force, lock_timeout=lock_timeout)
+    document = _document("state-push", lineage=done.lineage, serial=done.serial, overrode=done.overrode)
+    said = [f"Overridden: it {reason}." for reason in done.overrode]
+    _lines(output, document, [*said, f"The state is at serial {done.serial} now. See what that means: jsplan plan"])
+    return 0
+
+
+@declare("unlock")
+@click.argument("lock_id", metavar="ID")
+@click.pass_context
+def unlock(ctx: click.Context, lock_id: str) -> int:
+    """Take away the lock ID that was left behind; the message of whoever waited for it has the id.
+
+    A holder in a KV bucket that is alive after all is stopped by it: it cannot write to the state any more. The lock of a file
+    is the system's and goes with its process: that of a living one is not taken away.
+    """
+    settings, output = start(ctx)
+    from jsplan.workflows.state import unlock as unlock_workflow
+
+    info = unlock_workflow(settings.load_options(), lock_id)
+    _lines(output, _document("state-unlock", lock=info.to_json()), [f"Unlocked. It was held by {info.describe()}"])
+    return 0
+
+
+def _read(file: str) -> tuple[str, bytes]:
+    """What the file is called in messages, and what is in it. Raises StateError."""
+    if file == "-":
+        return "standard input", sys.stdin.buffer.read()
+    try:
+        return file, Path(file).read_bytes()
+    except OSError as error:
+        raise StateError(f"cannot read {file}: {error.strerror}", hint="Give a document that jsplan state pull printed, or -.") from None
 
 
 def _lines(output: Any, document: dict[str, Any], lines: list[str]) -> None:

@@ -1,0 +1,39 @@
+"""`jsplan backup ADDRESS... DIR`: configuration, data and consumers into a folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+from jsplan.cli.types import AbsolutePath, AddressGlob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@declare("backup")
+@click.argument("addresses", nargs=-1, required=True, type=AddressGlob(), metavar="ADDRESS...")
+@click.argument("folder", type=AbsolutePath(), metavar="DIR")
+@click.option("--parallelism", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Streams at once.")
+@click.option("--check", is_flag=True, help="Let the servers verify all checksums of their data first.")
+@click.pass_context
+def command(ctx: click.Context, /, addresses: tuple[str, ...], folder: Path, parallelism: int, check: bool) -> int:
+    """Save streams, buckets and object stores with their consumers into DIR.
+
+    Globs go over what is on the servers: hub/** is the whole account in that domain. Given a DIR that holds a backup of this
+    workspace already, also one that was cut off, only what has changed since is read again. Changes nothing on a server.
+    """
+    settings, output = start(ctx)
+    from jsplan.workflows.backup import BackupOptions
+    from jsplan.workflows.backup import backup as backup_workflow
+
+    options = BackupOptions(addresses, folder, parallelism, check)
+    result = backup_workflow(settings.load_options(), options, output.progress)
+    output.progress.stop()
+    from jsplan.render import backup_text
+
+    output.result(result.to_json, lambda console: backup_text.render(result.to_json(), str(result.folder), console))
+    return result.exit_code

@@ -1,0 +1,35 @@
+"""`jsplan domains discover`: the domains behind a connection. Changes nothing, needs no complete workspace."""
+
+from __future__ import annotations
+
+import click
+
+from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.run import start
+
+
+@group("domains", {"discover": Entry("Print the domains behind a connection as YAML.", "domains", "discover")})
+def command() -> None:
+    """The domains of servers and of the files."""
+
+
+@declare("discover")
+@click.option("--connection", metavar="NAME", help="Ask over this connection only, instead of over each of the workspace.")
+@click.option(
+    "--system-connection", metavar="NAME", help="A connection to the system account, which knows servers that answer nobody else."
+)
+@click.pass_context
+def discover(ctx: click.Context, connection: str | None, system_connection: str | None) -> int:
+    """Ask the servers which JetStream domains can be reached, and print lines for `domains:` in jsplan.yaml.
+
+    Connections come from jsplan.yaml; without one, from NATS_URL and its like, or from the selected nats context.
+    """
+    settings, output = start(ctx)
+    from jsplan.workflows.discover import discover_domains
+
+    found = discover_domains(settings.load_options(), output.progress, connection=connection, system=system_connection)
+    output.progress.stop()
+    from jsplan.render.discover_text import text_of
+
+    output.result_lines(found.to_json, text_of(found))
+    return 0

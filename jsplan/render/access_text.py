@@ -1,0 +1,82 @@
+"""The text of `jsplan access`: what each account has to be given, ready to paste, and what `--check` found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from jsplan.render import diagnostics_text
+from jsplan.render.safe import safe
+from jsplan.render.summary import count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.documents.access import Access, AccountAccess, Need
+
+MARKS = {"ok": ("✓", "green"), "missing": ("✗", "red"), "unknown": ("?", "yellow")}
+
+
+def render(found: Access, console: Console, *, style: str = "both") -> None:
+    """Everything, or with `style` the server's `config` or the `nsc` commands alone."""
+    diagnostics_text.render(found.diagnostics, console, after=True)
+    if found.checked:
+        _checked(found, console)
+    elif not found.needs:
+        _line(console, "No flow of this workspace goes from one account to another: nothing is needed.", "green")
+    else:
+        _flows(found, console)
+        for account in found.accounts:
+            _account(account, console, style)
+
+
+def _flows(found: Access, console: Console) -> None:
+    flows = list(dict.fromkeys(why for need in found.needs for why in need.needed_by))
+    _line(console, f"# {count(len(flows), 'flow')} between accounts:")
+    for flow in flows:
+        _line(console, f"#   {flow}")
+
+
+def _account(account: AccountAccess, console: Console, style: str) -> None:
+    if style in ("both", "config"):
+        _line(console, "")
+        _line(console, f"# Account {account.account}, in the configuration of every server that has it: into its block in accounts {{ … }}")
+        for line in account.configuration.splitlines():
+            _line(console, line)
+    if style in ("both", "nsc"):
+        _line(console, "")
+        _line(console, f"# Account {account.account} with nsc; then: nsc push -a {account.account}")
+        for command in account.nsc:
+            _line(console, command)
+
+
+def _checked(found: Access, console: Console) -> None:
+    for need in found.needs:
+        assert need.status is not None
+        mark, style = MARKS[need.status]
+        _line(console, f"{mark} {described(need)}" + (f": {need.detail}" if need.detail else ""), style)
+        if need.status == "missing":
+            for why in need.needed_by:
+                _line(console, f"    needed: {why}")
+    _line(console, sentence(found), "red" if found.with_status("missing") else "green")
+
+
+def described(need: Need) -> str:
+    """One need in a line."""
+    renamed = f" as {need.local_subject}" if need.local_subject != need.subject else ""
+    return f"{need.type} {need.subject} from {need.owner} to {need.user}{renamed}"
+
+
+def sentence(found: Access) -> str:
+    """The last line of a check."""
+    if not found.needs:
+        return "No flow of this workspace goes from one account to another: nothing is needed."
+    missing, unknown = len(found.with_status("missing")), len(found.with_status("unknown"))
+    parts = [f"{missing} missing"] if missing else []
+    parts += [f"{unknown} not known"] if unknown else []
+    return f"Access: {', '.join(parts) or 'nothing missing'} of {count(len(found.needs), 'subject')}."
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(safe(text), style=style), soft_wrap=True)

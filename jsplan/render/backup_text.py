@@ -1,0 +1,54 @@
+"""How a backup went, as text; what was saved is its manifest's to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsplan.render.lines import Lines
+from jsplan.render.safe import safe
+from jsplan.render.summary import count
+from jsplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def render(document: dict[str, Any], folder: str, console: Console) -> None:
+    """What this run saved and could not save, then the greppable line."""
+    lines, saved, kept = Lines(), set(document["saved"]), set(document["kept"])
+    for stream in document["streams"]:
+        address = stream["address"]
+        if address in saved:
+            lines.add(2, ("+ ", "create"), (safe(address), "strong"), f"  {_holds(stream)}")
+        elif address in kept:
+            lines.add(2, ("= ", "dim"), safe(address), ("  unchanged since it was saved", "dim"))
+    for missing in document["missing"]:
+        lines.add(2, ("! ", "bad"), (safe(missing["address"]), "strong"), f"  {safe(missing['reason'])}")
+    if len(lines):
+        lines.blank()
+    lines.add(0, (backup_line(document), "bad" if document["exit_code"] else "good"))
+    total = document["summary"]
+    held = f"{count(total['streams'], 'stream')}, {count(total['consumers'], 'consumer')} and {count(total['messages'], 'message')}"
+    lines.add(0, f"{safe(place(folder))} holds {held}: {format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}.")
+    lines.print(console)
+
+
+def place(folder: str) -> str:
+    """The folder as somebody who is here would write it."""
+    path = Path(folder)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else folder
+
+
+def _holds(stream: dict[str, Any]) -> str:
+    state = stream["before"]
+    parts = [count(state["messages"], "message"), format_bytes(state["bytes"])]
+    parts += [count(len(stream["consumers"]), "consumer")] if stream["consumers"] else []
+    parts += ["messages came or went meanwhile"] if stream["before"] != stream["after"] else []
+    return ", ".join(parts)
+
+
+def backup_line(document: dict[str, Any]) -> str:
+    """The line `Backup complete! Streams: 2 saved, 1 unchanged, 0 not saved.`, or what is true instead."""
+    head = "Backup complete!" if document["complete"] else "Backup incomplete."
+    return f"{head} Streams: {len(document['saved'])} saved, {len(document['kept'])} unchanged, {len(document['missing'])} not saved."

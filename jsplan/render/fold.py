@@ -1,0 +1,74 @@
+"""Folds the sources of an aggregate: five hundred elements that differ in a domain's name are one line. Which resources are alike
+is `collapse`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from jsplan.render.collapse import ANY, ENOUGH, in_domains
+from jsplan.render.lines import Lines
+
+#: An element of `sources` whose origin is in another domain.
+_ELEMENT = re.compile(r'(\s*)[-+~] sources\["[^"]*@\$JS\.([^."]+)\.API')
+
+
+def folded(lines: Lines) -> Lines:
+    """The lines with runs of alike sources as one."""
+    out = Lines()
+    for blocks in _runs(_blocks(lines.rows)):
+        if len(blocks) < ENOUGH:
+            for _, rows in blocks:
+                out.take(rows)
+        else:
+            name, rows = blocks[0]
+            first, *rest = (_renamed(row, name) for row in rows)
+            first.append(f" {in_domains([name for name, _ in blocks])}")
+            out.take([first, *rest])
+    return out
+
+
+Block = tuple[str, list[Text]]
+
+
+def _blocks(rows: list[Text]) -> Iterator[Block]:
+    """Each source with the lines that belong to it, by the domain of its origin; all other lines one by one."""
+    index = 0
+    while index < len(rows):
+        end, found = index + 1, _ELEMENT.match(rows[index].plain)
+        while found and end < len(rows) and _indent(rows[end]) > len(found[1]):
+            end += 1
+        yield (found[2] if found else "", rows[index:end])
+        index = end
+
+
+def _runs(blocks: Iterator[Block]) -> Iterator[list[Block]]:
+    run: list[Block] = []
+    for block in blocks:
+        if run and not (block[0] and run[-1][0] and _text(block) == _text(run[-1])):
+            yield run
+            run = []
+        run.append(block)
+    if run:
+        yield run
+
+
+def _text(block: Block) -> str:
+    name, rows = block
+    return "\n".join(row.plain for row in rows).replace(f"$JS.{name}.", f"$JS.{ANY}.")
+
+
+def _indent(row: Text) -> int:
+    return len(row.plain) - len(row.plain.lstrip())
+
+
+def _renamed(row: Text, name: str) -> Text:
+    """The line with the domain's name in an API prefix as `${domain}`, its styles kept."""
+    out, at = Text(), 0
+    for found in re.finditer(rf"(?<=\$JS\.){re.escape(name)}(?=\.)", row.plain):
+        out.append_text(row[at : found.start()]).append(ANY)
+        at = found.end()
+    return out.append_text(row[at:])

@@ -1,0 +1,43 @@
+"""What a restore brings back, as text. The plan itself is `plan_text`'s, how it ended `apply_text`'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan.render.backup_text import place
+from jsplan.render.lines import Lines
+from jsplan.render.safe import safe
+from jsplan.render.summary import count
+from jsplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+
+_HEADS = {0: "Restore complete!", 130: "Restore interrupted."}
+
+
+def render(plan: Plan, console: Console) -> None:
+    """What the archives hold, stream by stream."""
+    lines = Lines()
+    lines.add(0, ("From the backup in ", "strong"), safe(place(plan.options["folder"])), ":")
+    lines.blank()
+    for one in plan.options["restore"]:
+        parts = [count(one["messages"], "message"), format_bytes(one["bytes"])]
+        parts += [count(one["consumers"], "consumer")] if one["consumers"] else []
+        came = f", saved from {safe(one['from'])}" if one["from"] != one["address"] else ""
+        there = ("  is there already, as it was saved", "dim") if one["there"] else f"  {', '.join(parts)} of {one['taken_at']}{came}"
+        lines.add(2, safe(one["address"]), there)
+    lines.blank()
+    lines.print(console)
+
+
+def line(plan: Plan, result: ApplyResult) -> str:
+    """The line `Restore complete! Streams: 2 restored, 1 there already.`, or what is true instead."""
+    done = sum(1 for step in result.steps if step.op == "stream.restore" and step.status == "done")
+    failed = sum(1 for step in result.steps if step.op == "stream.restore") - done
+    there = sum(1 for one in plan.options["restore"] if one["there"])
+    parts = [f"{done} restored", f"{there} there already"] + ([f"{failed} not restored"] if failed else [])
+    return f"{_HEADS.get(result.exit_code, 'Restore incomplete.')} Streams: {', '.join(parts)}."

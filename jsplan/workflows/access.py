@@ -1,0 +1,98 @@
+"""access: which exports and imports the flows between accounts need, and with `check` which of them are there."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from jsplan import __version__
+from jsplan.config import load
+from jsplan.config.model import LoadOptions, Workspace
+from jsplan.diagnostics import did_you_mean
+from jsplan.documents.access import Access, AccountAccess, Need
+from jsplan.errors import ConfigError, ConnectError, UsageError
+from jsplan.facts.access import check
+from jsplan.jetstream import Pool
+from jsplan.jetstream.contexts import resolve as target_of
+from jsplan.topology import resolve
+from jsplan.topology.access import Grant, grants
+from jsplan.topology.grants import accounts_of, configuration, exports, nsc
+from jsplan.workflows.options import Observer
+from jsplan.workflows.running import run
+
+
+def access(options: LoadOptions, observer: Observer, *, ask: bool = False, system: str | None = None) -> Access:
+    """What the flows between the accounts of a workspace need; `ask` tries on the servers what is there, without changing them.
+
+    `system` is the key of a connection to the system account, which tells which of two accounts lacks something.
+    Raises ConfigError, also where an account is not known, ConnectError, ApiError, and UsageError for an unknown `system`.
+    """
+    workspace = load(options)
+    if system is not None and system not in workspace.connections:
+        raise UsageError(f'there is no connection "{system}".{did_you_mean(system, workspace.connections)}')
+    topology = resolve(workspace)
+    needed, found = grants(workspace, topology, accounts(workspace, options.environ))
+    found = [*workspace.diagnostics, *topology.diagnostics, *found]
+    if any(d.severity == "error" for d in found):
+        raise ConfigError(found)
+    out = Access(__version__, workspace.name, workspace.environment, checked=ask, diagnostics=found)
+    out.needs = [_need(grant) for grant in needed]
+    out.accounts = [_account(name, needed) for name in accounts_of(needed)]
+    if ask:
+        run(_check(workspace, options.environ, needed, out, observer, system))
+    return out
+
+
+def accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[str, str]:
+    """The account of each connection that says it: `account:`, or the public key in its creds file."""
+    found = {}
+    for key, connection in workspace.connections.items():
+        name = connection.account
+        if name is None:
+            try:
+                creds = target_of(connection, environ).creds
+            except ConnectError:
+                creds = None
+            name = account_of(Path(creds)) if creds else None
+        if name:
+            found[key] = name
+    return found
+
+
+def account_of(creds: Path) -> str | None:
+    """The public key of the account that issued the user of a creds file; None where the file does not tell."""
+    try:
+        token = next(line for line in creds.read_text("utf-8").splitlines() if line.startswith("eyJ"))
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        issuer = (claims.get("nats") or {}).get("issuer_account") or claims.get("iss")
+    except (OSError, StopIteration, IndexError, ValueError, binascii.Error, AttributeError):
+        return None
+    return str(issuer) if issuer else None
+
+
+def _need(grant: Grant) -> Need:
+    response = "stream" if grant.streamed else None
+    return Need(grant.owner, grant.user, grant.kind, grant.subject, grant.local, response, list(grant.why))
+
+
+def _account(name: str, needed: list[Grant]) -> AccountAccess:
+    taken = [
+        {"type": g.kind, "account": g.owner, "subject": g.subject, "local_subject": g.local} for g in needed if g.user == name
+    ]  # fmt: skip
+    return AccountAccess(name, [e.to_json() for e in exports(name, needed)], taken, configuration(name, needed), nsc(name, needed))
+
+
+async def _check(
+    workspace: Workspace, environ: Mapping[str, str], needed: list[Grant], out: Access, observer: Observer, system: str | None
+) -> None:
+    wanted = {workspace.domains[key].connection for grant in needed for key in (grant.owner_at, grant.user_at)}
+    observer.phase(f"Trying {len(needed)} subjects between {len(out.accounts)} accounts")
+    async with Pool(workspace.connections, environ, read_only=True) as pool:
+        await pool.open([*sorted(wanted), *([system] if system else [])])
+        found = await check(pool, workspace.domains, needed, system)
+    for need, grant in zip(out.needs, needed, strict=True):
+        need.status, need.detail = found[grant].status, found[grant].detail

@@ -1,0 +1,202 @@
+"""backup: streams with configuration, data and consumers into a folder. Reads servers, takes no lock, changes nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jsplan.address import Address, is_glob, matches
+from jsplan.archives.folder import BackupError, BackupFolder, writing
+from jsplan.archives.manifest import Manifest
+from jsplan.config.model import Domain, LoadOptions
+from jsplan.diagnostics import did_you_mean
+from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepResult, StepStarted
+from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, UsageError, combine
+from jsplan.facts.inventory import OWN_STREAMS, keeps_state
+from jsplan.facts.live import DomainFacts
+from jsplan.facts.survey import identify, in_parallel, read_object
+from jsplan.jetstream import Pool
+from jsplan.units import stamp
+from jsplan.workflows.options import Observer
+from jsplan.workflows.running import run
+from jsplan.workflows.saving import save_stream
+from jsplan.workflows.world import World, known_domains, open_pool, open_world, state_bucket
+
+
+@dataclass(frozen=True, slots=True)
+class BackupOptions:
+    """`addresses` are addresses and globs; `parallelism` streams are taken at once; `check`: the server verifies its data first."""
+
+    addresses: tuple[str, ...]
+    folder: Path
+    parallelism: int = 4
+    check: bool = False
+
+
+@dataclass(slots=True)
+class BackupResult:
+    """What `backup --json` prints: the manifest, which of its streams this run saved or found unchanged, and the exit code."""
+
+    manifest: Manifest
+    folder: Path
+    saved: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    exit_code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return self.manifest.to_json() | {"saved": sorted(self.saved), "kept": sorted(self.kept), "exit_code": self.exit_code}
+
+
+def backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
+    """Save every stream, bucket and object store that the addresses name, with its consumers.
+
+    What cannot be saved is in `manifest.missing`, and the rest goes on (exit 6, or 1 if nothing was saved). A folder with a
+    backup of this workspace is brought up to date: what has not moved is not read again. Raises UsageError for addresses
+    that cannot be backed up, JsplanError for one that names nothing, ConnectError, and BackupError for the folder.
+    """
+    return run(_backup(load, options, observer))
+
+
+async def _backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
+    async with open_world(load) as world, open_pool(world, read_only=True) as pool:
+        domains = _domains(world, options.addresses)
+        observer.phase(f"Looking at {len(domains)} domain{'' if len(domains) == 1 else 's'}")
+        facts = await _roll_call(world, pool, domains)
+        wanted = await _wanted(world, pool, facts, domains, options.addresses)
+        with writing(options.folder, world.workspace.name, world.workspace.environment) as folder:
+            run_ = _Run(world, pool, facts, folder, observer, options)
+            return await run_.all(wanted)
+
+
+def _domains(world: World, texts: Iterable[str]) -> dict[str, Domain]:
+    """The domains that the addresses lead to. A glob reaches none twice; an address may name a `same_as` domain."""
+    declared, found = world.workspace.domains, dict[str, Domain]()
+    for text in texts:
+        domain, _, rest = text.partition("/")
+        if rest.startswith("consumer/"):
+            raise UsageError(f"{text}: consumers are saved with their stream", hint=f"Name the stream: {domain}/stream/{_stream(rest)}")
+        keys = [key for key, one in declared.items() if one.same_as is None and _reaches(domain, key)] if is_glob(domain) else [domain]
+        if missing := [key for key in keys if key not in declared] or (not keys and [domain]):
+            raise UsageError(f"there is no domain {missing[0]}.{did_you_mean(missing[0], declared)}")
+        found |= {key: declared[key] for key in keys}
+    return found
+
+
+def _stream(rest: str) -> str:
+    return rest.split("/")[1] or "NAME"
+
+
+def _reaches(glob: str, key: str) -> bool:
+    return matches(glob, key)
+
+
+async def _roll_call(world: World, pool: Pool, domains: dict[str, Domain]) -> dict[str, DomainFacts]:
+    await pool.open(domain.connection for domain in domains.values())
+    known = known_domains(world)
+    found = await asyncio.gather(*(identify(pool, domain, world.workspace.domains, known) for domain in domains.values()))
+    if not any(facts.reachable for facts in found):
+        raise ConnectError(f"no domain can be reached: {found[0].reason}", hint="Nothing was saved. Look at the connections and servers.")
+    return {facts.key: facts for facts in found}
+
+
+async def _wanted(
+    world: World, pool: Pool, facts: dict[str, DomainFacts], domains: dict[str, Domain], texts: Iterable[str]
+) -> list[Address]:
+    """The streams that exist and are named. Raises JsplanError for an address or a glob that names nothing."""
+    reachable = [key for key, one in facts.items() if one.reachable]
+    names = await asyncio.gather(*(pool.api(domains[key]).stream_names() for key in reachable))
+    there = [
+        Address.of_stream(key, name)
+        for key, listed in zip(reachable, names, strict=True)
+        for name in listed
+        if not name.startswith(OWN_STREAMS)
+    ]
+    found: set[Address] = set()
+    states = await _states(world, pool, domains, [a for a in there if any(is_glob(text) and matches(text, a) for text in texts)])
+    for text in texts:
+        mine = [address for address in there if matches(text, address) and not (is_glob(text) and address in states)]
+        away = [key for key, one in facts.items() if not one.reachable and (_reaches(text.partition("/")[0], key))]
+        if not mine and not away:
+            raise JsplanError(f"{text} names no stream that exists", hint="Globs go over what is on the servers: hub/**, hub/kv/*")
+        found |= set(mine)
+    return sorted(found)
+
+
+async def _states(world: World, pool: Pool, domains: dict[str, Domain], found: Iterable[Address]) -> set[Address]:
+    """Buckets that workspaces keep their state in: a glob leaves them out, since state moves on with every lock that is taken."""
+    states = {address for address in found if world.topology.real(address) in state_bucket(world.workspace)}
+
+    async def look(address: Address) -> None:
+        live = await read_object(pool.api(domains[address.domain]), address)
+        if live is not None and keeps_state(live):
+            states.add(address)
+
+    await in_parallel(look, [address for address in found if address.kind == "kv" and address not in states])
+    return states
+
+
+class _Run:
+    """One run: some streams at once, what fails is written down and holds up nothing else."""
+
+    def __init__(
+        self, world: World, pool: Pool, facts: dict[str, DomainFacts], folder: BackupFolder, observer: Observer, options: BackupOptions
+    ) -> None:
+        self.world = world
+        self.pool = pool
+        self.facts = facts
+        self.folder = folder
+        self.observer = observer
+        self.options = options
+        self.result = BackupResult(folder.manifest, folder.path)
+
+    async def all(self, wanted: list[Address]) -> BackupResult:
+        """Save them all, and write the manifest however it ends."""
+        slots, manifest = asyncio.Semaphore(max(1, self.options.parallelism)), self.folder.manifest
+        manifest.missing = {f"{key}/**": one.absence for key, one in self.facts.items() if not one.reachable}
+        self.observer.event(ApplyStarted(len(wanted), "stream"))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for address in wanted:
+                    group.create_task(self._one(address, slots))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            self.folder.write()
+        manifest.complete, manifest.finished_at = not manifest.missing, stamp()
+        self.folder.write()
+        self.result.exit_code = int(self._exit_code())
+        return self.result
+
+    async def _one(self, address: Address, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            started, name = time.monotonic(), str(address)
+            self.observer.event(StepStarted(name, name, name))
+
+            def progress(done: int, total: int) -> None:
+                self.observer.event(BytesMoved(name, done, total))
+
+            api, facts = self.pool.api(self.world.workspace.domains[address.domain]), self.facts[address.domain]
+            problem = None
+            try:
+                fresh = await save_stream(api, facts, address, self.folder, progress, check=self.options.check)
+                (self.result.saved if fresh else self.result.kept).append(name)
+            except BackupError:
+                raise
+            except ApiError as error:
+                problem = error.in_full
+                self.folder.manifest.missing[name] = problem
+            ended = StepResult(name, name, "stream.snapshot", "failed" if problem else "done", problem)
+            self.observer.event(StepFinished(ended, name, time.monotonic() - started))
+
+    def _exit_code(self) -> ExitCode:
+        """A domain that may be offline is left out without a fault; everything else that is missing is one."""
+        domains = self.world.workspace.domains
+        excused = {f"{key}/**" for key, one in self.facts.items() if not one.reachable and domains[key].may_be_offline is not None}
+        if not self.folder.manifest.missing.keys() - excused:
+            return ExitCode.OK
+        return combine([ExitCode.PARTIAL if self.result.saved or self.result.kept else ExitCode.ERROR])

@@ -1,0 +1,105 @@
+"""domains discover: which JetStream domains are behind the connections, as lines for jsplan.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsplan.config.connections import NAME
+from jsplan.config.load import load_reach
+from jsplan.config.model import Connection, Domain, LoadOptions
+from jsplan.diagnostics import did_you_mean
+from jsplan.errors import UsageError
+from jsplan.facts.discover import Seen, discover
+from jsplan.jetstream import Pool
+from jsplan.workflows.options import Observer
+from jsplan.workflows.running import run
+
+
+@dataclass(slots=True)
+class Proposed:
+    """One domain with the key that it has in the files, or that we propose; `declared` says that it is there already."""
+
+    key: str
+    seen: Seen
+    declared: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As an element of `domains`."""
+        seen = self.seen
+        return {
+            "key": self.key, "connection": seen.connection, "js_domain": seen.name, "api_prefix": seen.prefix, "declared": self.declared,
+            "reachable": not seen.why, "reason": seen.why or None, "streams": seen.streams, "api_level": seen.level,
+            "servers": [{"name": name, "version": version} for name, version in sorted(seen.servers.items())], "seen_by": seen.told,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Discovered:
+    """What was found over all connections that were asked; `failures` are those that could not be opened, by key."""
+
+    domains: list[Proposed] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    with_system: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The document, as `--json` prints it."""
+        return {
+            "format_version": "1.0", "kind": "domains", "with_system_account": self.with_system,
+            "domains": [domain.to_json() for domain in self.domains], "failures": self.failures,
+        }  # fmt: skip
+
+
+def discover_domains(options: LoadOptions, observer: Observer, *, connection: str | None = None, system: str | None = None) -> Discovered:
+    """Ask the servers behind one connection, or behind each of the workspace. `system` is one to the system account.
+
+    Raises ConfigError, UsageError for a connection that does not exist, ConnectError when none can be opened, and ApiError.
+    """
+    connections, declared = load_reach(options)
+    for key in (connection, system):
+        if key is not None and key not in connections:
+            raise UsageError(f'there is no connection "{key}". There are {", ".join(connections)}.{did_you_mean(key, connections)}')
+    asked = [connection] if connection else [key for key in connections if key != system]
+    return run(_discover(connections, declared, options.environ, asked, system, observer))
+
+
+async def _discover(
+    connections: Mapping[str, Connection], declared: Mapping[str, Domain], environ: Mapping[str, str], asked: list[str], system: str | None,
+    observer: Observer,
+) -> Discovered:  # fmt: skip
+    out = Discovered(with_system=system is not None)
+    seen: list[Seen] = []
+    async with Pool(connections, environ, read_only=True) as pool:
+        observer.phase(f"Asking the servers behind {', '.join(asked)}")
+        await pool.open([*asked, *([system] if system else [])])
+        if system is not None and system in pool.failures:
+            raise pool.failures[system]
+        for key in asked:
+            if key in pool.failures:
+                out.failures[key] = str(pool.failures[key])
+            else:
+                seen += await discover(pool.links[key], pool.links[system] if system else None)
+        if out.failures and not seen:
+            raise pool.failures[next(iter(out.failures))]
+    out.domains = _named(seen, declared)
+    return out
+
+
+def _named(found: Iterable[Seen], declared: Mapping[str, Domain]) -> list[Proposed]:
+    """A key for each: that of the files, else the domain's own name, else that with its connection's."""
+    known = {(d.connection, d.js_domain): key for key, d in declared.items() if d.same_as is None}
+    taken, out = set(declared), []
+    for seen in found:
+        key = known.get((seen.connection, seen.name))
+        if key is not None:
+            out.append(Proposed(key, seen, declared=True))
+            continue
+        plain = re.sub(r"[^A-Za-z0-9_-]", "-", seen.name or seen.connection)
+        plain = plain if NAME.fullmatch(plain) else f"d{plain}"
+        choices = (plain, f"{plain}-{seen.connection}", *(f"{plain}-{number}" for number in range(2, 1000)))
+        key = next(choice for choice in choices if choice not in taken)
+        taken.add(key)
+        out.append(Proposed(key, seen))
+    return out

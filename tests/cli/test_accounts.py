@@ -1,0 +1,110 @@
+"""`jsplan access` and `jsplan domains` as a user types them: what is printed where, exit codes, and nothing secret."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests.conftest import PROGRAM
+from tests.support.crossing import servers, static, user
+from tests.support.process import jsplan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsplan.sandbox import Sandbox
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples/cross-account/static"
+
+NOWHERE = ["--var", "hub=nats://127.0.0.1:1", "--var", "leaf=nats://127.0.0.1:1"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The example of static accounts."""
+    shutil.copy(EXAMPLE / "jsplan.yaml", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Sandbox]:
+    """The accounts of the example without any export."""
+    accounts = static({"ACC": "", "IMPORT_MIRROR": "", "IMPORT_CLIENT": ""})
+    with servers(accounts, user("ACC"), binary=PROGRAM) as sandbox:
+        yield sandbox
+
+
+def test_access_prints_without_a_server(folder: Path) -> None:
+    """Server configuration, nsc commands, or both, on stdout, and the same as a document; no password anywhere."""
+    both, config, nsc = (jsplan(folder, "access", *more) for more in ([], ["--style", "config"], ["--style", "nsc"]))
+    document = jsplan(folder, "access", "--json")
+
+    assert [ended.code for ended in (both, config, nsc, document)] == [0, 0, 0, 0]
+    assert [ended.err for ended in (both, config, nsc, document)] == [""] * 4
+    assert both.out.startswith("# 3 flows between accounts:\n#   clients over hub-client use hub/consumer/aggregate-test-leaf/dur\n")
+    assert "exports: [" in config.out
+    assert "nsc add" not in config.out
+    assert "exports: [" not in nsc.out
+    found = json.loads(document.out)
+    assert (found["kind"], found["checked"], len(found["needs"])) == ("access", False, 6)
+    for account in found["accounts"]:
+        assert all(line in both.out for line in [*account["configuration"].splitlines(), *account["nsc"]])
+    assert "password" not in both.out + document.out
+
+
+def test_a_check_that_finds_something_missing(folder: Path, bare: Sandbox) -> None:
+    """Exit 1, a line for each subject with what needs it, and a last line to grep; a password is nowhere."""
+    url = bare["hub"].url
+    ended = jsplan(folder, "access", "--check", "--var", f"hub={url}", "--var", f"leaf={url}")
+    assert ended.code == 1
+    assert ended.out.splitlines()[-1] == "Access: 6 missing of 6 subjects."
+    assert "✗ stream deliver.acc.hub.import_mirror.> from ACC to IMPORT_MIRROR: " in ended.out
+    assert "    needed: hub-mirror/stream/errors-from-acc sources hub/stream/aggregate-test-leaf with a filter\n" in ended.out
+    found = json.loads(jsplan(folder, "access", "--check", "--json", "--var", f"hub={url}", "--var", f"leaf={url}").out)
+    assert found["summary"] == {"missing": 6, "ok": 0, "unknown": 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["access", "--system-connection", "system"], 64, "--system-connection goes with --check"),
+        (["access", "--check", "--system-connection", "sytem"], 64, 'there is no connection "sytem". Did you mean "system"?'),
+        (["domains", "discover", "--connection", "accs"], 64, 'there is no connection "accs"'),
+        (["domains", "discovr"], 64, 'Did you mean "discover"?'),
+        (
+            ["access", "--check", "--var", "hub=nats://127.0.0.1:1", "--var", "leaf=nats://127.0.0.1:1"],
+            1,
+            "Access: 6 not known of 6 subjects.",
+        ),
+    ],
+)
+def test_what_goes_wrong_is_said(words: list[str], code: int, said: str, folder: Path) -> None:
+    """Wrong words are exit 64 with a suggestion; servers that cannot be reached leave every subject unknown, which is no success."""
+    ended = jsplan(folder, *words)
+    assert (ended.code, said in ended.text) == (code, True), ended
+
+
+def test_a_connection_without_an_account(folder: Path) -> None:
+    """The line that is missing is named, with where to write it."""
+    text = (folder / "jsplan.yaml").read_text("utf-8").replace(", account: IMPORT_MIRROR", "")
+    (folder / "jsplan.yaml").write_text(text, encoding="utf-8")
+    ended = jsplan(folder, "access")
+    assert ended.code == 1
+    assert "JS455" in ended.err
+    assert "connection mirror does not say which account it leads to" in ended.text
+    assert "jsplan.yaml:10:" in ended.err
+
+
+def test_discovered_domains_are_yaml(tmp_path: Path, bare: Sandbox) -> None:
+    """What goes to stdout is YAML with the domains; the same as a document; user and password come from the environment."""
+    environ = {"NATS_URL": bare["hub"].url, "NATS_USER": "acc", "NATS_PASSWORD": "acc", "PATH": "/usr/bin"}
+    ended = jsplan(tmp_path, "domains", "discover", env=environ)
+    assert ended.code == 0
+    assert yaml.safe_load(ended.out) == {"domains": {"hub": {"connection": "default"}}}
+    found = json.loads(jsplan(tmp_path, "domains", "discover", "--json", env=environ).out)
+    assert [(d["key"], d["js_domain"], d["reachable"], d["declared"]) for d in found["domains"]] == [("hub", "hub", True, False)]

@@ -1,0 +1,69 @@
+"""KV backends on the embedded servers, and what is really in their buckets."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from jsplan.config.model import Connection, Domain
+from jsplan.state import KvBackend
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Server
+
+_number = itertools.count()
+#: Long enough that no test needs it to end, in ns.
+LONG = 60_000_000_000
+
+
+def new_bucket() -> str:
+    """A name that no other test of this worker uses."""
+    return f"STATE_{next(_number)}"
+
+
+def kv_backend(
+    server: Server,
+    bucket: str,
+    *,
+    js_domain: str | None = None,
+    workspace: str = "shop",
+    environment: str | None = None,
+    lease: int = LONG,
+    timeout: int | None = None,
+) -> KvBackend:
+    """A backend of its own connection to the server; `js_domain` is where the bucket is, `lease` and `timeout` of a request are ns."""
+    prefix = f"$JS.{js_domain}.API" if js_domain else "$JS.API"
+    domain = Domain("there", "way", js_domain, prefix)
+    connection = Connection("way", url=server.url, user=server.user, password=server.password, timeout=timeout)
+    return KvBackend.at(bucket, domain, connection, {}, of=(workspace, environment), lease=lease)
+
+
+def bucket_config(bucket: str, **fields: Any) -> dict[str, Any]:
+    """A bucket as somebody else makes it."""
+    config = {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 10, "allow_rollup_hdrs": True}
+    return config | {"discard": "new", "deny_delete": True, "allow_direct": True} | fields
+
+
+def make_bucket(raw: Raw, bucket: str, **fields: Any) -> None:
+    """Make it in the server's own domain; without `allow_msg_ttl` a lock in it is one as on a server before 2.11."""
+    raw.done(f"$JS.API.STREAM.CREATE.KV_{bucket}", bucket_config(bucket, **fields))
+
+
+def keys(raw: Raw, bucket: str) -> list[str]:
+    """The keys that hold something, markers included."""
+    info = raw.done(f"$JS.API.STREAM.INFO.KV_{bucket}", {"subjects_filter": ">"})
+    return sorted(subject.removeprefix(f"$KV.{bucket}.") for subject in info["state"].get("subjects") or {})
+
+
+def value(raw: Raw, bucket: str, key: str) -> bytes:
+    """What a key holds."""
+    message = raw.done(f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"})["message"]
+    return base64.b64decode(message.get("data", ""))
+
+
+def revision(raw: Raw, bucket: str, key: str) -> int:
+    """The revision that a key is at."""
+    message = raw.done(f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"})["message"]
+    return int(message["seq"])

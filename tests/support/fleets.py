@@ -1,0 +1,74 @@
+"""Fleets of leaves for tests, and workspaces over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.support.raw import Raw, delete_all_streams, publish
+from tests.support.workspaces import Space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+
+
+@dataclass
+class Fleet:
+    """A hub and its leaves, and what tests ask of them."""
+
+    sandbox: Sandbox
+
+    @property
+    def stores(self) -> list[str]:
+        """The leaves' names."""
+        return [name for name in self.sandbox.servers if name != "hub"]
+
+    def clean(self) -> Fleet:
+        """All of it running, linked and empty."""
+        for server in self.sandbox.servers.values():
+            server.thaw()
+            server.start()
+        self.sandbox.wait_ready()
+        for server in self.sandbox.servers.values():
+            with Raw(server.url, server.user, server.password) as raw:
+                delete_all_streams(raw)
+        return self
+
+    def ask(self, verb: str, domain: str = "hub", payload: Any = None) -> dict[str, Any]:
+        """One request to a domain's API on its own server, errors included."""
+        server = self.sandbox[domain]
+        with Raw(server.url, server.user, server.password) as raw:
+            return raw.api(f"$JS.API.{verb}", payload)
+
+    def publish(self, domain: str, subject: str, count: int = 1) -> None:
+        """Publish to a stream of the domain, each message with its ack."""
+        server = self.sandbox[domain]
+        publish(server.url, server.user, server.password, subject, *(b"%d" % number for number in range(count)))
+
+    def wait(self, domain: str, stream: str, messages: int) -> None:
+        """Wait until the stream has so many messages."""
+        self.sandbox[domain].wait_until(lambda: self.messages(domain, stream) == messages, f"have {messages} messages in {stream}", 60)
+
+    def messages(self, domain: str, stream: str) -> int:
+        """How many it has; -1 where it does not exist."""
+        return int(self.ask(f"STREAM.INFO.{stream}", domain).get("state", {}).get("messages", -1))
+
+
+def fleet_space(folder: Path, fleet: Fleet, **domain: Any) -> Space:
+    """A workspace over the whole fleet; each leaf has the label edge, the first also canary, and what `domain` says."""
+    hub = fleet.sandbox["hub"]
+    connection = {"url": hub.url, "user": hub.user, "password": hub.password, "timeout": "1s"}
+    domains: dict[str, Any] = {"hub": {"connection": "hub"}}
+    for number, name in enumerate(fleet.stores):
+        domains[name] = {"connection": "hub", "labels": ["edge", "canary"] if number == 0 else ["edge"], **domain}
+    return Space(folder, {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": domains})
+
+
+def sales(**fields: Any) -> list[dict[str, Any]]:
+    """A stream in each shop, and one in the hub with a source for each."""
+    return [
+        {"name": "SALES", "domain": "label:edge", "subjects": ["sales.${domain}.>"], **fields},
+        {"name": "ALL_SALES", "domain": "hub", "sources": [{"name": "SALES", "domain": "label:edge"}]},
+    ]

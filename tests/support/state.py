@@ -1,0 +1,54 @@
+"""State as tests look at it and hold it: the backends are async, most tests are not."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from jsplan.state import LocalBackend, LockInfo
+from jsplan.workflows.world import open_world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.config.model import LoadOptions
+    from jsplan.state import Backend, State
+    from jsplan.workflows.world import World
+
+
+def local_state(folder: Path, workspace: str = "test") -> LocalBackend:
+    """The default backend of a workspace without environments."""
+    return LocalBackend(folder / "state" / f"{workspace}.json", workspace, None)
+
+
+def read_state(folder: Path, workspace: str = "test") -> State:
+    """What the default backend of a workspace remembers."""
+    return asyncio.run(local_state(folder, workspace).read())
+
+
+def world_of(options: LoadOptions) -> World:
+    """Files and state of a workspace, as a workflow has them before it asks a server."""
+
+    async def load() -> World:
+        async with open_world(options) as world:
+            return world
+
+    return asyncio.run(load())
+
+
+@contextmanager
+def held(backend: Backend, operation: str = "apply") -> Iterator[None]:
+    """Hold the lock of a backend, taken without waiting, while the test does something else."""
+    with asyncio.Runner() as runner:
+        lock = backend.lock(LockInfo.here(operation), 0)
+        runner.run(_entered(lock.__aenter__()))
+        try:
+            yield
+        finally:
+            runner.run(_entered(lock.__aexit__(None, None, None)))
+
+
+async def _entered(step: object) -> None:
+    await step  # type: ignore[misc]  # __aenter__ and __aexit__ give awaitables, the runner takes coroutines only

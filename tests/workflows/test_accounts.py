@@ -1,0 +1,272 @@
+"""Mirrors, sources and consumers between accounts on real servers: what is equal, what is odd, and the tutorials' own exports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.documents.plan import Plan
+from jsplan.errors import ConnectError
+from jsplan.sandbox.shapes import User
+from jsplan.workflows.access import access
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.conftest import PROGRAM
+from tests.support.crossing import arrive, creds_of, flood, servers, static, user
+from tests.support.jwt import NO_JETSTREAM, Operator
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+
+EXPORTS = 'exports: [{service: "$JS.hub.API.>", response_type: stream}, {service: "$JS.FC.>"}, {stream: "deliver.>"}]'
+IMPORTS = """imports: [
+    {service: {account: ACC, subject: "$JS.hub.API.>"}, to: "JS.acc@hub.API.>"}
+    {service: {account: ACC, subject: "$JS.FC.>"}}
+    {stream: {account: ACC, subject: "deliver.>"}}
+]"""
+ROW = {"from": "hub", "into": "imp", "api": "JS.acc@hub.API", "deliver": "deliver.imp"}
+ORDERS = {"name": "ORDERS", "domain": "hub", "subjects": ["orders.>"]}
+COPY = {"name": "COPY", "domain": "imp", "mirror": {"name": "ORDERS", "domain": "hub"}}
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[Sandbox]:
+    """A server whose account IMP may ask everything of ACC."""
+    with servers(static({"ACC": EXPORTS, "IMP": IMPORTS}), user("ACC"), binary=PROGRAM) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def space(tmp_path: Path, system: Sandbox) -> Space:
+    """A workspace of the two accounts, without a stream in either."""
+    url = system["hub"].url
+    for name in ("acc", "imp"):
+        with Raw(url, name, name) as raw:
+            for stream in raw.done("$JS.API.STREAM.NAMES")["streams"] or []:
+                raw.done(f"$JS.API.STREAM.DELETE.{stream}")
+    connections = {name: {"url": url, "user": name, "password": name, "account": name.upper()} for name in ("acc", "imp")}
+    domains = {"hub": {"connection": "acc"}, "imp": {"connection": "imp", "js_domain": "hub"}}
+    return Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": [ROW]})
+
+
+def external(system: Sandbox, stream: str = "COPY") -> Any:
+    """How the live stream reaches its origins."""
+    with Raw(system["hub"].url, "imp", "imp") as raw:
+        config = raw.done(f"$JS.API.STREAM.INFO.{stream}")["config"]
+    return config["mirror"]["external"] if "mirror" in config else {o["name"]: o["external"] for o in config["sources"]}
+
+
+def codes(plan: Plan) -> list[tuple[str, str, str]]:
+    """Everything that the plan found."""
+    return sorted((d.severity, d.code, str(d.address)) for d in plan.diagnostics)
+
+
+@pytest.mark.matrix
+def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system: Sandbox) -> None:
+    """A mirror made by hand is adopted without a write, keeps its prefix, and neither another row nor another spelling replaces it."""
+    with Raw(system["hub"].url, "imp", "imp") as raw:
+        by_hand = {"api": "JS.acc@hub.API", "deliver": "deliver.by.hand"}
+        raw.done("$JS.API.STREAM.CREATE.COPY", {"name": "COPY", "mirror": {"name": "ORDERS", "external": by_hand}})
+    plan, result = space.write(streams=[ORDERS, COPY]).apply()
+    assert (plan.summary["import"], plan.summary["add"], plan.summary["change"], result.exit_code) == (1, 1, 0, 0)
+    assert external(system) == by_hand
+    with Raw(system["hub"].url, "acc", "acc") as raw:
+        flood(raw, {"orders.a": 10}, 10)
+    with Raw(system["hub"].url, "imp", "imp") as raw:
+        assert arrive(raw, {"COPY": 10}) == {"COPY": 10}
+
+    spelled = {"name": "COPY", "domain": "imp", "mirror": {"name": "ORDERS", "external": {"api": "JS.acc@hub.API"}}}
+    for sections in (
+        {"streams": [ORDERS, COPY]},
+        {"streams": [ORDERS, COPY], "imports": [ROW | {"deliver": "deliver.other"}]},
+        {"streams": [ORDERS, spelled]},
+    ):
+        assert [step.op for step in space.write(**sections).plan().steps if step.request] == []
+    found = drift(space.load, DriftOptions(), Quiet())
+    assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (0, 0, 0)
+
+
+@pytest.mark.matrix
+def test_a_written_prefix_is_meant(space: Space, system: Sandbox) -> None:
+    """Only `deliver:` makes another prefix a change, which for a mirror is a replacement and refused; for a source it is an update."""
+    source = {"name": "ALL", "domain": "imp", "sources": [{"name": "ORDERS", "domain": "hub"}]}
+    space.write(streams=[ORDERS, COPY, source]).apply()
+    assert external(system) == {"api": "JS.acc@hub.API", "deliver": "deliver.imp.imp.COPY"}
+    assert external(system, "ALL") == {"ORDERS": {"api": "JS.acc@hub.API", "deliver": "deliver.imp.imp.ALL.ORDERS"}}
+
+    written = [{**COPY, "mirror": COPY["mirror"] | {"deliver": "deliver.mine"}}]  # type: ignore[operator]
+    plan = space.write(streams=[ORDERS, *written, source]).plan()
+    assert [(c.address, c.change.actions) for c in plan.resource_changes if c.change.actions != ["no-op"]] == [
+        ("imp/stream/COPY", ["delete", "create"])
+    ]
+    assert ("error", "JS303", "imp/stream/COPY") in codes(plan)
+
+
+def test_a_new_source_gets_its_prefix_and_the_old_one_keeps_its_own(space: Space, system: Sandbox) -> None:
+    """Adding a source updates the stream in place; the prefix of the source that was there is not touched."""
+    one = {"name": "ALL", "domain": "imp", "sources": [{"name": "ORDERS", "domain": "hub"}]}
+    space.write(streams=[ORDERS, one]).apply()
+    other = {"name": "SALES", "domain": "hub", "subjects": ["sales.>"]}
+    both = one | {"sources": [*one["sources"], {"name": "SALES", "domain": "hub", "filter_subject": "sales.x"}]}
+    space.write(streams=[ORDERS, other, both], imports=[ROW | {"deliver": "deliver.new"}])
+    _, result = space.apply()
+    assert result.exit_code == 0
+    assert {name: way["deliver"] for name, way in external(system, "ALL").items()} == {
+        "ORDERS": "deliver.imp.imp.ALL.ORDERS", "SALES": "deliver.new.imp.ALL.SALES",
+    }  # fmt: skip
+    assert space.plan().steps == []
+
+
+def test_odd_origins_are_said_and_stop_nothing(space: Space) -> None:
+    """An origin that is not there, and a filter that nothing passes, are warnings with a line: the server takes both."""
+    part = {"name": "PART", "domain": "imp", "sources": [{"name": "COPY", "filter_subject": "sales.>"}]}
+    lost = {"name": "LOST", "domain": "imp", "mirror": {"name": "NOBODY", "domain": "hub"}}
+    plan, result = space.write(streams=[ORDERS, COPY, part, lost]).apply()
+
+    assert codes(plan) == [("warning", "JS452", "imp/stream/LOST"), ("warning", "JS453", "imp/stream/PART")]
+    assert all(d.range is not None for d in plan.diagnostics)
+    assert "it stores orders.>" in next(d.summary for d in plan.diagnostics if d.code == "JS453")
+    assert (result.exit_code, plan.summary["add"]) == (0, 4)
+    assert codes(space.plan()) == codes(plan)
+    with_it = [ORDERS, COPY, part, lost, {"name": "NOBODY", "domain": "hub", "subjects": ["nobody"]}]
+    assert codes(space.write(streams=with_it).plan()) == [("warning", "JS453", "imp/stream/PART")]
+
+
+def test_an_origin_of_somebody_else_is_no_finding(space: Space, system: Sandbox) -> None:
+    """An origin that exists and is in no file is there, with the subjects that it has."""
+    with Raw(system["hub"].url, "acc", "acc") as raw:
+        raw.done("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["theirs.>"]})
+    ours = {"name": "OURS", "domain": "imp", "sources": [{"name": "THEIRS", "domain": "hub", "filter_subject": "theirs.a"}]}
+    assert codes(space.write(streams=[ours]).plan()) == []
+
+
+def test_a_mirror_that_leads_back_is_not_equal(space: Space, system: Sandbox) -> None:
+    """A live mirror whose external is its own JetStream copies nothing, so it is not taken for the one that is wanted."""
+    with Raw(system["hub"].url, "acc", "acc") as raw:
+        raw.done("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+        raw.done("$JS.API.STREAM.CREATE.HERE", {"name": "HERE", "mirror": {"name": "ORDERS", "external": {"api": "$JS.hub.API"}}})
+    plan = space.write(streams=[ORDERS, {"name": "HERE", "domain": "hub", "mirror": {"name": "ORDERS", "domain": "hub"}}]).plan()
+    assert {c.address: c.change.actions for c in plan.resource_changes}["hub/stream/HERE"] == ["delete", "create"]
+
+
+def test_an_import_that_is_not_there_is_named(space: Space) -> None:
+    """A domain that is reached by an import nobody made is no domain that is away: plan says what is missing, and where to see it."""
+    space.base["domains"]["hub-by-imp"] = {"connection": "imp", "api_prefix": "JS.nobody.API", "same_as": "hub"}
+    consumer = {"domain": "hub-by-imp", "stream": "ORDERS", "name": "C", "ack_policy": "explicit"}
+    with pytest.raises(ConnectError, match=r"nobody answers JS\.nobody\.API over connection imp") as caught:
+        space.write(streams=[ORDERS], consumers=[consumer]).plan()
+    assert "jsplan access" in (caught.value.hint or "")
+
+
+# --- what the tutorials say ----------------------------------------------------------------------------------
+
+LEAF_TUTORIAL = {
+    "ACC": """exports: [
+            {service: "$JS.hub.API.CONSUMER.CREATE.*", response_type: "stream"}
+            {stream: "deliver.acc.hub.>"}
+            {service: "$JS.hub.API.CONSUMER.MSG.NEXT.aggregate-test-leaf.dur", response_type: "stream"}
+            {service: "$JS.ACK.aggregate-test-leaf.dur.>"}
+            {service: "$JS.FC.aggregate-test-leaf.dur.>"}
+        ]""",
+    "IMPORT_MIRROR": """imports: [
+            {service: {account: ACC, subject: "$JS.hub.API.CONSUMER.CREATE.*"}, to: "JS.acc@hub.API.CONSUMER.CREATE.*" }
+            {service: {account: ACC, subject: "$JS.FC.aggregate-test-leaf.dur.>"}}
+            {stream: {account: ACC, subject: deliver.acc.hub.import_mirror.>}}
+        ]""",
+    "IMPORT_CLIENT": """imports: [
+            {service: {account: ACC, subject: "$JS.hub.API.CONSUMER.MSG.NEXT.aggregate-test-leaf.dur"},
+                to: "JS.acc@hub.API.CONSUMER.MSG.NEXT.aggregate-test-leaf.dur" }
+            {service: {account: ACC, subject: "$JS.ACK.aggregate-test-leaf.dur.>"}}
+        ]""",
+}  # fmt: skip
+
+
+@pytest.mark.matrix
+def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
+    """With them a little flows unfiltered, as the tutorial shows; the check names what a filter and more data need besides."""
+    with servers(static(LEAF_TUTORIAL), user("ACC"), binary=PROGRAM) as sandbox:
+        url = sandbox["hub"].url
+        names = {"acc": "ACC", "mirror": "IMPORT_MIRROR", "client": "IMPORT_CLIENT", "system": "SYS"}
+        connections = {
+            key: {"url": url, "user": account.lower(), "password": account.lower(), "account": account} for key, account in names.items()
+        }
+        domains = {
+            "hub": {"connection": "acc"}, "hub-mirror": {"connection": "mirror", "js_domain": "hub"},
+            "hub-client": {"connection": "client", "api_prefix": "JS.acc@hub.API", "same_as": "hub"},
+        }  # fmt: skip
+        deliver = "deliver.acc.hub.import_mirror"
+        imports = [
+            {"from": "hub", "into": "hub-mirror", "api": "JS.acc@hub.API", "deliver": deliver},
+            {"from": "hub", "into": "hub-client", "api": "JS.acc@hub.API", "consumers": ["aggregate-test-leaf/dur"]},
+        ]
+        origin = {"name": "aggregate-test-leaf", "domain": "hub"}
+        streams = [
+            {"name": "aggregate-test-leaf", "domain": "hub", "subjects": ["test", "test.>"],
+             "consumers": [{"name": "dur", "ack_policy": "explicit"}]},
+            {"name": "aggregate-test-leaf-from-acc", "domain": "hub-mirror", "mirror": origin},
+        ]  # fmt: skip
+        space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": imports})
+        _, result = space.write(streams=streams).apply()
+        assert result.exit_code == 0
+        with Raw(url, "acc", "acc") as raw:
+            flood(raw, {"test": 5}, 100)
+        with Raw(url, "import_mirror", "import_mirror") as raw:
+            assert arrive(raw, {"aggregate-test-leaf-from-acc": 5}) == {"aggregate-test-leaf-from-acc": 5}
+        part = {"name": "part", "domain": "hub-mirror", "sources": [origin | {"filter_subject": "test.a"}]}
+        for system_connection in (None, "system"):
+            found = access(space.write(streams=[*streams, part]).load, Quiet(), ask=True, system=system_connection)
+            assert [(need.subject, need.user) for need in found.with_status("missing")] == [
+                ("$JS.FC.aggregate-test-leaf.>", "IMPORT_MIRROR"),
+                ("$JS.hub.API.CONSUMER.CREATE.aggregate-test-leaf.>", "IMPORT_MIRROR"),
+            ]
+            assert len(found.with_status("ok")) == len(found.needs) - 2
+
+
+@pytest.mark.matrix
+def test_the_exports_of_the_sharing_tutorial(tmp_path: Path) -> None:
+    """`$JS.API.>`, `$JS.FC.>` and `toaccount.*.>` of a server without a domain do for a mirror of 5 MB and for B's consumers."""
+    operator = Operator()
+    a, b, c = operator.account("A"), operator.account("B", NO_JETSTREAM), operator.account("C")
+    a.export("service", "$JS.API.>")
+    a.export("stream", "toaccount.*.>", token_position=2)
+    a.export("service", "$JS.FC.>")
+    for account in (b, c):
+        account.take("service", a, "$JS.API.>", "$JS.A.API.>")
+        account.take("stream", a, f"toaccount.{account.public}.>")
+        account.take("service", a, "$JS.FC.>")
+    creds = creds_of(operator, tmp_path)
+    with servers(operator.configuration(), User("A", None, None, creds["A"]), domain=None, binary=PROGRAM) as sandbox:
+        url = sandbox["hub"].url
+        connections = {name.lower(): {"url": url, "creds": str(path), "account": name} for name, path in creds.items()}
+        domains = {
+            "a": {"connection": "a", "js_domain": None}, "c": {"connection": "c", "js_domain": None},
+            "a-by-b": {"connection": "b", "api_prefix": "$JS.A.API", "same_as": "a"},
+        }  # fmt: skip
+        imports = [{"from": "a", "into": "c", "api": "$JS.A.API", "deliver": f"toaccount.{c.public}"}]
+        base = {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": imports}
+        push = {"deliver_subject": f"toaccount.{b.public}.bb", "flow_control": True, "idle_heartbeat": "30s", "ack_policy": "none"}
+        space = Space(tmp_path, base).write(
+            streams=[
+                {"name": "S", "domain": "a", "subjects": ["S.>"]},
+                {"name": "SS", "domain": "c", "mirror": {"name": "S", "domain": "a"}},
+            ],
+            consumers=[{"domain": "a-by-b", "stream": "S", "name": "b", "ack_policy": "none"},
+                       {"domain": "a-by-b", "stream": "S", "name": "bb", **push}],
+        )  # fmt: skip
+        plan, result = space.apply()
+        assert (codes(plan), result.exit_code, plan.summary["add"]) == ([], 0, 4)
+        assert space.plan().steps == []
+        with Raw(url, creds=creds["A"], timeout=30) as raw:
+            flood(raw, {"S.1": 500}, 10_000)
+        with Raw(url, creds=creds["C"], timeout=30) as raw:
+            assert arrive(raw, {"SS": 500}) == {"SS": 500}
+        found = access(space.load, Quiet(), ask=True, system="sys")
+        assert [(need.subject, need.detail) for need in found.needs if need.status != "ok"] == [
+            ("$JS.API.CONSUMER.MSG.NEXT.S.b", "account A exports it for one answer only; it needs response_type: stream")
+        ]

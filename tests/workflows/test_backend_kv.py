@@ -1,0 +1,161 @@
+"""A workspace with its state in a bucket, as its commands see it: who is kept out, what is exit 1, what is nobody's resource."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import ConnectError, PartialApplyError, StateError, StateLockedError
+from jsplan.state import LockInfo
+from jsplan.workflows import apply as applying
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions, PlanOptions
+from jsplan.workflows.state import pull, rm
+from tests.support.audit import audited
+from tests.support.buckets import LONG, kv_backend, new_bucket
+from tests.support.process import begin
+from tests.support.raw import Raw, api
+from tests.support.state import world_of
+from tests.support.workspaces import Quiet, Space, hub_leaf_space, yes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+    from tests.conftest import MakeHubLeaf
+
+pytestmark = pytest.mark.matrix
+
+
+@pytest.fixture
+def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
+    """Hub and leaf over one connection to the hub, the state in a bucket of the leaf."""
+    return with_bucket(hub_leaf_space(tmp_path, clean_hub_leaf))
+
+
+def with_bucket(space: Space, **fields: Any) -> Space:
+    """Keep its state in a new bucket in domain leaf."""
+    space.base["backend"] = {"kv": {"domain": "leaf", "bucket": new_bucket()} | fields}
+    return space
+
+
+def test_state_across_domains(space: Space) -> None:
+    """Plan, apply, drift and the state commands work with the state in a domain that is reached through another one."""
+    space.write(streams=[{"name": "A", "domain": ["hub", "leaf"]}])
+    _, result = space.apply()
+
+    assert result.exit_code == 0
+    assert not space.plan().has_changes
+    assert drift(space.load, DriftOptions(), Quiet()).exit_code == 0
+    assert sorted(json.loads(pull(space.load))["resources"]) == ["hub/stream/A", "leaf/stream/A"]
+    assert rm(space.load, ("hub/**",), 0) == ["hub/stream/A"]
+    assert [str(address) for address in world_of(space.load).state.resources] == ["leaf/stream/A"]
+    assert not (space.folder / "state").exists()
+
+
+def test_the_bucket_is_nobodys_resource(space: Space, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """It is neither unmanaged nor planned, here and in a workspace that keeps its state elsewhere; a destroy leaves it."""
+    space.write(streams=[{"name": "A", "domain": "leaf"}]).apply()
+    (tmp_path / "other").mkdir()
+    other = hub_leaf_space(tmp_path / "other", clean_hub_leaf).write(streams=[])
+
+    assert drift(space.load, DriftOptions(), Quiet()).unmanaged == []
+    assert [u.address for u in drift(other.load, DriftOptions(), Quiet()).unmanaged] == ["leaf/stream/A"]
+    space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
+    assert world_of(space.load).state.serial == 2
+
+
+async def test_two_applies_at_once(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """Whoever comes second does nothing and is told who works; plan and drift go on and take no lock."""
+    bucket = space.base["backend"]["kv"]["bucket"]
+    holder = kv_backend(clean_hub_leaf["leaf"], bucket, workspace="test", lease=LONG)
+    space.write(streams=[{"name": "A", "domain": "hub"}])
+    async with holder.lock(LockInfo.here("destroy"), 0):
+        with pytest.raises(StateLockedError, match="for destroy since"):
+            await asyncio.to_thread(lambda: space.apply(lock_timeout=0))
+        plan = await asyncio.to_thread(space.plan)
+        found = await asyncio.to_thread(lambda: drift(space.load, DriftOptions(), Quiet()))
+    await holder.close()
+
+    assert plan.has_changes
+    assert found.exit_code == 0
+
+
+def test_plan_and_drift_write_nothing(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """Reading state from a bucket sends only questions, and makes no bucket."""
+    space.write(streams=[{"name": "A", "domain": "hub"}])
+    with audited(clean_hub_leaf) as seen:
+        space.plan()
+        drift(space.load, DriftOptions(), Quiet())
+
+    assert seen
+    assert [line for line in seen if not any(verb in line for verb in (".INFO", " INFO", ".NAMES", ".LIST", ".GET"))] == []
+
+
+@pytest.mark.timeout(120)
+def test_a_state_that_cannot_be_reached(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
+    """Without the domain that has the state nothing is planned, locked or changed, although the others are there."""
+    sandbox = make_hub_leaf()
+    space = with_bucket(hub_leaf_space(tmp_path, sandbox)).write(streams=[{"name": "A", "domain": "hub"}])
+    space.apply()
+    sandbox["leaf"].stop()
+    space.write(streams=[{"name": "A", "domain": "hub", "max_age": "1d"}])
+
+    for command in (space.plan, space.apply, lambda: drift(space.load, DriftOptions(), Quiet())):
+        with pytest.raises((StateError, ConnectError)) as failed:
+            command()
+        assert int(failed.value.exit_code) == 1
+        assert "in domain leaf" in str(failed.value) or "domain leaf" in str(failed.value)
+    hub = sandbox["hub"]
+    assert api(hub.url, hub.user, hub.password, "$JS.API.STREAM.INFO.A")["config"]["max_age"] == 0
+
+
+def test_a_short_lease_stops_an_apply(space: Space, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+    """A lock that is taken away in the middle: what is done is in the journal, nothing more begins, exit 6, and the next apply ends it.
+
+    Before 2.11 only whoever takes the lock after it changes what the fence looks at; until then work may go on.
+    """
+    leaf, bucket = clean_hub_leaf["leaf"], space.base["backend"]["kv"]["bucket"]
+    space.write(streams=[{"name": f"S{n:02}", "domain": "hub"} for n in range(12)])
+
+    class Thief(Quiet):
+        """Takes the lock away when the fifth step is done."""
+
+        def event(self, event: Any) -> None:
+            super().event(event)
+            if len(self.events) == 10:
+                with Raw(leaf.url, leaf.user, leaf.password) as raw:
+                    raw.done(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.test"})
+
+    with pytest.raises(PartialApplyError, match=r"was lost: it ran out, or somebody took it away; \d+ of 12 steps are done") as failed:
+        applying.apply(space.load, PlanOptions(parallelism=1), yes, Thief())
+    assert int(failed.value.exit_code) == 6
+    hub = clean_hub_leaf["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        made = raw.done("$JS.API.STREAM.NAMES")["total"]
+    known = {*world_of(space.load).state.resources, *world_of(space.load).state.pending}
+
+    assert 0 < made < (12 if server_version >= (2, 11) else 13)
+    assert len(known) >= made
+    assert space.apply()[1].exit_code == 0
+    assert not space.plan().has_changes
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_lets_the_lock_go(space: Space) -> None:
+    """Exit 130, what was done is in state, and the next one gets in at once."""
+    space.write(streams=[{"name": f"S{n:03}", "domain": "hub"} for n in range(200)])
+    process = begin(space.folder, "apply", "-y", "--parallelism", "2")
+    assert process.stderr is not None
+    while not (line := process.stderr.readline()).startswith(b"[") or int(line[1:].split(b"/")[0]) < 10:
+        assert line, "apply ended too early"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, b"Traceback" in err) == (130, False)
+    assert len(world_of(space.load).state.resources) >= 10
+    assert space.apply(lock_timeout=0)[1].exit_code == 0

@@ -1,0 +1,678 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from jsplan.archives.folder import MANIFEST, BackupError, writing
+from jsplan.documents.schema import schemas
+from jsplan.errors import JsplanError, NotApprovedError, PlanError, RefusedError, UsageError
+from jsplan.sandbox import Sandbox
+from jsplan.workflows.backup import BackupOptions, BackupResult, backup
+from jsplan.workflows.restore import RestoreOptions, restore
+from tests.conftest import PROGRAM
+from tests.support import audit
+from tests.support.buckets import bucket_config
+from tests.support.process import begin, jsplan
+from tests.support.raw import Raw
+from tests.support.saved import lively, picture
+from tests.support.workspaces import Quiet, Space, hub_leaf_space, single_space, yes
+
+if TYPE_CHECKING:
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+    from tests.conftest import MakeServer
+
+HUB, LEAF, PLAIN = "$JS.hub.API", "$JS.leaf.API", "$JS.API"
+DELETING = ("DELETES_STREAM", "DELETES_CONSUMER", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION")
+
+
+def save(space: Space, *addresses: str, folder: str = "bk", **options: Any) -> BackupResult:
+    return backup(space.load, BackupOptions(addresses, space.folder / folder, **options), Quiet())
+
+
+def bring_back(space: Space, folder: str = "bk", **options: Any) -> tuple[Plan, ApplyResult]:
+    return restore(space.load, RestoreOptions(space.folder / folder, **options), yes, Quiet())
+
+
+def manifest(space: Space, folder: str = "bk") -> dict[str, Any]:
+    read = json.loads((space.folder / folder / MANIFEST).read_bytes())
+    assert isinstance(read, dict)
+    return read
+
+
+def raw_of(server: Server) -> Raw:
+    return Raw(server.url, server.user, server.password, timeout=30)
+
+
+def stores(raw: Raw, prefix: str) -> None:
+    """A bucket with history and a deleted key, and an object in chunks, as their clients write them."""
+    for number in range(4):
+        raw.request(f"{prefix}.$KV.CONFIG.key" if prefix != PLAIN else "$KV.CONFIG.key", b"%d" % number)
+    subject = f"{prefix}.$KV.CONFIG.gone" if prefix != PLAIN else "$KV.CONFIG.gone"
+    raw.request(subject, b"x")
+    raw.request(subject, b"", {"KV-Operation": "DEL"})
+    for number in range(3):
+        raw.publish("$O.ASSETS.C.nuid", bytes([number]) * 100_000)
+    raw.publish("$O.ASSETS.M.bmFtZQ==", b'{"name": "name", "chunks": 3}', {"Nats-Rollup": "sub"})
+    while raw.done(f"{prefix}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
+        pass
+
+
+def declared(*names: str, domain: str, **config: Any) -> list[dict[str, Any]]:
+    consumers = [
+        {"name": "BUSY", "ack_policy": "explicit", "ack_wait": "1h"},
+        {"name": "DONE", "ack_policy": "none"},
+    ]
+    return [{"name": name, "domain": domain, "subjects": [f"{name}.*"], "consumers": consumers} | config for name in names]
+
+
+@pytest.mark.matrix
+def test_restore_after_destroy_gives_everything_back(tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+    """Backup of a whole account, destroy, restore: equal sequences, times, headers, gaps and positions, and an empty plan.
+
+    In two domains, with pending, acknowledged and redelivered messages, a bucket and an object store.
+    """
+    hub = clean_hub_leaf["hub"]
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    memory = declared("QUICK", domain="hub", storage="memory") if server_version >= (2, 15) else []
+    space.write(
+        streams=[*declared("ORDERS", domain="hub"), *declared("SALES", domain="leaf"), *memory],
+        kv=[{"bucket": "CONFIG", "domain": "hub", "history": 5}],
+        object_stores=[{"bucket": "ASSETS", "domain": "hub"}],
+    )
+    there = [("ORDERS", HUB), ("SALES", LEAF), ("KV_CONFIG", HUB), ("OBJ_ASSETS", HUB), *([("QUICK", HUB)] if memory else [])]
+    with raw_of(hub) as raw:
+        lively(raw, "ORDERS", HUB)
+        lively(raw, "SALES", LEAF, retention="interest")
+        if memory:
+            lively(raw, "QUICK", HUB, storage="memory")
+        space.apply(adopt=True)
+        stores(raw, HUB)
+        before = {name: picture(raw, name, prefix) for name, prefix in there}
+
+        saved = save(space, "**")
+        assert saved.exit_code == 0
+        assert len(saved.saved) == len(there)
+        space.apply(destroy=True, allow_hazards=DELETING)
+        for name, prefix in there:
+            assert raw.api(f"{prefix}.STREAM.INFO.{name}")["error"]["err_code"] == 10059
+        plan, result = bring_back(space)
+
+        assert [step.error for step in result.steps if step.error] == []
+        assert result.exit_code == 0
+        for name, prefix in there:
+            assert picture(raw, name, prefix) == before[name], name
+    assert {r.change.actions[0] for r in plan.resource_changes} == {"create"}
+    assert not space.plan().has_changes
+    assert not [r for r in space.plan().resource_changes if r.change.importing]
+
+
+@pytest.mark.matrix
+@pytest.mark.download
+def test_what_was_saved_by_an_older_release_of_the_server(tmp_path: Path, make_server: MakeServer, server: Server) -> None:
+    """An archive of the server under test comes back on 2.15; one of 2.15 is refused by older servers before anything is asked."""
+    newest, space = make_server(version="2.15.1"), single_space(tmp_path, server)
+    with raw_of(server) as raw:
+        lively(raw, "ORDERS", PLAIN)
+        before = picture(raw, "ORDERS", PLAIN)
+    space.write()
+    save(space, "main/**")
+    new = single_space(tmp_path, newest).write()
+    bring_back(new)
+    with raw_of(newest) as raw:
+        after = picture(raw, "ORDERS", PLAIN)
+        assert (after["messages"], after["consumers"]) == (before["messages"], before["consumers"])
+        raw.done(f"{PLAIN}.STREAM.CREATE.NEW", {"name": "NEW"})
+    save(new, "main/stream/NEW", folder="new")
+    old = single_space(tmp_path, server).write()
+    if manifest(space)["streams"][0]["archive"]["format"] == "natsarc1":
+        assert bring_back(old, "new")[1].exit_code == 0
+        return
+    with pytest.raises(PlanError) as caught:
+        bring_back(old, "new")
+    assert "older servers cannot read" in caught.value.diagnostics[0].summary
+    with pytest.raises(PlanError) as caught:
+        bring_back(new, "bk", rename="main/stream/COPY", subjects=("copy.*",))
+    assert "can only keep its name" in caught.value.diagnostics[0].summary
+
+
+@pytest.mark.matrix
+def test_memory_streams_before_2_15_are_said_and_hold_up_nothing(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """A memory stream that cannot be saved is named with the way out, the others are saved: exit 6."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        raw.done(f"{PLAIN}.STREAM.CREATE.DISK", {"name": "DISK"})
+        raw.done(f"{PLAIN}.STREAM.CREATE.RAM", {"name": "RAM", "storage": "memory"})
+    result = save(space, "main/**")
+    if server_version >= (2, 15):
+        assert (result.exit_code, result.manifest.missing) == (0, {})
+        return
+    assert result.exit_code == 6
+    assert result.saved == ["main/stream/DISK"]
+    assert "in memory, and servers before 2.15" in result.manifest.missing["main/stream/RAM"]
+    assert not manifest(space)["complete"]
+    assert save(space, "main/stream/RAM", folder="only").exit_code == 1
+
+
+def test_a_backup_changes_nothing_on_the_servers(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A backup sends nothing but reads and snapshots, leaves no consumer and takes no lock."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=declared("ORDERS", domain="hub"))
+    space.apply()
+    with audit.audited(clean_hub_leaf) as asked:
+        save(space, "**")
+    assert audit.writes(asked) == ["hub STREAM.SNAPSHOT.ORDERS"]
+    assert not list(tmp_path.glob("state/*.lock.info"))
+
+
+def test_what_has_not_moved_is_not_read_again(tmp_path: Path, server: Server) -> None:
+    """A second run keeps what is as it was, takes what has moved, and never loses what is gone from the server."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        for name in ("SAME", "MOVED", "POSITION", "GONE"):
+            lively(raw, name, PLAIN)
+        save(space, "main/**")
+        files = {one["address"]: one["archive"]["file"] for one in manifest(space)["streams"]}
+        raw.request("MOVED.1", b"new")
+        raw.done(f"{PLAIN}.CONSUMER.DELETE.POSITION.DONE")
+        raw.done(f"{PLAIN}.STREAM.DELETE.GONE")
+        result = save(space, "main/**")
+
+    assert result.kept == ["main/stream/SAME"]
+    assert sorted(result.saved) == ["main/stream/MOVED", "main/stream/POSITION"]
+    again = {one["address"]: one["archive"]["file"] for one in manifest(space)["streams"]}
+    assert again["main/stream/GONE"] == files["main/stream/GONE"]
+    assert again["main/stream/MOVED"] != files["main/stream/MOVED"]
+    assert sorted(path.name for path in (tmp_path / "bk").glob("*.snap")) == sorted(again.values())
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "bk").iterdir()} == {0o600}
+    assert (tmp_path / "bk").stat().st_mode & 0o777 == 0o700
+
+
+def test_an_archive_that_was_damaged_is_taken_again(tmp_path: Path, server: Server) -> None:
+    """A file that lost its content is no reason to keep it, although nothing moved on the server."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        lively(raw, "S", PLAIN)
+    save(space, "main/**")
+    next((tmp_path / "bk").glob("*.snap")).write_bytes(b"")
+    assert save(space, "main/**").saved == ["main/stream/S"]
+    assert save(space, "main/**").kept == ["main/stream/S"]
+
+
+def test_a_killed_backup_goes_on(tmp_path: Path, server: Server) -> None:
+    """A kill -9 in the middle leaves whole archives and a manifest that names only those; the next run takes the rest."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        for number in range(6):
+            lively(raw, f"S{number}", PLAIN, messages=300, size=100_000)
+        before = {f"S{number}": picture(raw, f"S{number}", PLAIN)["state"] for number in range(6)}
+    process = begin(tmp_path, "backup", "main/**", "bk", "--parallelism", "1")
+    folder = tmp_path / "bk"
+    deadline = time.monotonic() + 40
+    while not (len(list(folder.glob("*.snap"))) >= 2 and list(folder.glob("main_*.part"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    cut = manifest(space)
+    assert not cut["complete"]
+    assert cut["finished_at"] is None
+    assert all((folder / one["archive"]["file"]).exists() for one in cut["streams"])
+
+    result = save(space, "main/**")
+
+    assert result.exit_code == 0
+    assert len(result.kept) >= len(cut["streams"]) >= 1
+    assert len(result.kept) + len(result.saved) == 6
+    assert not list(folder.glob("*.part"))
+    with raw_of(server) as raw:
+        for name in before:
+            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
+        assert bring_back(space)[1].exit_code == 0
+        assert {name: picture(raw, name, PLAIN)["state"] for name in before} == before
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut", "longer", "gone", "elsewhere"])
+def test_a_damaged_archive_is_refused_before_anything_is_asked(tmp_path: Path, server: Server, harm: str) -> None:
+    """A checksum that does not fit stops the whole restore, names the file, and no server hears of it."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        lively(raw, "A", PLAIN)
+        lively(raw, "B", PLAIN)
+        save(space, "main/**")
+        for name in ("A", "B"):
+            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
+    document = manifest(space)
+    path = tmp_path / "bk" / document["streams"][1]["archive"]["file"]
+    data = path.read_bytes()
+    if harm == "gone":
+        path.unlink()
+    elif harm == "elsewhere":
+        document["streams"][1]["archive"]["file"] = f"../bk/{path.name}"
+        (tmp_path / "bk" / MANIFEST).write_text(json.dumps(document))
+    else:
+        half = len(data) // 2
+        path.write_bytes(
+            {"flipped": data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :], "cut": data[:-1], "longer": data + b"\0"}[harm]
+        )
+    server.kill()
+    with pytest.raises(BackupError, match=r"bk is damaged, nothing was restored:\n  - .*main_stream_B"):
+        bring_back(space)
+    server.start()
+    assert bring_back(space, targets=("main/stream/A",))[1].exit_code == 0
+
+
+def test_folders_that_are_no_place_for_a_backup(tmp_path: Path, server: Server) -> None:
+    """A folder with something else, of another workspace, or that somebody writes to, is refused and left as it is."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        raw.done(f"{PLAIN}.STREAM.CREATE.S", {"name": "S"})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("dear")
+    with pytest.raises(BackupError, match=r"mine holds something else than a backup: thesis.txt"):
+        save(space, "main/**", folder="mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    with writing(tmp_path / "theirs", "other", None):
+        pass
+    with pytest.raises(BackupError, match="holds a backup of workspace other"):
+        save(space, "main/**", folder="theirs")
+    with writing(tmp_path / "busy", "test", None), pytest.raises(BackupError, match="another jsplan is writing a backup"):
+        save(space, "main/**", folder="busy")
+    with pytest.raises(BackupError, match=r"is no backup: it has no manifest\.json"):
+        bring_back(space, "mine")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BackupError, match="cannot write"):
+        save(space, "main/**", folder="file")
+
+
+def test_addresses_that_cannot_be_backed_up(tmp_path: Path, server: Server) -> None:
+    """A consumer alone, an unknown domain, and a name that nothing has are refused before a folder is made."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        lively(raw, "S", PLAIN)
+    for address, error, words in (
+        ("main/consumer/S/BUSY", UsageError, "consumers are saved with their stream"),
+        ("mian/**", UsageError, 'there is no domain mian. Did you mean "main"?'),
+        ("main/stream/T*", JsplanError, "names no stream that exists"),
+    ):
+        with pytest.raises(error, match=words.replace("?", r"\?")):
+            save(space, address)
+    assert not (tmp_path / "bk").exists()
+
+
+def test_a_glob_leaves_out_where_states_are(tmp_path: Path, server: Server) -> None:
+    """State moves on with every lock: a backup of all that held a bucket of it could not be restored. Named by itself, it is saved."""
+    space = single_space(tmp_path, server)
+    space.base |= {"backend": {"kv": {"domain": "main", "bucket": "OURS"}}}
+    space.write(streams=declared("S", domain="main"))
+    with raw_of(server) as raw:
+        for bucket in ("OURS", "PLAIN"):  # made by hand, so that only the files say what one of them is for
+            raw.done(f"$JS.API.STREAM.CREATE.KV_{bucket}", bucket_config(bucket))
+        raw.done("$JS.API.STREAM.CREATE.KV_THEIRS", bucket_config("THEIRS", metadata={"jsplan": "state"}))
+    space.apply()
+
+    assert save(space, "main/**").saved == ["main/kv/PLAIN", "main/stream/S"]
+    space.apply(destroy=True, allow_hazards=DELETING)
+    assert bring_back(space)[1].exit_code == 0
+    assert save(space, "main/kv/OURS", folder="other").saved == ["main/kv/OURS"]
+    with pytest.raises(JsplanError, match="names no stream that exists"):
+        save(space, "main/kv/O*", folder="other")
+
+
+def test_a_domain_that_is_away(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A leaf that is away is named in the manifest and exit 6, or no fault where it may be offline; nobody there at all is an error."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=declared("ORDERS", domain="hub"))
+    space.apply()
+    clean_hub_leaf["leaf"].stop()
+    result = save(space, "**")
+    assert (result.exit_code, list(result.manifest.missing)) == (6, ["leaf/**"])
+    assert result.saved == ["hub/stream/ORDERS"]
+    domains = {"hub": {"connection": "hub"}, "leaf": {"connection": "hub", "may_be_offline": "7d"}}
+    space.write(domains=domains)
+    assert save(space, "**").exit_code == 0
+    assert not manifest(space)["complete"]
+    clean_hub_leaf["leaf"].start()
+    clean_hub_leaf.wait_ready()
+
+
+def test_only_what_is_too_old_is_called_too_old(tmp_path: Path, server: Server) -> None:
+    """A restore warns where the newest, or the oldest, message is older than max_age by now, and else of nothing."""
+    space, now = single_space(tmp_path, server).write(), datetime.now(UTC)
+    aged = {"NEW": (0, 0), "PART": (7200, 0), "ALL": (9000, 7200)}
+    with raw_of(server) as raw:
+        for name in aged:
+            raw.done(f"{PLAIN}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "max_age": 3600 * 10**9})
+        raw.done(f"{PLAIN}.STREAM.CREATE.FOREVER", {"name": "FOREVER", "subjects": ["FOREVER.*"]})
+        raw.done(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY", "max_age": 10**9})
+        for name in (*aged, "FOREVER"):
+            raw.request(f"{name}.1", b"x")
+        save(space, "main/**")
+        for name in (*aged, "FOREVER", "EMPTY"):
+            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
+    saved = manifest(space)
+    for one in saved["streams"]:
+        for name, seconds in zip(("first_ts", "last_ts"), aged.get(one["config"]["name"], (0, 0)), strict=True):
+            if seconds:
+                one["before"][name] = (now - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+    (space.folder / "bk" / MANIFEST).write_text(json.dumps(saved))
+    plan, result = bring_back(space)
+
+    assert result.exit_code == 0
+    assert {d.address: d.summary.partition(" by now")[0] for d in plan.diagnostics if d.code == "JS471"} == {
+        "main/stream/PART": "its oldest messages are older than max_age (1h)",
+        "main/stream/ALL": "all of its messages are older than max_age (1h)",
+    }
+
+
+def test_nothing_is_restored_over_something(tmp_path: Path, server: Server) -> None:
+    """What exists otherwise than saved stops a restore with exit 3, and nothing at all is changed; what is as saved is left alone."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        for name in ("SAME", "OTHER", "GONE"):
+            lively(raw, name, PLAIN)
+        raw.done(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY"})
+        save(space, "main/**")
+        raw.request("OTHER.1", b"more")
+        raw.done(f"{PLAIN}.STREAM.DELETE.GONE")
+        with pytest.raises(RefusedError, match=r"main/stream/OTHER: exists already, and is not as it was saved") as caught:
+            bring_back(space)
+        assert "SAME" not in str(caught.value)
+        assert raw.api(f"{PLAIN}.STREAM.INFO.GONE")["error"]["err_code"] == 10059
+
+        plan, result = bring_back(space, excludes=("*/stream/OTHER",))
+
+        assert result.exit_code == 0
+        assert [step.address for step in result.steps if step.op == "stream.restore"] == ["main/stream/GONE"]
+        assert {one["address"] for one in plan.options["restore"] if one["there"]} == {"main/stream/SAME", "main/stream/EMPTY"}
+
+
+@pytest.mark.matrix
+def test_sources_of_a_restored_origin(tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
+    """Since 2.15 a source copies a restored origin again: a hazard with the number, in the way until it is allowed, and true."""
+    hub = clean_hub_leaf["hub"]
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write()
+    with raw_of(hub) as raw:
+        raw.done(f"{HUB}.STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["origin"]})
+        raw.done(f"{LEAF}.STREAM.CREATE.ALL", {"name": "ALL", "sources": [{"name": "ORIGIN", "external": {"api": HUB}}]})
+        for number in range(20):
+            raw.request("origin", b"%d" % number)
+        hub.wait_until(lambda: messages(raw, "ALL", LEAF) == 20, "copy everything", 60)
+        save(space, "**")
+        raw.done(f"{LEAF}.STREAM.DELETE.ALL")
+        raw.done(f"{HUB}.STREAM.DELETE.ORIGIN")
+        if server_version < (2, 15):
+            plan, result = bring_back(space)
+            assert [h for r in plan.resource_changes for h in r.hazards] == []
+        else:
+            with pytest.raises(RefusedError, match=r"leaf/stream/ALL may copy up to 20 messages a second time"):
+                bring_back(space)
+            assert raw.api(f"{HUB}.STREAM.INFO.ORIGIN")["error"]["err_code"] == 10059
+            plan, result = bring_back(space, allow_hazards=("DUPLICATES_MESSAGES:hub/stream/ORIGIN",))
+        assert result.exit_code == 0
+        for number in range(10):
+            raw.request("origin", b"%d" % number)
+        expected = 30 if server_version < (2, 15) else 50
+        hub.wait_until(lambda: messages(raw, "ALL", LEAF) == expected, f"copy up to {expected}", 60)
+
+
+def messages(raw: Raw, stream: str, prefix: str) -> int:
+    return int(raw.done(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
+
+
+@pytest.mark.matrix
+def test_consumers_that_a_cluster_saves(tmp_path: Path, server_version: tuple[int, ...]) -> None:
+    """A cluster since 2.15 saves a busy consumer at its ack floor: what is delivered again is a hazard; before, all comes back."""
+    with Sandbox.cluster(binary=PROGRAM) as cluster:
+        server = next(iter(cluster.servers.values()))
+        space = single_space(tmp_path, server)
+        space.base["connections"]["main"] |= {"user": server.user, "password": server.password}
+        space.write()
+        with raw_of(server) as raw:
+            lively(raw, "S", PLAIN, num_replicas=3)
+            before = picture(raw, "S", PLAIN)
+            save(space, "main/**")
+            raw.done(f"{PLAIN}.STREAM.DELETE.S")
+            assert manifest(space)["streams"][0]["server"]["clustered"]
+            if server_version < (2, 15):
+                assert bring_back(space)[1].exit_code == 0
+                back = before["consumers"]
+                server.wait_until(lambda: picture(raw, "S", PLAIN)["consumers"] == back, "bring consumers back as they were", 30)
+                return
+            with pytest.raises(RefusedError, match=r"main/consumer/S/BUSY: up to 3 messages .* are delivered again"):
+                bring_back(space)
+            _, result = bring_back(space, allow_hazards=("DUPLICATES_MESSAGES",))
+            assert [step.error for step in result.steps if step.error] == []
+            busy = f"{PLAIN}.CONSUMER.INFO.S.BUSY"
+            server.wait_until(lambda: raw.done(busy)["num_pending"] == 51, "count what is pending", 30)
+            idle = before["consumers"]["DONE"]
+            server.wait_until(lambda: picture(raw, "S", PLAIN)["consumers"]["DONE"] == idle, "bring the idle one back", 30)
+            after = picture(raw, "S", PLAIN)
+    assert after["messages"] == before["messages"]
+    assert after["consumers"]["DONE"] == before["consumers"]["DONE"]
+    assert after["consumers"]["BUSY"]["ack_floor"] == before["consumers"]["BUSY"]["ack_floor"]
+    assert after["consumers"]["BUSY"]["num_pending"] == 51
+
+
+def test_somebody_has_to_say_yes(tmp_path: Path, server: Server) -> None:
+    """Without approval nothing is restored."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        lively(raw, "S", PLAIN)
+        save(space, "main/**")
+        raw.done(f"{PLAIN}.STREAM.DELETE.S")
+
+        def no(plan: Plan) -> None:
+            raise NotApprovedError("no")
+
+        with pytest.raises(NotApprovedError):
+            restore(space.load, RestoreOptions(tmp_path / "bk"), no, Quiet())
+        assert raw.api(f"{PLAIN}.STREAM.INFO.S")["error"]["err_code"] == 10059
+
+
+def test_into_another_domain_and_under_another_name(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """`--as leaf/**` puts all into the leaf; a new name needs subjects that nobody has, and a bucket keeps its name."""
+    hub = clean_hub_leaf["hub"]
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write()
+    with raw_of(hub) as raw:
+        lively(raw, "ORDERS", HUB)
+        raw.done(f"{HUB}.STREAM.CREATE.KV_CONFIG", {"name": "KV_CONFIG", "subjects": ["$KV.CONFIG.>"], "max_msgs_per_subject": 1})
+        save(space, "hub/**")
+        assert bring_back(space, rename="leaf/**")[1].exit_code == 0
+        assert picture(raw, "ORDERS", LEAF) == picture(raw, "ORDERS", HUB)
+
+        only: dict[str, Any] = {"targets": ("hub/stream/ORDERS",), "rename": "hub/stream/COPY"}
+        with pytest.raises(PlanError) as caught:
+            bring_back(space, **only)
+        assert "stored by hub/stream/ORDERS already" in caught.value.diagnostics[0].summary
+        assert bring_back(space, **only, subjects=("copy.>",))[1].exit_code == 0
+        copy = picture(raw, "COPY", HUB)
+        assert copy["messages"] == picture(raw, "ORDERS", HUB)["messages"]
+        assert copy["config"]["subjects"] == ["copy.>"]
+        with pytest.raises(PlanError) as caught:
+            bring_back(space, targets=("hub/kv/*",), rename="hub/kv/OTHER")
+        assert "cannot be restored under another name" in caught.value.diagnostics[0].summary
+
+
+def test_places_that_make_no_sense(tmp_path: Path, server: Server) -> None:
+    """One place for many, a place of another kind, an unknown domain and a target that was not saved are wrong usage."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        for name in ("A", "B"):
+            lively(raw, name, PLAIN)
+    save(space, "main/**")
+    for options, words in (
+        ({"rename": "main/stream/C"}, "one place for 2 streams"),
+        ({"rename": "main/kv/C", "targets": ("*/*/A",)}, "main/stream/A is a stream"),
+        ({"rename": "other/**"}, "there is no domain other"),
+        ({"targets": ("main/stream/C",)}, "names nothing in the backup"),
+        ({"subjects": ("x",)}, "--subjects is for one stream"),
+        ({"subjects": ("x..",), "targets": ("*/*/A",)}, "is not a subject"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            bring_back(space, **options)
+
+
+def test_a_refused_restore_leaves_nothing_and_is_said(tmp_path: Path, server: Server) -> None:
+    """What the server refuses fails alone, leaves nothing behind, and the others come back: exit 6."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        for name in ("GOOD", "BAD"):
+            lively(raw, name, PLAIN)
+        save(space, "main/**")
+        for name in ("GOOD", "BAD"):
+            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
+        document = manifest(space)
+        document["streams"][0]["config"]["num_replicas"] = 3
+        (tmp_path / "bk" / MANIFEST).write_text(json.dumps(document))
+        _, result = bring_back(space)
+        assert result.exit_code == 6
+        failed = {step.address: step for step in result.steps if step.status == "failed"}
+        assert "replicas" in str(failed["main/stream/BAD"].error)
+        assert raw.api(f"{PLAIN}.STREAM.INFO.BAD")["error"]["err_code"] == 10059
+        assert raw.done(f"{PLAIN}.STREAM.INFO.GOOD")["state"]["messages"] == 56
+
+
+def test_what_the_archive_lacks_is_said(tmp_path: Path, server: Server) -> None:
+    """A stream that comes back with less than its manifest says is an error that counts, not a success."""
+    space = single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        lively(raw, "S", PLAIN)
+        save(space, "main/**")
+        raw.done(f"{PLAIN}.STREAM.DELETE.S")
+        document = manifest(space)
+        for moment in ("before", "after"):
+            document["streams"][0][moment] |= {"messages": 70, "last_seq": 75}
+            document["streams"][0]["consumers"][0][moment]["delivered"]["stream_seq"] = 70
+        (tmp_path / "bk" / MANIFEST).write_text(json.dumps(document))
+        _, result = bring_back(space)
+    assert result.exit_code == 6
+    errors = " ".join(step.error or "" for step in result.steps)
+    assert "last sequence 60 instead of 75, 56 messages instead of 70" in errors
+
+
+def test_a_killed_restore_tells_the_truth(tmp_path: Path, server: Server) -> None:
+    """A kill -9 of a restore leaves no half stream for good; running it again ends with everything as it was saved."""
+    space = single_space(tmp_path, server).write(streams=declared("S0", "S1", "S2", domain="main"))
+    with raw_of(server) as raw:
+        for number in range(3):
+            lively(raw, f"S{number}", PLAIN, messages=200, size=100_000)
+        space.apply(adopt=True)
+        before = {f"S{number}": picture(raw, f"S{number}", PLAIN) for number in range(3)}
+        save(space, "main/**")
+        space.apply(destroy=True, allow_hazards=DELETING)
+    process = begin(tmp_path, "restore", "bk", "-y", "--parallelism", "1")
+    journal = next(iter(tmp_path.glob("state/*.json"))).with_name("test.json.journal")
+    deadline = time.monotonic() + 40
+    while not (journal.exists() and b"stream.restore" in journal.read_bytes()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    with raw_of(server) as raw:
+        server.wait_until(lambda: _restorable(space), "take the restore again", 40)
+        for name, was in before.items():
+            assert picture(raw, name, PLAIN) == was
+    assert not space.apply(adopt=True)[1].exit_code
+    assert not space.plan().has_changes
+
+
+def _restorable(space: Space) -> bool:
+    """A server from 2.12 on holds the name of a restore that was cut off for 5 s."""
+    return bring_back(space)[1].exit_code == 0
+
+
+@pytest.mark.matrix
+def test_apply_saves_what_it_is_about_to_delete(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """With --backup each stream is saved right before its first step that deletes messages: a deletion, a replacement, a limit."""
+    space = single_space(tmp_path, server)
+    streams = [{"name": name, "subjects": [f"{name}.*"]} for name in ("GOES", "TRIMMED", "REPLACED", "SAME")]
+    space.write(streams=streams)
+    with raw_of(server) as raw:
+        for stream in streams:
+            lively(raw, stream["name"], PLAIN)  # type: ignore[arg-type]
+        space.apply(adopt=True)
+        before = {name: picture(raw, name, PLAIN) for name in ("GOES", "TRIMMED", "REPLACED")}
+        space.write(
+            streams=[
+                {"name": "TRIMMED", "subjects": ["TRIMMED.*"], "max_msgs": 5},
+                {"name": "REPLACED", "subjects": ["REPLACED.*"], "retention": "workqueue", "lifecycle": {"on_replace": "recreate"}},
+                {"name": "SAME", "subjects": ["SAME.*"], "description": "still the same"},
+            ]
+        )
+        _, result = space.apply(allow_hazards=(*DELETING, "BREAKS_REPLICATION"), backup=tmp_path / "safe")
+        assert result.exit_code == 0, [step.error for step in result.steps]
+        assert result.backup is not None
+        assert result.backup["streams"] == ["main/stream/GOES", "main/stream/REPLACED", "main/stream/TRIMMED"]
+        assert raw.done(f"{PLAIN}.STREAM.INFO.TRIMMED")["state"]["messages"] == 5
+        folder = Path(result.backup["folder"])
+        assert folder.parent == tmp_path / "safe"
+        assert json.loads((folder / MANIFEST).read_bytes())["complete"]
+        for name in ("TRIMMED", "REPLACED"):
+            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
+        assert bring_back(space, str(folder.relative_to(tmp_path)))[1].exit_code == 0
+        assert {name: picture(raw, name, PLAIN) for name in before} == before
+
+
+def test_without_a_snapshot_nothing_is_deleted(tmp_path: Path, server: Server) -> None:
+    """A folder that cannot be written keeps the step from being done: the stream stays, exit 6."""
+    space = single_space(tmp_path, server).write(streams=[{"name": "S"}])
+    space.apply()
+    (tmp_path / "file").write_text("no folder")
+    _, result = space.apply(destroy=True, allow_hazards=DELETING, backup=tmp_path / "file")
+    assert result.exit_code == 6
+    assert "could not be saved first" in str(result.steps[0].error)
+    assert "nothing was written" in str(result.steps[0].error)
+    with raw_of(server) as raw:
+        assert raw.done(f"{PLAIN}.STREAM.INFO.S")
+
+
+@pytest.mark.download
+def test_memory_streams_stop_an_apply_with_backup_beforehand(tmp_path: Path, make_server: MakeServer) -> None:
+    """Before 2.15 a memory stream cannot be saved: an apply that would have to is refused before anything is changed."""
+    server = make_server(version="2.14.6")
+    space = single_space(tmp_path, server).write(streams=[{"name": "RAM", "storage": "memory"}, {"name": "DISK"}])
+    space.apply()
+    with pytest.raises(RefusedError, match=r"in memory, and servers before 2.15.*\n  - main/stream/RAM"):
+        space.apply(destroy=True, allow_hazards=DELETING, backup=tmp_path / "safe")
+    assert not (tmp_path / "safe").exists()
+    with raw_of(server) as raw:
+        assert raw.done(f"{PLAIN}.STREAM.INFO.DISK")
+
+
+def test_the_command_line(tmp_path: Path, server: Server) -> None:
+    """Results on stdout, progress on stderr, JSON as one document, exit codes as documented."""
+    single_space(tmp_path, server).write()
+    with raw_of(server) as raw:
+        lively(raw, "S", PLAIN)
+        ended = jsplan(tmp_path, "backup", "main/**", "bk")
+        assert ended.code == 0, ended.err
+        assert "Backup complete! Streams: 1 saved, 0 unchanged, 0 not saved." in ended.out
+        assert "+ main/stream/S  56 messages" in ended.out
+        assert "[1/1] done: main/stream/S" in ended.err
+        document = json.loads(jsplan(tmp_path, "backup", "main/**", "bk", "--json").out)
+        jsonschema.validate(json.loads((tmp_path / "bk" / MANIFEST).read_bytes()), schemas()["backup-v1.json"])
+        assert (document["kind"], document["kept"], document["exit_code"]) == ("backup", ["main/stream/S"], 0)
+        raw.done(f"{PLAIN}.STREAM.DELETE.S")
+        refused = jsplan(tmp_path, "restore", "bk")
+        assert refused.code == 1
+        assert "needs approval" in refused.err
+        assert "main/stream/S  56 messages" in refused.out
+        ended = jsplan(tmp_path, "restore", "bk", "-y")
+        assert ended.code == 0, ended.err
+        assert "Restore complete! Streams: 1 restored, 0 there already." in ended.out
+        again = json.loads(jsplan(tmp_path, "restore", "bk", "-y", "--json").out)
+        assert (again["kind"], again["steps"], again["exit_code"]) == ("apply", [], 0)
+        assert jsplan(tmp_path, "backup", "bk").code == 64
+        assert jsplan(tmp_path, "backup", "main/consumer/S/BUSY", "bk").code == 64
+        raw.request("S.1", b"more")
+        assert jsplan(tmp_path, "restore", "bk", "-y").code == 3
+    shutil.rmtree(tmp_path / "bk")
+    assert jsplan(tmp_path, "restore", "bk", "-y").code == 1

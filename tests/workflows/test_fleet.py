@@ -1,0 +1,326 @@
+"""Fleets: one declaration for many domains, those that are away, those that came back as somebody else."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import ApiTimeoutError, ConnectError, NoRespondersError, RefusedError
+from jsplan.jetstream import DomainApi
+from jsplan.sandbox import Sandbox, shapes
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions, PlanOptions
+from tests.conftest import PROGRAM
+from tests.support.fleets import Fleet, fleet_space, sales
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, Space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+
+
+def changes(plan: Plan) -> dict[str, list[str]]:
+    return {c.address: list(c.change.actions) for c in plan.resource_changes if c.change.actions != ["no-op"]}
+
+
+def found(plan: Plan, code: str) -> list[Any]:
+    return [d for d in plan.diagnostics if d.code == code]
+
+
+def test_a_new_store_is_one_plan(fleet: Fleet, tmp_path: Path) -> None:
+    """A domain more in the list brings its stream and its source in the aggregate, in one plan; what it sells arrives in the hub."""
+    space, new = fleet_space(tmp_path, fleet), fleet.stores[-1]
+    whole = space.base["domains"]
+    space.base["domains"] = {name: domain for name, domain in whole.items() if name != new}
+    space.write(streams=sales()).apply()
+    space.base["domains"] = whole
+    plan, result = space.write(streams=sales()).apply()
+
+    assert (result.exit_code, changes(plan)) == (0, {"hub/stream/ALL_SALES": ["update"], f"{new}/stream/SALES": ["create"]})
+    paths = [f.path for c in plan.resource_changes if c.address == "hub/stream/ALL_SALES" for f in c.change.fields]
+    assert paths == [f'sources["SALES@$JS.{new}.API"]']
+    assert not space.plan().has_changes
+    for store in fleet.stores:
+        fleet.publish(store, f"sales.{store}.x", 3)
+    fleet.wait("hub", "ALL_SALES", 3 * len(fleet.stores))
+
+
+def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
+    """Of six leaves three are frozen and one is stopped: a plan waits once, defers what they have, and plans the rest."""
+    space = fleet_space(tmp_path, fleet)
+    space.write(streams=sales()).apply()
+    frozen, stopped = fleet.stores[:3], fleet.stores[3]
+    for name in frozen:
+        fleet.sandbox[name].freeze()
+    fleet.sandbox[stopped].kill()
+    space.write(streams=[*sales(max_age="1d"), {"name": "MORE", "domain": "label:edge"}])
+    started = time.monotonic()
+    plan = space.plan()
+    took = time.monotonic() - started
+
+    assert took < 2 * 1 + 3, "one timeout of a second, not one for each"
+    assert {d.address for d in plan.deferred} == {f"{s}/stream/{n}" for s in (*frozen, stopped) for n in ("SALES", "MORE")}
+    rest = {f"{s}/stream/{n}": [a] for s in fleet.stores[4:] for n, a in (("SALES", "update"), ("MORE", "create"))}
+    assert changes(plan) == rest
+    result = space.apply()[1]
+    for name in frozen:
+        fleet.sandbox[name].thaw()
+    fleet.sandbox.start()
+    later = space.plan()
+
+    assert (result.exit_code, result.summary["changed"], result.summary["added"]) == (0, 2, 2)
+    assert set(changes(later)) == {d.address for d in plan.deferred}, "a later plan picks up what was left, and nothing else"
+    assert all(actions in (["update"], ["create"]) for actions in changes(later).values())
+
+
+class GoesAway:
+    """Takes a leaf away at one moment of what is asked of it in an apply: a request about its stream SALES."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, fleet: Fleet, name: str, moment: str) -> None:
+        self._server, self._when, self.happened = fleet.sandbox[name], moment.partition(" ")[0], False
+        self._request, self._verb = DomainApi.request, moment.rpartition(" ")[2]
+
+        async def request(api: DomainApi, verb: str, *rest: Any, **more: Any) -> dict[str, Any]:
+            if self.happened or api.read_only or (api.domain.key, verb) != (name, f"{self._verb}.SALES"):
+                return await self._request(api, verb, *rest, **more)
+            return await self._go(api, verb, *rest, **more)
+
+        patch.setattr(DomainApi, "request", request)
+
+    async def _go(self, api: DomainApi, verb: str, *rest: Any, **more: Any) -> dict[str, Any]:
+        self.happened = True
+        if self._when == "during":
+            self._server.freeze()
+        elif self._when == "before":
+            await self._die(api)
+        answer = await self._request(api, verb, *rest, **more)
+        if self._when == "after":
+            await self._die(api)
+        return answer
+
+    async def _die(self, api: DomainApi) -> None:
+        """Kill it and come back when the hub has noticed."""
+        self._server.kill()
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                await self._request(api, "INFO")
+            except NoRespondersError:
+                return
+            except ApiTimeoutError:
+                continue
+        raise AssertionError("the hub did not notice that the leaf is gone")
+
+
+@pytest.mark.parametrize(
+    ("moment", "status"),
+    [
+        ("before STREAM.INFO", "skipped"), ("before STREAM.CREATE", "failed"),
+        ("during STREAM.CREATE", "unknown"), ("after STREAM.CREATE", "unknown"),
+    ],
+)  # fmt: skip
+def test_a_leaf_killed_during_an_apply(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, status: str) -> None:
+    """However the step at which a leaf went away ends, the others and the aggregate are done, and the next apply completes it."""
+    space, victim = fleet_space(tmp_path, fleet), fleet.stores[-1]
+    space.write(streams=[*sales(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))])
+    plan = space.plan()
+    with monkeypatch.context() as patch:
+        gone = GoesAway(patch, fleet, victim, moment)
+        result = space.apply_saved(plan, parallelism=1)
+    ends = {step.address: step.status for step in result.steps}
+
+    assert gone.happened
+    assert result.exit_code == 6
+    assert ends[f"{victim}/stream/SALES"] == status
+    assert {status for address, status in ends.items() if not address.startswith(victim)} == {"done"}
+    assert ends["hub/stream/ALL_SALES"] == "done", "a source may be made before its origin is there"
+    assert not [d["reason"] for d in result.deferred if "does not answer" in d["reason"]], "that it is away is said once"
+    fleet.sandbox[victim].thaw()
+    fleet.sandbox.start()
+    fleet.sandbox.wait_ready()
+    _, result = space.apply()
+    assert result.exit_code == 0
+    assert not space.plan().has_changes
+
+
+class FreezesWhilePlanning(Quiet):
+    """Freezes leaves at the moment at which the reading begins."""
+
+    def __init__(self, fleet: Fleet, names: list[str]) -> None:
+        super().__init__()
+        self._servers = [fleet.sandbox[name] for name in names]
+
+    def phase(self, text: str) -> None:
+        """Freeze them once."""
+        if text.startswith("Reading"):
+            for server in self._servers:
+                server.freeze()
+
+
+def test_killed_and_restarted_while_planning(fleet: Fleet, tmp_path: Path) -> None:
+    """Leaves that freeze while they are read are deferred; nothing of theirs is read as deleted, and thawed they are as before."""
+    from jsplan.workflows import plan as planning  # noqa: PLC0415 - the module, whose function has the same name
+
+    space = fleet_space(tmp_path, fleet)
+    space.write(streams=[*sales(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))]).apply()
+    silent = fleet.stores[:2]
+    plan = planning.plan(space.load, PlanOptions(), FreezesWhilePlanning(fleet, silent))
+    for name in silent:
+        fleet.sandbox[name].thaw()
+    fleet.sandbox[fleet.stores[2]].kill()
+    without = space.plan()
+    fleet.sandbox.start()
+
+    assert changes(plan) == {}
+    assert {d.address.split("/")[0] for d in plan.deferred} == set(silent)
+    assert (changes(without), len(without.deferred)) == ({}, 9)
+    assert not space.plan().has_changes
+    assert not space.plan().deferred
+
+
+# --- away for how long -----------------------------------------------------------------------------------------
+
+
+def test_away_within_its_time(fleet: Fleet, tmp_path: Path) -> None:
+    """Drift excuses a domain for as long as it may be offline since it was last seen, and says when that was."""
+    space, store = fleet_space(tmp_path, fleet, may_be_offline="1h"), fleet.stores[0]
+    space.write(streams=[{"name": "SALES", "domain": "label:edge"}]).apply()
+    fleet.sandbox[store].kill()
+    first = drift(space.load, DriftOptions(), Quiet())
+    age(space, store, timedelta(hours=2))
+    second, plan = drift(space.load, DriftOptions(), Quiet()), space.plan()
+    fleet.sandbox.start()
+
+    assert (first.exit_code, [a["excused"] for a in first.away]) == (0, [True])
+    assert (second.exit_code, [a["excused"] for a in second.away]) == (1, [False])
+    assert [d.address for d in found(plan, "JS480")] == [f"{store}/**"]
+    assert drift(space.load, DriftOptions(), Quiet()).exit_code == 0
+
+
+def age(space: Space, domain: str, by: timedelta) -> None:
+    """Make state older: what it says of the domain happened so much earlier."""
+    path = space.folder / "state" / "test.json"
+    text = path.read_text()
+    before = datetime.now(UTC)
+    stamps = {(before - timedelta(seconds=n)).strftime("%Y-%m-%dT%H:%M:%SZ") for n in range(120)}
+    for stamp in stamps:
+        text = text.replace(stamp, (before - by).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    path.write_text(text)
+    assert domain in text
+
+
+def test_who_copies_knows_better(fleet: Fleet, tmp_path: Path) -> None:
+    """A hub that copies from a leaf has heard of it since the last apply: the leaf is not away for longer than that."""
+    space, store = fleet_space(tmp_path, fleet, may_be_offline="1h"), fleet.stores[0]
+    space.write(streams=sales()).apply()
+    fleet.publish(store, f"sales.{store}.x")
+    fleet.wait("hub", "ALL_SALES", 1)
+    fleet.sandbox[store].kill()
+    age(space, store, timedelta(hours=2))
+    away = drift(space.load, DriftOptions(), Quiet()).away
+    fleet.sandbox.start()
+
+    assert [a["excused"] for a in away] == [True]
+
+
+def test_limits_that_do_not_last(fleet: Fleet, tmp_path: Path) -> None:
+    """An origin whose limit ends before its domain has to be back is a warning; what nobody copies is none, and a burst is no rate."""
+    space, store = fleet_space(tmp_path, fleet, may_be_offline="7d"), fleet.stores[0]
+    lone = {"name": "LONE", "domain": store, "max_age": "1d"}
+    space.write(streams=[*sales(max_msgs=20), lone]).apply()
+    fleet.publish(store, f"sales.{store}.x", 30)
+    assert found(space.plan(), "JS481") == []
+
+    short = space.write(streams=[*sales(max_age="6d"), lone]).plan()
+
+    assert [d.address for d in found(short, "JS481")] == [f"{each}/stream/SALES" for each in sorted(fleet.stores)]
+    said = found(short, "JS481")[0]
+    assert "max_age is 6d" in said.summary
+    assert "may be offline for 1w" in said.summary
+    assert not short.errored
+
+
+# --- who answers -----------------------------------------------------------------------------------------------
+
+
+def wipe(fleet: Fleet, store: str) -> None:
+    """The leaf comes back with an empty disk."""
+    server = fleet.sandbox[store]
+    server.stop()
+    shutil.rmtree(server.store_path)
+    fleet.sandbox.start()
+
+
+def test_a_leaf_that_comes_back_empty(fleet: Fleet, tmp_path: Path) -> None:
+    """It is one finding that stops an apply, with the mirrors that are stuck; confirmed it is set up anew, and the mirror goes on."""
+    space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
+    mirror = {"name": "BACKUP", "domain": "hub", "mirror": {"name": "SALES", "domain": store}}
+    streams = [*sales(), {"name": "STOCK", "domain": "label:edge"}, mirror]
+    space.write(streams=streams).apply()
+    fleet.publish(store, f"sales.{store}.x", 10)
+    fleet.wait("hub", "BACKUP", 10)
+    wipe(fleet, store)
+    plan = space.plan()
+
+    said = found(plan, "JS305")
+    assert [(d.address, d.severity) for d in said] == [(f"{store}/**", "error")]
+    assert said[0].summary.startswith("DOMAIN_REINSTALLED")
+    assert f"hub/stream/BACKUP mirrors {store}/stream/SALES up to sequence 10" in said[0].detail
+    assert "first_seq: 11" in said[0].detail
+    assert (plan.errored, plan.applyable) == (False, False)
+    with pytest.raises(RefusedError, match="DOMAIN_REINSTALLED"):
+        space.apply()
+    space.write(streams=streams, overrides=[{"address": f"{store}/stream/SALES", "first_seq": 11}])
+    plan, result = space.apply(reinstalled=(store,))
+    fleet.publish(store, f"sales.{store}.x", 5)
+    fleet.wait("hub", "BACKUP", 15)
+
+    assert (result.exit_code, result.summary["added"]) == (0, 2)
+    assert plan.options["reinstalled"] == [store]
+    assert not space.plan().has_changes
+
+
+def test_one_stream_that_is_missing_is_no_new_server(fleet: Fleet, tmp_path: Path) -> None:
+    """What somebody deleted while the rest is as it was is made again, as ever."""
+    space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
+    space.write(streams=[{"name": name, "domain": "label:edge"} for name in "AB"]).apply()
+    fleet.ask("STREAM.DELETE.A", store)
+    plan = space.plan()
+
+    assert changes(plan) == {f"{store}/stream/A": ["create"]}
+    assert not found(plan, "JS305")
+
+
+def two_servers(ports: shapes.PortOf) -> shapes.Layout:
+    """A hub and two leaves that say that they are the same domain."""
+    whole = shapes.hub_and_leaf(ports, leaves=("one", "two", "other"))
+    return replace(whole, nodes=tuple(replace(node, domain="leaf") if node.name in ("one", "two") else node for node in whole.nodes))
+
+
+@pytest.mark.matrix
+def test_two_servers_for_one_domain(tmp_path: Path) -> None:
+    """Two servers that answer for one domain are an error that names both, before anything is planned; without the domain it goes on."""
+    with Sandbox(two_servers, binary=PROGRAM) as sandbox:
+        hub = sandbox["hub"]
+        for name in ("one", "two"):
+            with Raw(sandbox[name].url, "acc", "acc") as raw:
+                raw.done("$JS.API.STREAM.CREATE.X", {"name": "X"})
+        connection = {"url": hub.url, "user": hub.user, "password": hub.password}
+        domains = {name: {"connection": "hub"} for name in ("hub", "leaf", "other")}
+        space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": domains})
+        space.write(streams=[{"name": "A", "domain": "*"}])
+        with pytest.raises(ConnectError, match=r"more than one server answers for domain leaf \(one-server and two-server\)") as error:
+            space.plan()
+        assert error.value.hint is not None
+        assert "--exclude 'leaf/**'" in error.value.hint
+        assert set(changes(space.plan(excludes=("leaf/**",)))) == {"hub/stream/A", "other/stream/A"}
+        sandbox["two"].stop()
+        sandbox.wait_ready()
+        assert len(changes(space.plan())) == 3

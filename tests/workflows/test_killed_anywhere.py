@@ -1,0 +1,192 @@
+"""kill -9 of apply at each boundary of its steps, on every backend: nothing that it made is lost to it, and the next apply ends the work.
+
+A boundary is a request that changes something, its own state in a bucket included, before it arrives or before its answer is out.
+Another scenario is one more line in `SCENARIOS`.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.support.buckets import new_bucket
+from tests.support.process import begin
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.reaper import Boundary, Reaper, writes
+from tests.support.state import world_of
+from tests.support.workspaces import Quiet, Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+Bodies = list[dict[str, Any]]
+#: Of a lock in a bucket: short, so that a dead holder's is gone soon. Whoever goes on has one of its own.
+SHORT, LONG = "2s", "1m"
+#: Seconds for a server that shares its machine with everything else that is going on.
+PATIENT = 60.0
+#: How many boundaries of each scenario are tried in `make test`.
+SAMPLE = 2
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What there is, what there should be, what must be permitted for it, and how many messages each stream of `keeps` has all along.
+
+    `half_done` are resources that may look changed by somebody else in between.
+    """
+
+    name: str
+    before: Bodies
+    after: Bodies
+    permitted: tuple[str, ...]
+    keeps: tuple[str, ...]
+    messages: int = 25
+    half_done: frozenset[str] = field(default=frozenset())
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _streams(prefix: str, count: int, **fields: Any) -> Bodies:
+    return [{"name": f"{prefix}{n}", "subjects": [f"{prefix.lower()}{n}"]} | fields for n in range(count)]
+
+
+WITH_ACKS = [{"name": "C", "ack_policy": "explicit"}]
+SCENARIOS = [
+    Scenario(
+        "twenty resources",
+        before=[*_streams("KEPT", 4, consumers=[{"name": "C"}]), *_streams("GONE", 4)],
+        after=[
+            *_streams("KEPT", 4, max_age="2d", consumers=[{"name": "C", "max_deliver": 3}]), *_streams("NEW", 3, consumers=[{"name": "C"}]),
+            *_streams("PLAIN", 2),
+        ],
+        permitted=("DELETES_STREAM", "REMOVES_SUBJECTS"), keeps=tuple(f"KEPT{n}" for n in range(4)),
+    ),
+    Scenario(
+        "replaced with what they hold",
+        before=[*_streams("KEPT", 2, storage="file", consumers=WITH_ACKS), *_streams("GONE", 2)],
+        after=[
+            *_streams("KEPT", 2, storage="memory", lifecycle={"on_replace": "preserve"}, consumers=WITH_ACKS),
+            *_streams("NEW", 2, consumers=[{"name": "C"}]),
+        ],
+        permitted=("DELETES_STREAM", "REMOVES_SUBJECTS", "DUPLICATES_MESSAGES"), keeps=("KEPT0", "KEPT1"), messages=20_000,
+        half_done=frozenset({"main/stream/KEPT0", "main/stream/KEPT1", "main/consumer/KEPT0/C", "main/consumer/KEPT1/C"}),
+    ),
+]  # fmt: skip
+
+
+def _fill(raw: Raw, name: str, count: int) -> None:
+    """So many messages; every thousandth is waited for, since a server drops what comes faster than it can store."""
+    for number in range(1, count + 1):
+        if number % 1000 and number < count:
+            raw.publish(name.lower(), b"%d" % number)
+        else:
+            raw.done(name.lower(), b"%d" % number)
+
+
+class Scene:
+    """A workspace with its state in one kind of backend, and a server to be filled and emptied."""
+
+    def __init__(self, folder: Path, server: Server, kind: str, scenario: Scenario) -> None:
+        self.server, self.scenario, self.kind = server, scenario, kind
+        self.space = single_space(folder, server)
+        self.bucket = ""
+        self.deaths = 0
+
+    def reset(self) -> None:
+        """What was before, applied by nobody who dies; and the messages."""
+        with Raw(self.server.url, timeout=PATIENT) as raw:
+            delete_all_streams(raw)
+        shutil.rmtree(self.space.folder / "state", ignore_errors=True)
+        self.bucket = new_bucket()
+        self.use(self.server.url, LONG, self.scenario.before).apply()
+        with Raw(self.server.url, timeout=PATIENT) as raw:
+            for name in self.scenario.keeps:
+                _fill(raw, name, self.scenario.messages)
+
+    def use(self, url: str, lock_ttl: str, bodies: Bodies) -> Space:
+        """The workspace over this way to the server."""
+        self.space.base["connections"] = {"main": {"url": url}}
+        if self.kind == "kv":
+            self.space.base["backend"] = {"kv": {"bucket": self.bucket, "lock_ttl": lock_ttl}}
+        return self.space.write(streams=bodies)
+
+    def die_at(self, boundary: Boundary | None) -> list[str]:
+        """Apply in a process that is killed there; the requests that it made."""
+        with Reaper(self.server.port, boundary) as reaper:
+            self.use(reaper.url, SHORT if boundary else LONG, self.scenario.after)
+            allowed = [part for code in self.scenario.permitted for part in ("--allow-hazard", code)]
+            process = begin(self.space.folder, "apply", "-y", "--parallelism", "3", *allowed)
+            reaper.watch(process)
+            _, err = process.communicate(timeout=50)
+            ended = {-9, 0, 6} if boundary else {0}  # a few requests more or less: it may end; on a busy machine its lease may
+            assert process.returncode in ended, err.decode()
+            self.deaths += process.returncode == -9
+            return list(reaper.seen)
+
+    def boundaries(self) -> list[Boundary]:
+        """Every place where a whole apply can die and it makes a difference."""
+        self.reset()
+        numbers = [number for number, subject in enumerate(self.die_at(None)) if writes(subject)]
+        assert len(numbers) > 15
+        return [Boundary(number, moment) for number in numbers for moment in ("before it arrives", "before its answer")]
+
+    def converges(self) -> None:
+        """The next plan tells the truth, and the next apply leaves just what the files say, all of it ours, and every message."""
+        space, scenario = self.use(self.server.url, LONG, self.scenario.after), self.scenario
+        found = drift(space.load, DriftOptions(), Quiet())
+        assert {r.address for r in found.resource_drift} <= scenario.half_done
+        assert found.unmanaged == []
+        plan, result = space.apply(allow_hazards=scenario.permitted, lock_timeout=40_000_000_000)
+        assert result.exit_code == 0, result
+        assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
+
+        state = world_of(space.load).state
+        declared = {f"main/stream/{body['name']}" for body in scenario.after}
+        declared |= {f"main/consumer/{body['name']}/{c['name']}" for body in scenario.after for c in body.get("consumers", [])}
+        assert {str(address) for address in state.resources} == declared
+        assert (state.pending, state.replacements) == ({}, {})
+        assert [step.title for step in space.plan().steps] == []
+        with Raw(self.server.url, timeout=PATIENT) as raw:
+            theirs = {name for name in streams(raw) if not name.startswith("KV_STATE_")}
+            assert theirs == {body["name"] for body in scenario.after}
+            kept = [raw.done(f"$JS.API.STREAM.INFO.{name}")["state"]["messages"] for name in scenario.keeps]
+        assert kept == [scenario.messages] * len(kept)
+
+
+@pytest.fixture(params=["local", "kv"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Scene:
+    """The first scenario on each backend; others are set by the test."""
+    return Scene(tmp_path, server, request.param, SCENARIOS[0])
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+@pytest.mark.timeout(180)
+def test_killed_at_some_boundary(scene: Scene, scenario: Scenario) -> None:
+    """A few boundaries, others with each backend, always the same: after a death there plan and apply go on as if nothing had happened."""
+    scene.scenario = scenario
+    for boundary in random.Random(f"{scene.kind} {scenario}").sample(scene.boundaries(), SAMPLE):
+        scene.reset()
+        scene.die_at(boundary)
+        scene.converges()
+    assert scene.deaths > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_killed_at_every_boundary(scene: Scene, scenario: Scenario) -> None:
+    """Each boundary there is."""
+    scene.scenario = scenario
+    for boundary in scene.boundaries():
+        scene.reset()
+        scene.die_at(boundary)
+        scene.converges()
+    assert scene.deaths > 20

@@ -1,0 +1,212 @@
+"""`jsplan state pull|push|unlock`, as a user runs them, on every backend."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.cli.main import main
+from tests.support.buckets import new_bucket
+from tests.support.process import Ended, jsplan
+from tests.support.raw import Raw
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+HOLDER = {"id": "6b1f", "who": "ann", "host": "ci-7", "pid": 812, "operation": "apply", "since": "2026-01-31T12:00:00Z"}
+
+
+class Commands:
+    """A workspace and its command line, run in this process."""
+
+    def __init__(self, space: Space, capsys: pytest.CaptureFixture[str]) -> None:
+        self.space = space
+        self._capsys = capsys
+
+    def run(self, *args: str) -> Ended:
+        """One command to its end."""
+        self._capsys.readouterr()
+        code = main(["-C", str(self.space.folder), *args])
+        said = self._capsys.readouterr()
+        return Ended(code, said.out, said.err)
+
+    def pulled(self, *args: str) -> dict[str, Any]:
+        """The document that `state pull` prints."""
+        ended = self.run("state", "pull", *args)
+        assert ended.code == 0, ended.err
+        document = json.loads(ended.out)
+        assert isinstance(document, dict)
+        return document
+
+    def saved(self, document: object) -> str:
+        """The document in a file, and its path."""
+        path = self.space.folder / "pushed.json"
+        path.write_text(json.dumps(document), "utf-8")
+        return str(path)
+
+
+@pytest.fixture
+def commands(space: Space, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """The command line in the workspace."""
+    return Commands(space, capsys)
+
+
+@pytest.fixture(params=["local", "kv"])
+def space(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Space:
+    """A workspace that has applied stream A and then B: its state is at serial 2."""
+    space = single_space(tmp_path, server)
+    if request.param == "kv":
+        space.base["backend"] = {"kv": {"bucket": new_bucket(), "lock_ttl": "30s"}}
+    space.write(streams=[{"name": "A"}]).apply()
+    space.write(streams=[{"name": "A"}, {"name": "B"}]).apply()
+    return space
+
+
+def test_pull_and_push_again(commands: Commands) -> None:
+    """What was pulled and edited goes in under a new serial, and the next plan compares with it."""
+    document = commands.pulled()
+    assert (document["kind"], document["serial"], sorted(document["resources"])) == ("state", 2, ["main/stream/A", "main/stream/B"])
+    del document["resources"]["main/stream/B"]
+    ended = commands.run("state", "push", commands.saved(document))
+
+    assert (ended.code, ended.out) == (0, "The state is at serial 3 now. See what that means: jsplan plan\n")
+    after = commands.pulled()
+    assert (after["serial"], after["lineage"], list(after["resources"])) == (3, document["lineage"], ["main/stream/A"])
+    assert "1 to import" in commands.run("plan").out
+
+
+def test_push_from_standard_input(commands: Commands) -> None:
+    """`-` is standard input, and with --json the result is a document."""
+    ended = jsplan(commands.space.folder, "state", "push", "-", "--json", input=json.dumps(commands.pulled()))
+    result = json.loads(ended.out)
+
+    assert (ended.code, result["kind"], result["serial"], result["overrode"]) == (0, "state-push", 3, [])
+
+
+def test_push_of_nothing(commands: Commands) -> None:
+    """A file that is not there, or is no JSON, is an error that says so."""
+    missing = commands.run("state", "push", "/nowhere/x.json")
+    (commands.space.folder / "text").write_text("hello")
+    text = commands.run("state", "push", str(commands.space.folder / "text"))
+
+    assert (missing.code, text.code) == (1, 1)
+    assert "cannot read /nowhere/x.json: No such file or directory" in missing.text
+    assert "text is no JSON" in text.text
+    assert commands.pulled()["serial"] == 2
+
+
+def test_an_older_serial_is_refused(commands: Commands) -> None:
+    """Somebody applied since it was pulled: nothing is written. With --force it goes in, and what was overridden is said."""
+    old = commands.pulled()
+    commands.space.write(streams=[{"name": "A"}]).apply(allow_hazards=("DELETES_STREAM",))
+    path = commands.saved(old)
+    refused = commands.run("state", "push", path)
+    assert refused.code == 1
+    assert "pushed.json has serial 2, and the state here is at 3. Nothing was written" in refused.text
+    assert commands.pulled()["serial"] == 3
+
+    forced = commands.run("state", "push", "--force", path)
+    assert forced.code == 0
+    assert "Overridden: it has serial 2, and the state here is at 3." in forced.text
+    assert sorted(commands.pulled()["resources"]) == ["main/stream/A", "main/stream/B"]
+    assert commands.pulled()["serial"] == 4
+
+
+def test_another_lineage_is_refused(commands: Commands) -> None:
+    """A state that was begun somewhere else is not this one, however new it is."""
+    other = commands.pulled() | {"lineage": "0000-other", "serial": 99}
+    path = commands.saved(other)
+    refused = commands.run("state", "push", path)
+    assert refused.code == 1
+    assert "has lineage 0000-other, and the state here has" in refused.text
+
+    assert commands.run("state", "push", "--force", path).code == 0
+    assert (commands.pulled()["lineage"], commands.pulled()["serial"]) == ("0000-other", 100)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"workspace": "other"}, "is the state of workspace other"), ({"kind": "plan"}, "is not a jsplan state"), ({"domains": None}, "")],
+)
+def test_what_is_no_state_of_ours_is_refused_always(commands: Commands, change: dict[str, Any], words: str) -> None:
+    """Neither another workspace's state nor another document goes in, not even with --force."""
+    wrong = commands.pulled() | change
+    if change == {"domains": None}:
+        del wrong["resources"]
+        words = "is damaged"
+    refused = commands.run("state", "push", "--force", commands.saved(wrong))
+
+    assert refused.code == 1
+    assert words in refused.text
+    assert "Traceback" not in refused.err
+    assert commands.pulled()["serial"] == 2
+
+
+def test_going_back_to_a_serial_before(commands: Commands) -> None:
+    """`state pull --serial N` prints an earlier document, which `state push --force` puts in place; a serial that is not kept is named."""
+    before = commands.pulled("--serial", "1")
+    assert (before["serial"], list(before["resources"])) == (1, ["main/stream/A"])
+    missing = commands.run("state", "pull", "--serial", "7")
+    assert (missing.code, missing.out) == (1, "")
+    assert "Kept are: 1, 2." in missing.text
+
+    assert commands.run("state", "push", "--force", commands.saved(before)).code == 0
+    assert list(commands.pulled()["resources"]) == ["main/stream/A"]
+
+
+def test_a_damaged_state_is_put_right_by_force_only(commands: Commands) -> None:
+    """Where what is there cannot be read, push refuses like everybody else; --force says what it takes the place of."""
+    good = commands.pulled()
+    damage(commands.space)
+    path = commands.saved(good)
+    refused = commands.run("state", "push", path)
+    assert (refused.code, "damaged" in refused.text) == (1, True)
+
+    forced = commands.run("state", "push", "--force", path)
+    assert forced.code == 0
+    assert "takes the place of something that cannot be read" in forced.text
+    assert commands.run("plan", "--detailed-exitcode").code == 0
+
+
+def damage(space: Space) -> None:
+    """Write something over the document."""
+    backend = space.base.get("backend")
+    if backend is None:
+        (space.folder / "state" / "test.json").write_bytes(b'{"kind": "sta')
+        return
+    with Raw(space.base["connections"]["main"]["url"]) as raw:
+        raw.done(f"$KV.{backend['kv']['bucket']}.test", b'{"kind": "sta')
+
+
+def test_unlock(commands: Commands) -> None:
+    """A lock that was left behind goes when its id is given, and no other id does it; then the state can be written again."""
+    hold(commands)
+    wrong = commands.run("state", "unlock", "other")
+    assert wrong.code == 1
+    assert "ann@ci-7 (process 812) for apply since 2026-01-31T12:00:00Z, lock 6b1f" in wrong.text
+
+    ended = commands.run("state", "unlock", "6b1f")
+    assert (ended.code, ended.out) == (0, f"Unlocked. It was held by {WHO}\n")
+    again = commands.run("state", "unlock", "6b1f")
+    assert (again.code, "is not locked" in again.text) == (1, True)
+    assert commands.run("apply", "-y", "--lock-timeout", "0s").code == 0
+
+
+WHO = "ann@ci-7 (process 812) for apply since 2026-01-31T12:00:00Z, lock 6b1f"
+
+
+def hold(commands: Commands) -> None:
+    """Leave a lock behind, as a process does that died."""
+    space = commands.space
+    backend = space.base.get("backend")
+    if backend is None:
+        (space.folder / "state" / "test.json.lock.info").write_text(json.dumps(HOLDER), "utf-8")
+        return
+    with Raw(space.base["connections"]["main"]["url"]) as raw:
+        raw.done(f"$KV.{backend['kv']['bucket']}._lock.test", {"lock": HOLDER, "lease": 600})
+    assert commands.run("apply", "-y", "--lock-timeout", "0s").code == 5
