@@ -38,23 +38,23 @@ lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: setup ## mypy --strict over package and tests
+types: setup-spark ## mypy --strict over package and tests
 	$(BIN)/mypy
 
-imports: setup ## the arrows between the rooms
+imports: setup-spark ## the arrows between the rooms
 	@$(BIN)/lint-imports --no-logo
 
-pytest: setup ## the tests alone
+pytest: setup-spark ## the tests alone
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-test-matrix: setup ## the tests marked `matrix` against every supported nats-server
+test-matrix: setup-spark ## the tests marked `matrix` against every supported nats-server
 	$(PYTEST) -m download tests/sandbox
 	@for server in $$($(BIN)/python -m jsplan.sandbox.versions); do \
 		echo "== $$("$$server" --version)"; \
 		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS) || exit 1; \
 	done
 
-soak: setup ## long runs
+soak: setup-spark ## long runs
 	$(PYTEST) -m soak --timeout 3600 $(PYTEST_ARGS)
 
 bench: setup ## what the performance claims are measured with, as JSON

@@ -47,7 +47,7 @@ HAZARD_MEANING = {
     "BREAKS_REPLICATION": "Somebody mirrors or sources a stream that goes.",
     "REMOVES_SUBJECTS": "Publishers to a subject will get no acknowledgement, because no stream of the domain stores it any more.",
     "IRREVERSIBLE": "A field is turned on that the server never turns off again.",
-    "DUPLICATES_MESSAGES": "Copies would get messages twice. On the list, not yet found by this release.",
+    "DUPLICATES_MESSAGES": "Messages come once more: by a changed source, by two that take the same, by a consumer that goes back.",
     "REDUCES_REPLICAS": "A stream will have fewer copies.",
     "MOVES_DATA": "A stream moves to other servers.",
 }

@@ -1,0 +1,102 @@
+"""What a fleet costs: a hub and N real leaf servers with ten streams each, and a source for each leaf in the hub.
+
+Plan and apply of everything, the empty plan after it, and the same plan with a tenth of the leaves frozen (SIGSTOP): they
+answer nothing, so each could cost a timeout; together they may cost one. All figures of one N come from the same run.
+
+    python benchmarks/fleet.py [--sizes 10,50,100] [--repeat 3]
+
+Prints one JSON document: seconds are wall time of whole processes (medians for plans), memory is peak resident MiB.
+`timeouts` is what the frozen leaves add to an empty plan, in timeouts of a request; `per_domain` is what one domain costs beyond
+a process that does nothing, and `growth` compares that of the largest fleet with that of the smallest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from plan_scale import median
+
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.fleet import fleet, stores
+
+STREAMS = 10
+#: Of a request, in seconds; more than the default of 5, so that a busy machine is not taken for a silent leaf.
+TIMEOUT = 10
+
+
+def workspace(folder: Path, sandbox: Sandbox, count: int) -> None:
+    """The fleet, as a person would write it."""
+    hub = sandbox["hub"]
+    lines = [
+        "jsplan: 1",
+        "workspace: fleet",
+        f"connections: {{hub: {{url: '{hub.url}', user: {hub.user}, password: {hub.password}, timeout: {TIMEOUT}s}}}}",
+        f'domains: {{hub: {{connection: hub}}, "store-{{001..{count:03}}}": {{connection: hub, labels: [edge], may_be_offline: 7d}}}}',
+        "streams:",
+    ]
+    lines += [f"  - {{name: S{n}, domain: 'label:edge', subjects: ['s{n}.${{domain}}.>'], max_age: 30d}}" for n in range(STREAMS)]
+    lines.append("  - {name: ALL, domain: hub, sources: [{name: S0, domain: 'label:edge'}]}")
+    (folder / "jsplan.yaml").write_text("\n".join(lines) + "\n")
+
+
+def measure(count: int, repeat: int) -> dict[str, Any]:
+    """One fleet: everything new, nothing to do, a tenth of it frozen."""
+    jsplan = [sys.executable, "-m", "jsplan"]
+    out: dict[str, Any] = {"domains": count, "streams": STREAMS * count + 1}
+    with tempfile.TemporaryDirectory() as name, fleet(stores(count)) as sandbox:
+        folder = Path(name)
+        workspace(folder, sandbox, count)
+        out["plan"] = median([*jsplan, "plan"], folder, repeat)
+        out["apply"] = median([*jsplan, "apply", "-y"], folder, 1)
+        out["empty_plan"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, repeat)
+        silent = [sandbox[store] for store in stores(count)[: max(1, count // 10)]]
+        for server in silent:
+            server.freeze()
+        out["frozen"] = len(silent)
+        out["plan_with_frozen"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, 1)
+        for server in silent:
+            server.thaw()
+    out["timeouts"] = round((out["plan_with_frozen"]["seconds"] - out["empty_plan"]["seconds"]) / TIMEOUT, 2)
+    return out
+
+
+def per_domain(row: dict[str, Any], floor: dict[str, float]) -> dict[str, dict[str, float]]:
+    """What one domain costs beyond a process that does nothing: milliseconds, and KiB."""
+    return {
+        command: {
+            "ms": round(1000 * (row[command]["seconds"] - floor["seconds"]) / row["domains"], 2),
+            "kib": round(1024 * (row[command]["mib"] - floor["mib"]) / row["domains"], 1),
+        }
+        for command in ("plan", "apply", "empty_plan")
+    }
+
+
+def growth(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """What one domain costs in the largest fleet against the smallest: 1 means that it costs the same, less that it costs less."""
+    first, last = rows[0]["per_domain"], rows[-1]["per_domain"]
+    return {command: {unit: round(last[command][unit] / first[command][unit], 2) for unit in last[command]} for command in last}
+
+
+def main() -> None:
+    """Measure every size and print the document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="10,50,100")
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    os.environ.setdefault("GOMAXPROCS", "1")  # a hundred servers on one machine: each alone on its own would have its own
+    with tempfile.TemporaryDirectory() as name:
+        floor = median([sys.executable, "-m", "jsplan", "version"], Path(name), options.repeat)
+    rows = [measure(int(size), options.repeat) for size in options.sizes.split(",")]
+    rows = [row | {"per_domain": per_domain(row, floor)} for row in rows]
+    document = {"benchmark": "fleet", "streams_per_domain": STREAMS, "timeout": TIMEOUT, "nothing": floor, "rows": rows}
+    print(json.dumps(document | ({"growth": growth(rows)} if len(rows) > 1 else {}), indent=2))
+
+
+if __name__ == "__main__":
+    main()
