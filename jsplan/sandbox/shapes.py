@@ -204,7 +204,10 @@ def _remotes(port: int, users: tuple[User, ...]) -> str:
 def _cluster(name: str, routes: tuple[int, ...]) -> str:
     own, *others = routes
     urls = ", ".join(_quoted(f"nats://{HOST}:{port}") for port in others)
-    return f"cluster {{\n    name: {_quoted(name)}\n    listen: {_quoted(f'{HOST}:{own}')}\n    routes: [{urls}]\n}}\n"
+    # One route to each: with the default pool the answer to a STREAM.CREATE takes another than the interest in its subjects, and what is
+    # published at once is dropped where nobody waits for an ack (measured on 2.15.1: 9 of 18 fresh clusters, without a pool none).
+    lines = [f"name: {_quoted(name)}", f"listen: {_quoted(f'{HOST}:{own}')}", "pool_size: -1", f"routes: [{urls}]"]
+    return "cluster {\n" + "".join(f"    {line}\n" for line in lines) + "}\n"
 
 
 def _quoted(text: str) -> str:

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,11 +136,21 @@ class Lake:
         return bool(first["ack_floor"] == second["ack_floor"] and first["num_ack_pending"] == second["num_ack_pending"])
 
 
-def filled(server: Server) -> Lake:
+@contextmanager
+def filled(server: Server) -> Iterator[Lake]:
     """The server with its ORIGIN and HOLED."""
     raw = Raw(server.url, server.user, server.password, timeout=20)
-    level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
-    lake = Lake(server, raw, 0.0, level)
+    lake = Lake(server, raw, 0.0, 0)
+    try:
+        _fill(lake)
+        yield lake
+    finally:
+        lake.raw.close()
+
+
+def _fill(lake: Lake) -> None:
+    raw = lake.raw
+    lake.level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
     for name in SOURCES:
         raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
         fill(raw, name, OLD, seed=1)
@@ -149,7 +160,6 @@ def filled(server: Server) -> Lake:
         fill(raw, name, MESSAGES - OLD, seed=2)
         lake.wait_complete(name)
     lake.cut("HOLED", [*range(5, OLD - 20, 127), *range(OLD - 20, OLD + 20), *range(OLD + 500, MESSAGES, 127)])
-    return lake
 
 
 def cleared(lake: Lake) -> None:
@@ -161,10 +171,8 @@ def cleared(lake: Lake) -> None:
 
 @pytest.fixture(scope="session")
 def _lake() -> Iterator[Lake]:
-    with Sandbox.single(binary=PROGRAM) as sandbox:
-        lake = filled(sandbox["server"])
+    with Sandbox.single(binary=PROGRAM) as sandbox, filled(sandbox["server"]) as lake:
         yield lake
-        lake.raw.close()
 
 
 @pytest.fixture

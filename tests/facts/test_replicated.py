@@ -25,10 +25,8 @@ ALONE = [(cause,) for cause in CAUSES]
 
 @pytest.fixture(scope="module")
 def _country() -> Iterator[Lake]:
-    with Sandbox.cluster(binary=PROGRAM) as sandbox:
-        lake = filled(sandbox["n1"])
+    with Sandbox.cluster(binary=PROGRAM) as sandbox, filled(sandbox["n1"]) as lake:
         yield lake
-        lake.raw.close()
 
 
 @pytest.fixture
