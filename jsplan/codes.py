@@ -153,6 +153,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS448": "An origin that a new copy may consume cannot be read, and neither files nor state know what it is.",
     "JS480": "A domain is away for longer than its `may_be_offline`.",
     "JS481": "A stream's limits do not last for as long as its domain may be offline: copies would miss messages.",
+    "JS490": "A mute of drift has expired: what it covered is reported again.",
     "JS301": "`prevent_destroy` guards something that would be deleted or replaced.",
     "JS302": "Something exists, is not ours, and differs from the files: `--adopt` is needed.",
     "JS303": "A replacement is needed, and `on_replace` does not allow it, or what it should keep cannot be kept; the message says why.",
@@ -161,4 +162,56 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS305": "DOMAIN_REINSTALLED: a domain answers and has nothing of ours any more; `--reinstalled` sets it up anew.",
 }
 
-CODES: Final[Mapping[str, str]] = {**IN_FILES, **AGAINST_SERVERS}
+#: What `lint` advises on: one rule each, under `jsplan/lint/rules`. None is an error unless the files say so.
+LINT: Final[Mapping[str, str]] = {
+    "JS200": "An ignored finding that is not found.",
+    # between streams
+    "JS201": "One subject is stored by streams of two domains that hear each other.",
+    "JS202": "A message comes to one stream by two ways.",
+    "JS203": "Streams republish to each other in a circle.",
+    "JS204": "A stream stores what is delivered to a copy.",
+    "JS205": "A mirror keeps less than its origin.",
+    "JS206": "A mirror keeps for ever what its origin gives up.",
+    "JS207": "A copy drains a work queue, or a stream with interest retention.",
+    "JS208": "A source that changes is copied again from its beginning.",
+    "JS209": "Message ids of different origins count as duplicates of each other.",
+    "JS210": "A stream with sources has no duplicate window of its own.",
+    "JS211": "A copy keeps messages that expire in its origin.",
+    "JS212": "The origin of a mirror does not outlive a restart.",
+    "JS213": "The filter of a mirror or source matches nothing.",
+    "JS214": "A mirror with interest retention stores nothing that nobody waits for.",
+    "JS215": "Copies in different accounts share a delivery prefix.",
+    # one stream
+    "JS220": "Nothing limits a stream on disk.",
+    "JS221": "Nothing limits a stream in memory.",
+    "JS222": "One copy in a cluster.",
+    "JS223": "An even number of copies.",
+    "JS224": "A work queue gives up work that nobody has done.",
+    "JS225": "`discard: new` without a limit.",
+    "JS226": "A time or a size so small that its unit may be missing.",
+    "JS227": "A wildcard that is none.",
+    "JS228": "A stream stores the answers to requests.",
+    "JS229": "Publishers are not told whether a message was stored.",
+    "JS230": "A stream that guards its messages may itself be deleted.",
+    "JS231": "Message ids are remembered for hours.",
+    "JS232": "Compression in memory.",
+    "JS233": "Nobody is told of keys that expire.",
+    # consumers
+    "JS240": "`ack_policy` is left out.",
+    "JS241": "A consumer's filter matches nothing.",
+    "JS242": "Workers of one group wait for each other.",
+    "JS243": "A batch is never filled.",
+    "JS244": "One worker acknowledges the work of the others.",
+    "JS245": "A durable consumer that the server deletes.",
+    "JS246": "`backoff` decides, not `ack_wait`.",
+    "JS247": "Messages expire before they are delivered again.",
+    "JS248": "Some work of a queue goes to nobody.",
+    "JS249": "A stream with interest retention and no consumer stores nothing.",
+    "JS250": "Two consumers deliver to one subject.",
+    "JS251": "A push consumer that does not notice what is lost.",
+    "JS252": "A consumer's position is less safe than its messages.",
+    "JS253": "What a worker gave up stays in the queue.",
+    "JS254": "A consumer delivers at the pace of the past.",
+}
+
+CODES: Final[Mapping[str, str]] = {**IN_FILES, **LINT, **AGAINST_SERVERS}

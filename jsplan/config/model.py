@@ -165,15 +165,54 @@ class Mute:
     owner: str
     fields: tuple[str, ...] = ()
     until: str | None = None
+    range: SourceRange | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class DriftSettings:
-    """`drift:` of the workspace; `sinks` as written, for the scheduled job."""
+    """`drift:` of the workspace; `sinks` as written, for the scheduled job. Their URLs and headers may be secrets."""
 
     ignore: tuple[str, ...] = ()
     mute: tuple[Mute, ...] = ()
-    sinks: tuple[Mapping[str, Any], ...] = ()
+    sinks: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillSide:
+    """One end of a backfill: a stream in a domain, or a folder of Parquet files. What is read has bounds, both included: sequences,
+    or RFC 3339 times in UTC; `filters` are subjects of which a message must match one (none: all).
+    """
+
+    domain: str = ""
+    stream: str = ""
+    parquet: str | None = None
+    start_seq: int | None = None
+    end_seq: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+    filters: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.parquet if self.parquet is not None else str(Address.of_stream(self.domain, self.stream))
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """An entry of `backfills:` (contract, section 6). `rate` is bytes per second, `subject_transform` is (src, dest)."""
+
+    name: str
+    origins: tuple[BackfillSide, ...]
+    target: BackfillSide
+    order: str = "stream"
+    strategy: str = "auto"
+    keep: str = "origin"
+    oversize: str = "error"
+    rate: int | None = None
+    window: str | None = None
+    where: str | None = None
+    transform: str | None = None
+    subject_transform: tuple[str, str] | None = None
+    position: Position | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +240,7 @@ class Workspace:
     config_hash: str
     diagnostics: tuple[Diagnostic, ...] = ()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    backfills: Mapping[str, Backfill] = field(default_factory=dict)
 
     @property
     def state_name(self) -> str:

@@ -16,19 +16,8 @@ def _has_any(node: Node) -> Node | None:
     return node if node.value else None
 
 
-def _under(key: str) -> Callable[[Node], Node | None]:
-    def look(node: Node) -> Node | None:
-        found = node.get(key)
-        return found if found is not None and (found.value is True or (isinstance(found.value, list | dict) and found.value)) else None
-
-    return look
-
-
 #: Section of the workspace, where to look in it, and what it is called.
-_NOT_YET: Final[tuple[tuple[str, Callable[[Node], Node | None], str], ...]] = (
-    ("backfills", _has_any, "`backfills`"),
-    ("drift", _under("sinks"), "`drift.sinks`"),
-)
+_NOT_YET: Final[tuple[tuple[str, Callable[[Node], Node | None], str], ...]] = (("backfills", _has_any, "`backfills`"),)
 
 
 def report(document: Node, findings: Findings) -> None:

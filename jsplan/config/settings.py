@@ -9,7 +9,7 @@ from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Domain, DriftSettings, Mute
-from jsplan.config.node import Node, plain
+from jsplan.config.node import Node, plain, range_of
 from jsplan.diagnostics import did_you_mean
 
 _LEVELS: Final = ("ignore", "warning", "error")
@@ -48,7 +48,7 @@ def _mute(node: Node, findings: Findings) -> Mute | None:
     owner = grammar.required(node, "owner", "a mute", findings)
     until = grammar.day(node.get("until"), "`until`", findings)
     fields = tuple(grammar.texts(node.get("fields"), "`fields`", findings))
-    return Mute(address, reason, owner, fields, until) if address and reason and owner else None
+    return Mute(address, reason, owner, fields, until, range_of(node.place)) if address and reason and owner else None
 
 
 def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapping[str, Any] | None:
@@ -71,7 +71,7 @@ def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapp
             or grammar.required(target, "url", "a webhook", findings) is None
         ):
             return None
-    elif grammar.required(node, kind, "a sink", findings) is None:
+    elif grammar.required(node, kind, "a sink", findings) is None or (kind == "subject" and not _may_publish(node, findings)):
         return None
     domain = grammar.text(node.get("domain"), "`domain`", findings)
     if domain is not None and domain not in domains:
@@ -80,6 +80,18 @@ def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapp
         )
     sink: Mapping[str, Any] = plain(node)
     return sink
+
+
+def _may_publish(node: Node, findings: Findings) -> bool:
+    """A notification is a plain message: it never goes to the server's own subjects, whoever mistyped one."""
+    where = node.value["subject"]
+    subject = grammar.text(where, "`subject`", findings) or ""
+    problem = None
+    if subject.startswith(("$", "_INBOX.")) or any(token in ("", "*", ">") for token in subject.split(".")) or " " in subject:
+        problem = "A subject of your own without wildcards, such as ops.drift; those that begin with $ belong to the server."
+    if problem:
+        findings.error("JS130", where, f'nothing can be reported on subject "{subject}"', problem)
+    return problem is None
 
 
 def lint(section: Node | None, findings: Findings) -> dict[str, str]:

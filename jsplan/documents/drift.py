@@ -6,24 +6,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Deferred, ResourceChange
+from jsplan.documents.plan import Deferred, ResourceChange, Severity
 
 FORMAT_VERSION = "1.0"
 
 
 @dataclass(slots=True)
 class Unmanaged:
-    """A stream, bucket or consumer that is in no file and not in state. `created` is RFC 3339."""
+    """A stream, bucket or consumer that is in no file and not in state. `created` is RFC 3339.
+
+    `ephemeral` is a consumer that the server removes by itself once nobody uses it.
+    """
 
     address: str
     type: str
     messages: int | None
     bytes: int | None
     created: str | None
+    severity: Severity = "cosmetic"
+    ephemeral: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The element of `unmanaged`."""
-        return {"address": self.address, "type": self.type, "messages": self.messages, "bytes": self.bytes, "created": self.created}
+        return {
+            "address": self.address, "type": self.type, "messages": self.messages, "bytes": self.bytes, "created": self.created,
+            "severity": self.severity, "ephemeral": self.ephemeral,
+        }  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -31,7 +39,8 @@ class Drift:
     """The document that `drift --json` prints.
 
     A missing resource is an element of `resource_drift` whose `after` is null. `away` are the domains that
-    could not be read, with whether their `may_be_offline` covers it.
+    could not be read, with whether their `may_be_offline` covers it. `mutes` are findings that are known and not counted:
+    `{address, kind, severity, owner, reason, until, fields}`.
     """
 
     jsplan_version: str

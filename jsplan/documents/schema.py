@@ -166,7 +166,8 @@ REPLICATION = _object(
     }
 )
 UNMANAGED = _object(
-    {"address": ADDRESS, "type": _one_of(*KINDS), "messages": _or_null(COUNT), "bytes": _or_null(COUNT), "created": _or_null(TEXT)}
+    {"address": ADDRESS, "type": _one_of(*KINDS), "messages": _or_null(COUNT), "bytes": _or_null(COUNT), "created": _or_null(TEXT)},
+    {"severity": _one_of(*get_args(Severity)), "ephemeral": FLAG},
 )
 DRIFT = _HEAD | _RUN | {
     "kind": _one_of("drift"), "resource_changes": {"type": "array", "maxItems": 0}, "resource_drift": _list(_ref("resource")),

@@ -58,6 +58,11 @@ async def _consumer_names(api: DomainApi, stream: str) -> list[str]:
         return []
 
 
+def may_be_listed(address: Address) -> bool:
+    """Whether its name is not one of the server's own, nor of what jsplan makes on the way."""
+    return not address.stream.startswith(OWN_STREAMS) and not (address.kind == "consumer" and address.consumer.startswith(OWN_CONSUMERS))
+
+
 def keeps_state(found: LiveObject) -> bool:
     """Whether it is a bucket that some workspace keeps its state in: jsplan's own, and nobody's resource."""
     key, value = STATE_MARK

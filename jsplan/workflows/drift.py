@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from jsplan import __version__
 from jsplan.address import Address, matches
-from jsplan.config.model import LoadOptions, Mute, Workspace
-from jsplan.documents.drift import Drift, Unmanaged
-from jsplan.documents.plan import Deferred, ResourceChange
+from jsplan.config.model import LoadOptions, Workspace
+from jsplan.documents.drift import Drift
+from jsplan.documents.plan import Deferred
+from jsplan.drift.mutes import mute
+from jsplan.drift.strangers import stranger
 from jsplan.errors import ExitCode, combine
-from jsplan.facts.inventory import unmanaged
+from jsplan.facts.inventory import keeps_state, may_be_listed, unmanaged
 from jsplan.facts.live import LiveObject
 from jsplan.facts.survey import survey
+from jsplan.jetstream import Pool
 from jsplan.planning.away import excused, last_seen
 from jsplan.planning.downstream import named
 from jsplan.planning.drifted import drift_of
@@ -38,25 +42,45 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 
 
 async def _load_and_drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
-    async with open_world(load) as world:
-        return await _drift(world, options, observer)
+    async with open_world(load) as world, open_pool(world, read_only=True) as pool:
+        return await look(world, pool, options, observer)
 
 
-async def _drift(world: World, options: DriftOptions, observer: Observer) -> Drift:
+async def look(world: World, pool: Pool, options: DriftOptions, observer: Observer) -> Drift:
+    """Compare all that is selected, over connections that cannot write: the sequence that `drift` and the scheduled job share."""
     request = Request(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
     inputs = inputs_of(world, request)
     ours = sorted(a for a in {*inputs.entries, *inputs.pending} if a in inputs.selected and not _ignored(world.workspace, a))
     observer.phase(f"Reading {len(ours):,} resource{'' if len(ours) == 1 else 's'}")
-    async with open_pool(world, read_only=True) as pool:
-        needed = [*with_streams(ours), *sorted(stand_ins(inputs))]
-        wanted = needed if options.targets else [*needed, *_one_of_each(world)]
-        inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
-        recover(inputs)
-        known = {*world.workspace.resources, *inputs.entries, *state_bucket(world.workspace)}
-        known |= {world.topology.real(a) for a in known if a.domain in world.workspace.domains}  # what is ours by another way
-        strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, known)
+    needed = [*with_streams(ours), *sorted(stand_ins(inputs))]
+    wanted = needed if options.targets else [*needed, *_one_of_each(world)]
+    inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
+    recover(inputs)
+    strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, _known(world, inputs))
     managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
     return _document(world, inputs, managed, strangers, options)
+
+
+async def glance(world: World, pool: Pool, addresses: Collection[Address], options: DriftOptions) -> Drift:
+    """Look at nothing but these, managed or not: what follows when something is said to have changed. Reads what `look` would read."""
+    request = Request(now=datetime.now(UTC))
+    inputs = inputs_of(world, request)
+    asked = {a for a in addresses if a.domain in world.workspace.domains and not _ignored(world.workspace, a)}
+    ours = sorted(asked & {*inputs.entries, *inputs.pending})
+    known = _known(world, inputs)
+    others = {a for a in asked - known if may_be_listed(a)}
+    if asked:
+        inputs.live = await survey(pool, world.workspace.domains, [*with_streams(asked), *sorted(stand_ins(inputs))], known_domains(world))
+        recover(inputs)
+    managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
+    found = (inputs.live.get(a) for a in sorted(others))
+    return _document(world, inputs, managed, [o for o in found if o is not None and not keeps_state(o)], options)
+
+
+def _known(world: World, inputs: Inputs) -> set[Address]:
+    """What is somebody's: of the files, of state, and the state itself; also by another way to its domain."""
+    known = {*world.workspace.resources, *inputs.entries, *state_bucket(world.workspace)}
+    return known | {world.topology.real(a) for a in known if a.domain in world.workspace.domains}
 
 
 def _deleted_by_us(inputs: Inputs, address: Address) -> bool:
@@ -97,40 +121,16 @@ def _document(world: World, inputs: Inputs, managed: list[Address], strangers: l
             declared.lifecycle.ignore_changes if declared else (),
             now=inputs.request.now,
         )
-        _report(out, workspace, address, found)
+        out.resource_drift += [found] if found is not None else []
         if found is None and address in inputs.taken_out:
             out.deferred.append(Deferred(str(address), f"{MIDDLE}: {named(inputs.taken_out[address])} is to be put back into it"))
-    out.unmanaged = [_unmanaged(o) for o in strangers if not _ignored(workspace, o.address)]
+    out.unmanaged = [stranger(o, live) for o in strangers if not _ignored(workspace, o.address)]
     seen = last_seen(inputs)
     out.away = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
     out.pending = _pending(inputs)
+    mute(out, workspace.drift.mute, inputs.request.now)
     out.exit_code = int(_exit_code(out, options))
     return out
-
-
-def _report(out: Drift, workspace: Workspace, address: Address, found: ResourceChange | None) -> None:
-    if found is None:
-        return
-    mute = next((m for m in workspace.drift.mute if _mutes(m, address, found)), None)
-    if mute is None:
-        out.resource_drift.append(found)
-    else:
-        out.mutes.append({"address": str(address), "owner": mute.owner, "reason": mute.reason, "until": mute.until})
-
-
-def _mutes(mute: Mute, address: Address, found: ResourceChange) -> bool:
-    """A mute of fields holds only while nothing else of the resource drifts."""
-    if not matches(mute.address, address) or (mute.until is not None and datetime.now(UTC).date().isoformat() > mute.until):
-        return False
-    drifted = {field.path.split(".")[0].split("[")[0] for field in found.change.fields}
-    return not mute.fields or (bool(drifted) and drifted <= set(mute.fields))
-
-
-def _unmanaged(found: LiveObject) -> Unmanaged:
-    state = found.state
-    return Unmanaged(
-        str(found.address), found.address.kind, state.get("messages", state.get("num_pending")), state.get("bytes"), found.created
-    )
 
 
 def _away(inputs: Inputs, key: str, seen: datetime | None) -> dict[str, object]:

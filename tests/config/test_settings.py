@@ -74,12 +74,21 @@ def test_drift_and_lint_are_read(workspace: Loader) -> None:
     loaded = workspace(text)
     assert loaded.drift.ignore == ("hub/stream/TMP_*",)
     assert loaded.drift.mute == (Mute("hub/stream/X", "…", "ops", ("max_age",), "2026-12-31"),)
+    assert loaded.drift.mute[0].range is not None
     assert dict(loaded.lint) == {"JS201": "warning"}
     assert loaded.ownership_marker is False
 
 
+def test_sinks_are_read_and_not_shown(workspace: Loader) -> None:
+    """What a sink's URL got from the environment is in the sink and in no representation of the workspace."""
+    text = 'drift: {sinks: [{webhook: {url: "${env.HOOK}"}}, {subject: ops.drift, domain: hub}, {file: drift.jsonl}]}\n'
+    loaded = workspace(text, head=DOMAINS, environ={"HOOK": "https://hooks.example/T0/S3CRET"})
+    assert [next(iter(sink)) for sink in loaded.drift.sinks] == ["webhook", "subject", "file"]
+    assert loaded.drift.sinks[0]["webhook"]["url"].endswith("S3CRET")
+    assert "S3CRET" not in repr(loaded)
+
+
 NOT_YET = {
-    "drift.sinks": 'drift: {sinks: [{webhook: {url: "${env.HOOK}"}}, {subject: ops.drift, domain: hub}, {file: drift.jsonl}]}',
     "backfills": """\
 backfills:
   - name: orders-history
@@ -132,6 +141,8 @@ def test_what_asks_for_nothing_is_carried_out(text: str, workspace: Loader) -> N
         ("drift: {sinks: [{mail: x}]}", "JS104", "webhook"),
         ("drift: {sinks: [{file: x, subject: y}]}", "JS104", "webhook"),
         ("drift: {sinks: [{subject: y, domain: hbu}]}", "JS122", '"hub"'),
+        ("drift: {sinks: [{subject: $JS.API.STREAM.DELETE.X, domain: hub}]}", "JS130", "belong to the server"),
+        ("drift: {sinks: [{subject: ops.*}]}", "JS130", "without wildcards"),
         ("backfills: [{name: a, from: {domain: hub, stream: A}}]", "JS106", "parquet"),
         ("backfills: [{name: a, from: {stream: A, start_seq: 0}, to: {parquet: x}}]", "JS130", "Correct"),
         (

@@ -1,0 +1,84 @@
+"""Findings that somebody answers for are moved out of a drift document, until their date. Finding them is left to others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from jsplan.address import Address, matches
+from jsplan.config.model import Mute
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.drift import Drift
+from jsplan.documents.plan import ResourceChange
+
+
+def mute(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
+    """Move every finding that a mute covers to `mutes`; say of each mute that has expired what it no longer covers."""
+    day = now.date().isoformat()
+    listed = list(mutes)
+    alive = [m for m in listed if not expired(m, day)]
+    over = [(m, _covered(m, drift)) for m in listed if expired(m, day)]
+    drift.resource_drift = [r for r in drift.resource_drift if not _moved(drift, alive, r.address, _fields(r), _of_resource(r))]
+    drift.replication = [f for f in drift.replication if f["healthy"] or not _moved(drift, alive, _copy(f), (), _of_flow(f))]
+    drift.unmanaged = [u for u in drift.unmanaged if not _moved(drift, alive, u.address, (), {"kind": "unmanaged", "severity": u.severity})]
+    drift.diagnostics += [_told(m, covered) for m, covered in over]
+
+
+def expired(mute_: Mute, day: str) -> bool:
+    """Whether it ended before the day (`2026-12-31`); on its last day it still holds."""
+    return mute_.until is not None and day > mute_.until
+
+
+def _moved(drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str], said: dict[str, Any]) -> bool:
+    found = next((m for m in mutes if _covers(m, address, fields)), None)
+    if found is not None:
+        who = {"owner": found.owner, "reason": found.reason, "until": found.until, "fields": list(found.fields)}
+        drift.mutes.append({"address": address, **said, **who})
+    return found is not None
+
+
+def _covers(mute_: Mute, address: str, fields: Iterable[str]) -> bool:
+    """A mute of fields holds only while nothing else of the resource drifts."""
+    drifted = set(fields)
+    return _matches(mute_.address, address) and (not mute_.fields or (bool(drifted) and drifted <= set(mute_.fields)))
+
+
+def _matches(glob: str, address: str) -> bool:
+    try:
+        return matches(glob, Address.parse(address))
+    except ValueError:  # the end of a flow that no domain of ours has
+        return glob == address
+
+
+def _fields(resource: ResourceChange) -> set[str]:
+    return {field.path.split(".")[0].split("[")[0] for field in resource.change.fields}
+
+
+def _of_resource(resource: ResourceChange) -> dict[str, Any]:
+    return {"kind": "missing" if resource.change.after is None else "changed", "severity": resource.severity}
+
+
+def _copy(flow: dict[str, Any]) -> str:
+    return str(flow["to"])
+
+
+def _of_flow(flow: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "replication", "severity": flow.get("severity", "functional")}
+
+
+def _covered(mute_: Mute, drift: Drift) -> int:
+    found = [(r.address, _fields(r)) for r in drift.resource_drift] + [(u.address, set[str]()) for u in drift.unmanaged]
+    found += [(_copy(f), set[str]()) for f in drift.replication if not f["healthy"]]
+    return sum(_covers(mute_, address, fields) for address, fields in found)
+
+
+def _told(mute_: Mute, covered: int) -> Diagnostic:
+    again = f"{covered} finding{'s are' if covered != 1 else ' is'} reported again" if covered else "nothing is left that it covered"
+    return Diagnostic(
+        "warning",
+        "JS490",
+        f"the mute of {mute_.address} expired on {mute_.until}: {again}",
+        f"It was muted by {mute_.owner}: {mute_.reason}. Settle what it covered, give it another date, or take the mute out.",
+        range=mute_.range,
+    )
