@@ -43,6 +43,7 @@ class Reaper:
         self._upstream = port
         self._victim: subprocess.Popen[bytes] | None = None
         self._reply = b""
+        self._unanswered = False  # what nobody answers: the pieces of an archive are acknowledged by plain messages
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -98,6 +99,8 @@ class Reaper:
                     if not self._passes(words[1].decode(), reply):
                         return
                     server.sendall(frame)
+                    if self._unanswered:
+                        self._kill()
 
     def _passes(self, subject: str, reply: bytes) -> bool:
         number = len(self.seen)
@@ -107,7 +110,7 @@ class Reaper:
         if self._boundary.moment == "before it arrives":
             self._kill()
             return False
-        self._reply = reply
+        self._reply, self._unanswered = reply, not reply
         return True
 
     def _kill(self) -> None:
