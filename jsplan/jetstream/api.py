@@ -12,6 +12,7 @@ import orjson
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream.link import Link
+from jsplan.jetstream.seal import READ_ONLY
 
 # Error codes that callers decide on (server_semantics sections 1 to 6).
 STREAM_NOT_FOUND = 10059
@@ -19,10 +20,6 @@ CONSUMER_NOT_FOUND = 10014
 STREAM_OFFLINE = 10194
 NOT_ENABLED = 10076
 NOT_ENABLED_FOR_ACCOUNT = 10039
-
-#: API verbs that change nothing. A `DomainApi` opened read-only can send no other.
-READ_ONLY = ("INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.", "CONSUMER.NAMES.", "CONSUMER.LIST.", "CONSUMER.INFO.",
-             "STREAM.MSG.GET.", "DIRECT.GET.")  # fmt: skip
 
 
 class DomainApi:
@@ -32,6 +29,9 @@ class DomainApi:
         self.domain = domain
         self.link = link
         self.read_only = read_only
+        if link.seal is not None:
+            assert read_only, f"a sealed connection cannot write to {domain.key}"
+            link.seal.admit(domain.api_prefix)
 
     async def request(self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
         """Send `<prefix>.<api>` and return the parsed answer.

@@ -21,6 +21,7 @@ from nats.aio.subscription import Subscription
 
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
 from jsplan.jetstream.contexts import Target
+from jsplan.jetstream.seal import Seal
 
 #: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
 IN_FLIGHT = 64
@@ -75,10 +76,14 @@ class _Client(Client):
 
 
 class Link:
-    """An open connection. Errors that the server sends out of band are kept, to explain a later timeout."""
+    """An open connection. Errors that the server sends out of band are kept, to explain a later timeout.
 
-    def __init__(self, target: Target) -> None:
+    With a `seal` it sends nothing but what that lets pass.
+    """
+
+    def __init__(self, target: Target, seal: Seal | None = None) -> None:
         self.target = target
+        self.seal = seal
         self._client = _Client()
         self._denied: list[str] = []
         self._waiting: dict[str, list[asyncio.Timeout]] = {}
@@ -172,6 +177,7 @@ class Link:
         Raises NoRespondersError at once where nobody listens, NotPermittedError as soon as the server says so,
         ApiTimeoutError where somebody might answer and does not, and ApiError when the connection is lost.
         """
+        self._check(subject)
         timeout = timeout or self.target.timeout
         async with self._slot():
             try:
@@ -185,6 +191,10 @@ class Link:
                     f"the connection to {self.target.shown} was lost during {subject}: {_words(error)}",
                     hint="Look at the server's log; then run the command again.",
                 ) from None
+
+    def _check(self, subject: str) -> None:
+        if self.seal is not None:
+            self.seal.check(subject)
 
     async def _answer(self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None) -> bytes:
         async with asyncio.timeout(None) as scope:
@@ -203,6 +213,7 @@ class Link:
         The block is as it came, from `NATS/1.0` to the empty line. `timeout` is seconds between two answers.
         Raises what `request` raises.
         """
+        self._check(subject)
         timeout = timeout or self.target.timeout
         async with self._slot():
             try:
@@ -247,6 +258,7 @@ class Link:
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         """Send one message; answers come to `reply`. Raises ApiError when the connection is lost."""
+        self._check(subject)
         try:
             await self._client.publish(subject, payload, reply=reply)
         except (nats.errors.Error, OSError) as error:

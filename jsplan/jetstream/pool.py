@@ -12,15 +12,20 @@ from jsplan.errors import ConnectError, JsplanError
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.contexts import resolve
 from jsplan.jetstream.link import Link
+from jsplan.jetstream.seal import Seal
 
 
 class Pool:
-    """Links by connection key. A connection that fails is remembered with its error, not raised: a domain may be away."""
+    """Links by connection key. A connection that fails is remembered with its error, not raised: a domain may be away.
 
-    def __init__(self, connections: Mapping[str, Connection], environ: Mapping[str, str], *, read_only: bool) -> None:
+    `read_only` is about the JetStream API; with `sealed` no link sends anything but reading requests of it.
+    """
+
+    def __init__(self, connections: Mapping[str, Connection], environ: Mapping[str, str], *, read_only: bool, sealed: bool = False) -> None:
         self._connections = connections
         self._environ = environ
-        self._read_only = read_only
+        self._read_only = read_only or sealed
+        self._sealed = sealed
         self.links: dict[str, Link] = {}
         self.failures: dict[str, ConnectError] = {}
 
@@ -33,7 +38,7 @@ class Pool:
     async def open(self, keys: Iterable[str]) -> None:
         """Connect what is not connected yet, all at once. Raises ConnectError only for settings that cannot be read."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self.links and key not in self.failures]
-        links = {key: Link(resolve(self._connections[key], self._environ)) for key in wanted}
+        links = {key: Link(resolve(self._connections[key], self._environ), Seal() if self._sealed else None) for key in wanted}
         for key, outcome in zip(wanted, await asyncio.gather(*(_opened(link) for link in links.values())), strict=True):
             if outcome is None:
                 self.links[key] = links[key]

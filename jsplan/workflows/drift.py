@@ -42,7 +42,7 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 
 
 async def _load_and_drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
-    async with open_world(load) as world, open_pool(world, read_only=True) as pool:
+    async with open_world(load) as world, open_pool(world, read_only=True, sealed=True) as pool:
         return await look(world, pool, options, observer)
 
 

@@ -24,7 +24,7 @@ def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
 
 
 async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
-    async with open_world(load) as world, open_pool(world, read_only=True) as pool:
+    async with open_world(load) as world, open_pool(world, read_only=True, sealed=True) as pool:
         return await plan_world(world, pool, options, observer)
 
 

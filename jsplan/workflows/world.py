@@ -126,9 +126,9 @@ def _owner(world: World) -> str:
     return f"{name}/{known or uuid.uuid4()}"
 
 
-def open_pool(world: World, *, read_only: bool) -> Pool:
+def open_pool(world: World, *, read_only: bool, sealed: bool = False) -> Pool:
     """The connections of the workspace; nothing is connected yet."""
-    return Pool(world.workspace.connections, world.environ, read_only=read_only)
+    return Pool(world.workspace.connections, world.environ, read_only=read_only, sealed=sealed)
 
 
 async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:

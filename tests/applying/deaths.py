@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jsplan.jetstream.api import READ_ONLY, DomainApi
+from jsplan.jetstream.api import DomainApi
+from jsplan.jetstream.seal import READ_ONLY
 from jsplan.state import LocalBackend, State
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.api import READ_ONLY
 from jsplan.jetstream.link import Link
+from jsplan.jetstream.seal import READ_ONLY
 from jsplan.state import LocalBackend, State
 
 

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.config.model import Connection, Domain
+from jsplan.jetstream import DomainApi, Pool
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Server
+
+MAIN = Domain("main", "main", None, "$JS.API")
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "$JS.API.STREAM.CREATE.A",
+        "$JS.API.STREAM.DELETE.INFO",
+        "$JS.API.STREAM.SNAPSHOT.A",
+        "$JS.API.CONSUMER.MSG.NEXT.A.C",
+        "$JS.other.API.INFO",
+        "orders.new",
+        "$JS.ACK.A.C.1.2.3.4.5",
+    ],
+)
+async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, subject: str) -> None:
+    """Whatever code asks for it, a request, a collected request and a message that are no reading requests never leave."""
+    async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=True, sealed=True) as pool:
+        await pool.open(["main"])
+        api = pool.api(MAIN)
+        assert (await api.request("INFO"))["streams"] == 0
+
+        for send in (api.link.request, api.link.request_many, api.link.publish):
+            with pytest.raises(AssertionError, match="sealed"):
+                await send(subject, b"")
+
+
+async def test_a_sealed_pool_has_no_writing_api(server: Server) -> None:
+    """Of a sealed connection no API that may write can be made, and its own refuses verbs that write."""
+    async with Pool({"main": Connection("main", url=server.url)}, {}, read_only=False, sealed=True) as pool:
+        await pool.open(["main"])
+        assert pool.api(MAIN).read_only
+        with pytest.raises(AssertionError, match="cannot write"):
+            DomainApi(MAIN, pool.links["main"], read_only=False)
