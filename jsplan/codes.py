@@ -89,7 +89,6 @@ IN_FILES: Final[Mapping[str, str]] = {
     "JS174": "`max_deliver` is less than the number of `backoff` waits, or `flow_control` acknowledgements have either.",
     "JS175": "Priority groups and their policy do not fit together.",
     "JS176": "A consumer of a work queue does not fit the queue.",
-    "JS190": "Understood, but not carried out by this release.",
 }
 
 #: What is found when the files meet the servers and the state.
@@ -118,6 +117,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS422": "A filter changes, and messages that the consumer has passed are not delivered by the new one.",
     "JS424": "A replacement of a stream that an apply began and did not end: where its messages are, or why it cannot go on.",
     "JS425": "A stream is made anew with its messages: what is worth knowing about that.",
+    "JS426": "A copy of a stream that is made anew is out of reach, so that nobody sees whether it follows the new one.",
     "JS423": "A consumer is made anew where the old one stood: what is worth knowing about that.",
     "JS430": "More copies than the server or the stream has, or others than the stream's retention wants.",
     "JS431": "A stream cannot be made sealed; only one that exists can be sealed.",

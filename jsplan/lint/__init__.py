@@ -1,0 +1,10 @@
+"""Advice on what the files ask for: one rule per file, over the whole graph. Pure; asking servers is left to `workflows`."""
+
+from __future__ import annotations
+
+from jsplan.lint.engine import Report, advise
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.rules import RULES
+from jsplan.lint.view import View
+
+__all__ = ["RULES", "Hit", "Report", "Rule", "View", "advise"]

@@ -1,0 +1,93 @@
+"""Runs the rules, gives each finding its severity and its place, and sets aside what the files ignore. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from jsplan.codes import LINT
+from jsplan.diagnostics import Diagnostic, Severity, did_you_mean
+from jsplan.lint.rule import Hit, Rule
+from jsplan.resources.buckets import in_words, word_of
+
+if TYPE_CHECKING:
+    from jsplan.address import Address
+    from jsplan.config.model import Declared
+    from jsplan.diagnostics import SourceRange
+    from jsplan.lint.view import View
+
+#: The finding of this module itself: an ignore that ignores nothing.
+UNUSED: Final = "JS200"
+_SEVERITIES: Final[Mapping[str, Severity]] = {"note": "info", "warning": "warning", "error": "error"}
+_ORDER: Final = ("error", "warning", "info")
+
+
+@dataclass
+class Report:
+    """What was found, and what was found and is ignored, each with the reason that the files give."""
+
+    findings: list[Diagnostic] = field(default_factory=list)
+    ignored: list[tuple[Diagnostic, str]] = field(default_factory=list)
+
+
+def advise(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Report:
+    """Run the rules over the view; `unused` tells of ignores that ignore nothing, which only all rules together can know."""
+    report, used = Report(), set[tuple[str, str]]()
+    for rule in rules:
+        level = view.workspace.lint.get(rule.code, rule.level)
+        for hit in rule.check(view) if level != "ignore" else ():
+            found = _diagnostic(view, rule, hit, _SEVERITIES[level])
+            by = next((a for a in (hit.address, *hit.also) if rule.code in _ignores(view, a)), None)
+            if by is None:
+                report.findings.append(found)
+            else:
+                report.ignored.append((found, _ignores(view, by)[rule.code]))
+                used.add((_said_at(view.workspace.resources[by]), rule.code))
+    if unused and view.workspace.lint.get(UNUSED) != "ignore":
+        report.findings += _unused(view, used, _SEVERITIES[view.workspace.lint.get(UNUSED, "warning")])
+    report.findings.sort(key=lambda d: (_ORDER.index(d.severity), d.code, d.address or ""))
+    return report
+
+
+def enabled(view: View, rules: Iterable[Rule], levels: Sequence[str]) -> list[Rule]:
+    """The rules that have one of the levels in this workspace."""
+    return [rule for rule in rules if view.workspace.lint.get(rule.code, rule.level) in levels]
+
+
+def _ignores(view: View, address: Address) -> Mapping[str, str]:
+    declared = view.workspace.resources.get(address)
+    return declared.lint_ignore if declared is not None else {}
+
+
+def _diagnostic(view: View, rule: Rule, hit: Hit, severity: Severity) -> Diagnostic:
+    kind = hit.address.kind
+    text, detail = in_words(kind, hit.text), in_words(kind, hit.detail or rule.fix)
+    return Diagnostic(severity, rule.code, text, detail, str(hit.address), _place(view, hit))
+
+
+def _place(view: View, hit: Hit) -> SourceRange | None:
+    declared = view.workspace.resources.get(hit.address)
+    if declared is None:
+        return None
+    return declared.ranges.get(word_of(hit.address.kind, hit.field), declared.range)
+
+
+def _unused(view: View, used: set[tuple[str, str]], severity: Severity) -> Iterator[Diagnostic]:
+    """Once for each place in the files: a stream of two hundred domains may ignore what is found in one of them."""
+    told = set(used)
+    for address, declared in view.workspace.resources.items():
+        for code in declared.lint_ignore:
+            key = (_said_at(declared), code)
+            if key in told:
+                continue
+            told.add(key)
+            known = code in LINT
+            text = f"lint.ignore: {code} is not found here" if known else f"lint.ignore: there is no finding {code}"
+            detail = "Remove the entry; if the finding comes back, lint says so." if known else did_you_mean(code, LINT).strip()
+            yield Diagnostic(severity, UNUSED, text, detail, str(address), declared.ranges.get("lint", declared.range))
+
+
+def _said_at(declared: Declared) -> str:
+    """Where the ignores stand; those in `defaults` are the same place for all."""
+    return str(declared.ranges.get("lint", declared.range))

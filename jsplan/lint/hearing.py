@@ -1,0 +1,95 @@
+"""Which domains hear each other's messages, and which subjects a stream holds: what rules about the whole graph rest on.
+
+Domains over one connection are in one account whose servers are joined, by leafnodes or as one: what is published in one is heard in
+all of them, unless a leafnode denies the subject, which no file of ours says. An import joins nothing but what it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jsplan.subjects import covered, meet
+from jsplan.topology.flows import pairs, through
+from jsplan.topology.reach import is_import
+
+if TYPE_CHECKING:
+    from jsplan.address import Address
+    from jsplan.config.model import Workspace
+    from jsplan.lint.view import View
+    from jsplan.topology import Topology
+
+T = TypeVar("T")
+
+
+class Groups(dict[T, T]):
+    """Things that belong together, by whom they are known as."""
+
+    def of(self, one: T) -> T:
+        """Who stands for the group."""
+        while (up := self.get(one, one)) != one:
+            one = up
+        return one
+
+    def join(self, one: T, other: T) -> None:
+        """Put two groups together."""
+        a, b = self.of(one), self.of(other)
+        if a != b:
+            self[b] = a
+
+
+class Hearing:
+    """Groups of domains that hear each other."""
+
+    def __init__(self, workspace: Workspace, topology: Topology) -> None:
+        self._groups: Groups[str] = Groups()
+        self._reach = topology.reach
+        first: dict[str, str] = {}
+        for key, domain in workspace.domains.items():
+            if domain.same_as is None and not is_import(domain):
+                self._groups.join(first.setdefault(domain.connection, key), key)
+        for edge in topology.edges:
+            api = (edge.config.get("external") or {}).get("api")
+            if api and not topology.reach.is_imported(edge.copy.domain, api):
+                self._groups.join(self.group(edge.copy.domain), self.group(edge.origin.domain))
+
+    def group(self, domain: str) -> str:
+        """The name of a domain's group."""
+        return self._groups.of(self._reach.real(domain))
+
+    def joined(self, one: str, other: str) -> bool:
+        """Whether what is published in one domain is heard in the other."""
+        return self.group(one) == self.group(other)
+
+
+def stored_by(view: View, address: Address) -> list[str] | None:
+    """See `View.stored`."""
+    item = view.all_streams.get(address)
+    if item is None:
+        return None
+    config = item.config
+    found = transformed(config.get("subjects", ()), config.get("subject_transform"))
+    edges = view.origins.get(address, [])
+    if len(edges) < len(config.get("sources", ())) + bool(config.get("mirror")):
+        return None
+    for edge in edges:
+        theirs = view.stored(edge.origin)
+        if theirs is None:
+            return None
+        arriving = through(theirs, edge.config)
+        found += [*arriving, *transformed(arriving, config.get("subject_transform"))]
+    return list(dict.fromkeys(found))
+
+
+def transformed(subjects: Iterable[str], transform: Mapping[str, Any] | None) -> list[str]:
+    """The subjects as they are stored after the stream's own transform; what it does not match stays."""
+    if not transform:
+        return list(subjects)
+    found = []
+    for subject in subjects:
+        (src, dest), *_ = pairs({"subject_transforms": [transform]})
+        if meet(subject, src) is not None:
+            found.append(dest)
+        if not covered(subject, [src]):
+            found.append(subject)
+    return found

@@ -1,0 +1,50 @@
+"""What a rule is made of, and what it finds. The rules themselves are in `rules`, running them is `engine`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from jsplan.address import Address
+from jsplan.codes import LINT
+
+if TYPE_CHECKING:
+    from jsplan.lint.view import View
+
+Level = Literal["note", "warning"]
+
+
+class Hit(NamedTuple):
+    """One finding of a rule: `field` is the stream's or consumer's, for its place in the files.
+
+    `detail` says what to do where the rule's own `fix` is too general. `also` are others whose files may ignore it.
+    """
+
+    address: Address
+    text: str
+    field: str = ""
+    detail: str = ""
+    also: tuple[Address, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One piece of advice. `level` is what it has by default, and never an error: the server accepts what is found.
+
+    A `note` is shown by `lint` alone, a `warning` also by `plan`, unless `in_plan` is False because planning says the same,
+    with numbers. `asks` says that it finds nothing without what is on the servers.
+    """
+
+    code: str
+    level: Level
+    check: Callable[[View], Iterable[Hit]]
+    why: str
+    fix: str
+    in_plan: bool = True
+    asks: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it finds, in one line."""
+        return LINT[self.code]

@@ -1,0 +1,71 @@
+"""JS201: one publish that two streams store, because their domains hear each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.address import Address
+from jsplan.lint.hearing import Groups
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import Item, View
+from jsplan.subjects import SubjectTree
+
+#: The keys of KV buckets stay in their domain (measured); those of object stores do not.
+_STAYS = ("kv",)
+
+
+def check(view: View) -> Iterator[Hit]:
+    """One finding for all streams that share subjects, at the first of them."""
+    wanted = {item.address for item in view.streams()}
+    for streams, subjects in _shared(view):
+        known = sorted(item.address for item in streams)
+        first = next((a for a in known if a in wanted), None)
+        if first is not None:
+            others = [a for a in known if a != first]
+            shown = ", ".join(map(str, others[:3])) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+            which = ", ".join(f'"{subject}"' for subject in subjects[:3])
+            yield Hit(first, f"{which}: what is published there is stored by {shown} too, in domains that hear this one", "subjects",
+                      also=tuple(others))  # fmt: skip
+
+
+def _shared(view: View) -> Iterator[tuple[list[Item], list[str]]]:
+    """Streams of several domains whose subjects overlap, and the subjects that do."""
+    by_subject: dict[tuple[str, str], list[Item]] = {}
+    for item in view.all_streams.values():
+        if item.address.kind not in _STAYS:
+            group = view.hearing.group(item.address.domain)
+            for subject in item.config.get("subjects", ()):
+                by_subject.setdefault((group, subject), []).append(item)
+    trees: dict[str, SubjectTree[str]] = {}
+    for group, subject in by_subject:
+        trees.setdefault(group, SubjectTree()).add(subject, subject)
+    together: Groups[tuple[str, str]] = Groups()
+    meeting: dict[tuple[str, str], None] = {}
+    for (group, subject), here in by_subject.items():
+        for other in trees[group].overlapping(subject):
+            if len(_domains(view, [*here, *by_subject[group, other]])) > 1:
+                together.join((group, subject), (group, other))
+                meeting |= {(group, subject): None, (group, other): None}
+    found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for key in meeting:
+        found.setdefault(together.of(key), []).append(key)
+    for keys in found.values():
+        streams = {item.address: item for key in keys for item in by_subject[key]}
+        yield list(streams.values()), [subject for _, subject in keys]
+
+
+def _domains(view: View, items: list[Item]) -> set[str]:
+    def real(address: Address) -> str:
+        return view.topology.real(address).domain
+
+    return {real(item.address) for item in items}
+
+
+RULE = Rule(
+    "JS201", "warning", check,
+    why="Domains of one account that are joined by leafnodes share its subjects. If streams of two domains store the same "
+        "subject, each of them stores every publish as long as the link is up: twice the messages, and two acknowledgements of "
+        "which the publisher sees the first. Keys of KV buckets stay in their domain; the chunks of object stores do not.",
+    fix="Give each domain subjects of its own, such as sales.${domain}.>, or store the subject in one domain and mirror it in "
+        "the other. If the leafnode denies the subject, ignore this with that reason.",
+)  # fmt: skip

@@ -1,0 +1,44 @@
+"""JS204: a stream that stores what is on its way to a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+from jsplan.resources.nested import origin_key
+from jsplan.subjects import SubjectTree
+from jsplan.topology import Edge
+
+
+def prefix_of(view: View, edge: Edge) -> str:
+    """Where the server delivers to the copy, as far as the files say it."""
+    external = edge.config.get("external") or {}
+    written = str(external.get("deliver") or "")
+    return written or (view.topology.delivers.get(edge.copy, {}).get(origin_key(dict(edge.config)), "") if external else "")
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Streams whose subjects overlap with a delivery prefix of a domain that they hear."""
+    trees: dict[str, SubjectTree[tuple[str, Edge]]] = {}
+    for edge in view.topology.edges:
+        if prefix := prefix_of(view, edge):
+            trees.setdefault(view.hearing.group(edge.copy.domain), SubjectTree()).add(f"{prefix}.>", (prefix, edge))
+    if not trees:
+        return
+    for item in view.streams():
+        tree = trees.get(view.hearing.group(item.address.domain))
+        for subject in item.config.get("subjects", ()) if tree is not None else ():
+            assert tree is not None
+            caught = next((found for found in tree.overlapping(subject)), None)
+            if caught is not None:
+                text = f'"{subject}" stores what is delivered to {caught[1].copy} on {caught[0]}'
+                yield Hit(item.address, text, "subjects", also=(caught[1].copy,))
+
+
+RULE = Rule(
+    "JS204", "warning", check,
+    why="What a mirror or source in another account gets is delivered on ordinary subjects below its delivery prefix. A stream "
+        "that stores these holds every copied message once more, with the server's own headers, and heartbeats besides.",
+    fix="Narrow the stream's subjects, or use a delivery prefix that no stream stores.",
+)  # fmt: skip

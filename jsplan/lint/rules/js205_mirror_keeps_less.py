@@ -1,0 +1,52 @@
+"""JS205: a mirror whose limits end a message's life before those of its origin do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import Item, View
+from jsplan.topology.flows import is_whole
+from jsplan.units import format_duration
+
+#: Fields that end a message's life; 0 and -1 are none.
+LIMITS = ("max_age", "max_bytes", "max_msgs", "max_msgs_per_subject")
+
+
+def mirrors(view: View) -> Iterator[tuple[Item, Item]]:
+    """Mirrors of everything, each with its origin, where that is known."""
+    for item in view.streams():
+        if item.config.get("mirror"):
+            for edge in view.origins.get(item.address, ()):
+                origin = view.all_streams.get(edge.origin)
+                if origin is not None and is_whole(edge.config):
+                    yield item, origin
+
+
+def limit(item: Item, name: str) -> int:
+    """The limit, or 0 for none."""
+    return max(0, int(item.config.get(name) or 0))
+
+
+def shown(name: str, value: Any) -> str:
+    """A limit as people write it."""
+    return format_duration(value) if name == "max_age" else f"{value:,}"
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Each limit that is lower in the mirror."""
+    for item, origin in mirrors(view):
+        for name in LIMITS:
+            ours, theirs = limit(item, name), limit(origin, name)
+            if ours and (not theirs or ours < theirs):
+                kept = shown(name, theirs) if theirs else "no limit"
+                yield Hit(item.address, f"{name} is {shown(name, ours)}; its origin {origin.address} has {kept}", name)
+
+
+RULE = Rule(
+    "JS205", "note", check,
+    why="A mirror takes no limit from its origin: its own decide what it keeps. With lower ones it holds less than what it "
+        "stands in for.",
+    fix="Give the mirror the limits of its origin, or ignore this with the reason why less is enough.",
+)  # fmt: skip

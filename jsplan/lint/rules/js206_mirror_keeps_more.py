@@ -1,0 +1,26 @@
+"""JS206: a mirror without limits of an origin that has some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.rules.js205_mirror_keeps_less import LIMITS, limit, mirrors, shown
+from jsplan.lint.view import View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Mirrors that nothing limits."""
+    for item, origin in mirrors(view):
+        theirs = [name for name in LIMITS if limit(origin, name)]
+        if theirs and not any(limit(item, name) for name in LIMITS):
+            said = ", ".join(f"{name} {shown(name, limit(origin, name))}" for name in theirs)
+            yield Hit(item.address, f"keeps everything for ever; its origin {origin.address} has {said}", "mirror")
+
+
+RULE = Rule(
+    "JS206", "note", check,
+    why="A mirror takes no limit from its origin, so it keeps what the origin gave up long ago, until its disk is full. For an "
+        "archive that is right; for a copy to fall back on it is not.",
+    fix="Give the mirror the limits of its origin, or ignore this with the reason that it is an archive.",
+)  # fmt: skip

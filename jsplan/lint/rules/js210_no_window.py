@@ -1,0 +1,26 @@
+"""JS210: a stream that takes publishes and copies, and no longer remembers message ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Streams with subjects and sources whose files do not say the window."""
+    for item in view.streams():
+        if item.config.get("sources") and item.config.get("subjects") and "duplicate_window" not in item.said:
+            yield Hit(
+                item.address, "publishers to it are not protected by Nats-Msg-Id: with sources there is no duplicate_window", "sources"
+            )
+
+
+RULE = Rule(
+    "JS210", "note", check,
+    why="Up to 2.12 every stream had a duplicate window of two minutes by default. Since 2.14 one with sources has none, so "
+        "that a publish that is sent again with the same Nats-Msg-Id is stored again. On a server that is upgraded the window "
+        "goes with the next update.",
+    fix="Say duplicate_window: 2m (with several sources see JS209), or 0s if publishers do not rely on it.",
+)  # fmt: skip

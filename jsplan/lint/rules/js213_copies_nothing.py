@@ -1,0 +1,30 @@
+"""JS213: a mirror or source whose filter no subject of its origin passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+from jsplan.subjects import meet
+from jsplan.topology.flows import pairs
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Each filter of each origin whose subjects are known."""
+    for item in view.streams():
+        for edge in view.origins.get(item.address, ()):
+            stored = view.stored(edge.origin)
+            for src, _ in pairs(edge.config) if stored else ():
+                if not any(meet(subject, src) is not None for subject in stored or ()):
+                    yield Hit(item.address, f'"{src}" matches no subject of {edge.origin}, which stores {", ".join(stored or ())}',
+                              "mirror" if edge.kind == "mirror" else "sources")  # fmt: skip
+
+
+RULE = Rule(
+    "JS213", "warning", check,
+    why="The server takes any filter, and copies nothing if none of the origin's subjects passes it. A transform that an origin "
+        "has already carried out counts: the filter sees the subjects as they are stored there.",
+    fix="Correct the filter, or the subjects of the origin.",
+    in_plan=False,
+)  # fmt: skip

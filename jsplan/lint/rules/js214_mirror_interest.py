@@ -1,0 +1,24 @@
+"""JS214: a mirror that keeps messages only for its own consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Copies with interest retention, for which no consumer is declared."""
+    for item in view.streams():
+        copies = item.config.get("mirror") or item.config.get("sources")
+        if copies and item.retention == "interest" and not view.consumers_of.get(item.address):
+            yield Hit(item.address, "stores nothing of its origin as long as it has no consumer", "retention")
+
+
+RULE = Rule(
+    "JS214", "warning", check,
+    why="With interest retention a message that no consumer of this stream waits for is not kept, copied or not: the copy goes "
+        "past it and never comes back. Consumers of the origin do not count.",
+    fix="Declare the consumers with the stream, or leave retention: limits.",
+)  # fmt: skip

@@ -1,0 +1,33 @@
+"""JS215: copies in two accounts that are delivered to under one prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.rules.js204_delivery_stored import prefix_of
+from jsplan.lint.view import View
+from jsplan.subjects import SubjectTree
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Prefixes that are equal, or one within the other, over different connections."""
+    tree: SubjectTree[tuple[str, str, str]] = SubjectTree()
+    edges = [(edge, prefix) for edge in view.topology.edges if (prefix := prefix_of(view, edge))]
+    wanted = {item.address for item in view.streams()} if edges else set()
+    for edge, prefix in edges:
+        account = view.workspace.domains[view.topology.reach.real(edge.copy.domain)].connection
+        other = next((found for found in tree.overlapping(f"{prefix}.>") if found[0] != account), None)
+        if other is not None and edge.copy in wanted:
+            yield Hit(edge.copy, f"is delivered to on {prefix}, and {other[2]} in another account on {other[1]}",
+                      "mirror" if edge.kind == "mirror" else "sources")  # fmt: skip
+        tree.add(f"{prefix}.>", (account, prefix, str(edge.copy)))
+
+
+RULE = Rule(
+    "JS215", "note", check,
+    why="A delivery prefix is exported as a stream, and what is delivered on it goes to every account that imports it. With one "
+        "prefix for two accounts each of them may listen to what the other is sent, and neither can be given or denied it "
+        "alone.",
+    fix="Give each importing account a prefix of its own: deliver.<owner>.<domain>.<importer>.",
+)  # fmt: skip

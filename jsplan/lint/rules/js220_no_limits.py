@@ -1,0 +1,31 @@
+"""JS220: a stream on disk that grows until the disk is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.rules.js205_mirror_keeps_less import LIMITS, limit
+from jsplan.lint.view import Item, View
+
+
+def unlimited(item: Item) -> bool:
+    """Whether nothing ends a message's life; consumers do in a queue, clients in a bucket, JS206 speaks of mirrors."""
+    return item.address.kind == "stream" and item.retention == "limits" and not any(limit(item, name) for name in LIMITS)
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Streams on disk, mirrors of something that is known left out."""
+    for item in view.streams():
+        if unlimited(item) and item.config.get("storage") != "memory" and not item.config.get("sealed"):
+            if item.config.get("mirror") and view.origins.get(item.address):
+                continue
+            yield Hit(item.address, "has no max_age, max_bytes, max_msgs or max_msgs_per_subject: it grows until the disk is full")
+
+
+RULE = Rule(
+    "JS220", "note", check,
+    why="When the storage of a JetStream account or its disk is full, publishes to all its streams are refused, not only to the "
+        "one that filled it.",
+    fix="Say how long messages matter (max_age) or how much room they may take (max_bytes).",
+)  # fmt: skip

@@ -1,0 +1,23 @@
+"""JS221: a stream in memory that grows until the memory is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.rules.js220_no_limits import unlimited
+from jsplan.lint.view import View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Streams in memory without a limit."""
+    for item in view.streams():
+        if unlimited(item) and item.config.get("storage") == "memory":
+            yield Hit(item.address, "is in memory and has no max_age, max_bytes, max_msgs or max_msgs_per_subject", "storage")
+
+
+RULE = Rule(
+    "JS221", "warning", check,
+    why="Memory is what a server has least of, and it shares it with everything else that it does.",
+    fix="Add max_bytes, or keep the stream on disk.",
+)  # fmt: skip

@@ -1,0 +1,37 @@
+"""JS227: `*` or `>` beside other letters, which the server takes for a letter too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import Item, View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Subjects of streams, filters of consumers, filters of mirrors and sources."""
+    for item in (*view.streams(), *view.consumers()):
+        for name, subject in _subjects(item):
+            part = next((p for p in subject.split(".") if len(p) > 1 and ("*" in p or ">" in p)), None)
+            if part is not None:
+                yield Hit(item.address, f'"{subject}": in "{part}" there is no wildcard, only the letter', name)
+
+
+def _subjects(item: Item) -> Iterator[tuple[str, str]]:
+    said = item.said
+    yield from (("subjects", subject) for subject in said.get("subjects") or ())
+    yield from (("filter_subjects", subject) for subject in said.get("filter_subjects") or ())
+    if said.get("filter_subject"):
+        yield "filter_subject", said["filter_subject"]
+    origins: Iterable[tuple[str, dict[str, str]]] = [("sources", source) for source in said.get("sources") or ()]
+    for name, origin in [*origins, *([("mirror", said["mirror"])] if said.get("mirror") else [])]:
+        if origin.get("filter_subject"):
+            yield name, origin["filter_subject"]
+
+
+RULE = Rule(
+    "JS227", "warning", check,
+    why="A wildcard stands for whole parts of a subject: orders.* or orders.>. The server takes orders* too, as the name of one "
+        "subject that ends with a star, and stores nothing that is published to orders1.",
+    fix="Put a dot before the wildcard, or after it.",
+)  # fmt: skip

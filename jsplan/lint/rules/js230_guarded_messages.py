@@ -1,0 +1,25 @@
+"""JS230: `deny_delete` or `deny_purge` without a guard for the stream itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Streams whose files guard the messages, and not the stream."""
+    for item in view.streams():
+        name = next((name for name in ("deny_purge", "deny_delete") if item.said.get(name)), None)
+        guarded = item.declared is not None and item.declared.lifecycle.prevent_destroy is not None
+        if name is not None and item.address.kind == "stream" and not guarded:
+            yield Hit(item.address, f"{name} guards the messages, and not against the deletion of the stream", name)
+
+
+RULE = Rule(
+    "JS230", "note", check,
+    why="deny_delete and deny_purge refuse to delete single messages and to purge. A limit that is lowered still removes "
+        "messages at once, and the stream as a whole can be deleted by anybody who may.",
+    fix="Add lifecycle: {prevent_destroy: true}.",
+)  # fmt: skip

@@ -1,0 +1,24 @@
+"""JS240: a consumer whose files do not say how messages are acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Consumers without the word."""
+    for item in view.consumers():
+        if item.said.get("ack_policy") is None:
+            yield Hit(item.address, "ack_policy is left out, so it is none: what a client loses is not delivered again")
+
+
+RULE = Rule(
+    "JS240", "warning", check,
+    why="The server's default is none, although most clients and tools make consumers with explicit. With none a message counts "
+        "as done when it is sent, ack_wait and max_deliver mean nothing, and the policy cannot be changed later: that takes a "
+        "new consumer.",
+    fix="Write ack_policy: explicit, or ack_policy: none to say that it is meant.",
+)  # fmt: skip

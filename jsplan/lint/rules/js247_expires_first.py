@@ -1,0 +1,27 @@
+"""JS247: a message's life that is shorter than the wait for its acknowledgement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+from jsplan.units import format_duration
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Consumers that deliver again later than their stream keeps messages."""
+    for item in view.consumers():
+        stream = view.stream_of(item)
+        age, wait = (stream.config.get("max_age", 0) if stream else 0), item.config.get("ack_wait", 0)
+        if item.config.get("ack_policy", "none") != "none" and 0 < age <= wait:
+            text = f"messages live for {format_duration(age)}, and are delivered again after {format_duration(wait)}: never"
+            yield Hit(item.address, text, "ack_wait")
+
+
+RULE = Rule(
+    "JS247", "warning", check,
+    why="A message that was not acknowledged is delivered again when ack_wait is over, if it still exists. If max_age of the "
+        "stream removes it before, a worker that fails loses it.",
+    fix="Make ack_wait shorter than max_age of the stream.",
+)  # fmt: skip

@@ -1,0 +1,30 @@
+"""JS252: a consumer with fewer copies than its stream, or in memory beside a stream on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Durable consumers that acknowledge, and whose position is lost earlier than what it points at."""
+    for item in view.consumers():
+        stream = view.stream_of(item)
+        config = item.config
+        if stream is None or not config.get("durable_name") or config.get("ack_policy", "none") == "none":
+            continue
+        copies = config.get("num_replicas", 0)
+        if 0 < copies < stream.copies:
+            yield Hit(item.address, f"its position has {copies} of the {stream.copies} copies of its stream", "num_replicas")
+        elif config.get("mem_storage") and stream.config.get("storage") != "memory":
+            yield Hit(item.address, "its position is in memory, and its stream on disk", "mem_storage")
+
+
+RULE = Rule(
+    "JS252", "note", check,
+    why="When the position of a consumer is lost, it begins where its deliver_policy says: as a rule with the first message, "
+        "and everything is delivered once more.",
+    fix="Leave num_replicas and mem_storage out: the consumer is then as safe as its stream.",
+)  # fmt: skip
