@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from jsplan.errors import JsplanError, NotAvailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from rich.console import Console
@@ -103,8 +103,8 @@ class Output:
             return Live(self.err)
         return progress.Plain(sys.stderr)
 
-    def check(self) -> None:
-        """What would fail in the end fails before anything is done.
+    def check(self, formats: Collection[str] = ()) -> None:
+        """What would fail in the end fails before anything is done. `formats` are those that the command makes besides text and json.
 
         Raises NotAvailableError for a format that the grammar knows and this release does not make, JsplanError
         when the folder of `--json-into` does not exist.
@@ -113,19 +113,29 @@ class Output:
             raise JsplanError(
                 f"cannot write {self.settings.json_into}: there is no such folder", hint="Make the folder, or give another --json-into."
             )
-        if self.settings.format not in ("text", "json"):
+        if self.settings.format not in ("text", "json", *formats):
             raise NotAvailableError(
-                f'the format "{self.settings.format}" is not in this release yet', hint="Use --format text or --format json."
+                f'the format "{self.settings.format}" is not in this release yet for this command',
+                hint=f"Use --format {' or --format '.join(('text', 'json', *formats))}.",
             )
 
-    def result(self, document: Callable[[], dict[str, Any]], text: Callable[[Console], None], *, plain: str | None = None) -> None:
+    def result(
+        self,
+        document: Callable[[], dict[str, Any]],
+        text: Callable[[Console], None],
+        *,
+        plain: str | None = None,
+        views: Mapping[str, Callable[[], str]] | None = None,
+    ) -> None:
         """Print the result of a command once, in the form that was asked for.
 
-        `plain` is the whole text when it is that short; it spares loading rich where there is no terminal.
+        `plain` is the whole text when it is that short; it spares loading rich where there is no terminal. `views` are other formats.
         """
         made = document() if self.settings.json or self.settings.json_into else {}
         if self.settings.json:
             self.write_json(made)
+        elif views is not None and self.settings.format in views:
+            self.line(views[self.settings.format]().rstrip("\n"))
         elif plain is not None and not wants_color(sys.stdout, self.settings.no_color):
             self.line(plain)
         else:

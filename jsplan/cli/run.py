@@ -10,19 +10,21 @@ from jsplan.cli.output import Output
 from jsplan.cli.settings import settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import click
 
     from jsplan.cli.settings import Settings
 
 
-def start(ctx: click.Context) -> tuple[Settings, Output]:
-    """The settings and the output of this run; raises NotAvailableError for a format that is yet to come."""
+def start(ctx: click.Context, formats: Collection[str] = ()) -> tuple[Settings, Output]:
+    """The settings and the output of this run; raises NotAvailableError for a format other than text, json and `formats`."""
     # A plan of 20,000 resources makes millions of small objects and hardly a cycle: with the default threshold a
     # quarter of its time goes into looking for garbage that is not there.
     gc.set_threshold(500_000, 20, 100)
     settings = settings_of(ctx)
     output = Output(settings)
-    output.check()
+    output.check(formats)
     logs.configure(settings)
     ctx.call_on_close(output.close)
     return settings, output

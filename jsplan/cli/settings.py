@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from jsplan.config.model import LoadOptions
 
-FORMATS = ("text", "json", "markdown", "html")
+FORMATS = ("text", "json", "markdown", "html", "junit", "github")
 #: The more explicit one wins; between equals the one nearer to the command does.
 _RANK = {ParameterSource.COMMANDLINE: 2, ParameterSource.ENVIRONMENT: 1}
 _REPEATABLE = frozenset({"variables", "var_files"})
@@ -90,7 +90,7 @@ def _options(autoenv_of_variables: bool) -> list[click.Option]:
                help="Set a variable; repeatable."),
         option("--var-file", into="var_files", multiple=True, type=path, metavar="FILE", allow_from_autoenv=autoenv_of_variables,
                help="Set variables from a file; repeatable."),
-        option("--format", into="format", type=click.Choice(FORMATS), help="text, or json for scripts."),
+        option("--format", into="format", type=click.Choice(FORMATS), help="text, or json for scripts; some commands make more."),
         option("--json", into="format", is_flag=True, help="The same as --format json."),
         option("--json-into", into="json_into", type=path, metavar="FILE", help="Write the JSON to this file too."),
         option("--no-color", into="no_color", is_flag=True, help="No colours (also NO_COLOR)."),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rich.console import Console
 
     from jsplan.cli.output import Output
     from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.drift import Drift
     from jsplan.documents.plan import Plan
+
+#: What `drift` makes besides text and JSON.
+DRIFT_FORMATS = ("markdown", "html", "junit", "github")
 
 
 def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
@@ -49,3 +56,26 @@ def apply_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool
     plain = summary.NO_CHANGES if not shown and summary.is_quiet(plan) else None
     output.result(result.to_json, text, plain=plain)
     return int(result.exit_code)
+
+
+def drift_view(drift: Drift, format_: str, fail_on: Collection[str]) -> str:
+    """The drift document in one of `DRIFT_FORMATS`."""
+    from jsplan.render import drift_github, drift_html, drift_junit, drift_markdown
+
+    if format_ == "markdown":
+        return drift_markdown.render(drift)
+    if format_ == "html":
+        return drift_html.render(drift)
+    return drift_junit.render(drift, fail_on) if format_ == "junit" else drift_github.render(drift, fail_on)
+
+
+def drift_result(output: Output, drift: Drift, fail_on: Collection[str]) -> None:
+    """A drift document as the result of a command."""
+    verbose = bool(output.settings.verbose)
+
+    def text(console: Console) -> None:
+        from jsplan.render import drift_text
+
+        drift_text.render(drift, console, verbose=verbose)
+
+    output.result(drift.to_json, text, views={name: partial(drift_view, drift, name, fail_on) for name in DRIFT_FORMATS})

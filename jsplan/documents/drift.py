@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Deferred, ResourceChange, Severity
 
 FORMAT_VERSION = "1.0"
@@ -40,7 +40,8 @@ class Drift:
 
     A missing resource is an element of `resource_drift` whose `after` is null. `away` are the domains that
     could not be read, with whether their `may_be_offline` covers it. `mutes` are findings that are known and not counted:
-    `{address, kind, severity, owner, reason, until, fields}`.
+    `{address, kind, severity, owner, reason, until, fields}`. `places` says where each resource with a finding is declared; it is no
+    part of the JSON.
     """
 
     jsplan_version: str
@@ -57,6 +58,7 @@ class Drift:
     pending: int = 0
     diagnostics: list[Diagnostic] = field(default_factory=list)
     exit_code: int = 0
+    places: dict[str, SourceRange] = field(default_factory=dict)
 
     @property
     def summary(self) -> dict[str, int]:

@@ -59,6 +59,8 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
         amount = [summary.count(item.messages, "message")] if item.messages is not None else []
         amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
         amount += [f"created {safe(item.created)}"] if item.created else []
+        amount += ["ephemeral"] if item.ephemeral else []
+        amount += [item.severity] if item.severity != "cosmetic" else []
         lines.add(0, ("  ? ", "import"), safe(item.address), (f" [{', '.join(amount)}]" if amount else "", "dim"))
     if len(shown) < len(drift.unmanaged):
         lines.add(4, (f"and {len(drift.unmanaged) - len(shown):,} more; -v lists all", "dim"))

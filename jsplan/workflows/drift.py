@@ -129,6 +129,7 @@ def _document(world: World, inputs: Inputs, managed: list[Address], strangers: l
     out.away = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
     out.pending = _pending(inputs)
     mute(out, workspace.drift.mute, inputs.request.now)
+    out.places = {r.address: d.range for r in out.resource_drift if (d := workspace.resources.get(Address.parse(r.address))) is not None}
     out.exit_code = int(_exit_code(out, options))
     return out
 

@@ -295,6 +295,14 @@ def test_drift(value: str, causes: set[str], capsys: Capture, monkeypatch: pytes
     assert "Drift: 1 changed, 1 missing, 1 unhealthy, 2 unmanaged." in capsys.readouterr().out
     main(["drift", "--json"])
     assert json.loads(capsys.readouterr().out) == samples.drift().to_json()
+    for format_, begins in (
+        ("markdown", "<!-- jsplan:shop.prod:"),
+        ("html", "<!doctype html>"),
+        ("junit", "<?xml"),
+        ("github", "::error "),
+    ):
+        assert main(["drift", "--format", format_]) == 2
+        assert capsys.readouterr().out.startswith(begins)
 
 
 def test_state_commands(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

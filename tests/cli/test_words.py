@@ -64,7 +64,6 @@ def test_options_are_named_as_they_are_written(path: str, command: click.Command
     "line",
     [
         *([name, "anything", "--what", "ever"] for name in LATER),
-        ["drift", "watch", "--every", "5m"],
     ],
 )
 def test_words_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +80,7 @@ def test_words_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[
     "line",
     [
         ["plan", "--format", "markdown"],
-        ["--format", "html", "drift"],
+        ["--format", "html", "apply"],
         ["import", "--all", "--generate-config", "x.yaml"],
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from jsplan.cli import views
 from jsplan.cli.lazy import Entry, group
 from jsplan.cli.run import start
 from jsplan.cli.types import AddressGlob, ParamType
@@ -36,14 +37,12 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
     """Show what changed on the servers since the last apply, what is missing there, and what nobody manages. Read-only."""
     if ctx.invoked_subcommand is not None:
         return 0
-    settings, output = start(ctx)
+    settings, output = start(ctx, views.DRIFT_FORMATS)
     from jsplan.workflows.drift import drift as drift_workflow
     from jsplan.workflows.options import DriftOptions
 
     options = DriftOptions(targets=target, excludes=exclude, parallelism=parallelism, fail_on=fail_on)
     found = drift_workflow(settings.load_options(), options, output.progress)
     output.progress.stop()
-    from jsplan.render import drift_text
-
-    output.result(found.to_json, lambda console: drift_text.render(found, console, verbose=bool(settings.verbose)))
+    views.drift_result(output, found, fail_on)
     return int(found.exit_code)

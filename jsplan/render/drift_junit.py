@@ -1,0 +1,60 @@
+"""The drift document as JUnit XML: a test per finding, so that whatever shows tests shows drift. One file, one suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
+
+from jsplan.render import drift_rows
+from jsplan.render.safe import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from jsplan.documents.drift import Drift
+    from jsplan.render.drift_rows import Row
+
+_PASSING = {
+    "changed": "nothing was changed",
+    "missing": "nothing is missing",
+    "replication": "replication works",
+    "away": "all domains answer",
+}
+
+
+def render(drift: Drift, fail_on: Collection[str]) -> str:
+    """The file: findings of kinds in `fail_on` are failures, domains that are away errors, the rest is skipped with its reason."""
+    found = drift_rows.rows(drift)
+    name = f"{drift.workspace}.{drift.environment}" if drift.environment else drift.workspace
+    cases = [_case(name, row, fail_on) for row in found]
+    kinds = {row.kind for row in found}
+    cases += [
+        f"    <testcase classname={quoteattr(f'{name}.{kind}')} name={quoteattr(says)}/>"
+        for kind, says in _PASSING.items()
+        if kind not in kinds
+    ]
+    cases += [_skipped(name, str(m.get("kind", "muted")), str(m["address"]), f"muted by {m['owner']}: {m['reason']}") for m in drift.mutes]
+    failures = sum(row.kind in fail_on for row in found)
+    errors = sum(row.kind == "away" for row in found)
+    skipped = len(found) - failures - errors + len(drift.mutes)
+    counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
+    head = f"<testsuite name={quoteattr(f'jsplan drift {name}')} {counts} timestamp={quoteattr(drift.timestamp.removesuffix('Z'))}>"
+    return "\n".join(
+        ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites {counts}>", f"  {head}", *cases, "  </testsuite>", "</testsuites>\n"]
+    )
+
+
+def _case(name: str, row: Row, fail_on: Collection[str]) -> str:
+    if row.kind not in fail_on and row.kind != "away":
+        return _skipped(name, row.kind, row.address, row.says)
+    word = "error" if row.kind == "away" else "failure"
+    text = escape("\n".join([f"{row.address} {row.says}", *row.details]))
+    return (
+        f"    <testcase classname={quoteattr(f'{name}.{row.kind}')} name={quoteattr(row.address)}>"
+        f"<{word} type={quoteattr(row.severity)} message={quoteattr(row.says)}>{text}</{word}></testcase>"
+    )
+
+
+def _skipped(name: str, kind: str, address: str, why: str) -> str:
+    case = f"    <testcase classname={quoteattr(f'{name}.{kind}')} name={quoteattr(safe(address))}>"
+    return f"{case}<skipped message={quoteattr(safe(why))}/></testcase>"

@@ -1,0 +1,72 @@
+"""The drift document as markdown, for an issue, a comment or a wiki: what is gone first, never longer than GitHub takes."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from jsplan.render import drift_rows, summary
+from jsplan.render.safe import safe
+
+if TYPE_CHECKING:
+    from jsplan.documents.drift import Drift
+    from jsplan.render.drift_rows import Row
+
+#: Characters of a page at most (contract, section 4: under 65,000).
+LONGEST = 64_000
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+
+
+def render(drift: Drift) -> str:
+    """The whole page."""
+    found = drift_rows.rows(drift)
+    where = f"{drift.workspace}, {drift.environment}" if drift.environment else drift.workspace
+    head = [drift_rows.mark(drift, found), f"## Drift: {_text(where)}", "", f"**{drift_rows.verdict(drift)}**", ""]
+    if not found:
+        head += [summary.NO_DRIFT, ""]
+    tail = [*_notes(drift), f"<sub>Looked at {drift.timestamp} by jsplan {drift.jsplan_version}.</sub>"]
+    return "\n".join([*head, *_within(found, LONGEST - sum(len(line) + 1 for line in [*head, *tail])), *tail]) + "\n"
+
+
+def _within(found: list[Row], room: int) -> list[str]:
+    """As many findings as there is room for, gravest first; how many are left out is said."""
+    out: list[str] = []
+    used = shown = 0
+    for kind, members in groupby(found, key=lambda row: row.kind):
+        listed = list(members)
+        piece = ["", f"### {drift_rows.title(kind)} ({len(listed)})", ""]
+        for row in listed:
+            piece += _item(row)
+            cost = sum(len(line) + 1 for line in piece)
+            if used + cost > room - 200:
+                return [*out, "", f"_{len(found) - shown:,} more findings were cut off here; `jsplan drift -v` lists all._", ""]
+            out += piece
+            used, shown, piece = used + cost, shown + 1, []
+    return [*out, ""] if out else []
+
+
+def _item(row: Row) -> list[str]:
+    lines = [f"- `{row.address.replace('`', '')}` {_text(row.says)} ({row.severity})"]
+    if row.details:
+        fence = "~~~" if not any("~~~" in line for line in row.details) else "~~~~~~"
+        lines += [f"  {fence}diff", *(f"  {_signed(line)}" for line in row.details), f"  {fence}"]
+    return lines
+
+
+def _signed(line: str) -> str:
+    """GitHub colours a line of a diff by its first character; `~` is not among those, `!` is."""
+    return f"!{line[1:]}" if line.startswith("~") else line
+
+
+def _notes(drift: Drift) -> list[str]:
+    lines = [f"- :warning: {_text(safe(d.summary))}. {_text(safe(d.detail))}" for d in drift.diagnostics]
+    counts = drift.summary
+    lines += [f"- {summary.count(counts['muted'], 'finding')} muted."] if counts["muted"] else []
+    lines += [f"- {summary.count(counts['pending'], 'resource')} pending in the files: see `jsplan plan`."] if counts["pending"] else []
+    return [*lines, ""] if lines else []
+
+
+def _text(words: str) -> str:
+    """Foreign words without a character that markdown or HTML would act on; nobody is notified by an @."""
+    return _SPECIAL.sub(r"\\\1", words).replace("@", "@\u200b")

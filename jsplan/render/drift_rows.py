@@ -1,0 +1,100 @@
+"""The findings of a drift document as rows, gravest first: what every format but the terminal's is made of. Layout is left to those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jsplan import units
+from jsplan.documents.base import digest
+from jsplan.render import resource_text, summary
+from jsplan.render.lines import Lines
+from jsplan.render.safe import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jsplan.documents.drift import Drift, Unmanaged
+    from jsplan.documents.plan import ResourceChange
+
+#: The kinds as `--fail-on` calls them, and `away` for domains that should be there.
+KINDS = ("missing", "changed", "replication", "away", "unmanaged", "excused")
+_GRAVITY = {"destructive": 0, "functional": 1, "cosmetic": 2}
+_TITLES = {
+    "missing": "Gone",
+    "changed": "Changed outside of jsplan",
+    "replication": "Replication that does not work",
+    "away": "Not read",
+    "unmanaged": "In no file and not in state",
+    "excused": "Away, within its may_be_offline",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One finding. `says` is one line about `address`, `details` are lines of their own; all of it is safe to print."""
+
+    kind: str
+    severity: str
+    address: str
+    says: str
+    details: tuple[str, ...] = field(default=())
+
+
+def title(kind: str) -> str:
+    """The heading of a kind."""
+    return _TITLES[kind]
+
+
+def rows(drift: Drift) -> list[Row]:
+    """All findings: what is gone first, then by gravity."""
+    found = [_resource(r) for r in drift.resource_drift]
+    found += [_flow(flow) for flow in drift.replication if not flow["healthy"]]
+    found += [_away(domain) for domain in drift.away]
+    found += [_unmanaged(item) for item in drift.unmanaged]
+    return sorted(found, key=lambda row: (KINDS.index(row.kind), _GRAVITY.get(row.severity, 3), row.address))
+
+
+def mark(drift: Drift, found: Iterable[Row]) -> str:
+    """`<!-- jsplan:shop.prod:SHA -->`, by which a comment or an issue is found again; the SHA changes with the findings only."""
+    name = f"{drift.workspace}.{drift.environment}" if drift.environment else drift.workspace
+    return f"<!-- jsplan:{name}:{digest([(r.kind, r.severity, r.address, r.says, r.details) for r in found]).removeprefix('sha256:')} -->"
+
+
+def verdict(drift: Drift) -> str:
+    """The greppable line."""
+    return summary.drift_line(drift)
+
+
+def _resource(resource: ResourceChange) -> Row:
+    severity = resource.severity or "functional"
+    if resource.change.after is None:
+        return Row("missing", severity, safe(resource.address), "is gone")
+    lines = Lines()
+    for change in resource.change.fields:
+        resource_text.field_change(lines, resource.type, change)
+    details = tuple(line.removeprefix(" " * resource_text.BODY) for line in lines.plain().splitlines())
+    return Row("changed", severity, safe(resource.address), "was changed", details)
+
+
+def _flow(flow: dict[str, Any]) -> Row:
+    says = f"does not follow {safe(str(flow['from']))} ({safe(str(flow['kind']))}): {safe(str(flow.get('cause') or 'no cause known'))}"
+    origin, copy = flow.get("origin_last_seq"), flow.get("last_seq")
+    at = (f"origin at {origin}, copy at {copy}",) if origin is not None and copy is not None else ()
+    return Row("replication", str(flow.get("severity") or "functional"), safe(str(flow["to"])), says, at)
+
+
+def _away(domain: dict[str, Any]) -> Row:
+    words = [safe(str(domain.get("reason") or "it cannot be reached"))]
+    allowed = domain.get("may_be_offline")
+    if allowed is not None and not domain.get("excused"):
+        words.append(f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})")
+    return Row("excused" if domain.get("excused") else "away", "functional", safe(str(domain.get("domain", "?"))), " ".join(words))
+
+
+def _unmanaged(item: Unmanaged) -> Row:
+    amount = [summary.count(item.messages, "message")] if item.messages is not None else []
+    amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
+    amount += [f"created {safe(item.created)}"] if item.created else []
+    amount += ["ephemeral"] if item.ephemeral else []
+    return Row("unmanaged", item.severity, safe(item.address), "is in no file and not in state", (", ".join(amount),) if amount else ())
