@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from jsplan import __version__
@@ -12,7 +13,7 @@ from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange, Step
 from jsplan.planning.downstream import plan_downstream
 from jsplan.planning.drifted import drift_of
 from jsplan.planning.fleet import of_domains
-from jsplan.planning.guards import REFUSALS, check_verdict, undeclared_domains
+from jsplan.planning.guards import check_verdict, refuses, undeclared_domains
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
 from jsplan.planning.leaving import bound_copies
@@ -50,13 +51,13 @@ def _present(inputs: Inputs) -> list[Address]:
     return sorted(a for a in inputs.selected if inputs.live.reachable(a.domain) and a not in inputs.live.broken)
 
 
-def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict]) -> Plan:
-    """The plan document for what `compare` found; `inputs.measured` has the answers to `questions`."""
+def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequence[Diagnostic] = ()) -> Plan:
+    """The plan document for what `compare` found; `inputs.measured` has the answers to `questions`, `advice` is lint's."""
     away = sorted(a for a in inputs.selected if not inputs.live.reachable(a.domain))
     plan = _empty(inputs)
     plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].absence) for a in away]
-    plan.diagnostics = _diagnostics(inputs, verdicts)
-    plan.errored = any(d.severity == "error" and d.code not in REFUSALS for d in plan.diagnostics)
+    plan.diagnostics = [*_diagnostics(inputs, verdicts), *advice]
+    plan.errored = any(d.severity == "error" and not refuses(d) for d in plan.diagnostics)
     plan.resource_changes = [_resource_change(inputs, v, verdicts) for v in verdicts.values()]
     plan.resource_drift = [d for d in (_drift(inputs, a) for a in _present(inputs)) if d is not None]
     if not plan.errored:
@@ -65,7 +66,7 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict]) -> Plan:
         bound(inputs, verdicts, plan.steps)
         bound_copies(inputs, verdicts, plan.steps)
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
-    plan.applyable = bool(plan.steps) and not plan.errored and not any(d.code in REFUSALS for d in plan.diagnostics)
+    plan.applyable = bool(plan.steps) and not plan.errored and not any(refuses(d) for d in plan.diagnostics)
     return plan
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches
+from jsplan.codes import LINT
 from jsplan.config.checks_consumers import filters_of
 from jsplan.config.model import Removed
 from jsplan.diagnostics import Diagnostic, SourceRange
@@ -34,9 +35,14 @@ REFUSALS = (PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED, RESTORE_OVER, REINST
 LEVEL_NAMES = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
 
 
+def refuses(found: Diagnostic) -> bool:
+    """Whether a finding leaves the plan sound and stops its apply: a guard, or advice that the files make an error."""
+    return found.code in REFUSALS or (found.severity == "error" and found.code in LINT)
+
+
 def refusal_reasons(plan: Plan) -> list[str]:
     """Why an apply of this plan would stop before the first write, one line each with the flag to use."""
-    reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if d.code in REFUSALS]
+    reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if refuses(d)]
     for change in plan.resource_changes:
         stopping = (hazard for hazard in change.hazards if hazard.blocking and not hazard.allowed)
         reasons += [f"{change.address}: {hazard.message}. To permit it: {hazard.flag}" for hazard in stopping]

@@ -11,6 +11,7 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.planning import plan_options, planning_options
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath
+from jsplan.codes import LINT
 from jsplan.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exi
         return ExitCode.ERROR
     if out is not None:
         _saved(output, plan, out)
+    if any(d.severity == "error" and d.code in LINT for d in plan.diagnostics):
+        return ExitCode.REFUSED
     return ExitCode.CHANGES if detailed_exitcode and plan.has_changes else ExitCode.OK
 
 
