@@ -1,0 +1,97 @@
+"""`jsplan lint`: advice on the workspace files; with `--live` also on what is on the servers. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+from jsplan.errors import ConfigError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from jsplan.cli.output import Output
+    from jsplan.config.model import LoadOptions
+    from jsplan.diagnostics import Diagnostic
+    from jsplan.documents.lint import Lint
+
+FORMATS = ("sarif", "github")
+#: What ends with 3, by the option: the severities that do.
+FAILS = {"error": ("error",), "warning": ("error", "warning"), "note": ("error", "warning", "info"), "never": ()}
+
+
+@declare("lint")
+@click.option("--live", is_flag=True, help="Also read the servers, for rules about what is there and for other people's streams.")
+@click.option("--explain", metavar="CODE", help="Say what a finding means, why it matters and what to do; `all` lists the rules.")
+@click.option("--fail-on", type=click.Choice(tuple(FAILS)), default="error", show_default=True,
+              help="The least severity that ends with exit code 3.")  # fmt: skip
+@click.pass_context
+def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -> int:
+    """Advise on the workspace: what the server accepts and somebody may regret. Reads only the files, unless --live is given.
+
+    Each finding has a code, a severity and a place. The files say otherwise with `lint: {JS201: error}` for all, or beside a
+    resource with `lint: {ignore: [{code: JS201, reason: "…"}]}`.
+    """
+    settings, output = start(ctx, FORMATS)
+    if explain is not None:
+        return _explain(output, explain, live=live)
+    from jsplan.render import lint_text
+    from jsplan.workflows.lint import lint as lint_workflow
+
+    load = settings.load_options()
+    try:
+        found = lint_workflow(load, output.progress, ask=live)
+    except ConfigError as error:
+        _wrong_files(output, error, load)
+        raise
+    output.progress.stop()
+    views = {
+        "sarif": lambda: _sarif(found.findings, found.ignored, found.root, found),
+        "github": lambda: _annotations(found.findings, found.root),
+    }
+    output.result(found.to_json, lambda console: lint_text.render(found, console, verbose=bool(settings.verbose)), views=views)
+    failed = any(d.severity in FAILS[fail_on] for d in found.findings)
+    return ExitCode.REFUSED if failed else ExitCode.OK
+
+
+def _explain(output: Output, code: str, *, live: bool) -> int:
+    from jsplan.render import lint_text
+    from jsplan.workflows import lint as workflow
+
+    if live:
+        raise UsageError("--explain asks nobody; it does not go with --live")
+    if code == "all":
+        rules = workflow.explanations()
+        output.result(lambda: {"rules": [rule.to_json() for rule in rules]}, lambda console: lint_text.overview(rules, console))
+        return ExitCode.OK
+    rule = workflow.explain(code)
+    output.result(rule.to_json, lambda console: lint_text.explain(rule, console))
+    return ExitCode.OK
+
+
+def _wrong_files(output: Output, error: ConfigError, load: LoadOptions) -> None:
+    """In code review what is wrong with the files is a finding like the others; the error itself goes its usual way."""
+    root = load.directory.absolute()
+    if output.settings.format == "sarif":
+        output.line(_sarif(error.diagnostics, [], root))
+    elif output.settings.format == "github":
+        output.line(_annotations(error.diagnostics, root))
+
+
+def _sarif(findings: Sequence[Diagnostic], ignored: Sequence[tuple[Diagnostic, str]], root: Path, found: Lint | None = None) -> str:
+    from jsplan import __version__
+    from jsplan.render.json import dumps
+    from jsplan.render.sarif import sarif
+
+    document: dict[str, Any] = sarif(findings, ignored, found.rules if found is not None else [], root, __version__)
+    return dumps(document).rstrip("\n")
+
+
+def _annotations(findings: Sequence[Diagnostic], root: Path) -> str:
+    from jsplan.render.sarif import workflow_commands
+
+    return workflow_commands(findings, root)

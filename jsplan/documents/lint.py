@@ -1,0 +1,61 @@
+"""The document of `jsplan lint`: what was found, and what was found and is ignored with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from jsplan.diagnostics import Diagnostic
+
+FORMAT: Final = "1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One rule in words: `level` is what it has by default (`note` or `warning`)."""
+
+    code: str
+    title: str
+    level: str
+    why: str
+    fix: str
+
+    def to_json(self) -> dict[str, Any]:
+        """What `lint --explain CODE --json` prints."""
+        body = {"code": self.code, "title": self.title, "level": self.level, "why": self.why, "fix": self.fix}
+        return {"format_version": FORMAT, "kind": "lint-rule"} | body
+
+
+@dataclass(slots=True)
+class Lint:
+    """The whole answer. `live` says that the servers were asked; `root` is the folder that the places in files are relative to.
+
+    `rules` are those that were run, `resources` how many resources they looked at.
+    """
+
+    jsplan_version: str
+    workspace: str
+    environment: str | None
+    live: bool
+    root: Path
+    resources: int
+    rules: list[Explanation]
+    findings: list[Diagnostic] = field(default_factory=list)
+    ignored: list[tuple[Diagnostic, str]] = field(default_factory=list)
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """How many there are of each severity; `notes` are the findings whose severity is `info`."""
+        count = [d.severity for d in self.findings].count
+        return {"errors": count("error"), "warnings": count("warning"), "notes": count("info"), "ignored": len(self.ignored)}
+
+    def to_json(self) -> dict[str, Any]:
+        """What `lint --json` prints."""
+        return {
+            "format_version": FORMAT, "kind": "lint", "jsplan_version": self.jsplan_version,
+            "workspace": self.workspace, "environment": self.environment, "live": self.live,
+            "findings": [d.to_json() for d in self.findings],
+            "ignored": [d.to_json() | {"reason": reason} for d, reason in self.ignored],
+            "resources": self.resources, "summary": self.summary,
+        }  # fmt: skip

@@ -1,0 +1,62 @@
+"""The text of `jsplan lint`: the findings, what they come to, and a rule explained. Which there are is left to `lint`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan.render import diagnostics_text
+from jsplan.render.lines import Lines
+from jsplan.render.safe import safe
+from jsplan.render.summary import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+    from jsplan.documents.lint import Explanation, Lint
+
+
+def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
+    """The findings, those that are ignored if everything is wanted, and a line that says how many there are."""
+    diagnostics_text.render(found.findings, console, after=True, verbose=verbose)
+    lines = Lines()
+    for diagnostic, reason in found.ignored if verbose else ():
+        lines.add(0, (f"Ignored: {safe(diagnostic.address or '')}: {safe(diagnostic.summary)} [{diagnostic.code}]", "dim"))
+        lines.add(2, (f"reason: {safe(reason)}", "dim"))
+    lines.add(0, (sentence(found), "bad" if found.summary["errors"] else "warn" if found.summary["warnings"] else "good"))
+    if codes := sorted({d.code for d in found.findings if d.code.startswith("JS2")}):
+        lines.add(0, f"Why, and what to do: jsplan lint --explain {codes[0]}")
+    lines.print(console)
+
+
+def sentence(found: Lint) -> str:
+    """`Lint: 1 error, 2 warnings, 3 notes, 1 ignored.`; parts that are zero are left out."""
+    numbers = found.summary
+    parts = [count(numbers[name], name[:-1]) for name in ("errors", "warnings", "notes") if numbers[name]]
+    parts += [f"{numbers['ignored']:,} ignored"] if numbers["ignored"] else []
+    if not parts:
+        return f"Lint: nothing found by {len(found.rules)} rules in {count(found.resources, 'resource')}."
+    return f"Lint: {', '.join(parts)}."
+
+
+def explain(rule: Explanation, console: Console) -> None:
+    """One rule: what it finds, why that matters, what to do, and how to be spared it."""
+    lines = Lines()
+    lines.add(0, (rule.code, "strong"), f"  {rule.title}", (f"  ({rule.level})", "dim"))
+    lines.blank()
+    lines.add(0, rule.why)
+    lines.blank()
+    lines.add(0, ("What to do: ", "strong"), rule.fix)
+    lines.blank()
+    lines.add(0, "Not here, because it is right:   lint: {ignore: [{code: " + rule.code + ', reason: "…"}]}   beside the resource')
+    lines.add(0, "Never, or more severe:           lint: {" + rule.code + ": ignore}   or warning, or error   in jsplan.yaml")
+    lines.print(console)
+
+
+def overview(rules: Iterable[Explanation], console: Console) -> None:
+    """All rules, a line each."""
+    lines = Lines()
+    for rule in rules:
+        lines.add(0, (rule.code, "strong"), f"  {rule.level:<8} {rule.title}")
+    lines.print(console)

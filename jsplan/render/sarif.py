@@ -1,0 +1,110 @@
+"""Findings as SARIF 2.1.0, for code review, and as annotations of GitHub Actions. What they say is left to `lint`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from jsplan.codes import CODES
+
+if TYPE_CHECKING:
+    from jsplan.diagnostics import Diagnostic, SourceRange
+    from jsplan.documents.lint import Explanation
+
+SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS: Final[Mapping[str, str]] = {"error": "error", "warning": "warning", "info": "note"}
+_COMMANDS: Final[Mapping[str, str]] = {"error": "error", "warning": "warning", "info": "notice"}
+
+
+def sarif(
+    findings: Sequence[Diagnostic],
+    ignored: Sequence[tuple[Diagnostic, str]],
+    rules: Iterable[Explanation],
+    root: Path,
+    version: str,
+) -> dict[str, Any]:
+    """One run with all findings; those that are ignored are suppressed, with their reason.
+
+    Places are given from the current folder, which in a pipeline is that of the repository; `root` is the workspace's.
+    """
+    known = {rule.code: _rule(rule) for rule in rules}
+    for diagnostic in [*findings, *(d for d, _ in ignored)]:
+        known.setdefault(diagnostic.code, _other(diagnostic))
+    index = {code: number for number, code in enumerate(known)}
+    results = [_result(d, index, root) for d in findings]
+    results += [_result(d, index, root) | {"suppressions": [{"kind": "inSource", "justification": why}]} for d, why in ignored]
+    driver = {"name": "jsplan", "version": version, "semanticVersion": version, "rules": list(known.values())}
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "columnKind": "utf16CodeUnits", "results": results}],
+    }
+
+
+def _rule(rule: Explanation) -> dict[str, Any]:
+    text = f"{rule.why}\n\n{rule.fix}"
+    return {
+        "id": rule.code, "shortDescription": {"text": rule.title}, "fullDescription": {"text": rule.why},
+        "help": {"text": text, "markdown": text}, "defaultConfiguration": {"level": rule.level},
+    }  # fmt: skip
+
+
+def _other(diagnostic: Diagnostic) -> dict[str, Any]:
+    text = CODES.get(diagnostic.code, diagnostic.summary)
+    return {"id": diagnostic.code, "shortDescription": {"text": text}, "defaultConfiguration": {"level": _LEVELS[diagnostic.severity]}}
+
+
+def _result(diagnostic: Diagnostic, index: Mapping[str, int], root: Path) -> dict[str, Any]:
+    location: dict[str, Any] = {}
+    if diagnostic.range is not None:
+        region = {"startLine": diagnostic.range.line, "startColumn": diagnostic.range.column}
+        location["physicalLocation"] = {"artifactLocation": {"uri": _uri(diagnostic.range, root)}, "region": region}
+    if diagnostic.address is not None:
+        location["logicalLocations"] = [{"fullyQualifiedName": diagnostic.address, "kind": "resource"}]
+    return {
+        "ruleId": diagnostic.code, "ruleIndex": index[diagnostic.code], "level": _LEVELS[diagnostic.severity],
+        "message": {"text": text_of(diagnostic)}, "locations": [location] if location else [],
+        "partialFingerprints": {"jsplan/v1": _fingerprint(diagnostic)},
+    }  # fmt: skip
+
+
+def text_of(diagnostic: Diagnostic) -> str:
+    """A finding in one paragraph."""
+    about = f"{diagnostic.address}: " if diagnostic.address else ""
+    return f"{about}{diagnostic.summary}. {diagnostic.detail}".strip()
+
+
+def _fingerprint(diagnostic: Diagnostic) -> str:
+    """The same finding has the same wherever the line has moved to."""
+    return hashlib.sha256(f"{diagnostic.code}\0{diagnostic.address}\0{diagnostic.summary}".encode()).hexdigest()[:32]
+
+
+def shown_from_here(place: SourceRange, root: Path) -> str:
+    """The file of a place, relative to the current folder, with forward slashes."""
+    return Path(os.path.relpath(root / place.file)).as_posix()
+
+
+def _uri(place: SourceRange, root: Path) -> str:
+    return quote(shown_from_here(place, root))
+
+
+def workflow_commands(findings: Iterable[Diagnostic], root: Path) -> str:
+    """One workflow command for each finding: GitHub shows it at its line of the pull request."""
+    return "\n".join(_command(diagnostic, root) for diagnostic in findings)
+
+
+def _command(diagnostic: Diagnostic, root: Path) -> str:
+    at = diagnostic.range
+    where = {"file": shown_from_here(at, root), "line": str(at.line), "col": str(at.column)} if at is not None else {}
+    parts = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in (where | {"title": diagnostic.code}).items())
+    return f"::{_COMMANDS[diagnostic.severity]} {parts}::{_escaped(text_of(diagnostic))}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    for character in "%\r\n" + more:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

@@ -1,0 +1,39 @@
+"""What of lint belongs into a plan: a few rules over what changes, so that plans stay quick and quiet. All of it is `lint`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from jsplan.lint import RULES, View, advise
+from jsplan.lint.engine import enabled
+
+if TYPE_CHECKING:
+    from jsplan.address import Address
+    from jsplan.diagnostics import Diagnostic
+    from jsplan.lint.rule import Rule
+    from jsplan.planning.inputs import Inputs
+    from jsplan.planning.verdict import Verdict
+
+
+def for_plan(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Diagnostic]:
+    """What a plan says: warnings on what it creates or changes, and what the files make an error, wherever it is.
+
+    Notes are left to `lint`, and so is what planning finds itself, with numbers.
+    """
+    request = inputs.request
+    if request.destroy or request.refresh_only or request.imports:
+        return []
+    changing = {a for a, verdict in verdicts.items() if verdict.actions not in (["no-op"], ["delete"], ["forget"])}
+    wanted = {a for a in inputs.selected if a in inputs.workspace.resources}
+    found = _advice(inputs, verdicts, "error", RULES, wanted)
+    return found + _advice(inputs, verdicts, "warning", [rule for rule in RULES if rule.in_plan], changing)
+
+
+def _advice(
+    inputs: Inputs, verdicts: Mapping[Address, Verdict], level: str, rules: Sequence[Rule], focus: set[Address]
+) -> list[Diagnostic]:
+    known = {address: verdict.after for address, verdict in verdicts.items() if verdict.after is not None}
+    view = View(inputs.workspace, inputs.topology, inputs.live.objects, inputs.live.domains, known, focus)
+    wanted = enabled(view, rules, [level]) if focus else []
+    return advise(view, wanted, unused=False).findings if wanted else []

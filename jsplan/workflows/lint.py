@@ -1,0 +1,87 @@
+"""lint: advice on the files, with `ask` on what is on the servers too. Writes nothing. What a plan says of it is `advice`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from jsplan import __version__
+from jsplan.config import load
+from jsplan.diagnostics import did_you_mean
+from jsplan.documents.lint import Explanation, Lint
+from jsplan.errors import ConfigError, UsageError
+from jsplan.facts.live import Live
+from jsplan.facts.neighbours import read_neighbours
+from jsplan.facts.question import Wanted
+from jsplan.facts.survey import survey
+from jsplan.jetstream import Pool
+from jsplan.lint import RULES, View, advise
+from jsplan.lint.engine import UNUSED
+from jsplan.topology import resolve
+from jsplan.workflows.running import run
+from jsplan.workflows.world import with_streams
+
+if TYPE_CHECKING:
+    from jsplan.address import Address
+    from jsplan.config.model import LoadOptions, Workspace
+    from jsplan.workflows.options import Observer
+
+_UNUSED = Explanation(
+    UNUSED,
+    "An ignored finding that is not found.",
+    "warning",
+    "An entry under lint.ignore says that a finding is known and why it is right. When the finding is gone, the reason stands for "
+    "nothing, and would hide the finding if it came back for another one.",
+    "Remove the entry.",
+)
+
+
+def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint:
+    """What the rules say of a workspace. `ask` reads the servers, which some rules need and which know other people's streams.
+
+    Raises ConfigError when the files are wrong, and with `ask` ConnectError when no domain can be reached.
+    """
+    workspace = load(options)
+    topology = resolve(workspace)
+    known = [*workspace.diagnostics, *topology.diagnostics]
+    if any(d.severity == "error" for d in known):
+        raise ConfigError(known)
+    live = run(_read(workspace, options.environ, observer)) if ask else Live()
+    report = advise(View(workspace, topology, live.objects, live.domains), [r for r in RULES if ask or not r.asks])
+    return Lint(
+        __version__, workspace.name, workspace.environment, ask, workspace.root, len(workspace.resources), explanations(),
+        [*known, *report.findings], report.ignored,
+    )  # fmt: skip
+
+
+def explanations() -> list[Explanation]:
+    """Every rule in words, by code."""
+    return [_UNUSED, *(Explanation(rule.code, rule.title, rule.level, rule.why, rule.fix) for rule in RULES)]
+
+
+def explain(code: str) -> Explanation:
+    """One rule in words. Raises UsageError for a code that is none of lint's."""
+    known = {found.code: found for found in explanations()}
+    found = known.get(code.upper())
+    if found is None:
+        raise UsageError(f'there is no lint rule "{code}".{did_you_mean(code.upper(), known)}', hint="See: jsplan lint --explain all")
+    return found
+
+
+async def _read(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:
+    """What is declared, as it is live, and the other streams and consumers of the same domains."""
+    wanted, own = with_streams(workspace.resources), [key for key, domain in workspace.domains.items() if domain.same_as is None]
+    observer.phase(f"Reading {len({a.domain for a in wanted}):,} domains")
+    async with Pool(workspace.connections, environ, read_only=True, sealed=True) as pool:
+        live = await survey(pool, workspace.domains, wanted, frozenset(workspace.domains))
+        streams: dict[str, list[Address]] = {key: [] for key in own if live.reachable(key)}
+        for address in wanted:
+            if address.kind != "consumer" and address.domain in streams:
+                streams[address.domain].append(address)
+        await read_neighbours(
+            pool, workspace.domains, [Wanted(k, streams=tuple(found), everything=True) for k, found in streams.items()], live
+        )
+    for facts in live.domains.values():
+        if not facts.reachable:
+            observer.warn(f"{facts.absence}; what is found there is found in the files alone")
+    return live
