@@ -42,7 +42,7 @@ COMMANDS = {
     "access": Entry("List exports and imports that cross-account flows need.", "access"),
     "domains": Entry("Find the domains behind a connection.", "domains"),
     "graph": Entry("Draw streams, mirrors and sources."),
-    "lint": Entry("Advice on the workspace files."),
+    "lint": Entry("Advice on the workspace files.", "lint"),
 }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from jsplan.config.model import LoadOptions
 
-FORMATS = ("text", "json", "markdown", "html", "junit", "github")
+FORMATS = ("text", "json", "markdown", "html", "junit", "github", "sarif", "mermaid", "dot", "svg")
 #: The more explicit one wins; between equals the one nearer to the command does.
 _RANK = {ParameterSource.COMMANDLINE: 2, ParameterSource.ENVIRONMENT: 1}
 _REPEATABLE = frozenset({"variables", "var_files"})
