@@ -1,0 +1,1 @@
+"""What the servers show of mirrors and sources, from both ends. What it means is left to `health`."""

@@ -1,0 +1,96 @@
+"""The causes in words. Each sentence begins with the few words by which people and scripts know the cause."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jsplan.facts.replication.flows import Flow
+from jsplan.facts.replication.looks import Look
+from jsplan.units import SECOND
+
+LINK_DOWN: Final = "link down"
+ORIGIN_MISSING: Final = "origin missing"
+DOMAIN_UNKNOWN: Final = "domain unknown"
+EXPORT_MISSING: Final = "export missing"
+STALLED: Final = "flow control stalled"
+RECREATED: Final = "origin re-created"
+DRAINING: Final = "draining a workqueue"
+STOPPED: Final = "stopped"
+NOT_KNOWN: Final = "not known"
+
+
+def link_down(flow: Flow, look: Look) -> str:
+    """Nothing gets from the origin's server to the copy's."""
+    where = flow.origin.domain if flow.origin is not None else flow.api
+    return f"{LINK_DOWN}: where {flow.copy} is, nobody answers for {where}; {heard(look)}"
+
+
+def origin_missing(flow: Flow) -> str:
+    """Its server knows no such stream."""
+    where = flow.origin.domain if flow.origin is not None else flow.api
+    return f"{ORIGIN_MISSING}: there is no stream {flow.name} in {where}"
+
+
+def domain_unknown(flow: Flow) -> str:
+    """Nobody has the prefix, and nobody ever had."""
+    return f"{DOMAIN_UNKNOWN}: nobody answers {flow.api} where {flow.copy} is, and nothing ever came from there"
+
+
+def export_missing(flow: Flow, look: Look) -> str:
+    """What it takes between two accounts is not all there."""
+    api, deliver = flow.api or "", (flow.config.get("external") or {}).get("deliver")
+    if look.active < 0:
+        verb = f"{api}.CONSUMER.CREATE.{flow.name}" + ("" if flow.whole and len(flow.filters) == 1 and not _named(flow) else ".>")
+        return f"{EXPORT_MISSING}: nobody answers {verb}: it is not exported, or not imported; jsplan access --check tells"
+    if not deliver:
+        return f"{EXPORT_MISSING}: no delivery prefix is set, so nothing of {flow.name} is delivered to this account; set `deliver`"
+    return f"{EXPORT_MISSING}: nothing arrives on {deliver}.>: it is not exported, or not imported; jsplan access --check tells"
+
+
+def _named(flow: Flow) -> bool:
+    """Whether the filter is in the subject of the request, be it `>`."""
+    transforms = flow.config.get("subject_transforms") or ()
+    return bool(flow.config.get("filter_subject")) or len(transforms) == 1
+
+
+def stalled(flow: Flow, look: Look) -> str:
+    """The origin is heard of, and sends no more until it gets an answer that does not reach it."""
+    fix = f": $JS.FC.{flow.name}.> is not exported, or not imported; jsplan access --check tells" if flow.imported else ""
+    return f"{STALLED}: the origin waits for an answer before it sends the next of {look.lag + 1:,} messages{fix}"
+
+
+def recreated(flow: Flow, look: Look, position: int) -> str:
+    """The origin is another stream than the one that was copied."""
+    last = look.origin.last if look.origin is not None else 0
+    if position > last:
+        return (
+            f"{RECREATED}: the copy has had message {position:,}, the origin is at {last:,}, and nothing is copied until it has passed that"
+        )
+    return f"{RECREATED}: the copy holds messages of a stream {flow.name} that is no more, under the numbers of the new one"
+
+
+def draining(flow: Flow) -> str:
+    """Every message goes to the copy and is deleted in the origin."""
+    return f"{DRAINING}: what is copied is deleted in {flow.source}, and its own consumers never see it"
+
+
+def stopped(look: Look) -> str:
+    """It does not move, and nothing says why."""
+    said = look.error.get("description")
+    why = f"the server says: {said}" if said else heard(look)
+    return f"{STOPPED}: messages wait in the origin and none comes; {why}. After an interruption servers try again for up to two minutes"
+
+
+def heard(look: Look) -> str:
+    """How long ago the copy heard of its origin."""
+    return "it never heard of its origin" if look.active < 0 else f"it heard of its origin {look.active // SECOND:,} s ago"
+
+
+def away(what: str, domain: str) -> str:
+    """Nothing can be said: `what` is `origin` or `copy`."""
+    return f"{NOT_KNOWN}: the {what}'s domain {domain} is away"
+
+
+def unread(why: str) -> str:
+    """Nothing can be said, since the origin cannot be read."""
+    return f"{NOT_KNOWN}: the origin cannot be read: {why}"
