@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from jsplan import __version__
+from jsplan.address import Address
 from jsplan.config import load
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.lint import Explanation, Lint
@@ -22,10 +23,11 @@ from jsplan.workflows.running import run
 from jsplan.workflows.world import with_streams
 
 if TYPE_CHECKING:
-    from jsplan.address import Address
     from jsplan.config.model import LoadOptions, Workspace
     from jsplan.workflows.options import Observer
 
+#: A stream that is nowhere: asked for, so that a domain of which the files declare nothing is read too.
+_NOBODY = "JSPLAN_IS_ANYBODY_THERE"
 _UNUSED = Explanation(
     UNUSED,
     "An ignored finding that is not found.",
@@ -70,13 +72,14 @@ def explain(code: str) -> Explanation:
 
 async def _read(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:
     """What is declared, as it is live, and the other streams and consumers of the same domains."""
-    wanted, own = with_streams(workspace.resources), [key for key, domain in workspace.domains.items() if domain.same_as is None]
-    observer.phase(f"Reading {len({a.domain for a in wanted}):,} domains")
+    own = [key for key, domain in workspace.domains.items() if domain.same_as is None]
+    wanted = with_streams([*workspace.resources, *(Address(key, "stream", _NOBODY) for key in own)])
+    observer.phase(f"Reading {len(own):,} domain{'' if len(own) == 1 else 's'}")
     async with Pool(workspace.connections, environ, read_only=True, sealed=True) as pool:
         live = await survey(pool, workspace.domains, wanted, frozenset(workspace.domains))
         streams: dict[str, list[Address]] = {key: [] for key in own if live.reachable(key)}
         for address in wanted:
-            if address.kind != "consumer" and address.domain in streams:
+            if address in workspace.resources and address.kind != "consumer" and address.domain in streams:
                 streams[address.domain].append(address)
         await read_neighbours(
             pool, workspace.domains, [Wanted(k, streams=tuple(found), everything=True) for k, found in streams.items()], live

@@ -11,10 +11,10 @@ from jsplan.lint.view import View
 def check(view: View) -> Iterator[Hit]:
     """Streams with subjects and sources whose files do not say the window."""
     for item in view.streams():
-        if item.config.get("sources") and item.config.get("subjects") and "duplicate_window" not in item.said:
-            yield Hit(
-                item.address, "publishers to it are not protected by Nats-Msg-Id: with sources there is no duplicate_window", "sources"
-            )
+        window = "duplicate_window" in item.said or item.config.get("duplicate_window")
+        if item.config.get("sources") and item.config.get("subjects") and not window:
+            text = "publishers to it are not protected by Nats-Msg-Id: with sources there is no duplicate_window"
+            yield Hit(item.address, text, "sources")
 
 
 RULE = Rule(

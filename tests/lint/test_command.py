@@ -1,0 +1,230 @@
+"""`jsplan lint` as a command: its forms, its exit codes, and what it takes from the servers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+import yaml
+
+from jsplan.cli.main import main
+from jsplan.lint import RULES
+from tests.lint.support import HEAD
+from tests.support.raw import NoResponders, Raw
+from tests.support.workspaces import hub_leaf_space
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Sandbox
+
+Capture = pytest.CaptureFixture[str]
+SCHEMA = json.loads((Path(__file__).parent / "sarif-part.json").read_text("utf-8"))
+TWICE: list[dict[str, Any]] = [
+    {"name": "A", "subjects": ["a"], "max_age": "1d"},
+    {"name": "A", "domain": "leaf", "subjects": ["a"], "lint": {"ignore": [{"code": "JS220", "reason": "a museum: all of it"}]}},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A workspace with a warning, a note, and one that is ignored."""
+    write(tmp_path, streams=[*TWICE, {"name": "B", "subjects": ["b"]}])
+    return tmp_path
+
+
+def write(folder: Path, **sections: Any) -> None:
+    (folder / "jsplan.yaml").write_text(yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8")
+
+
+def test_findings_are_told_with_their_place_and_what_to_do(folder: Path, capsys: Capture) -> None:
+    """The text has one paragraph for each finding, the worst first, and a line with their number; it is no failure."""
+    assert main(["-C", str(folder), "lint"]) == 0
+    out = capsys.readouterr().out
+
+    assert out.index('Warning: hub/stream/A: "a": what is published there is stored by leaf/stream/A too') < out.index("Note: hub/stream/B")
+    assert "at jsplan.yaml:" in out
+    assert "Lint: 1 warning, 1 note, 1 ignored." in out
+    assert "jsplan lint --explain JS201" in out
+    assert "a museum" not in out
+
+
+def test_everything_is_told_with_v(folder: Path, capsys: Capture) -> None:
+    """-v also lists what is ignored, with the reason."""
+    assert main(["-C", str(folder), "lint", "-v"]) == 0
+
+    assert "reason: a museum: all of it" in capsys.readouterr().out
+
+
+def test_nothing_to_say_is_said(tmp_path: Path, capsys: Capture) -> None:
+    """A workspace without findings has one line."""
+    write(tmp_path, streams=[{"name": "A", "subjects": ["a"], "max_age": "1d"}])
+    assert main(["-C", str(tmp_path), "lint"]) == 0
+
+    assert capsys.readouterr().out == f"Lint: nothing found by {len(RULES) + 1} rules in 1 resource.\n"
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("error", 0), ("warning", 3), ("note", 3), ("never", 0)])
+def test_what_fails_is_a_choice(folder: Path, fail_on: str, code: int, capsys: Capture) -> None:
+    """--fail-on ends with 3 from the severity on that it names."""
+    assert main(["-C", str(folder), "lint", "--fail-on", fail_on]) == code
+    assert "Lint: 1 warning" in capsys.readouterr().out
+
+
+def test_an_error_is_refused(folder: Path, capsys: Capture) -> None:
+    """What the files make an error ends with 3, and says so."""
+    write(folder, streams=TWICE, lint={"JS201": "error"})
+
+    assert main(["-C", str(folder), "lint"]) == 3
+    assert "Error: hub/stream/A" in capsys.readouterr().out
+
+
+def test_json_has_all_of_it(folder: Path, capsys: Capture) -> None:
+    """The document holds findings, what is ignored with its reason, and the numbers."""
+    assert main(["-C", str(folder), "lint", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    assert document["kind"] == "lint"
+    assert document["summary"] == {"errors": 0, "warnings": 1, "notes": 1, "ignored": 1}
+    assert [(f["code"], f["severity"], f["address"]) for f in document["findings"]] == [
+        ("JS201", "warning", "hub/stream/A"), ("JS220", "info", "hub/stream/B"),
+    ]  # fmt: skip
+    assert [(f["code"], f["reason"]) for f in document["ignored"]] == [("JS220", "a museum: all of it")]
+    assert document["findings"][0]["range"]["file"] == "jsplan.yaml"
+
+
+def test_sarif_is_sarif(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fits the schema; each result names its rule, its place from the current folder, and why it is suppressed."""
+    monkeypatch.chdir(folder.parent)
+    assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.FormatChecker()).validate(document)
+    (run,) = document["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert {rule.code for rule in RULES} <= {rule["id"] for rule in rules}
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        (location,) = result["locations"]
+        assert location["physicalLocation"]["artifactLocation"]["uri"] == f"{folder.name}/jsplan.yaml"
+    suppressed = [(r["ruleId"], r["suppressions"][0]["justification"]) for r in run["results"] if "suppressions" in r]
+    assert suppressed == [("JS220", "a museum: all of it")]
+
+
+def test_a_fingerprint_follows_the_finding(folder: Path, capsys: Capture) -> None:
+    """Lines above a finding do not make it another one."""
+
+    def fingerprints() -> dict[str, tuple[str, int]]:
+        assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 0
+        results = json.loads(capsys.readouterr().out)["runs"][0]["results"]
+        places = [(r["partialFingerprints"]["jsplan/v1"], r["locations"][0]["physicalLocation"]["region"]["startLine"]) for r in results]
+        return {r["ruleId"]: place for r, place in zip(results, places, strict=True)}
+
+    before = fingerprints()
+    path = folder / "jsplan.yaml"
+    path.write_text("# one line more\n" + path.read_text())
+    after = fingerprints()
+
+    assert {code: name for code, (name, _) in before.items()} == {code: name for code, (name, _) in after.items()}
+    assert all(after[code][1] == line + 1 for code, (_, line) in before.items())
+
+
+def test_wrong_files_are_findings_too(folder: Path, capsys: Capture) -> None:
+    """In SARIF and as annotations an invalid file is told at its line, and the command ends with 1 as ever."""
+    write(folder, streams=[{"name": "A", "max_ages": "1d"}])
+    assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 1
+    document = json.loads(capsys.readouterr().out)
+
+    jsonschema.Draft7Validator(SCHEMA).validate(document)
+    assert [(r["ruleId"], r["level"]) for r in document["runs"][0]["results"]] == [("JS105", "error")]
+
+    assert main(["-C", str(folder), "lint", "--format", "github"]) == 1
+    assert capsys.readouterr().out.startswith("::error file=")
+
+
+def test_annotations_are_one_line_each(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitHub gets a command for each finding, with what has a meaning in it escaped."""
+    monkeypatch.chdir(folder)
+    write(folder, streams=[{"name": "A", "subjects": ["a%"], "lint": {"ignore": [{"code": "JS230", "reason": "x"}]}}])
+    assert main(["lint", "--format", "github"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert len(lines) == 2
+    assert lines[0].startswith("::warning file=jsplan.yaml,line=")
+    assert ",title=JS200::hub/stream/A: lint.ignore" in lines[0]
+    assert lines[1].startswith("::notice file=")
+    assert "%25" not in lines[0] + lines[1]
+
+
+def test_a_code_is_explained(capsys: Capture) -> None:
+    """--explain says what, why, what to do, and how to be spared it; in JSON too; small letters do."""
+    assert main(["lint", "--explain", "js201"]) == 0
+    out = capsys.readouterr().out
+    for word in ("JS201", "One subject is stored", "leafnodes", "What to do:", "lint: {ignore: [{code: JS201", "lint: {JS201: ignore}"):
+        assert word in out
+
+    assert main(["lint", "--explain", "JS201", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["kind"], document["code"], document["level"]) == ("lint-rule", "JS201", "warning")
+
+
+def test_all_rules_are_listed(capsys: Capture) -> None:
+    """`--explain all` has a line for every rule."""
+    assert main(["lint", "--explain", "all"]) == 0
+
+    assert len(capsys.readouterr().out.splitlines()) == len(RULES) + 1
+
+
+def test_an_unknown_code_is_wrong_usage(capsys: Capture) -> None:
+    """A code that is none of lint's ends with 64 and the nearest one."""
+    assert main(["lint", "--explain", "JS2011"]) == 64
+
+    assert 'Did you mean "JS201"?' in capsys.readouterr().err
+
+
+def test_servers_are_read_when_asked_for(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
+    """With --live a stream that is in no file is seen to store the same subject, and a source that changes to start again."""
+    hub = clean_hub_leaf["hub"]
+    source = {"name": "A", "external": {"api": "$JS.leaf.API"}}
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.done("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["a.>"]})
+        raw.done("$JS.hub.API.STREAM.CREATE.ALL", {"name": "ALL", "sources": [source | {"filter_subject": "a.x"}]})
+        before = [stream["config"] for stream in raw.done("$JS.hub.API.STREAM.LIST")["streams"]]
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[
+        {"name": "A", "domain": "hub", "subjects": ["a.new"], "max_age": "1d"},
+        {"name": "ALL", "domain": "hub", "max_age": "1d", "sources": [source | {"filter_subject": "a.y"}]},
+    ])  # fmt: skip
+
+    assert main(["-C", str(space.folder), "lint", "--json"]) == 0
+    assert {"JS201", "JS208"}.isdisjoint(f["code"] for f in json.loads(capsys.readouterr().out)["findings"])
+    assert main(["-C", str(space.folder), "lint", "--live", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    assert {(f["code"], f["address"]) for f in document["findings"]} >= {("JS201", "hub/stream/A"), ("JS208", "hub/stream/ALL")}
+    assert document["live"] is True
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        assert [stream["config"] for stream in raw.done("$JS.hub.API.STREAM.LIST")["streams"]] == before
+
+
+def test_a_domain_that_is_away_is_told(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
+    """What is found about it is found in the files alone, which is said; the rest goes on."""
+    streams = [{"name": "A", "domain": domain, "subjects": ["a"], "max_age": "1d"} for domain in ("hub", "leaf")]
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams)
+    clean_hub_leaf["leaf"].stop()
+    hub = clean_hub_leaf["hub"]
+    hub.wait_until(lambda: _gone(hub.url, hub.user, hub.password), "notice that the leaf is gone")
+
+    assert main(["-C", str(space.folder), "lint", "--live"]) == 0
+    told = capsys.readouterr()
+    assert "domain leaf is away" in told.err
+    assert "[JS201]" in told.out
+
+
+def _gone(url: str, user: str | None, password: str | None) -> bool:
+    with Raw(url, user, password) as raw:
+        try:
+            raw.api("$JS.leaf.API.INFO")
+        except NoResponders:
+            return True
+    return False

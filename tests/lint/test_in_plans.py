@@ -1,0 +1,90 @@
+"""What plan and apply make of advice: warnings on what changes, a refusal where the files make it an error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import RefusedError
+from tests.support.process import jsplan
+from tests.support.raw import Raw
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+
+#: One warning (the consumer's), and one note that no plan shows (the stream's).
+STREAM: dict[str, Any] = {"name": "A", "consumers": [{"name": "C"}]}
+ERROR = {"lint": {"JS240": "error"}}
+
+
+@pytest.fixture
+def space(tmp_path: Path, server: Server) -> Space:
+    return single_space(tmp_path, server)
+
+
+def advice(plan: Plan) -> list[tuple[str, str, str | None]]:
+    return [(d.severity, d.code, d.address) for d in plan.diagnostics if d.code.startswith("JS2")]
+
+
+def test_a_plan_warns_of_what_it_makes(space: Space) -> None:
+    """Warnings stand in the plan that creates, and no longer in the one that finds nothing to do; notes never do."""
+    plan, result = space.write(streams=[STREAM]).apply()
+    assert advice(plan) == [("warning", "JS240", "main/consumer/A/C")]
+    assert result.exit_code == 0
+
+    assert advice(space.plan()) == []
+
+
+def test_a_plan_warns_of_what_it_changes(space: Space) -> None:
+    """An update is a reason to say it again, for what is updated and for nothing else."""
+    other = {"name": "B", "consumers": [{"name": "D"}]}
+    space.write(streams=[STREAM, other]).apply()
+    changed = STREAM | {"consumers": [{"name": "C", "description": "another"}]}
+
+    assert advice(space.write(streams=[changed, other]).plan()) == [("warning", "JS240", "main/consumer/A/C")]
+
+
+def test_an_ignored_warning_is_not_in_the_plan(space: Space) -> None:
+    """The reason in the files counts there too, and an ignore that this plan does not need is not told."""
+    ignore = {"lint": {"ignore": [{"code": "JS240", "reason": "a tail"}, {"code": "JS254", "reason": "unused"}]}}
+    plan = space.write(streams=[STREAM | {"consumers": [{"name": "C"} | ignore]}]).plan()
+
+    assert advice(plan) == []
+
+
+def test_an_error_refuses_the_apply(space: Space, server: Server) -> None:
+    """The plan is sound and shown, ends with 3, and its apply ends with 3 before the first write."""
+    space.write(streams=[STREAM], **ERROR)
+    plan = space.plan()
+    assert advice(plan) == [("error", "JS240", "main/consumer/A/C")]
+    assert (plan.errored, plan.applyable, len(plan.steps)) == (False, False, 2)
+    with pytest.raises(RefusedError, match="ack_policy is left out"):
+        space.apply()
+
+    for command in (["plan", "--detailed-exitcode", "-o", "x.plan"], ["apply", "-y"], ["apply", "x.plan"]):
+        assert jsplan(space.folder, *command).code == 3, command
+    with Raw(server.url) as raw:
+        assert raw.done("$JS.API.STREAM.NAMES")["streams"] is None
+
+
+def test_an_error_on_what_stays_refuses_too(space: Space) -> None:
+    """What was applied before the files made it an error stops the next change, wherever that is."""
+    space.write(streams=[STREAM]).apply()
+    space.write(streams=[STREAM, {"name": "B"}], **ERROR)
+
+    assert advice(space.plan()) == [("error", "JS240", "main/consumer/A/C")]
+    assert advice(space.plan(targets=("main/stream/B",))) == []
+
+
+def test_a_destroy_is_not_advised(space: Space) -> None:
+    """What goes needs no advice, and no error keeps it."""
+    space.write(streams=[STREAM]).apply()
+    space.write(streams=[STREAM], **ERROR)
+
+    assert advice(space.plan(destroy=True)) == []
+    assert jsplan(space.folder, "destroy", "-y", "--allow-hazard", "DELETES_STREAM").code == 0
