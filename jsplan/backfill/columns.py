@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.wire.frames import BYTES, digits, joined
+from jsplan.backfill.wire.frames import BYTES, digits, joined, with_headers
 
 #: Where a message comes from: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>` (contract, section 6).
 ORIGIN: Final = "Jsplan-Origin"
@@ -20,8 +20,10 @@ KEPT: Final = "Jsplan-Kept-"
 #: Headers by which a message tells a server what to do with it. The last ones are whatever begins like that.
 CONTROL: Final = (
     "Nats-Msg-Id", "Nats-Rollup", "Nats-TTL", "Nats-Marker-Reason", "Nats-Incr", "Nats-Expected-[^:\r]*", "Nats-Batch-[^:\r]*",
-    "Nats-Schedule[^:\r]*", "Nats-Scheduler", "Nats-Required-Api-Level",
+    "Nats-Schedule[^:\r]*", "Nats-Scheduler", "Nats-Required-Api-Level", "Nats-Stream-Source",
 )  # fmt: skip
+#: An origin of an origin: a message that was copied once before is known by where it is copied from now.
+KEPT_ORIGIN: Final = f"{KEPT}Origin"
 _CONTROL_LINE: Final = f"(?i)\r\n({'|'.join(CONTROL)}):"
 _ORIGIN_LINE: Final = f"\r\n{ORIGIN}: ?(?P<origin>[^\r]*)"
 SECOND: Final = 1_000_000_000
@@ -60,6 +62,14 @@ def tamed(blocks: pa.BinaryArray) -> pa.BinaryArray:
     if not pc.any(pc.match_substring_regex(blocks, _CONTROL_LINE)).as_py():
         return blocks
     return pc.replace_substring_regex(blocks, pattern=_CONTROL_LINE, replacement=f"\r\n{KEPT}\\1:")
+
+
+def addressed(blocks: pa.BinaryArray, own: pa.BinaryArray) -> pa.BinaryArray:
+    """Tamed header blocks that say where each message comes from, in a last line."""
+    known = pc.match_substring(blocks, f"\r\n{ORIGIN}:")
+    if pc.any(known).as_py():
+        blocks = pc.replace_substring(blocks, f"\r\n{ORIGIN}:", f"\r\n{KEPT_ORIGIN}:")
+    return with_headers(blocks, f"{ORIGIN}: ".encode(), own, b"\r\n")
 
 
 def parsed(blocks: pa.BinaryArray) -> pa.ListArray:

@@ -1,18 +1,19 @@
-"""The grammar of `backfills:`: checked here, so that files can be written today; running them comes with `backfill`."""
+"""`backfills:` as entries: which range of which streams is to be copied where. Whether it can be is left to `backfill` and planning."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, TypedDict
 
 from jsplan import units
 from jsplan.config import grammar
+from jsplan.config.expand import Selectors
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.model import Domain
-from jsplan.config.node import Node
-from jsplan.diagnostics import did_you_mean
+from jsplan.config.model import Backfill, BackfillSide
+from jsplan.config.node import Node, range_of
 
 _KEYS: Final = (
     "name", "from", "to", "order", "strategy", "keep", "oversize", "rate", "window", "where", "transform", "subject_transform",
@@ -29,62 +30,133 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 
 
-def check(section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings) -> None:
-    """Report everything that is wrong with the entries."""
-    seen: dict[str, Node] = {}
+class _Words(TypedDict):
+    order: str
+    strategy: str
+    keep: str
+    oversize: str
+
+
+#: What an entry means that does not say it.
+_DEFAULTS: Final[_Words] = {"order": "stream", "strategy": "auto", "keep": "origin", "oversize": "error"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the entries are read with: the domains, the one that is meant where none is said, and the environment."""
+
+    selectors: Selectors
+    default_domain: Node | None
+    environment: str | None
+    environments: tuple[str, ...]
+    own_domains: tuple[str, ...]
+    scope: Scope
+    findings: Findings
+
+
+def read(section: Node | None, reading: Reading) -> dict[str, Backfill]:
+    """The entries of this environment by name; everything that is wrong with any is reported."""
+    found: dict[str, Backfill] = {}
+    findings = reading.findings
+    seen: set[str] = set()
     for written in grammar.items(section, "`backfills`", findings):
-        node = interpolate(written, scope, findings)
+        node = interpolate(written, reading.scope, findings)
         if not grammar.fields(node, "a backfill", _KEYS, findings):
             continue
-        name = grammar.required(node, "name", "a backfill", findings)
-        if name is not None and not _NAME.fullmatch(name):
+        name = grammar.required(node, "name", "a backfill", findings) or ""
+        if name and not _NAME.fullmatch(name):
             findings.error("JS131", node.value["name"], f'"{name}" is not a name for a backfill', "Use letters, digits, - and _.")
-        if name is not None and seen.setdefault(name, node) is not node:
+        if name in seen:
             findings.error("JS110", node, f"backfill {name} is declared twice", "Keep one.")
-        _check_entry(node, domains, findings)
+        seen.add(name)
+        entry = _entry(name, node, reading)
+        if entry is not None and _meant(node.get("environments"), reading):
+            found[name] = entry
+    return found
 
 
-def _check_entry(node: Node, domains: Mapping[str, Domain], findings: Findings) -> None:
+def _meant(node: Node | None, reading: Reading) -> bool:
+    """Whether an entry is one of this environment's."""
+    wanted = grammar.texts(node, "`environments`", reading.findings)
+    for name in wanted:
+        if node is not None and name not in reading.environments:
+            there = f"There are {', '.join(reading.environments)}." if reading.environments else "The workspace has no `environments:`."
+            reading.findings.error("JS118", node, f'there is no environment "{name}"', there)
+    return not wanted or reading.environment in wanted
+
+
+def _entry(name: str, node: Node, reading: Reading) -> Backfill | None:
+    findings = reading.findings
+    words = _DEFAULTS.copy()
     for key, values in _CHOICES.items():
-        grammar.chosen(node.get(key), f"`{key}`", values, findings)
-    for key in ("from", "to"):
-        side = node.get(key)
-        if side is None or side.value is None:
-            findings.error("JS106", node, f"a backfill has no `{key}`", f"Add {key}: {{domain: …, stream: …}} or {key}: {{parquet: PATH}}.")
-        elif key == "from":
-            for item in side.value if isinstance(side.value, list) else [side]:
-                _side(item, _FROM, domains, findings)
-        else:
-            _side(side, ("domain", "stream", "parquet"), domains, findings)
-    for key in ("where", "transform"):
-        grammar.text(node.get(key), f"`{key}`", findings)
-    grammar.parsed(node.get("rate"), "`rate`", _rate, findings)
-    grammar.parsed(node.get("window"), "`window`", _window, findings)
-    transform = node.get("subject_transform")
-    if transform is not None and grammar.fields(transform, "`subject_transform`", ("src", "dest"), findings):
-        grammar.required(transform, "src", "`subject_transform`", findings)
-        grammar.required(transform, "dest", "`subject_transform`", findings)
+        if (value := grammar.chosen(node.get(key), f"`{key}`", values, findings)) is not None:
+            words[key] = value  # type: ignore[literal-required]  # the keys of both are the same four
+    origins, targets = _sides(node, "from", _FROM, reading), _sides(node, "to", ("domain", "stream", "parquet"), reading)
+    where, transform = (grammar.text(node.get(key), f"`{key}`", findings) for key in ("where", "transform"))
+    rate = grammar.parsed(node.get("rate"), "`rate`", _rate, findings)
+    window = grammar.parsed(node.get("window"), "`window`", _window, findings)
+    renamed = _renamed(node.get("subject_transform"), findings)
+    if not origins or len(targets) != 1:
+        return None
+    return Backfill(
+        name, tuple(origins), targets[0], rate=rate, window=window, where=where, transform=transform, subject_transform=renamed,
+        range=range_of(node.place), **words,
+    )  # fmt: skip
 
 
-def _side(node: Node, keys: tuple[str, ...], domains: Mapping[str, Domain], findings: Findings) -> None:
+def _renamed(node: Node | None, findings: Findings) -> tuple[str, str] | None:
+    if node is None or not grammar.fields(node, "`subject_transform`", ("src", "dest"), findings):
+        return None
+    src, dest = (grammar.required(node, key, "`subject_transform`", findings) for key in ("src", "dest"))
+    return (src, dest) if src and dest else None
+
+
+def _sides(node: Node, key: str, keys: Collection[str], reading: Reading) -> list[BackfillSide]:
+    side, findings = node.get(key), reading.findings
+    if side is None or side.value is None:
+        findings.error("JS106", node, f"a backfill has no `{key}`", f"Add {key}: {{domain: …, stream: …}} or {key}: {{parquet: PATH}}.")
+        return []
+    items = side.value if key == "from" and isinstance(side.value, list) else [side]
+    found = [one for item in items for one in _side(item, keys, reading)]
+    if key == "to" and len(found) > 1:
+        findings.error("JS104", side, f"a backfill has one target, and this names {len(found)}", "Name one domain.")
+    return found
+
+
+def _side(node: Node, keys: Collection[str], reading: Reading) -> list[BackfillSide]:
+    """One side for each domain that it names."""
+    findings = reading.findings
     if not grammar.fields(node, "a side of a backfill", keys, findings):
-        return
+        return []
     if "parquet" in node.value:
-        grammar.required(node, "parquet", "a side of a backfill", findings)
-        return
-    grammar.required(node, "stream", "a side of a backfill", findings)
-    domain = grammar.text(node.get("domain"), "`domain`", findings)
-    if domain is not None and domain not in domains:
-        findings.error(
-            "JS122", node.value["domain"], f'there is no domain "{domain}"', f"Declare it under `domains:`.{did_you_mean(domain, domains)}"
-        )
+        path = grammar.required(node, "parquet", "a side of a backfill", findings)
+        return [BackfillSide(parquet=path)] if path else []
+    stream = grammar.required(node, "stream", "a side of a backfill", findings)
     for bound in ("start", "end"):
         if f"{bound}_seq" in node.value and f"{bound}_time" in node.value:
             findings.error("JS104", node, f"both {bound}_seq and {bound}_time are given", "Keep one.")
-        grammar.parsed(node.get(f"{bound}_seq"), f"`{bound}_seq`", _sequence, findings)
-        grammar.parsed(node.get(f"{bound}_time"), f"`{bound}_time`", units.parse_time, findings)
-    grammar.texts(node.get("filter_subjects"), "`filter_subjects`", findings)
-    grammar.text(node.get("filter_subject"), "`filter_subject`", findings)
+    start_seq, end_seq = (grammar.parsed(node.get(f"{b}_seq"), f"`{b}_seq`", _sequence, findings) for b in ("start", "end"))
+    start_time, end_time = (grammar.parsed(node.get(f"{b}_time"), f"`{b}_time`", units.parse_time, findings) for b in ("start", "end"))
+    filters = grammar.texts(node.get("filter_subjects"), "`filter_subjects`", findings)
+    one = grammar.text(node.get("filter_subject"), "`filter_subject`", findings)
+    every = (*([one] if one else []), *filters)
+    return [
+        BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every) for domain in _domains(node, reading)
+    ]
+
+
+def _domains(node: Node, reading: Reading) -> list[str]:
+    """The domains that a side names, else the default one, else the only one."""
+    said = node.get("domain")
+    said = said if said is not None and said.value is not None else reading.default_domain
+    if said is not None:
+        return reading.selectors.select(said)
+    if len(reading.own_domains) != 1:
+        reading.findings.error(
+            "JS127", node, "which domain is not said, and there are several", "Add `domain:` here, or `defaults: {domain: …}`."
+        )
+        return []
+    return list(reading.own_domains)
 
 
 def _sequence(value: object) -> int:

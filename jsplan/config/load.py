@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jsplan.config import backfills, environments, grammar, moves, not_yet, settings, variables
+from jsplan.config import backfills, environments, grammar, moves, settings, variables
 from jsplan.config.backend import backend, check_declared
 from jsplan.config.connections import IMPLIED, connections
 from jsplan.config.declare import Context, Declarer, read_defaults, read_overrides
@@ -20,7 +20,7 @@ from jsplan.config.expand import Selectors
 from jsplan.config.files import MAIN, Files
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.model import Backend, Connection, Domain, DriftSettings, ImportRow, LoadOptions, Workspace
+from jsplan.config.model import Backend, Backfill, Connection, Domain, DriftSettings, ImportRow, LoadOptions, Workspace
 from jsplan.config.node import Node, plain
 
 FORMAT: Final = 1
@@ -48,8 +48,6 @@ def _load(options: LoadOptions) -> Workspace:
     declarer = _declare(document, reach, scope, files, environment, known)
     check_declared(reach.backend, declarer.declared, findings)
     sinks = settings.drift(document.get("drift"), reach.domains, _with_environ(scope, options.environ), findings)
-    backfills.check(document.get("backfills"), reach.domains, scope, findings)
-    not_yet.report(document, findings)
     workspace = _workspace(name, environment, document, reach, declarer, sinks, scope, files)
     findings.raise_if_failed()
     return workspace
@@ -193,6 +191,7 @@ def _workspace(
     name: str, environment: str | None, document: Node, reach: _Reach, declarer: Declarer, drift: DriftSettings, scope: Scope, files: Files
 ) -> Workspace:
     findings, declared = files.findings, declarer.declared
+    copies = _backfills(document, reach, declarer.context, findings)
     values = {key: plain(node) for key, node in scope.variables.items()}
     return Workspace(
         name=name,
@@ -212,7 +211,15 @@ def _workspace(
         config_hash=_hash(files.read, values, environment),
         diagnostics=findings.sorted(),
         secrets=frozenset(scope.secrets),
+        backfills=copies,
     )
+
+
+def _backfills(document: Node, reach: _Reach, context: Context, findings: Findings) -> dict[str, Backfill]:
+    reading = backfills.Reading(
+        context.selectors, reach.default_domain, context.environment, context.environments, context.own_domains, context.scope, findings
+    )
+    return backfills.read(document.get("backfills"), reading)
 
 
 def _hash(read: Mapping[str, bytes], values: Mapping[str, Any], environment: str | None) -> str:

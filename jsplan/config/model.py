@@ -212,7 +212,7 @@ class Backfill:
     where: str | None = None
     transform: str | None = None
     subject_transform: tuple[str, str] | None = None
-    position: Position | None = field(default=None, compare=False)
+    range: SourceRange | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jsplan.documents.backfill import MessagesMoved
+
 FORMAT_VERSION = "1.0"
 
 StepStatus = Literal["done", "failed", "skipped", "unknown"]
@@ -60,7 +62,7 @@ class StepFinished:
     seconds: float
 
 
-ApplyEvent = ApplyStarted | StepStarted | BytesMoved | StepFinished
+ApplyEvent = ApplyStarted | StepStarted | BytesMoved | MessagesMoved | StepFinished
 
 
 @dataclass(slots=True)

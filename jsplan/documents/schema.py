@@ -11,6 +11,7 @@ from typing import Any, get_args
 from jsplan.address import KINDS
 from jsplan.codes import HAZARDS
 from jsplan.documents.apply import StepStatus
+from jsplan.documents.notice import Kind, Occasion
 from jsplan.documents.plan import Effect, Op, Severity
 
 Schema = dict[str, Any]
@@ -159,11 +160,13 @@ REPLICATION = _object(
         "from": TEXT,
         "to": TEXT,
         "kind": TEXT,
-        "healthy": FLAG,
+        "healthy": _or_null(FLAG),
         "cause": _or_null(TEXT),
         "origin_last_seq": _or_null(COUNT),
         "last_seq": _or_null(COUNT),
-    }
+    },
+    {"lag": _or_null(COUNT), "active": _or_null(COUNT)},
+    "One mirror or source. `healthy` null: nobody can tell, the cause says why. `active` is ns since the copy heard of its origin.",
 )
 UNMANAGED = _object(
     {"address": ADDRESS, "type": _one_of(*KINDS), "messages": _or_null(COUNT), "bytes": _or_null(COUNT), "created": _or_null(TEXT)},
@@ -175,10 +178,25 @@ DRIFT = _HEAD | _RUN | {
     "deferred": _list(_ref("deferred")), "diagnostics": _list(_ref("diagnostic")), "exit_code": COUNT,
     "summary": _counts("changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "away"),
 }  # fmt: skip
+SITUATION = _object(
+    {
+        "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"}, "kind": _one_of(*get_args(Kind)), "severity": _one_of(*get_args(Severity)),
+        "address": TEXT, "says": TEXT, "details": _list(TEXT), "fields": _list(_ref("field")),
+    },
+    description="`id` is the same wherever and whenever the same thing is found again in the same workspace and environment.",
+)  # fmt: skip
+BY = _object(
+    {"user": TEXT, "client": TEXT, "host": TEXT, "account": TEXT, "leafnode": FLAG},
+    description="Who asked the server for the change; behind a leafnode the server knows only the link.",
+)
+NOTICE = _HEAD | {
+    "kind": _one_of("notice"), "id": TEXT, "occasion": _one_of(*get_args(Occasion)), "situation": _ref("situation"), "workspace": TEXT,
+    "environment": _or_null(TEXT), "timestamp": TIME, "since": TIME, "by": _or_null(BY), "text": TEXT,
+}  # fmt: skip
 STATE = _HEAD | {
     "kind": _one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
     "environment": _or_null(TEXT), "domains": _map(OBJECT), "ownership": OBJECT, "pending": _map(OBJECT),
-    "replacements": _map(OBJECT), "deferred": _list(OBJECT),
+    "replacements": _map(OBJECT), "deferred": _list(OBJECT), "backfills": _map(OBJECT),
     "resources": {"type": "object", "propertyNames": ADDRESS, "additionalProperties": _ref("entry")},
 }  # fmt: skip
 
@@ -218,6 +236,7 @@ def schemas() -> dict[str, Schema]:
         "plan-v1.json": _document("plan", PLAN, _CHANGES | {"step": STEP, "backfill": BACKFILL}),
         "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
         "drift-v1.json": _document("drift", DRIFT, _CHANGES | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
+        "notice-v1.json": _document("notice", NOTICE, {"field": FIELD, "situation": SITUATION}),
         "state-v1.json": _document("state", STATE, {"entry": STATE_ENTRY}),
         "backup-v1.json": _document("backup", BACKUP, {"saved": SAVED}),
     }

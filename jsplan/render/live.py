@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepStarted
-from jsplan.render.progress import MANY, finished_line
+from jsplan.documents.backfill import MessagesMoved
+from jsplan.render.progress import MANY, copied, finished_line
 from jsplan.render.safe import safe
 from jsplan.units import format_bytes
 
@@ -31,6 +32,7 @@ class Live:
         self._live: RichLive | None = None
         self._running: dict[str, tuple[str, float]] = {}
         self._moved: dict[str, tuple[int, int]] = {}
+        self._copies: dict[str, MessagesMoved] = {}
         self._noun = "step"
         self._phase, self._began = "", time.monotonic()
         self._total = self._done = 0
@@ -39,6 +41,7 @@ class Live:
     def phase(self, text: str) -> None:
         """A phase begins."""
         self._phase, self._began = safe(text), time.monotonic()
+        self._copies.clear()
         self._show()
 
     def event(self, event: ApplyEvent) -> None:
@@ -48,6 +51,9 @@ class Live:
             return
         if isinstance(event, BytesMoved):
             self._moved[event.id] = (event.done, event.total)
+            return
+        if isinstance(event, MessagesMoved):
+            self._copies[event.id] = event
             return
         if isinstance(event, StepStarted):
             self._running[event.id] = (safe(event.title), time.monotonic())
@@ -83,7 +89,8 @@ class Live:
     def _picture(self) -> RenderableType:
         now = time.monotonic()
         if not self._running:
-            return self._spinner(Text(f" {self._phase} {_seconds(now - self._began)}"))
+            wheel = self._spinner(Text(f" {self._phase} {_seconds(now - self._began)}"))
+            return Group(wheel, _copies(list(self._copies.values())[:8])) if self._copies else wheel
         nouns = f"{self._noun}s"
         head = Text(f" {self._done} of {self._total} {nouns}" if self._total else f" {self._done} {nouns} done", "bold")
         running = list(self._running.items())[:8]
@@ -109,6 +116,15 @@ def _bars(moving: list[tuple[str, float, int, int]], now: float) -> Table:
         shown = f"{format_bytes(min(done, total))} of {format_bytes(total)}" if total else format_bytes(done)
         bar = ProgressBar(total=total or None, completed=min(done, total), width=24, pulse=not total)
         table.add_row(Text(f"   {title}"), bar, Text(shown, "dim"), Text(f"{format_bytes(int(rate))}/s {_seconds(now - began)}", "dim"))
+    return table
+
+
+def _copies(copies: list[MessagesMoved]) -> Table:
+    """A row for each copy: bar, how many of how many messages, how fast, and how long it will take."""
+    table = Table.grid(padding=(0, 1, 0, 1))
+    for copy in copies:
+        bar = ProgressBar(total=copy.total or None, completed=min(copy.done, copy.total), width=24, pulse=not copy.total)
+        table.add_row(Text("   "), bar, Text(copied(copy), "dim"))
     return table
 
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepStarted
+from jsplan.documents.backfill import MessagesMoved
 from jsplan.render.safe import safe
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 MANY = 200
 #: In so many lines.
 LINES = 20
+#: How often a log says how far a copy is. Seconds.
+EVERY = 10.0
 _SAYS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "NO ANSWER"}
 
 
@@ -42,21 +45,35 @@ def finished_line(event: StepFinished) -> str:
     return line + (f": {safe(result.error)}" if result.error else "")
 
 
+def copied(event: MessagesMoved) -> str:
+    """`250,000 of 1,000,000 messages, 120,000/s, 6s left`."""
+    done = min(event.done, event.total) if event.total else event.done
+    line = f"{done:,} of {event.total:,} messages" if event.total else f"{done:,} messages"
+    if done and event.seconds:
+        line += f", {done / event.seconds:,.0f}/s"
+        line += f", {(event.total - done) * event.seconds / done:.0f}s left" if event.total else ""
+    return line
+
+
 class Plain:
     """One line per phase and per finished step: for logs. Of many steps only those that do not go well have their own line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._total = self._done = 0
+        self._told = 0.0
 
     def phase(self, text: str) -> None:
         """A phase begins."""
+        self._told = 0.0
         self._write(f"{safe(text)} ...")
 
     def event(self, event: ApplyEvent) -> None:
         """A step started or finished; only its end is worth a line."""
         if isinstance(event, ApplyStarted):
             self._total, self._done = event.steps, 0
+        if isinstance(event, MessagesMoved) and self._is_time(event):
+            self._write(f"{safe(event.title)}: {copied(event)}")
         if not isinstance(event, StepFinished):
             return
         self._done += 1
@@ -65,6 +82,13 @@ class Plain:
             self._write(head + finished_line(event))
         elif self._done == self._total or self._done % (self._total // LINES) == 0:
             self._write(f"{head}steps finished")
+
+    def _is_time(self, event: MessagesMoved) -> bool:
+        """A log has a line for every so many seconds of a copy."""
+        if event.seconds - self._told < EVERY:
+            return False
+        self._told = event.seconds
+        return True
 
     def warn(self, text: str) -> None:
         """Something to know now."""
@@ -91,6 +115,10 @@ class JsonLines(Plain):
     def event(self, event: ApplyEvent) -> None:
         """A step started or finished."""
         if isinstance(event, BytesMoved):
+            return
+        if isinstance(event, MessagesMoved):
+            if self._is_time(event):
+                self._record("info", copy=event.id, title=event.title, done=event.done, total=event.total, seconds=round(event.seconds, 1))
             return
         if isinstance(event, ApplyStarted):
             self._record("info", steps=event.steps, status="started")

@@ -71,7 +71,8 @@ class State:
     objects that are being made anew with what they hold: by address, everything that is needed to go on with it
     when the old object is gone already; or, as `left`, the sources that are out of a stream meanwhile.
     `deferred` says of saved plans that were applied in part which steps are
-    left because their domains were away: `{plan, steps}`, ids both, the newest last.
+    left because their domains were away: `{plan, steps}`, ids both, the newest last. `backfills` has by name which range
+    of which origin an entry means, and what of it is done (`backfill.ranges.Record`).
     """
 
     workspace: str
@@ -84,6 +85,7 @@ class State:
     pending: dict[str, dict[str, Any]] = field(default_factory=dict)
     replacements: dict[str, dict[str, Any]] = field(default_factory=dict)
     deferred: list[dict[str, Any]] = field(default_factory=list)
+    backfills: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def exists(self) -> bool:
@@ -96,7 +98,7 @@ class State:
             "format_version": FORMAT_VERSION, "kind": "state", "jsplan_version": __version__, "lineage": self.lineage,
             "serial": self.serial, "workspace": self.workspace, "environment": self.environment,
             "domains": self.domains, "ownership": self.ownership, "pending": self.pending,
-            "deferred": self.deferred, "replacements": self.replacements,
+            "deferred": self.deferred, "replacements": self.replacements, "backfills": self.backfills,
             "resources": {str(address): entry.to_json() for address, entry in sorted(self.resources.items())},
         }  # fmt: skip
 
@@ -108,7 +110,7 @@ class State:
             return cls(
                 workspace=raw["workspace"], environment=raw["environment"], lineage=raw["lineage"], serial=raw["serial"],
                 domains=raw["domains"], ownership=raw["ownership"], pending=raw["pending"],
-                replacements=raw.get("replacements", {}), deferred=raw.get("deferred", []),
+                replacements=raw.get("replacements", {}), deferred=raw.get("deferred", []), backfills=raw.get("backfills", {}),
                 resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
             )  # fmt: skip
         except DocumentError as error:
@@ -131,7 +133,7 @@ class State:
 
         `begin` is a step, `end` the address whose step is over; `put` is `{address, entry}` and `drop` an address,
         and both end what was pending there; `domain` is `{key, server}`, `ownership` is `{id}`. `replacing` is
-        `{address, …}`, and `replaced` the address whose replacement is over.
+        `{address, …}`, and `replaced` the address whose replacement is over. `backfill` is the record of one entry.
         """
         match change:
             case {"session": {"lineage": str(lineage), "serial": int(serial)}}:
@@ -146,7 +148,9 @@ class State:
                 self._remember_deferred(plan, steps)
             case {"ownership": {"id": str(owner)}}:
                 self.ownership = {"id": owner}
-            case {"ownership": _} | {"deferred": _} | {"session": _} | {"begin": _} | {"domain": _} | {"replacing": _}:
+            case {"backfill": {"name": str(name)} as what}:
+                self.backfills[name] = what
+            case {"backfill": _} | {"ownership": _} | {"deferred": _} | {"session": _} | {"begin": _} | {"domain": _} | {"replacing": _}:
                 raise ValueError(f"not a journal line: {change}")
             case _:
                 self._apply_end(change)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from jsplan.documents.apply import ApplyEvent
     from jsplan.documents.plan import Plan
+    from jsplan.drift.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,22 @@ class DriftOptions:
     fail_on: frozenset[str] = frozenset({"changed", "missing", "replication"})
 
 
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """Options of the scheduled job. `schedule` says when all is looked at; `notify` are the kinds that are told.
+
+    `grace` is ns that a domain, or the whole check, may fail before that is told. `metrics` is HOST:PORT; `metrics_file` and `report`
+    are written whenever what they show changes.
+    """
+
+    schedule: Schedule
+    notify: frozenset[str]
+    grace: int = 30 * SECOND
+    metrics: str | None = None
+    metrics_file: Path | None = None
+    report: Path | None = None
+
+
 class Observer(Protocol):
     """Progress as it happens; every method may be called from the event loop's thread at any time."""
 
@@ -64,7 +81,7 @@ class Observer(Protocol):
         """A phase begins, such as "Reading 2 domains"."""
 
     def event(self, event: ApplyEvent) -> None:
-        """A step of an apply started or finished."""
+        """A step of an apply started or finished, or a copy is further on."""
 
     def warn(self, text: str) -> None:
         """Something the user should know now, such as waiting for a lock."""

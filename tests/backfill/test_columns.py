@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsplan.backfill.columns import HEADERS, TABLE, blocks_of, origins, parsed, table, tamed, told_origins
+from jsplan.backfill.columns import HEADERS, TABLE, addressed, blocks_of, origins, parsed, table, tamed, told_origins
 from jsplan.backfill.wire.frames import BYTES, MESSAGES
 
 NAME = st.binary(min_size=1, max_size=8).map(lambda b: b.replace(b"\r", b"").replace(b"\n", b"").replace(b":", b"") or b"A")
@@ -71,10 +71,21 @@ def test_what_would_act_again_is_renamed(name: str) -> None:
 
 
 def test_headers_that_only_tell_stay() -> None:
-    """What a server adds to tell where a message comes from does not act and is left as it is."""
-    blocks = column(b"NATS/1.0\r\nNats-Stream-Source: S 1 > > a\r\nJsplan-Origin: a/b/1/x\r\nTraceparent: 1\r\n\r\n")
+    """What does not act is left as it is."""
+    blocks = column(b"NATS/1.0\r\nJsplan-Origin: a/b/1/x\r\nNats-Stream: S\r\nTraceparent: 1\r\n\r\n")
 
     assert tamed(blocks).to_pylist() == blocks.to_pylist()
+
+
+def test_what_was_copied_before_is_known_by_where_it_is_copied_from_now() -> None:
+    """The last line names the stream that is read; where the message came from before is kept beside it."""
+    blocks = column(b"NATS/1.0\r\nA: 1\r\nJsplan-Origin: a/b/1/x\r\n\r\n", b"", b"NATS/1.0\r\nB: 2\r\n\r\n")
+
+    assert addressed(blocks, column(b"c/d/7/t", b"c/d/8/t", b"c/d/9/t")).to_pylist() == [
+        b"NATS/1.0\r\nA: 1\r\nJsplan-Kept-Origin: a/b/1/x\r\nJsplan-Origin: c/d/7/t\r\n\r\n",
+        b"NATS/1.0\r\nJsplan-Origin: c/d/8/t\r\n\r\n",
+        b"NATS/1.0\r\nB: 2\r\nJsplan-Origin: c/d/9/t\r\n\r\n",
+    ]
 
 
 TIMES = [0, 1, 999_999_999, 1_000_000_000, 1_795_309_291_290_062_261, 253_402_300_799_999_999_999]

@@ -359,6 +359,7 @@ def state() -> dict[str, Any]:
         "pending": {"s9": {"id": "s9"}},
         "deferred": [{"plan": "p1", "steps": ["s3"]}],
         "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS"}},
+        "backfills": {"history": {"name": "history", "text": "0", "frozen_at": "2026-01-31T12:00:00Z", "done_at": "", "legs": []}},
         "resources": {
             "hub/consumer/ORDERS/NEW": entry | {"config": CONSUMER, "origin": "imported", "prevent_destroy": False},
             "hub/stream/ORDERS": entry | {"config": STREAM, "origin": "created", "prevent_destroy": True},

@@ -204,15 +204,19 @@ class Wire:
 
     # --- requests ---------------------------------------------------------------------------------------------
 
-    def request(self, subject: str, payload: dict[str, Any] | bytes | None = None, timeout: float | None = None) -> dict[str, Any]:
-        """One JSON request; `timeout` is seconds. What else arrives meanwhile is kept for whoever reads next.
+    def request(
+        self, subject: str, payload: dict[str, Any] | bytes | None = None, timeout: float | None = None, headers: bytes = b""
+    ) -> dict[str, Any]:
+        """One request with a JSON answer; `timeout` is seconds, `headers` a whole block. What else arrives meanwhile is kept for
+        whoever reads next.
 
         Raises NoRespondersError, ApiTimeoutError and ApiError; an error in the answer is returned.
         """
         body = payload if isinstance(payload, bytes) else json.dumps(payload).encode() if payload is not None else b""
         self._asked += 1
         reply = f"{self.inbox}.r.{self._asked}".encode()
-        self.send(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), reply, len(body), body))
+        size = len(headers) + len(body)
+        self.send(b"HPUB %s %s %d %d\r\n%s%s\r\n" % (subject.encode(), reply, len(headers), size, headers, body))
         answer = self._answer(subject, reply, time.monotonic() + (timeout or self.target.timeout))
         try:
             found = json.loads(answer)

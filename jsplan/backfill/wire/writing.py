@@ -8,6 +8,7 @@ the publisher (342 thousand of a million, measured).
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.wire.frames import BYTES, digits, framed, joined, scan, with_headers
 from jsplan.backfill.wire.socket import CHUNK, Wire
-from jsplan.errors import ApiError, ApiTimeoutError, ServerRefusedError
+from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 
 #: A chunk ends after so many messages or bytes; so many may be under way. Together a bound of memory on both sides.
 MESSAGES, SIZE, UNDER_WAY = 1000, 2 << 20, 4
@@ -142,6 +143,28 @@ class Chain:
         return self.last
 
 
+def await_taker(wire: Wire, subject: str, patience: float = PATIENCE) -> None:
+    """Wait until a stream takes what is published there. In a cluster the interest of a new one may come after the answer to its
+    CREATE, by another route, and what is published before is dropped. Asked with a message that is refused.
+
+    Raises ApiTimeoutError after `patience` seconds.
+    """
+    impossible = b"NATS/1.0\r\nNats-Expected-Last-Sequence: %d\r\n\r\n" % (1 << 62)
+    end = time.monotonic() + patience
+    while True:
+        try:
+            answer = wire.request(subject, timeout=min(2.0, patience), headers=impossible)
+        except (NoRespondersError, ApiTimeoutError):
+            answer = {}
+        if answer.get("error"):
+            return
+        if time.monotonic() > end:
+            raise ApiTimeoutError(
+                f"no stream at {wire.target.shown} takes {subject} for {patience:.0f} s", hint="Look at the server's log."
+            )
+        time.sleep(0.02)
+
+
 def publish(wire: Wire, batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray, pa.BinaryArray]], window: int = 4000) -> tuple[int, int]:
     """Publish rows of (subject, headers, data), each acknowledged, at most `window` of them under way.
 
@@ -162,4 +185,4 @@ def publish(wire: Wire, batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray, 
     return sent, acks.duplicates
 
 
-__all__ = ["Chain", "Refused", "chunks", "publish"]
+__all__ = ["Chain", "Refused", "await_taker", "chunks", "publish"]

@@ -1,0 +1,202 @@
+"""What one task of a copy does: read ranges of a stream, write them into a staging stream of its own, and say what it wrote.
+
+It runs where Spark wants it to and knows no Spark: reader and writer are in the same process, so no message enters the JVM.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.columns import addressed, origins, tamed
+from jsplan.backfill.job.digests import Blocks, canonical
+from jsplan.backfill.job.ways import Way
+from jsplan.backfill.ranges import Span
+from jsplan.backfill.wire import Chain, Wire, read
+from jsplan.backfill.wire.reading import Range
+from jsplan.backfill.wire.writing import await_taker
+from jsplan.errors import RefusedError
+from jsplan.subjects import within
+
+#: More ranges than these are read as one, and what is between them is left out here: each range is a consumer at the origin.
+RANGES: Final = 16
+#: What the header `Nats-Expected-Last-Sequence` takes at most, and what a server adds when it sources a message, beside the name.
+EXPECTED, SOURCED = 52, 96
+#: So many messages that are too large are named.
+NAMED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Messages that the target has: sorted sequences at the origin, and the time of each (ns; 0: whatever it was)."""
+
+    seq: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    time: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a native source of the target brings by itself: from this sequence on, subjects that match one of `filters` (none: all)."""
+
+    first: int
+    filters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One task. `ingest` is the subject prefix of its staging stream, with the dot; `largest` is what the target takes of one
+    message in bytes (-1: no limit of its own), `rate` bytes per second.
+    """
+
+    source: Way
+    domain: str
+    stream: str
+    spans: tuple[Span, ...]
+    filters: tuple[str, ...]
+    target: Way
+    ingest: str
+    stage: str
+    known: Known = field(default_factory=Known)
+    claims: tuple[Claim, ...] = ()
+    oversize: str = "error"
+    largest: int = -1
+    rate: int | None = None
+
+
+class _Pace:
+    """Waits, so that no more than `rate` bytes per second go out."""
+
+    def __init__(self, rate: int | None) -> None:
+        self._rate = rate
+        self._started = time.monotonic()
+        self.bytes = 0
+
+    def passed(self, count: int) -> None:
+        """So many bytes went out."""
+        self.bytes += count
+        if self._rate:
+            time.sleep(max(0.0, self.bytes / self._rate - (time.monotonic() - self._started)))
+
+
+class _TooLarge:
+    """Messages that the target does not take."""
+
+    def __init__(self, task: Copy, payload: int) -> None:
+        self._task = task
+        self._payload = payload
+        self.seqs: list[int] = []
+        self.count = 0
+
+    def without(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any] | None:
+        """Which rows fit; None: all. Raises RefusedError where that must not be."""
+        size = pc.add(pc.binary_length(block), pc.binary_length(rows["data"])).to_numpy().astype(np.int64)
+        fits = size + EXPECTED <= self._payload
+        if self._task.largest >= 0:
+            fits &= size + SOURCED + len(self._task.stage) <= self._task.largest
+        if fits.all():
+            return None
+        found = rows["seq"].to_numpy()[~fits]
+        if self._task.oversize == "error":
+            raise self._refusal(int(found[0]), int(size[~fits][0]))
+        self.seqs += found[: max(0, NAMED - len(self.seqs))].tolist()
+        self.count += len(found)
+        result: np.ndarray[Any, Any] = fits
+        return result
+
+    def _refusal(self, seq: int, size: int) -> RefusedError:
+        task = self._task
+        limit = min([self._payload, *([task.largest] if task.largest >= 0 else [])])
+        return RefusedError(
+            f"message {seq:,} of stream {task.stream} has {size:,} bytes with the header that says where it comes from; the target takes "
+            f"{limit:,} at most. Nothing was copied into it",
+            hint="Raise max_payload (or the target's max_msg_size), or leave such messages out with `oversize: skip`.",
+        )
+
+
+def copy(task: Copy) -> Iterator[dict[str, Any]]:
+    """Carry it out; the last thing that it yields says what was written.
+
+    Raises RefusedError for a message that is too large, `wire.writing.Refused` when somebody else wrote to the staging stream or it was
+    sealed, and ApiError.
+    """
+    wire = task.target.open()
+    try:
+        await_taker(wire, f"{task.ingest}jsplan")
+        yield from _copied(task, wire)
+    finally:
+        wire.close()
+
+
+def _copied(task: Copy, wire: Wire) -> Iterator[dict[str, Any]]:
+    chain, blocks, pace = Chain(wire, 0, task.ingest.encode()), Blocks(), _Pace(task.rate)
+    large = _TooLarge(task, wire.max_payload)
+    for rows in messages(task):
+        own = origins(task.domain, task.stream, rows["seq"], rows["time"])
+        block = addressed(tamed(rows["headers"]), own)
+        fits = large.without(rows, block)
+        columns = [rows["subject"], block, rows["data"]]
+        subject, headers, data = columns if fits is None else [column.filter(pa.array(fits)) for column in columns]
+        chain.write(subject, headers, data)
+        blocks.add(canonical(subject, headers, data))
+        pace.passed(headers.nbytes + data.nbytes)
+    chain.finish()
+    yield {"messages": blocks.count, "bytes": pace.bytes, "hashes": blocks.hashes(), "skipped": large.seqs, "skipped_count": large.count}
+
+
+def messages(task: Copy) -> Iterator[pa.RecordBatch]:
+    """What is to be copied, in the columns of `wire.MESSAGES`, in order."""
+    for span, inside in _readings(task.spans):
+        what = Range(task.source.api_prefix, task.stream, span.first, span.last, task.filters)
+        for rows in read(task.source.open, what):
+            wanted = _wanted(task, rows, inside)
+            if wanted is not None:
+                rows = rows.filter(pa.array(wanted))  # noqa: PLW2901 - the rest of the batch
+            if rows.num_rows:
+                yield rows
+
+
+def _readings(spans: tuple[Span, ...]) -> Iterator[tuple[Span, tuple[Span, ...] | None]]:
+    """The ranges that are read, each with the parts of it that are meant (None: all)."""
+    if len(spans) <= RANGES:
+        yield from ((span, None) for span in spans)
+    else:
+        yield Span(spans[0].first, spans[-1].last), spans
+
+
+def _wanted(task: Copy, rows: pa.RecordBatch, inside: tuple[Span, ...] | None) -> np.ndarray[Any, Any] | None:
+    """Which of the rows are to be copied; None: all of them."""
+    seq = rows["seq"].to_numpy()
+    wanted = np.ones(len(seq), dtype=bool)
+    if inside is not None:
+        firsts = np.fromiter((span.first for span in inside), dtype=np.int64)
+        lasts = np.fromiter((span.last for span in inside), dtype=np.int64)
+        place = np.searchsorted(firsts, seq, side="right") - 1
+        wanted &= (place >= 0) & (seq <= lasts[np.maximum(place, 0)])
+    if len(task.known.seq):
+        wanted &= ~_known(task.known, seq, rows["time"].to_numpy())
+    for claim in task.claims:
+        wanted &= ~((seq >= claim.first) & _matching(rows["subject"], claim.filters))
+    return None if wanted.all() else wanted
+
+
+def _known(known: Known, seq: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    place = np.minimum(np.searchsorted(known.seq, seq), len(known.seq) - 1)
+    when = known.time[place]
+    found: np.ndarray[Any, Any] = (known.seq[place] == seq) & ((when == times) | (when == 0))
+    return found
+
+
+def _matching(subjects: pa.BinaryArray, filters: tuple[str, ...]) -> np.ndarray[Any, Any]:
+    if not filters:
+        return np.ones(len(subjects), dtype=bool)
+    encoded = pc.dictionary_encode(subjects)
+    texts = [text.decode(errors="surrogateescape") for text in encoded.dictionary.to_pylist()]
+    hit = np.fromiter((any(within(text, one) for one in filters) for text in texts), dtype=bool, count=len(texts))
+    found: np.ndarray[Any, Any] = hit[encoded.indices.to_numpy()]
+    return found

@@ -1,0 +1,97 @@
+"""Proves that messages arrived: a hash over each block of them, made of what was read at the origin and of what is stored in the end.
+
+Equal lists of hashes are equal messages, in equal order, each once: subject, headers and payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.columns import ORIGIN
+from jsplan.backfill.wire.frames import BYTES, digits, joined
+
+#: Messages per hash: what differs is then looked for among so many.
+BLOCK: Final = 4096
+SOURCE: Final = "Nats-Stream-Source"
+_OF_SERVERS: Final = f"\r\n(?:{SOURCE}|Nats-Expected-Last-Sequence):[^\r]*"
+
+
+def bare(headers: pa.BinaryArray) -> pa.BinaryArray:
+    """Header blocks without what servers and the way through a staging stream add."""
+    if not pc.any(pc.match_substring_regex(headers, _OF_SERVERS)).as_py():
+        return headers
+    return pc.replace_substring_regex(headers, pattern=_OF_SERVERS, replacement="")
+
+
+def canonical(subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> pa.BinaryArray:
+    """Each message as bytes that no other message has."""
+    lengths = [digits(pc.binary_length(column)) for column in (subject, headers, data)]
+    return joined(lengths[0], b" ", lengths[1], b" ", lengths[2], b"\n", subject, headers, data)
+
+
+class Blocks:
+    """The hashes of messages that come in batches of any size, in order."""
+
+    def __init__(self, size: int = BLOCK) -> None:
+        self.count = 0
+        self._size = size
+        self._hash = hashlib.sha256()
+        self._done: list[str] = []
+
+    def add(self, rows: pa.BinaryArray) -> None:
+        """Take more messages, as `canonical` has them."""
+        if not len(rows):
+            return
+        offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1]
+        bytes_ = memoryview(rows.buffers()[2])
+        start = 0
+        while start < len(rows):
+            stop = min(len(rows), start + self._size - self.count % self._size)
+            self._hash.update(bytes_[offsets[start] : offsets[stop]])
+            self.count += stop - start
+            if self.count % self._size == 0:
+                self._close()
+            start = stop
+
+    def _close(self) -> None:
+        self._done.append(self._hash.hexdigest())
+        self._hash = hashlib.sha256()
+
+    def hashes(self) -> list[str]:
+        """One for each block, the last one for what was begun."""
+        return [*self._done, *([self._hash.hexdigest()] if self.count % self._size else [])]
+
+
+def origin_of(headers: pa.BinaryArray, domain: str, stream: str) -> tuple[pa.Array, pa.Array]:
+    """Sequence and time text of the messages that say that they come from this stream; null for all others."""
+    prefix = f"{domain}/{stream}/"
+    pattern = f"\r\n{ORIGIN}: ?{_escaped(prefix)}(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
+    if not pc.any(pc.match_substring(headers, prefix)).as_py():
+        return pa.nulls(len(headers), pa.int64()), pa.nulls(len(headers), pa.string())
+    found = pc.extract_regex(headers, pattern=pattern)
+    return _number(pc.struct_field(found, "seq")), pc.struct_field(found, "time").view(pa.string())
+
+
+def source_of(headers: pa.BinaryArray, name: str) -> pa.Array:
+    """The sequence in the source `name` (a stream, or `stream:hash`) of messages that a server copied from there; null for all others."""
+    pattern = f"\r\n{SOURCE}: ?{_escaped(name)} (?P<seq>[0-9]+)"
+    if not pc.any(pc.match_substring(headers, f"{SOURCE}: {name} ")).as_py():
+        return pa.nulls(len(headers), pa.int64())
+    return _number(pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq"))
+
+
+def _number(texts: pa.Array) -> pa.Array:
+    return pc.cast(texts.view(pa.string()), pa.int64())
+
+
+def _escaped(text: str) -> str:
+    """For the regular expressions of Arrow, which are RE2's."""
+    return "".join(c if c.isalnum() or c in "_/" else f"\\x{{{ord(c):x}}}" for c in text)
+
+
+__all__ = ["BLOCK", "BYTES", "Blocks", "bare", "canonical", "origin_of", "source_of"]

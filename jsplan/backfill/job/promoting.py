@@ -1,0 +1,48 @@
+"""Brings a sealed staging stream into the target: the server itself copies, by a source that is there only meanwhile.
+
+Its last sequence and `lag: 0` prove nothing: a message whose id lies in the target's window is dropped in silence. Whether everything
+arrived is what reading the target says (`reading.follow`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jsplan.backfill.job.stages import PREFIX, Stage
+from jsplan.errors import ApiError
+from jsplan.jetstream import DomainApi
+
+
+async def target_info(api: DomainApi, stream: str) -> dict[str, Any]:
+    """STREAM.INFO of the target. Raises ApiError where there is none."""
+    info = await api.stream_info(stream)
+    if info is None:
+        raise ApiError(f"stream {stream} in domain {api.domain.key} does not exist", hint="Apply the workspace first: jsplan apply")
+    return info
+
+
+def own_sources(config: dict[str, Any]) -> list[str]:
+    """The staging streams that a stream has as sources."""
+    return [source["name"] for source in config.get("sources") or [] if source["name"].startswith(PREFIX) and not source.get("external")]
+
+
+async def attach(api: DomainApi, stream: str, stage: Stage) -> int:
+    """Let the target take what the stage has. Returns from which sequence on what comes next is stored there. Raises ApiError."""
+    info = await target_info(api, stream)
+    if stage.name not in own_sources(info["config"]):
+        await _update(api, stream, info["config"], [*(info["config"].get("sources") or []), {"name": stage.name}])
+    return int(info["state"]["last_seq"]) + 1
+
+
+async def detach(api: DomainApi, stream: str) -> None:
+    """Take every staging stream out of the target's sources again. Raises ApiError."""
+    info = await api.stream_info(stream)
+    if info is None or not (ours := own_sources(info["config"])):
+        return
+    left = [source for source in info["config"]["sources"] if source["name"] not in ours or source.get("external")]
+    await _update(api, stream, info["config"], left)
+
+
+async def _update(api: DomainApi, stream: str, config: dict[str, Any], sources: list[dict[str, Any]]) -> None:
+    wanted = {key: value for key, value in config.items() if key != "sources"} | ({"sources": sources} if sources else {})
+    await api.request(f"STREAM.UPDATE.{stream}", wanted)

@@ -1,0 +1,149 @@
+"""What tasks find out at the target: what of an origin is there already, and whether everything of a staging stream has arrived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.job.copying import Known
+from jsplan.backfill.job.digests import Blocks, bare, canonical, origin_of, source_of
+from jsplan.backfill.job.ways import Way
+from jsplan.backfill.ranges import LISTED, Span, total, without
+from jsplan.backfill.wire import read
+from jsplan.backfill.wire.asking import from_text, stream_facts
+from jsplan.backfill.wire.reading import Range
+from jsplan.errors import ApiTimeoutError
+
+#: Between two looks at a target that has nothing new, and for how long nothing new may come. Seconds.
+PAUSE: Final = 0.1
+PATIENCE: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Find what a target has of an origin: by `Jsplan-Origin`, and what its own sources brought.
+
+    `sources` are names as `Nats-Stream-Source` has them; what they brought before `since` (ns) was of another stream of that name.
+    """
+
+    target: Way
+    stream: str
+    first: int
+    last: int
+    domain: str
+    origin: str
+    sources: tuple[str, ...] = ()
+    since: int = 0
+
+
+def look(task: Look) -> Known:
+    """Sorted by sequence; a message that is there twice counts once. Raises what `wire.read` raises."""
+    seqs, times = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    what = Range(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True)
+    for rows in read(task.target.open, what):
+        headers = rows["headers"]
+        seq, text = origin_of(headers, task.domain, task.origin)
+        found = pc.is_valid(seq)
+        seqs.append(seq.filter(found).to_numpy())
+        times.append(np.fromiter((from_text(one) for one in text.filter(found).to_pylist()), dtype=np.int64))
+        for source in task.sources:
+            brought = source_of(headers, source)
+            found = pc.and_(pc.is_valid(brought), pc.greater_equal(rows["time"], task.since))
+            seqs.append(brought.filter(found).to_numpy())
+            times.append(np.zeros(len(seqs[-1]), dtype=np.int64))
+    seq, when = np.concatenate(seqs).astype(np.int64), np.concatenate(times)
+    unique, place = np.unique(seq, return_index=True)
+    return Known(unique, when[place])
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Read what a target takes from a staging stream with `messages` messages, from `first` on, until it has all of them.
+
+    `expected` are sequences at the origin that should be among them: those that are not are returned as gaps.
+    """
+
+    target: Way
+    stream: str
+    first: int
+    stage: str
+    messages: int
+    domain: str
+    origin: str
+    expected: tuple[Span, ...] = ()
+
+
+@dataclass(slots=True)
+class _Seen:
+    blocks: Blocks
+    last: int = 0
+    twice: int = 0
+    first_place: int = 0
+    last_place: int = 0
+
+
+def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]:
+    """Carry it out; what it yields last are the hashes of what arrived, in order, and the gaps.
+
+    Ends without an error when nothing more arrives for `patience` seconds: then `messages` says how many did.
+    """
+    seen, origins = _Seen(Blocks()), [np.empty(0, dtype=np.int64)]
+    place, since = task.first, time.monotonic()
+    while seen.last < task.messages and time.monotonic() - since < patience:
+        end = _end(task)
+        if end < place:
+            time.sleep(PAUSE)
+            continue
+        for rows in read(task.target.open, Range(task.target.api_prefix, task.stream, place, end)):
+            if _take(task, rows, seen, origins):
+                since = time.monotonic()
+        place = end + 1
+    gaps = without(task.expected, np.unique(np.concatenate(origins)))
+    yield {
+        "messages": seen.blocks.count, "hashes": seen.blocks.hashes(), "twice": seen.twice,
+        "first": seen.first_place, "last": seen.last_place, "gaps": [list(gap) for gap in gaps[:LISTED]], "gap_messages": total(gaps),
+    }  # fmt: skip
+
+
+def _end(task: Follow) -> int:
+    wire = task.target.open()
+    try:
+        return stream_facts(wire, task.target.api_prefix, task.stream).last
+    except ApiTimeoutError:
+        return 0
+    finally:
+        wire.close()
+
+
+def _take(task: Follow, rows: pa.RecordBatch, seen: _Seen, origins: list[np.ndarray[Any, Any]]) -> bool:
+    """Take the rows that came from the staging stream; whether there were any."""
+    numbers = source_of(rows["headers"], task.stage)
+    found = pc.is_valid(numbers)
+    if not pc.any(found).as_py():
+        return False
+    mine, number = rows.filter(found), numbers.filter(found).to_numpy()
+    seen.first_place = seen.first_place or int(mine["seq"][0].as_py())
+    seen.last_place = int(mine["seq"][-1].as_py())
+    highest = np.maximum.accumulate(np.concatenate([[seen.last], number]))
+    seen.twice += int((number <= highest[:-1]).sum())
+    seen.last = int(highest[-1])
+    block = bare(mine["headers"])
+    seen.blocks.add(canonical(mine["subject"], block, mine["data"]))
+    if task.expected:
+        seqs, _ = origin_of(block, task.domain, task.origin)
+        origins.append(seqs.drop_null().to_numpy())
+    return True
+
+
+def read_stage(way: Way, stage: str, count: int) -> list[str]:
+    """The hashes of what a staging stream has: what should arrive of an attempt that nobody remembers."""
+    blocks = Blocks()
+    for rows in read(way.open, Range(way.api_prefix, stage, 1, count)):
+        blocks.add(canonical(rows["subject"], bare(rows["headers"]), rows["data"]))
+    return blocks.hashes()

@@ -1,0 +1,72 @@
+"""Runs the tasks of a job on Spark's executors, each fused: what it reads and writes never enters the JVM, only what it says does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from jsplan.errors import ApiError, JsplanError, RefusedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What a task yields: things that JSON can say. It may raise JsplanError.
+Task = Callable[[], Iterator[dict[str, Any]]]
+_SAID: Final = pa.schema([("task", pa.int64()), ("said", pa.string())])
+
+
+class TaskFailedError(ApiError):
+    """A task ended with an error that another attempt may not meet: a link that broke, a stream that was sealed, a worker that died."""
+
+
+def run(session: SparkSession, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
+    """Carry out each task once, at the same time as far as there are cores; what each said, in order.
+
+    Raises RefusedError for what a task refuses for good, else TaskFailedError: of the first task that failed.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
+
+    session.sparkContext.setJobDescription(name)
+    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(_runner(list(tasks)), "task BIGINT, said STRING")
+    try:
+        rows = frame.collect()
+    except (PySparkException, Py4JError) as error:
+        raise TaskFailedError(f"a worker died: {_first_line(error)}", hint="It is taken over by the next attempt.") from None
+    found: list[list[dict[str, Any]]] = [[] for _ in tasks]
+    for row in rows:
+        found[row.task].append(json.loads(row.said))
+    for said in found:
+        _raise_failure(said)
+    return found
+
+
+def _runner(tasks: list[Task]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for said in _carried_out(tasks[number]):
+                    yield pa.RecordBatch.from_pydict({"task": [number], "said": [json.dumps(said)]}, schema=_SAID)
+
+    return run_all
+
+
+def _carried_out(task: Task) -> Iterator[dict[str, Any]]:
+    try:
+        yield from task()
+    except JsplanError as error:
+        yield {"error": str(error), "hint": error.hint, "for_good": isinstance(error, RefusedError)}
+
+
+def _raise_failure(said: list[dict[str, Any]]) -> None:
+    for one in said:
+        if "error" in one:
+            raise (RefusedError if one["for_good"] else TaskFailedError)(one["error"], hint=one["hint"])
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,149 @@
+"""Which range an entry means: asked once, then kept in state, so that a run that is repeated copies the same messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.backfill.job.promoting import target_info
+from jsplan.backfill.job.ways import Way, export
+from jsplan.backfill.ranges import Leg, Record, text_of
+from jsplan.backfill.wire.asking import first_at, from_text
+from jsplan.config.model import Backfill, BackfillSide, Domain
+from jsplan.errors import JsplanError, NotAvailableError, UsageError
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream.contexts import resolve
+from jsplan.units import stamp
+from jsplan.workflows.backfill.options import BackfillOptions
+from jsplan.workflows.world import World
+
+
+@dataclass(slots=True)
+class Ends:
+    """Both ends of one leg: how they are asked, and how tasks reach them."""
+
+    origin: DomainApi
+    target: DomainApi
+    source_way: Way
+    target_way: Way
+    identity: str
+
+    @classmethod
+    def of(cls, world: World, pool: Pool, origin: Domain, target: Domain) -> Ends:
+        """`identity` is what the origin's domain is called in `Jsplan-Origin`."""
+        for domain in (origin, target):
+            export(resolve(world.workspace.connections[domain.connection], world.environ))
+        return cls(
+            pool.api(origin), pool.api(target), Way(origin.connection, origin.api_prefix), Way(target.connection, target.api_prefix),
+            origin.js_domain or origin.key,
+        )  # fmt: skip
+
+
+def entry_of(world: World, options: BackfillOptions) -> Backfill:
+    """The entry that is meant, or one made of two addresses. Raises UsageError, and NotAvailableError for what cannot be done yet."""
+    if options.name is not None:
+        found = world.workspace.backfills.get(options.name)
+        if found is None:
+            names = ", ".join(world.workspace.backfills) or "none"
+            raise UsageError(f"there is no backfill {options.name}", hint=f"There are under `backfills:`: {names}.")
+    else:
+        origin, target = (_stream(world, text or "") for text in (options.origin, options.target))
+        name = f"{origin}>{target}"
+        found = Backfill(name, (BackfillSide(origin.domain, origin.stream),), BackfillSide(target.domain, target.stream))
+    _check(found)
+    return found
+
+
+def _stream(world: World, text: str) -> Address:
+    try:
+        address = Address.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if address.kind == "consumer" or address.domain not in world.workspace.domains:
+        raise UsageError(f"{text} is no stream of a declared domain", hint="Write DOMAIN/stream/NAME.")
+    return address
+
+
+def _check(entry: Backfill) -> None:
+    later = {
+        "order: " + entry.order: entry.order != "stream",
+        "where": entry.where is not None,
+        "transform": entry.transform is not None,
+        "subject_transform": entry.subject_transform is not None,
+        "window": entry.window is not None,
+        "keep: server": entry.keep == "server",
+        "strategy: " + entry.strategy: entry.strategy not in ("auto", "spark"),
+        "oversize: native": entry.oversize == "native",
+        "parquet": any(side.parquet is not None for side in (*entry.origins, entry.target)),
+    }
+    for what, asked in later.items():
+        if asked:
+            raise NotAvailableError(f"backfill {entry.name}: `{what}` is not in this release", hint="Take it out of the entry for now.")
+
+
+def record_of(world: World, entry: Backfill) -> Record | None:
+    """What state keeps of the entry, if its text is still the same."""
+    raw = world.state.backfills.get(entry.name)
+    record = Record.from_json(raw) if raw is not None else None
+    return record if record is not None and record.text == text_of(entry) else None
+
+
+async def freeze(world: World, pool: Pool, entry: Backfill) -> Record:
+    """Ask for the range of each origin. Raises JsplanError for what cannot be copied or into what nothing can be."""
+    legs = [await _leg(world, pool, side, entry.target) for side in entry.origins]
+    return Record(entry.name, text_of(entry), legs, stamp())
+
+
+async def _leg(world: World, pool: Pool, side: BackfillSide, to: BackfillSide) -> Leg:
+    domains = world.workspace.domains
+    ends = Ends.of(world, pool, domains[side.domain], domains[to.domain])
+    origin, target = await target_info(ends.origin, side.stream), await target_info(ends.target, to.stream)
+    if (domains[side.domain].key, side.stream) == (domains[to.domain].key, to.stream):
+        raise JsplanError(f"{side} cannot be copied into itself")
+    refuse_target(str(to), target["config"])
+    first, last = _bounds(ends, side, origin)
+    return Leg(
+        str(side), str(to), origin["created"], first, last, list(side.filters), target["created"], int(target["state"]["last_seq"]) + 1
+    )
+
+
+def _bounds(ends: Ends, side: BackfillSide, info: dict[str, Any]) -> tuple[int, int]:
+    """First and last sequence, both included. Without a start it is the first message that there is."""
+    state, prefix = info["state"], ends.origin.domain.api_prefix
+    first, last = side.start_seq or int(state["first_seq"]), min(side.end_seq or int(state["last_seq"]), int(state["last_seq"]))
+    if side.start_time is not None or side.end_time is not None:
+        wire = ends.source_way.open()
+        try:
+            if side.start_time is not None:
+                first = first_at(wire, prefix, side.stream, from_text(side.start_time))
+            if side.end_time is not None:
+                last = min(last, first_at(wire, prefix, side.stream, from_text(side.end_time) + 1) - 1)
+        finally:
+            wire.close()
+    return max(1, first), last
+
+
+def refuse_target(address: str, config: dict[str, Any]) -> None:
+    """Raise JsplanError for a stream into which nothing can be copied exactly once."""
+    if config.get("mirror"):
+        raise JsplanError(
+            f"{address} is a mirror, which takes nothing but what its origin has", hint="Name a stream of its own as the target."
+        )
+    if config.get("sealed"):
+        raise JsplanError(f"{address} is sealed and takes nothing any more")
+    if config.get("retention", "limits") != "limits":
+        words = (
+            f"{address} has retention {config['retention']}: what is acknowledged vanishes from it, so nobody could say what has arrived"
+        )
+        raise JsplanError(words, hint="Copy into a stream with retention limits, and let a source carry it on from there.")
+
+
+def require_same(leg: Leg, origin: dict[str, Any], target: dict[str, Any]) -> None:
+    """Raise JsplanError where either end is another stream than the one whose range was frozen."""
+    for address, then, now in ((leg.origin, leg.created, origin["created"]), (leg.target, leg.target_created, target["created"])):
+        if then != now:
+            raise JsplanError(
+                f"{address} was made anew ({now}) since the range of this backfill was frozen: its sequences mean other messages now",
+                hint="Run it with --fresh to freeze the range of the new stream.",
+            )

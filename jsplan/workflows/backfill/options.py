@@ -1,0 +1,25 @@
+"""What a caller may ask of a backfill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jsplan.units import SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillOptions:
+    """`name` is an entry; or `origin` and `target` are addresses of streams, without an entry.
+
+    `fresh` freezes the range anew, `fail_on_gap` makes a gap exit code 2; `allow_hazards` as in `apply`; `lock_timeout` is ns;
+    `master` is Spark's (None: `local[*]`).
+    """
+
+    name: str | None = None
+    origin: str | None = None
+    target: str | None = None
+    fresh: bool = False
+    fail_on_gap: bool = False
+    allow_hazards: tuple[str, ...] = ()
+    lock_timeout: int = 10 * SECOND
+    master: str | None = None
