@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jsplan.lint import RULES, View, advise
-from jsplan.lint.engine import enabled
-
 if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.diagnostics import Diagnostic
-    from jsplan.lint.rule import Rule
+    from jsplan.lint import Rule
     from jsplan.planning.inputs import Inputs
     from jsplan.planning.verdict import Verdict
+
+_STAYS = (["no-op"], ["delete"], ["forget"])
 
 
 def for_plan(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Diagnostic]:
@@ -21,18 +20,25 @@ def for_plan(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Diagno
 
     Notes are left to `lint`, and so is what planning finds itself, with numbers.
     """
-    request = inputs.request
+    request, strict = inputs.request, "error" in inputs.workspace.lint.values()
     if request.destroy or request.refresh_only or request.imports:
         return []
-    changing = {a for a, verdict in verdicts.items() if verdict.actions not in (["no-op"], ["delete"], ["forget"])}
-    wanted = {a for a in inputs.selected if a in inputs.workspace.resources}
-    found = _advice(inputs, verdicts, "error", RULES, wanted)
+    changing = {a for a, verdict in verdicts.items() if verdict.actions not in _STAYS}
+    if not changing and not strict:
+        return []
+    from jsplan.lint import RULES  # noqa: PLC0415 - a plan without changes need not load forty rules
+
+    everything = {a for a in inputs.selected if a in inputs.workspace.resources} if strict else set()
+    found = _advice(inputs, verdicts, "error", RULES, everything)
     return found + _advice(inputs, verdicts, "warning", [rule for rule in RULES if rule.in_plan], changing)
 
 
 def _advice(
     inputs: Inputs, verdicts: Mapping[Address, Verdict], level: str, rules: Sequence[Rule], focus: set[Address]
 ) -> list[Diagnostic]:
+    from jsplan.lint import View, advise  # noqa: PLC0415 - see above
+    from jsplan.lint.engine import enabled  # noqa: PLC0415 - see above
+
     known = {address: verdict.after for address, verdict in verdicts.items() if verdict.after is not None}
     view = View(inputs.workspace, inputs.topology, inputs.live.objects, inputs.live.domains, known, focus)
     wanted = enabled(view, rules, [level]) if focus else []
