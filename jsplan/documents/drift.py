@@ -66,7 +66,7 @@ class Drift:
         missing = sum(1 for r in self.resource_drift if r.change.after is None)
         return {
             "changed": len(self.resource_drift) - missing, "missing": missing,
-            "unhealthy": sum(1 for r in self.replication if not r["healthy"]), "unmanaged": len(self.unmanaged),
+            "unhealthy": sum(1 for r in self.replication if r["healthy"] is False), "unmanaged": len(self.unmanaged),
             "pending": self.pending, "muted": len(self.mutes), "away": len(self.away),
         }  # fmt: skip
 

@@ -20,7 +20,7 @@ def mute(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
     alive = [m for m in listed if not expired(m, day)]
     over = [(m, _covered(m, drift)) for m in listed if expired(m, day)]
     drift.resource_drift = [r for r in drift.resource_drift if not _moved(drift, alive, r.address, _fields(r), _of_resource(r))]
-    drift.replication = [f for f in drift.replication if f["healthy"] or not _moved(drift, alive, _copy(f), (), _of_flow(f))]
+    drift.replication = [f for f in drift.replication if f["healthy"] is not False or not _moved(drift, alive, _copy(f), (), _of_flow(f))]
     drift.unmanaged = [u for u in drift.unmanaged if not _moved(drift, alive, u.address, (), {"kind": "unmanaged", "severity": u.severity})]
     drift.diagnostics += [_told(m, covered) for m, covered in over]
 
@@ -69,7 +69,7 @@ def _of_flow(flow: dict[str, Any]) -> dict[str, Any]:
 
 def _covered(mute_: Mute, drift: Drift) -> int:
     found = [(r.address, _fields(r)) for r in drift.resource_drift] + [(u.address, set[str]()) for u in drift.unmanaged]
-    found += [(_copy(f), set[str]()) for f in drift.replication if not f["healthy"]]
+    found += [(_copy(f), set[str]()) for f in drift.replication if f["healthy"] is False]
     return sum(_covers(mute_, address, fields) for address, fields in found)
 
 

@@ -94,3 +94,8 @@ def away(what: str, domain: str) -> str:
 def unread(why: str) -> str:
     """Nothing can be said, since the origin cannot be read."""
     return f"{NOT_KNOWN}: the origin cannot be read: {why}"
+
+
+def lost() -> str:
+    """Nothing can be said, since the copy went away meanwhile."""
+    return f"{NOT_KNOWN}: the copy could not be read any more"

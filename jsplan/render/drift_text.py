@@ -33,7 +33,7 @@ def render(drift: Drift, console: Console, *, verbose: bool = False) -> None:
 
 
 def _replication(lines: Lines, drift: Drift) -> None:
-    sick = [flow for flow in drift.replication if not flow["healthy"]]
+    sick = [flow for flow in drift.replication if flow["healthy"] is False]
     if not sick:
         return
     lines.add(0, ("Replication that does not work:", "strong"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
 from jsplan import __version__
@@ -25,6 +25,7 @@ from jsplan.planning.inputs import Inputs, Request
 from jsplan.planning.preserve.resumed import stand_ins
 from jsplan.planning.recovered import recover
 from jsplan.units import stamp
+from jsplan.workflows.health import Found, Health
 from jsplan.workflows.options import DriftOptions, Observer
 from jsplan.workflows.running import run
 from jsplan.workflows.world import World, inputs_of, known_domains, open_pool, open_world, state_bucket, with_streams
@@ -58,7 +59,14 @@ async def look(world: World, pool: Pool, options: DriftOptions, observer: Observ
     recover(inputs)
     strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, _known(world, inputs))
     managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
-    return _document(world, inputs, managed, strangers, options)
+    health = Health(world, pool, inputs.live)
+    flows = await health.thorough(_copies(inputs, managed), {*inputs.under_way, *inputs.taken_out})
+    return _document(world, inputs, managed, strangers, options, flows)
+
+
+def _copies(inputs: Inputs, managed: Iterable[Address]) -> list[Address]:
+    """The streams that may copy others. One in the middle of a replacement copies when that is done."""
+    return [a for a in managed if a.kind != "consumer" and a not in inputs.under_way and a not in inputs.taken_out]
 
 
 async def glance(world: World, pool: Pool, addresses: Collection[Address], options: DriftOptions) -> Drift:
@@ -99,7 +107,9 @@ def _ignored(workspace: Workspace, address: Address) -> bool:
     return any(matches(glob, address) for glob in workspace.drift.ignore)
 
 
-def _document(world: World, inputs: Inputs, managed: list[Address], strangers: list[LiveObject], options: DriftOptions) -> Drift:
+def _document(
+    world: World, inputs: Inputs, managed: list[Address], strangers: list[LiveObject], options: DriftOptions, flows: Iterable[Found] = ()
+) -> Drift:
     live, workspace = inputs.live, world.workspace
     out = Drift(__version__, workspace.name, workspace.environment, stamp(), str(uuid.uuid4()))
     for address in managed:
@@ -124,6 +134,7 @@ def _document(world: World, inputs: Inputs, managed: list[Address], strangers: l
         out.resource_drift += [found] if found is not None else []
         if found is None and address in inputs.taken_out:
             out.deferred.append(Deferred(str(address), f"{MIDDLE}: {named(inputs.taken_out[address])} is to be put back into it"))
+    out.replication = [found.to_json() for found in flows]
     out.unmanaged = [stranger(o, live) for o in strangers if not _ignored(workspace, o.address)]
     seen = last_seen(inputs)
     out.away = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]

@@ -49,10 +49,12 @@ class Health:
     live: Live
     history: History = field(default_factory=dict)
     _gone: dict[str, str] = field(default_factory=dict)
+    _lost: set[Flow] = field(default_factory=set)
 
-    async def thorough(self, copies: Iterable[Address]) -> list[Found]:
-        """Look again and again at what does not follow, until it is known why: as long as `LONGEST`."""
-        return await self._watched(self._begin(copies), time.monotonic() + LONGEST)
+    async def thorough(self, copies: Iterable[Address], leaving_out: Collection[Address] = ()) -> list[Found]:
+        """Look again and again at what does not follow, until it is known why: as long as `LONGEST`. Not at flows from `leaving_out`."""
+        flows = [flow for flow in self._begin(copies) if flow.origin not in leaving_out]
+        return await self._watched(flows, time.monotonic() + LONGEST)
 
     async def glance(self, copies: Iterable[Address]) -> list[Found]:
         """Look once more, if anything does not agree: what that proves, and nothing of the flows that agree."""
@@ -71,9 +73,9 @@ class Health:
 
     def _begin(self, copies: Iterable[Address]) -> list[Flow]:
         """The flows, each with what was read already as a look at it."""
-        found = flows_of(
-            (live for address in sorted(set(copies)) if (live := self.live.get(address)) is not None), self.world.topology.reach
-        )
+        there = (live for address in sorted(set(copies)) if (live := self.live.get(address)) is not None)
+        found = flows_of(there, self.world.topology)
+        self._lost.clear()
         at = time.monotonic()
         for flow in found:
             look = self._first(flow, at)
@@ -115,6 +117,7 @@ class Health:
                 self._gone[key] = why
         for flow, look in looks.items():
             self.history.setdefault(flow, []).append(look)
+        self._lost |= {flow for flow in flows if flow not in looks}
 
     def _away(self) -> dict[str, str]:
         return {key: facts.reason for key, facts in self.live.domains.items() if not facts.reachable} | self._gone
@@ -126,6 +129,8 @@ class Health:
         away, seen = self._silent(flow), self.history.get(flow) or []
         if away is not None:
             return Found(flow, Verdict(None, causes.away("copy" if away == flow.copy.domain else "origin", away)))
+        if flow in self._lost:
+            return Found(flow, Verdict(None, causes.lost()), seen[-1] if seen else None)
         if not seen:
             return Found(flow, Verdict(None, settled=False))
         return Found(flow, judge(flow, seen, glance=glance), seen[-1])

@@ -12,8 +12,8 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
 from jsplan.resources.nested import origin_key
+from jsplan.topology import Topology
 from jsplan.topology.flows import pairs
-from jsplan.topology.reach import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,28 @@ class Flow:
         return str((self.config.get("consumer") or {}).get("name") or "")
 
 
-def flows_of(copies: Iterable[LiveObject], reach: Reach) -> list[Flow]:
+#: Which stream the files mean by a name behind a prefix, in the copy that is named first.
+Meant = Mapping[tuple[Address, str, str | None], Address]
+
+
+def flows_of(copies: Iterable[LiveObject], topology: Topology) -> list[Flow]:
     """Every mirror and source of these streams, in their order."""
-    return [flow for copy in copies if copy.address.kind != "consumer" for flow in _of_copy(copy, reach)]
+    meant = {(topology.real(e.copy), e.config["name"], _api(e.config)): topology.real(e.origin) for e in topology.edges}
+    return [flow for copy in copies if copy.address.kind != "consumer" for flow in _of_copy(copy, topology, meant)]
 
 
-def _of_copy(copy: LiveObject, reach: Reach) -> Iterable[Flow]:
+def _of_copy(copy: LiveObject, topology: Topology, meant: Meant) -> Iterable[Flow]:
     configured = [("mirror", copy.raw["mirror"])] if copy.raw.get("mirror") else []
     configured += [("source", source) for source in copy.raw.get("sources") or ()]
     for kind, config in configured:
-        external = config.get("external") or {}
-        api, own = external.get("api"), copy.address.domain
-        domain = reach.leads_to(own, api)
-        origin = Address.of_stream(domain, config["name"]) if domain is not None else None
-        imported = api is not None and (bool(external.get("deliver")) or reach.is_imported(own, api))
+        api, own = _api(config), copy.address.domain
+        domain = topology.reach.leads_to(own, api)
+        said = meant.get((topology.real(copy.address), config["name"], api))  # where one prefix is several domains, only the files know
+        origin = Address.of_stream(domain, config["name"]) if domain is not None else said
+        imported = api is not None and (bool(config["external"].get("deliver")) or topology.reach.is_imported(own, api))
         yield Flow(copy.address, kind, config["name"], api, origin_key(config), origin, imported, config)
+
+
+def _api(config: Mapping[str, Any]) -> str | None:
+    api: str | None = (config.get("external") or {}).get("api")
+    return api

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.support.workspaces import Quiet, Space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.health.conftest import Land
+
+#: What was done to each copy, and by which words its cause is known; None: it is healthy.
+EXPECTED = {
+    "hub/stream/NOWHERE": "origin missing",
+    "hub/stream/NOWHERE_SOURCED": "origin missing",
+    "leaf/stream/STRANGE": "domain unknown",
+    "hub/stream/STRANGE_SOURCED": "domain unknown",
+    "other/stream/UNMADE": "export missing",
+    "other/stream/UNDELIVERED": "export missing",
+    "other/stream/STALLED": "flow control stalled",
+    "leaf/stream/AGAIN": "origin re-created",
+    "leaf/stream/AGAIN_SOURCED": "origin re-created",
+    "hub/stream/DRAIN": "draining a workqueue",
+    "hub/stream/CUT": "link down",
+    "hub/stream/CUT_SOURCED": "link down",
+    "leaf/stream/CUT_IDLE": "link down",
+    "other/stream/WELL": None,
+    "hub/stream/PURGED": None,
+    "hub/stream/GAPS": None,
+    "hub/stream/FILTERED": None,
+    "hub/stream/TRANSFORMED": None,
+    "hub/stream/LATER": None,
+}
+
+#: What has to have arrived before anything fails.
+STARTED = (
+    ("hub", "CUT", 2), ("hub", "CUT_SOURCED", 2), ("leaf", "CUT_IDLE", 1), ("leaf", "AGAIN", 5), ("leaf", "AGAIN_SOURCED", 5),
+    ("hub", "DRAIN", 2), ("hub", "GAPS", 7),
+)  # fmt: skip
+
+
+def looked(space: Space) -> dict[str, Any]:
+    """The replication part of a drift run, by copy."""
+    return {flow["to"]: flow for flow in drift(space.load, DriftOptions(), Quiet()).replication}
+
+
+def copies() -> list[dict[str, Any]]:
+    """Everything that is copied in this country."""
+    nope = {"name": "O", "external": {"api": "$JS.nope.API"}}
+
+    def copy(name: str, of: str, domain: str, kind: str = "mirror", **config: Any) -> dict[str, Any]:
+        to, _, stream = name.partition("/")
+        origin = {"name": of, "domain": domain, **config}
+        return {"name": stream, "domain": to, kind: origin if kind == "mirror" else [origin]}
+
+    return [
+        copy("hub/NOWHERE", "NONE", "leaf"), copy("hub/NOWHERE_SOURCED", "NONE", "leaf", "sources"),
+        {"name": "STRANGE", "domain": "leaf", "mirror": nope}, {"name": "STRANGE_SOURCED", "sources": [nope]},
+        copy("other/UNMADE", "UNMADE", "hub"), copy("other/UNDELIVERED", "UNDELIVERED", "hub", deliver="nowhere.to"),
+        copy("other/STALLED", "STALLED", "hub"), copy("other/WELL", "FULL", "hub"),
+        copy("leaf/AGAIN", "TWICE", "hub"), copy("leaf/AGAIN_SOURCED", "TWICE", "hub", "sources"),
+        copy("hub/DRAIN", "QUEUE", "hub", "sources"),
+        copy("hub/CUT", "FAR", "leaf"), copy("hub/CUT_SOURCED", "FAR", "leaf", "sources"), copy("leaf/CUT_IDLE", "IDLE", "hub"),
+        copy("hub/PURGED", "EMPTIED", "hub"), copy("hub/GAPS", "HOLED", "hub"),
+        copy("hub/FILTERED", "HOLED", "hub", filter_subject="HOLED.a"),
+        copy("hub/TRANSFORMED", "HOLED", "hub", "sources", subject_transforms=[{"src": "HOLED.a", "dest": "t.a"}]),
+        copy("hub/LATER", "HOLED", "hub", opt_start_seq=1000),
+    ]  # fmt: skip
+
+
+def origins(land: Land) -> None:
+    """Nobody manages them: what becomes of them is their owners' business."""
+    for name, messages, size in (("FULL", 30, 100_000), ("UNMADE", 2, 8), ("UNDELIVERED", 2, 8), ("STALLED", 30, 100_000)):
+        land.stream("hub", name, messages, size=size)
+    land.stream("hub", "TWICE", 5)
+    land.stream("hub", "IDLE", 1)
+    land.stream("leaf", "FAR", 2)
+    land.stream("hub", "QUEUE", 2, retention="workqueue")
+    land.stream("hub", "EMPTIED", 4)
+    land.do("hub", "STREAM.PURGE.EMPTIED")
+    land.stream("hub", "HOLED", 5)
+    land.publish("hub", "HOLED.b", 3)
+    for seq in (8, 2):
+        land.do("hub", "STREAM.MSG.DELETE.HOLED", {"seq": seq})
+
+
+@pytest.mark.matrix
+def test_every_cause_is_named(land: Land, tmp_path: Path) -> None:
+    """Each way to fail is named within 15 seconds of its beginning, beside flows that are well whatever their sequences are."""
+    origins(land)
+    space = land.space(tmp_path).write(streams=copies())
+    space.apply(allow_hazards=("DELETES_MESSAGES",))
+    for way, stream, last in STARTED:
+        land.copied(way, stream, last)
+
+    began = time.monotonic()
+    land.do("hub", "STREAM.DELETE.TWICE")
+    land.stream("hub", "TWICE", 3)
+    land.relay.cut()
+    land.publish("leaf", "FAR.a", 1)
+    land.until(lambda: land.do("leaf", "STREAM.INFO.CUT_IDLE")["mirror"]["active"] > 3.1e9, "be silent")
+    found = looked(space)
+    took = time.monotonic() - began
+
+    causes = {to: (flow["cause"] or "").split(":")[0] or None for to, flow in found.items()}
+    assert causes == EXPECTED
+    assert {to: flow["healthy"] for to, flow in found.items()} == {to: cause is None for to, cause in EXPECTED.items()}
+    assert took < 15
