@@ -56,9 +56,9 @@ class Health:
         flows = [flow for flow in self._begin(copies) if flow.origin not in leaving_out]
         return await self._watched(flows, time.monotonic() + LONGEST)
 
-    async def glance(self, copies: Iterable[Address]) -> list[Found]:
+    async def glance(self, copies: Iterable[Address], leaving_out: Collection[Address] = ()) -> list[Found]:
         """Look once more, if anything does not agree: what that proves, and nothing of the flows that agree."""
-        flows = self._begin(copies)
+        flows = [flow for flow in self._begin(copies) if flow.origin not in leaving_out and self._silent(flow) is None]
         odd = [flow for flow in flows if not (seen := self.history.get(flow)) or not agrees(flow, seen[-1])]
         if odd:
             await self._look(odd)
