@@ -13,6 +13,7 @@ from jsplan.planning.build import build_plan, compare
 from jsplan.workflows.advice import for_plan
 from jsplan.workflows.options import Observer, PlanOptions
 from jsplan.workflows.running import run
+from jsplan.workflows.unwell import unwell
 from jsplan.workflows.world import World, inputs_of, look_around, measure, open_pool, open_world, refresh, request_of, require_known
 
 
@@ -39,7 +40,7 @@ async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: O
     verdicts = compare(inputs)
     await look_around(world, inputs, verdicts, pool)
     await measure(world, inputs, verdicts, pool, observer)
-    built = build_plan(inputs, verdicts, for_plan(inputs, verdicts))
+    built = build_plan(inputs, verdicts, [*for_plan(inputs, verdicts), *await unwell(world, pool, inputs, verdicts)])
     if options.rehearse:
         from jsplan.workflows.rehearse import rehearse  # noqa: PLC0415 - a plan without it need not load executor and servers
 
