@@ -62,8 +62,8 @@ class _Run:
             await self._keep(record)
         result = BackfillResult(self.entry.name)
         work = self._work(record)
-        for leg in record.legs:
-            ends = self._ends(leg)
+        every = [self._ends(leg) for leg in record.legs]  # before Spark starts: its workers have the environment of now
+        for leg, ends in zip(record.legs, every, strict=True):
             found = await LegRun(work, leg, ends).run()
             result.legs.append(found)
             leg.status, leg.copied = "done", leg.copied + found.copied
