@@ -37,7 +37,7 @@ async def survey(pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[Add
     async with Witnesses() as witnesses:
         live = Live({facts.key: facts for facts in await roll_call(pool, [domains[key] for key in by_domain], domains, known, witnesses)})
         if live.domains and not any(facts.reachable for facts in live.domains.values()):
-            raise _all_away(pool, live.domains)
+            raise all_away(pool, live.domains)
         reachable = [key for key in by_domain if live.reachable(key)]
         await asyncio.gather(*(_read_domain(pool, domains[key], live, by_domain[key], _workers(len(reachable))) for key in reachable))
         await witnesses.settle()
@@ -75,7 +75,8 @@ async def roll_call(
     return list(await asyncio.gather(*(one(domain) for domain in asked)))
 
 
-def _all_away(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
+def all_away(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
+    """What to raise when none of the domains answers."""
     reasons = "; ".join(dict.fromkeys(f.reason for f in facts.values()))
     hints = {error.hint for error in pool.failures.values() if error.hint}
     hint = hints.pop() if len(hints) == 1 else "Look at the connections in jsplan.yaml and at the servers."
@@ -235,6 +236,11 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
     answer = await api.stream_info(address.stream)
     if not answer:
         return None
+    return stream_of(address, answer)
+
+
+def stream_of(address: Address, answer: dict[str, Any]) -> LiveObject:
+    """A stream from its INFO, or from an element of a LIST."""
     flows = [*filter(None, [answer.get("mirror")]), *(answer.get("sources") or ())]
     return LiveObject(address, answer["config"], answer["created"], answer["state"], answer.get("cluster") or {}, flows)
 

@@ -121,6 +121,18 @@ class DomainApi:
         """Every stream of the account in this domain, offline ones included (LIST leaves those out)."""
         return await self.names("STREAM.NAMES", "streams")
 
+    async def streams(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """STREAM.INFO of every stream of the account in this domain, each once, and why others are offline, by name."""
+        found, offline, offset = dict[str, dict[str, Any]](), dict[str, str](), 0
+        while True:
+            page = await self.request("STREAM.LIST", {"offset": offset})
+            got = page.get("streams") or []
+            found |= {info["config"]["name"]: info for info in got}
+            offline |= page.get("offline") or {}
+            offset += len(got)
+            if not got or offset >= int(page.get("total") or 0):
+                return list(found.values()), offline
+
     async def consumers(self, stream: str) -> list[dict[str, Any]]:
         """CONSUMER.INFO of every consumer of one stream. One that moves under us may be there twice."""
         found: list[dict[str, Any]] = []

@@ -1,0 +1,50 @@
+"""The document of `jsplan status`: what is there now and how it is doing. Finding it is left to `workflows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsplan.diagnostics import Diagnostic
+
+FORMAT_VERSION = "1.0"
+
+
+@dataclass(slots=True)
+class Status:
+    """The whole of it, everything sorted by address.
+
+    `domains`, `streams`, `consumers` and `replication` are plain data, described in `documents.schema_status`; `managed` says of a stream
+    or consumer whether this workspace manages it.
+    """
+
+    jsplan_version: str
+    workspace: str
+    environment: str | None
+    timestamp: str
+    id: str
+    domains: list[dict[str, Any]] = field(default_factory=list)
+    streams: list[dict[str, Any]] = field(default_factory=list)
+    consumers: list[dict[str, Any]] = field(default_factory=list)
+    replication: list[dict[str, Any]] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """Counts: domains and those away, streams, consumers, messages, bytes, flows, and of these unhealthy and not known ones."""
+        health = [flow["healthy"] for flow in self.replication]
+        return {
+            "domains": len(self.domains), "away": sum(1 for d in self.domains if not d["reachable"]), "streams": len(self.streams),
+            "consumers": len(self.consumers), "messages": sum(s["messages"] for s in self.streams),
+            "bytes": sum(s["bytes"] for s in self.streams), "flows": len(health), "unhealthy": health.count(False),
+            "unknown": health.count(None),
+        }  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            "format_version": FORMAT_VERSION, "kind": "status", "jsplan_version": self.jsplan_version, "workspace": self.workspace,
+            "environment": self.environment, "timestamp": self.timestamp, "id": self.id, "domains": self.domains, "streams": self.streams,
+            "consumers": self.consumers, "replication": self.replication, "diagnostics": [d.to_json() for d in self.diagnostics],
+            "summary": self.summary,
+        }  # fmt: skip

@@ -1,0 +1,97 @@
+"""Everything that the domains hold, by their own lists: what `status` shows. Never writes. What is whose is left to others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from jsplan.address import Address
+from jsplan.config.model import Domain
+from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.facts.inventory import may_be_listed
+from jsplan.facts.live import DomainFacts, Live, LiveObject
+from jsplan.facts.survey import all_away, consumer_of, in_parallel, read_object, roll_call, stream_of
+from jsplan.facts.witnesses import Witnesses
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream.api import STREAM_OFFLINE
+from jsplan.topology.reach import is_import
+
+#: The metadata by which a stream tells its server's version, in INFO since 2.11.
+VERSION = "_nats.ver"
+
+
+async def overview(pool: Pool, domains: Mapping[str, Domain], known: frozenset[str], declared: Iterable[Address]) -> Live:
+    """Every stream and consumer of the domains that stand for themselves. Of an import, which may not be listed, those in `declared`.
+
+    Raises ConnectError as `survey` does.
+    """
+    named = {key: domain for key, domain in domains.items() if domain.same_as is None}
+    await pool.open(domain.connection for domain in named.values())
+    async with Witnesses() as witnesses:
+        live = Live({facts.key: facts for facts in await roll_call(pool, named.values(), domains, known, witnesses)})
+        if live.domains and not any(facts.reachable for facts in live.domains.values()):
+            raise all_away(pool, live.domains)
+        wanted = list(declared)
+        there = [key for key in named if live.reachable(key)]
+        await asyncio.gather(*(_of_domain(pool.api(named[key]), live, [a for a in wanted if a.domain == key]) for key in there))
+        await witnesses.settle()
+    return live
+
+
+async def _of_domain(api: DomainApi, live: Live, declared: list[Address]) -> None:
+    key = api.domain.key
+    try:
+        if is_import(api.domain):
+            await _by_name(api, live, declared)
+        else:
+            await _by_list(api, live)
+    except (NoRespondersError, ApiTimeoutError) as error:
+        live.domains[key] = DomainFacts(key, reachable=False, reason=f"{error} (it answered a moment ago)")
+    except ApiError as error:
+        live.unlisted[key] = str(error)
+
+
+async def _by_name(api: DomainApi, live: Live, declared: Iterable[Address]) -> None:
+    async def read(address: Address) -> None:
+        try:
+            found = await read_object(api, address)
+        except ServerRefusedError as error:
+            if error.err_code != STREAM_OFFLINE:
+                raise
+            live.broken[address] = error.description
+        else:
+            live.objects |= {address: found} if found is not None else {}
+
+    await in_parallel(read, declared)
+
+
+async def _by_list(api: DomainApi, live: Live) -> None:
+    key, listed = api.domain.key, dict[Address, LiveObject]()
+    infos, offline = await api.streams()
+    for info in infos:
+        found = stream_of(Address.of_stream(key, info["config"]["name"]), info)
+        if may_be_listed(found.address):
+            listed[found.address] = found
+    live.objects |= listed
+    live.broken |= {Address.of_stream(key, name): why for name, why in offline.items()}
+
+    async def consumers(stream: Address) -> None:
+        for info in await api.consumers(stream.stream):
+            address = Address(key, "consumer", f"{stream.stream}/{info['name']}")
+            live.objects |= {address: consumer_of(address, info)} if may_be_listed(address) else {}
+
+    await in_parallel(consumers, [a for a, found in listed.items() if found.state.get("consumer_count")])
+    await _learn(api, live.domains[key], listed)
+
+
+async def _learn(api: DomainApi, facts: DomainFacts, listed: Mapping[Address, LiveObject]) -> None:
+    """Who serves a domain behind the connected server: its streams tell, one of them also the version."""
+    if not listed:
+        return
+    first = listed[min(listed)]
+    if not facts.server:
+        names = {"name": first.server.get("leader"), "cluster": first.server.get("name") if first.clustered else None}
+        facts.server = {key: value for key, value in names.items() if value}
+    if facts.version is None and facts.level:
+        info = await api.stream_info(first.address.stream) or {}
+        facts.version = ((info.get("config") or {}).get("metadata") or {}).get(VERSION)

@@ -1,0 +1,141 @@
+"""status: what the domains hold, how far consumers are, and whether copies follow. Read-only, and nothing is compared with the files."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from jsplan import __version__
+from jsplan.address import Address, matches
+from jsplan.config.model import LoadOptions
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.status import Status
+from jsplan.facts.live import DomainFacts, Live, LiveObject
+from jsplan.facts.overview import overview
+from jsplan.planning.away import excused, last_seen
+from jsplan.planning.inputs import Inputs, Request
+from jsplan.units import stamp
+from jsplan.workflows.health import Found, Health, History
+from jsplan.workflows.options import Observer
+from jsplan.workflows.running import run
+from jsplan.workflows.world import World, inputs_of, known_domains, open_pool, open_world, with_streams
+
+
+def status(load: LoadOptions, observer: Observer, targets: Collection[str] = ()) -> Status:
+    """How things are now. Raises ConfigError, StateError, ConnectError (no domain at all can be reached) and ApiError."""
+    return run(_status(load, observer, targets))
+
+
+def watch(load: LoadOptions, observer: Observer, show: Callable[[Status], None], every: float, targets: Collection[str] = ()) -> None:
+    """Show how things are again and again, with `every` seconds between, until somebody interrupts. Raises what `status` raises.
+
+    Each time flows are looked at once; what does not move is known from what was seen the times before.
+    """
+    run(_watch(load, observer, show, every, targets))
+
+
+async def _watch(load: LoadOptions, observer: Observer, show: Callable[[Status], None], every: float, targets: Collection[str]) -> None:
+    seen: History = {}
+    while True:
+        show(await _status(load, observer, targets, seen))
+        await asyncio.sleep(every)
+
+
+async def _status(load: LoadOptions, observer: Observer, targets: Collection[str], seen: History | None = None) -> Status:
+    async with open_world(load) as world, open_pool(world, read_only=True, sealed=True) as pool:
+        inputs = inputs_of(world, Request(now=datetime.now(UTC)))
+        named = sum(1 for domain in world.workspace.domains.values() if domain.same_as is None)
+        observer.phase(f"Asking {named:,} domain{'' if named == 1 else 's'}")
+        wanted = with_streams({*world.workspace.resources, *inputs.entries})
+        inputs.live = await overview(pool, world.workspace.domains, known_domains(world), wanted)
+        chosen = [o for a, o in sorted(inputs.live.objects.items()) if not targets or any(matches(t, a) for t in targets)]
+        copies = [o.address for o in chosen if o.flows]
+        if copies:
+            observer.phase(f"Looking at {len(copies):,} cop{'y' if len(copies) == 1 else 'ies'}")
+        health = Health(world, pool, inputs.live, {} if seen is None else seen)
+        flows = await (health.thorough(copies) if seen is None else health.another(copies))
+    return _document(world, inputs, chosen, flows, targets)
+
+
+def _document(world: World, inputs: Inputs, chosen: list[LiveObject], flows: list[Found], targets: Collection[str]) -> Status:
+    workspace = world.workspace
+    out = Status(__version__, workspace.name, workspace.environment, stamp(), str(uuid.uuid4()))
+    ours = {world.topology.real(a) for a in inputs.entries if a.domain in workspace.domains}
+    seen = last_seen(inputs)
+    shown = [key for key in sorted(inputs.live.domains) if not targets or any(matches(t.split("/", 1)[0], key) for t in targets)]
+    out.domains = [_domain(inputs, inputs.live.domains[key], seen.get(key)) for key in shown]
+    out.streams = [_stream(o, ours) for o in chosen if o.address.kind != "consumer"]
+    out.consumers = [_consumer(o, ours) for o in chosen if o.address.kind == "consumer"]
+    out.replication = [found.to_json() for found in flows]
+    out.diagnostics = [*_unread(inputs.live, shown)]
+    return out
+
+
+def _domain(inputs: Inputs, facts: DomainFacts, seen: datetime | None) -> dict[str, Any]:
+    domain, info, own = inputs.workspace.domains[facts.key], facts.info, [*inputs.live.streams(facts.key)]
+    used = {name: _sum(info, name) for name in ("streams", "consumers", "memory", "storage")} if facts.reachable else {}
+    limits = {name: _limit(info, name) for name in ("max_streams", "max_consumers", "max_memory", "max_storage")}
+    return {
+        "domain": facts.key, "js_domain": domain.js_domain, "connection": domain.connection, "reachable": facts.reachable,
+        "reason": facts.why or None, "may_be_offline": domain.may_be_offline, "last_seen": stamp(seen) if seen else None,
+        "excused": None if facts.reachable else excused(inputs, facts.key, seen),
+        "server": facts.server.get("name"), "cluster": facts.server.get("cluster"), "version": facts.version,
+        "api_level": facts.level if facts.reachable else None, "messages": sum(o.state.get("messages") or 0 for o in own),
+        "bytes": sum(o.state.get("bytes") or 0 for o in own), "streams": used.get("streams"), "consumers": used.get("consumers"),
+        "memory": used.get("memory"), "storage": used.get("storage"), "limits": limits if facts.reachable else None,
+    }  # fmt: skip
+
+
+def _sum(info: dict[str, Any], name: str) -> int:
+    """A use of the account; with limits per number of copies, in all of them."""
+    tiers = info.get("tiers") or {}
+    return sum(int(tier.get(name) or 0) for tier in tiers.values()) if tiers else int(info.get(name) or 0)
+
+
+def _limit(info: dict[str, Any], name: str) -> int | None:
+    """A limit of the account, added up over its tiers; None where there is none."""
+    tiers = info.get("tiers") or {}
+    found = [int((part.get("limits") or {}).get(name, -1)) for part in (tiers.values() if tiers else [info])]
+    return sum(found) if all(limit >= 0 for limit in found) and (found != [0] or name == "max_streams") else None
+
+
+def _stream(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
+    state = found.state
+    return {
+        "address": str(found.address), "type": found.address.kind, "managed": found.address in ours, "messages": state["messages"],
+        "bytes": state["bytes"], "first_seq": state["first_seq"], "last_seq": state["last_seq"],
+        "last_time": None if str(state.get("last_ts", "0001")).startswith("0001") else state["last_ts"],
+        "consumers": state.get("consumer_count") or 0, "created": found.created,
+    }  # fmt: skip
+
+
+def _consumer(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
+    state = found.state
+    return {
+        "address": str(found.address), "managed": found.address in ours, "pending": state.get("num_pending") or 0,
+        "ack_pending": state.get("num_ack_pending") or 0, "redelivered": state.get("num_redelivered") or 0,
+        "waiting": state.get("num_waiting") or 0, "delivered": _place(state.get("delivered")), "ack_floor": _place(state.get("ack_floor")),
+    }  # fmt: skip
+
+
+def _place(found: dict[str, Any] | None) -> dict[str, int]:
+    return {name: int((found or {}).get(name) or 0) for name in ("consumer_seq", "stream_seq")}
+
+
+def _unread(live: Live, shown: Collection[str]) -> list[Diagnostic]:
+    """What is there and could not be read."""
+    found = [
+        Diagnostic("warning", "JS415", f"exists on the server but is offline there: {why}", "It uses a feature this server does not know.",
+                   str(address))
+        for address, why in sorted(live.broken.items()) if address.domain in shown
+    ]  # fmt: skip
+    return found + [
+        Diagnostic(
+            "warning", "JS447", f"what it holds cannot be listed: {why}", "Give the user of its connection permission to read.", f"{key}/**"
+        )
+        for key, why in sorted(live.unlisted.items())
+        if key in shown
+    ]
