@@ -1,0 +1,286 @@
+"""How fast a backfill copies, next to the server's own mirror of the same stream, to snapshot and restore, and to a nats-py loop.
+
+A hub and a leaf on this machine, linked as leafnodes; the stream is in the leaf, its copies in the hub. All paths take turns in one run,
+so that ratios hold also where absolute figures move; every copy is deleted before the next one begins, Spark is warm.
+
+    python benchmarks/backfill.py [--repeat 5] [--messages 1000000] [--large 100000]
+
+Prints one JSON document: messages per second (median of the runs), the ratio of each path to the mirror of the same turn (median,
+lowest, highest), and the peak resident MiB of the Python worker that copied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nats
+import numpy as np
+import pyarrow as pa
+
+from jsplan.backfill.job import stages
+from jsplan.backfill.job.copying import Copy, copy
+from jsplan.backfill.ranges import Span
+from jsplan.backfill.wire import Wire, publish
+from jsplan.config.model import LoadOptions
+from jsplan.jetstream.contexts import Target
+from jsplan.jetstream.snapshots import restore, snapshot
+from jsplan.sandbox import Sandbox
+from jsplan.workflows.backfill.engine import Engine
+from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze
+from jsplan.workflows.backfill.leg import LegRun, Work
+from jsplan.workflows.backfill.options import BackfillOptions
+from jsplan.workflows.world import World, open_pool, open_world
+
+SUBJECTS, BATCH, LOOP = 100, 20_000, 20_000
+#: Path by name: what is timed. Each leaves its copy as COPY in the hub, or as a staging stream.
+Path_ = Callable[["Bench"], Awaitable[float]]
+
+
+class Silent:
+    """Says nothing."""
+
+    def phase(self, text: str) -> None:
+        """Nothing."""
+
+    def event(self, event: object) -> None:
+        """Nothing."""
+
+    def warn(self, text: str) -> None:
+        """A benchmark in which something goes wrong measures something else."""
+        raise SystemExit(f"the copy met a problem: {text}")
+
+
+class Bench:
+    """A stream in the leaf, and ways to have it in the hub."""
+
+    def __init__(self, sandbox: Sandbox, world: World, pool: Any, engine: Engine, count: int) -> None:
+        self.sandbox, self.world, self.pool, self.engine, self.count = sandbox, world, pool, engine, count
+        self.hub, self.leaf = (pool.api(world.workspace.domains[key]) for key in ("hub", "leaf"))
+        self.worker = 0.0
+
+    def ends(self) -> Ends:
+        """Both ends as tasks reach them."""
+        domains = self.world.workspace.domains
+        return Ends.of(self.world, self.pool, domains["leaf"], domains["hub"])
+
+    async def clean(self) -> None:
+        """No copy is left, and the server has settled."""
+        for name in await self.hub.stream_names():
+            await self.hub.request(f"STREAM.DELETE.{name}")
+        await asyncio.sleep(1)
+
+    async def wait(self, stream: str, count: int) -> None:
+        """Until a stream of the hub has so many messages."""
+        while True:
+            if (await self.hub.request(f"STREAM.INFO.{stream}"))["state"]["messages"] >= count:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def mirror(bench: Bench) -> float:
+    """The server's own replication."""
+    started = time.monotonic()
+    config = {"name": "COPY", "mirror": {"name": "BENCH", "external": {"api": "$JS.leaf.API"}}}
+    await bench.hub.request("STREAM.CREATE.COPY", config)
+    await bench.wait("COPY", bench.count)
+    return time.monotonic() - started
+
+
+async def snapshot_restore(bench: Bench) -> float:
+    """STREAM.SNAPSHOT at the leaf, STREAM.RESTORE in the hub, through this process."""
+    started = time.monotonic()
+    async with snapshot(bench.leaf, "BENCH") as taken:
+        await restore(bench.hub, taken.config, taken.state, taken.chunks)
+    return time.monotonic() - started
+
+
+async def loop(bench: Bench) -> float:
+    """What a script would do: fetch a batch, publish each message and wait for its ack. A part of the stream; seconds for all of it."""
+    urls = {name: bench.sandbox[name] for name in ("hub", "leaf")}
+    away = await nats.connect(urls["leaf"].url, user=urls["leaf"].user, password=urls["leaf"].password)
+    home = await nats.connect(urls["hub"].url, user=urls["hub"].user, password=urls["hub"].password)
+    await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["loop.>"]})
+    source = await away.jetstream().pull_subscribe("", durable="loop", stream="BENCH")
+    target, done, count = home.jetstream(), 0, min(LOOP, bench.count)
+    started = time.monotonic()
+    while done < count:
+        for message in await source.fetch(1000):
+            await target.publish(f"loop.{message.subject}", message.data, headers=message.headers)
+            await message.ack()
+            done += 1
+    seconds = time.monotonic() - started
+    await away.jetstream().delete_consumer("BENCH", "loop")
+    await away.close()
+    await home.close()
+    return seconds * bench.count / done
+
+
+def measured(task: Copy) -> Iterator[dict[str, Any]]:
+    """The task of a copy, and how much memory its process had at most."""
+    yield from copy(task)
+    yield {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+async def staging(bench: Bench) -> float:
+    """The fused Spark task of a backfill, from the leaf into a staging stream in the hub."""
+    started = time.monotonic()
+    stage = await stages.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {})
+    ends = bench.ends()
+    task = Copy(ends.source_way, "leaf", "BENCH", (Span(1, bench.count),), (), ends.target_way, stage.ingest, stage.name)
+    said = (await bench.engine.run([partial(measured, task)], "bench"))[0]
+    seconds = time.monotonic() - started
+    assert said[-2]["messages"] == bench.count == (await stages.refresh(bench.hub, stage)).messages
+    bench.worker = max(bench.worker, said[-1]["memory"])
+    return seconds
+
+
+async def end_to_end(bench: Bench) -> float:
+    """A whole backfill into a stream that somebody else writes to: staging, sealing, promotion, comparison, cleaning up."""
+    await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["others.>"]})
+    world, ended = bench.world, threading.Event()
+    hub = bench.sandbox["hub"]
+    writer = threading.Thread(target=_publish, args=(_target(hub), ended))
+    writer.start()
+    try:
+        options = BackfillOptions(name="bench")
+        started = time.monotonic()
+        record = await freeze(world, bench.pool, entry_of(world, options))
+        apis = {"hub": bench.hub, "leaf": bench.leaf}
+        work = Work(
+            entry_of(world, options), "bench/bench", record.text, world.topology, apis, bench.engine, Silent(),
+            lambda seconds: seconds, lambda _code, _address: False,
+        )  # fmt: skip
+        result = await LegRun(work, record.legs[0], bench.ends()).run()
+        seconds = time.monotonic() - started
+    finally:
+        ended.set()
+        writer.join()
+    assert (result.copied, result.verified) == (bench.count, True), result
+    return seconds
+
+
+def _publish(target: Target, ended: threading.Event) -> None:
+    """Another writer: a message every few milliseconds."""
+    wire, number = Wire(target), 0
+    row = [pa.array([text], pa.binary()) for text in (b"others.a", b"", b"x" * 100)]
+    while not ended.wait(0.005):
+        publish(wire, [(row[0], row[1], row[2])])
+        number += 1
+    wire.close()
+
+
+def _target(server: Any) -> Target:
+    return Target(key=server.name, url=server.url, shown=server.url, user=server.user, password=server.password, timeout=30.0)
+
+
+def fill(server: Any, count: int, size: int) -> None:
+    """Messages with two headers and a random payload, on a hundred subjects."""
+    wire = Wire(_target(server))
+    asyncio.run(_create(server))
+    batches = (_batch(first, min(BATCH, count - first), size) for first in range(0, count, BATCH))
+    publish(wire, batches)
+    wire.close()
+
+
+async def _create(server: Any) -> None:
+    client = await nats.connect(server.url, user=server.user, password=server.password)
+    await client.jetstream().add_stream(name="BENCH", subjects=["bench.>"])
+    await client.close()
+
+
+def _batch(first: int, count: int, size: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+    numbers = range(first, first + count)
+    subject = pa.array([f"bench.{number % SUBJECTS}".encode() for number in numbers], pa.binary())
+    headers = pa.array([f"NATS/1.0\r\nKind: order\r\nNumber: {number}\r\n\r\n".encode() for number in numbers], pa.binary())
+    offsets = np.arange(count + 1, dtype=np.int32) * size
+    return (
+        subject,
+        headers,
+        pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(os.urandom(count * size))]),
+    )
+
+
+PATHS: dict[str, Path_] = {
+    "mirror": mirror, "snapshot and restore": snapshot_restore, "spark to staging": staging, "spark end to end": end_to_end,
+    "nats-py loop": loop,
+}  # fmt: skip
+
+
+async def turns(folder: Path, sandbox: Sandbox, count: int, repeat: int, only: list[str]) -> dict[str, Any]:
+    """Every path, `repeat` times, one after the other."""
+    load = LoadOptions(folder, environ=dict(os.environ))
+    async with open_world(load) as world, open_pool(world, read_only=False) as pool:
+        await pool.open(["hub"])
+        engine = Engine(Silent(), None)
+        bench = Bench(sandbox, world, pool, engine, count)
+        bench.ends()  # before Spark starts: its workers have the environment of now
+        await engine.run([partial(iter, [])], "warm")
+        seconds: dict[str, list[float]] = {name: [] for name in PATHS if name in only}
+        for turn in range(repeat + 1):
+            for name, every in seconds.items():
+                await bench.clean()
+                taken = await PATHS[name](bench)
+                if turn:  # the first one warms caches and the JVM
+                    every.append(taken)
+                print(f"{name}: {taken:.2f} s", file=sys.stderr)
+        await bench.clean()
+        await engine.close()
+    return report(seconds, count, bench.worker)
+
+
+def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[str, Any]:
+    """Rates, and ratios within each turn."""
+    out: dict[str, Any] = {"messages": count, "peak MiB of the Python worker": round(memory)}
+    for name, taken in seconds.items():
+        ratios = sorted(one / other for one, other in zip(seconds["mirror"], taken, strict=True))
+        out[name] = {
+            "messages per second": round(count / statistics.median(taken)), "seconds": [round(one, 2) for one in taken],
+            "ratio to mirror": round(statistics.median(ratios), 3), "lowest": round(ratios[0], 3), "highest": round(ratios[-1], 3),
+        }  # fmt: skip
+    return out
+
+
+def run(count: int, size: int, repeat: int, only: list[str]) -> dict[str, Any]:
+    """One size of messages, on servers of its own."""
+    with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
+        fill(sandbox["leaf"], count, size)
+        hub = sandbox["hub"]
+        (Path(folder) / "jsplan.yaml").write_text(
+            "jsplan: 1\nworkspace: bench\n"
+            f"connections: {{hub: {{url: '{hub.url}', user: {hub.user}, password: {hub.password}, timeout: 30s}}}}\n"
+            "domains: {hub: {connection: hub}, leaf: {connection: hub}}\n"
+            "backfills: [{name: bench, from: {domain: leaf, stream: BENCH}, to: {domain: hub, stream: COPY}}]\n"
+        )
+        return asyncio.run(turns(Path(folder), sandbox, count, repeat, only))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages of 128 bytes")
+    parser.add_argument("--large", type=int, default=100_000, help="messages of 4 KiB")
+    parser.add_argument("--only", default=",".join(PATHS), help="paths, separated by commas; mirror is always one")
+    wanted = parser.parse_args()
+    only = ["mirror", *wanted.only.split(",")]
+    found = {"128 bytes": run(wanted.messages, 128, wanted.repeat, only)} if wanted.messages else {}
+    if wanted.large:
+        found["4 KiB"] = run(wanted.large, 4096, wanted.repeat, only)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
