@@ -225,6 +225,38 @@ BACKUP = _HEAD | {
 }  # fmt: skip
 
 
+_PLACE = _counts("consumer_seq", "stream_seq")
+STATUS_DOMAIN = _object(
+    {
+        "domain": TEXT, "js_domain": _or_null(TEXT), "connection": TEXT, "reachable": FLAG, "reason": _or_null(TEXT),
+        "may_be_offline": _or_null(COUNT), "last_seen": _or_null(TIME), "excused": _or_null(FLAG), "messages": COUNT, "bytes": COUNT,
+        "limits": _or_null(_object(dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_storage"), _or_null(COUNT)))),
+    }
+    | dict.fromkeys(("server", "cluster", "version"), _or_null(TEXT))
+    | dict.fromkeys(("api_level", "streams", "consumers", "memory", "storage"), _or_null(COUNT)),
+    description="One domain that stands for itself. Bytes, and ns for `may_be_offline`; a limit of null is none.",
+)  # fmt: skip
+STATUS_STREAM = _object(
+    {
+        "address": ADDRESS, "type": _one_of(*KINDS), "managed": FLAG, "copies": _one_of("mirror", "sources", None),
+        "last_time": _or_null(TIME), "created": TEXT,
+    }
+    | dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumers"), COUNT)
+)  # fmt: skip
+STATUS_CONSUMER = _object(
+    {"address": ADDRESS, "managed": FLAG, "delivered": _PLACE, "ack_floor": _PLACE}
+    | dict.fromkeys(("pending", "ack_pending", "redelivered", "waiting"), COUNT)
+)
+STATUS = _HEAD | _RUN | {
+    "kind": _one_of("status"), "domains": _list(_ref("domain")), "streams": _list(_ref("stream")), "consumers": _list(_ref("consumer")),
+    "replication": _list(_ref("replication")), "diagnostics": _list(_ref("diagnostic")),
+    "summary": _counts("domains", "away", "streams", "consumers", "messages", "bytes", "flows", "unhealthy", "unknown"),
+}  # fmt: skip
+_STATUS = {
+    "domain": STATUS_DOMAIN, "stream": STATUS_STREAM, "consumer": STATUS_CONSUMER, "replication": REPLICATION, "diagnostic": DIAGNOSTIC,
+}  # fmt: skip
+
+
 def _document(name: str, fields: dict[str, Schema], defs: dict[str, Schema]) -> Schema:
     title = f"jsplan {name} document, format 1"
     return {"$schema": DIALECT, "$id": f"urn:jsplan:schema:{name}-v1", "title": title, "$defs": defs} | _object(fields)
@@ -239,4 +271,5 @@ def schemas() -> dict[str, Schema]:
         "notice-v1.json": _document("notice", NOTICE, {"field": FIELD, "situation": SITUATION}),
         "state-v1.json": _document("state", STATE, {"entry": STATE_ENTRY}),
         "backup-v1.json": _document("backup", BACKUP, {"saved": SAVED}),
+        "status-v1.json": _document("status", STATUS, _STATUS),
     }

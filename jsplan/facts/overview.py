@@ -86,12 +86,14 @@ async def _by_list(api: DomainApi, live: Live) -> None:
 
 async def _learn(api: DomainApi, facts: DomainFacts, listed: Mapping[Address, LiveObject]) -> None:
     """Who serves a domain behind the connected server: its streams tell, one of them also the version."""
-    if not listed:
+    if not listed or (facts.server and facts.version):
         return
-    first = listed[min(listed)]
+    address = min(listed)
+    info = await api.stream_info(address.stream)
+    if info is None:
+        return
+    found = stream_of(address, info)
     if not facts.server:
-        names = {"name": first.server.get("leader"), "cluster": first.server.get("name") if first.clustered else None}
+        names = {"name": found.server.get("leader"), "cluster": found.server.get("name") if found.clustered else None}
         facts.server = {key: value for key, value in names.items() if value}
-    if facts.version is None and facts.level:
-        info = await api.stream_info(first.address.stream) or {}
-        facts.version = ((info.get("config") or {}).get("metadata") or {}).get(VERSION)
+    facts.version = facts.version or (found.raw.get("metadata") or {}).get(VERSION)

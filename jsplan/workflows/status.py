@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 from jsplan import __version__
 from jsplan.address import Address, matches
 from jsplan.config.model import LoadOptions
 from jsplan.diagnostics import Diagnostic
+from jsplan.documents.apply import ApplyEvent
 from jsplan.documents.status import Status
+from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.facts.overview import overview
 from jsplan.planning.away import excused, last_seen
@@ -29,19 +31,48 @@ def status(load: LoadOptions, observer: Observer, targets: Collection[str] = ())
     return run(_status(load, observer, targets))
 
 
-def watch(load: LoadOptions, observer: Observer, show: Callable[[Status], None], every: float, targets: Collection[str] = ()) -> None:
-    """Show how things are again and again, with `every` seconds between, until somebody interrupts. Raises what `status` raises.
+class Screen(Protocol):
+    """Where `watch` shows what it finds."""
 
-    Each time flows are looked at once; what does not move is known from what was seen the times before.
+    def show(self, status: Status) -> None:
+        """How things are now."""
+
+    def trouble(self, error: JsplanError) -> None:
+        """Nothing could be read this time."""
+
+
+def watch(load: LoadOptions, screen: Screen, every: float, targets: Collection[str] = ()) -> NoReturn:
+    """Show how things are again and again, with `every` seconds between, until somebody interrupts.
+
+    Each time flows are looked at once; what does not move is known from what was seen the times before. Raises what `status` raises the
+    first time only.
     """
-    run(_watch(load, observer, show, every, targets))
+    run(_watch(load, screen, every, targets))
+    raise AssertionError
 
 
-async def _watch(load: LoadOptions, observer: Observer, show: Callable[[Status], None], every: float, targets: Collection[str]) -> None:
+async def _watch(load: LoadOptions, screen: Screen, every: float, targets: Collection[str]) -> NoReturn:
     seen: History = {}
+    screen.show(await _status(load, Silent(), targets, seen))
     while True:
-        show(await _status(load, observer, targets, seen))
         await asyncio.sleep(every)
+        try:
+            screen.show(await _status(load, Silent(), targets, seen))
+        except (ApiError, ConnectError) as error:
+            screen.trouble(error)
+
+
+class Silent:
+    """An observer for what is done again and again."""
+
+    def phase(self, text: str) -> None:
+        """Nobody wants to know."""
+
+    def event(self, event: ApplyEvent) -> None:
+        """Nothing is applied."""
+
+    def warn(self, text: str) -> None:
+        """Nobody wants to know."""
 
 
 async def _status(load: LoadOptions, observer: Observer, targets: Collection[str], seen: History | None = None) -> Status:
@@ -105,11 +136,16 @@ def _limit(info: dict[str, Any], name: str) -> int | None:
 def _stream(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
     state = found.state
     return {
-        "address": str(found.address), "type": found.address.kind, "managed": found.address in ours, "messages": state["messages"],
-        "bytes": state["bytes"], "first_seq": state["first_seq"], "last_seq": state["last_seq"],
+        "address": str(found.address), "type": found.address.kind, "managed": found.address in ours, "copies": _copies(found),
+        "messages": state["messages"], "bytes": state["bytes"], "first_seq": state["first_seq"], "last_seq": state["last_seq"],
         "last_time": None if str(state.get("last_ts", "0001")).startswith("0001") else state["last_ts"],
         "consumers": state.get("consumer_count") or 0, "created": found.created,
     }  # fmt: skip
+
+
+def _copies(found: LiveObject) -> str | None:
+    """Whether it is a `mirror`, or has `sources`."""
+    return "mirror" if found.raw.get("mirror") else "sources" if found.raw.get("sources") else None
 
 
 def _consumer(found: LiveObject, ours: set[Address]) -> dict[str, Any]:

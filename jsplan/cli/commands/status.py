@@ -1,0 +1,39 @@
+"""`jsplan status`: how the domains, their streams and consumers, and the flows between them are doing. Changes nothing."""
+
+from __future__ import annotations
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+from jsplan.cli.types import AddressGlob, Duration
+from jsplan.errors import ExitCode, UsageError
+
+
+@declare("status")
+@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDR", help="Show only this; repeatable.")
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--every", type=Duration(), default="2s", show_default=True, metavar="DURATION", help="With --watch: the time between.")
+@click.pass_context
+def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int) -> int:
+    """Show domains, streams and consumers as they are now, and whether mirrors and sources follow their origins.
+
+    What a copy lacks is waited for some seconds, to tell one that is behind and moves from one that stands still.
+    """
+    settings, output = start(ctx)
+    if every <= 0:
+        raise UsageError("--every must be longer than nothing")
+    from jsplan.workflows import status as workflow
+
+    if watch:
+        from jsplan.render.status_frames import Frames
+        from jsplan.units import SECOND
+
+        frames = Frames(output.out, json=settings.json, verbose=bool(settings.verbose))
+        workflow.watch(settings.load_options(), frames, every / SECOND, target)
+    found = workflow.status(settings.load_options(), output.progress, target)
+    output.progress.stop()
+    from jsplan.render import status_text
+
+    output.result(found.to_json, lambda console: status_text.render(found, console, verbose=bool(settings.verbose)))
+    return int(ExitCode.OK)

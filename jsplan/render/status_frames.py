@@ -1,0 +1,50 @@
+"""One status after the other, for `status --watch`: a screen that is drawn anew, text below text, or one JSON document per line."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from jsplan.documents.base import dumps
+from jsplan.render import status_text
+from jsplan.render.safe import safe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.documents.status import Status
+    from jsplan.errors import JsplanError
+
+
+class Frames:
+    """Shows each status on the console; `json` writes documents instead."""
+
+    def __init__(self, console: Console, *, json: bool = False, verbose: bool = False) -> None:
+        self._console, self._json, self._verbose = console, json, verbose
+
+    def show(self, status: Status) -> None:
+        """How things are now. On a terminal what does not fit is left out, from below."""
+        if self._json:
+            self._console.file.write(dumps(status.to_json(), pretty=False).decode() + "\n")
+            self._console.file.flush()
+        elif self._console.is_terminal:
+            self._draw(status)
+        else:
+            self._console.print(Text(f"{status.timestamp}"))
+            status_text.render(status, self._console, verbose=self._verbose)
+            self._console.print()
+
+    def _draw(self, status: Status) -> None:
+        rows = status_text.text_of(status, self._console.width, verbose=self._verbose).rows
+        room = max(3, self._console.height - 3)
+        shown = rows if len(rows) <= room else [*rows[: room - 1], Text(f"  … {len(rows) - room + 1} more; --target shows less", "dim")]
+        foot = Text(f"{status_text.summary_line(status)} {status.timestamp[11:]}", "dim")
+        self._console.clear()
+        self._console.print(Text("\n").join([*shown, foot]), soft_wrap=True, end="")
+
+    def trouble(self, error: JsplanError) -> None:
+        """Nothing could be read this time; it is tried again."""
+        sys.stderr.write(f"\n{safe(error.in_full)}\n")
+        sys.stderr.flush()
