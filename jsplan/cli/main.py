@@ -32,7 +32,7 @@ COMMANDS = {
     "completion": Entry("Print the completion script of a shell.", "completion"),
     "schema": Entry("Print the JSON Schema of workspace files.", "schema"),
     "version": Entry("Print the version.", "version"),
-    "status": Entry("Domains, streams, consumers and flows with their lag."),
+    "status": Entry("Domains, streams, consumers and flows with their lag.", "status"),
     "convert": Entry("Turn configurations of other tools into workspace files."),
     "backup": Entry("Save configuration, data and consumers.", "backup"),
     "restore": Entry("Bring a backup back.", "restore"),
