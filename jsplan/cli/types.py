@@ -98,6 +98,35 @@ class Waves(ParamType):
         return terms
 
 
+class Crontab(ParamType):
+    """The five fields of a crontab line."""
+
+    name = "CRON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from jsplan.drift.schedule import Cron
+
+        try:
+            return Cron(str(value)).line
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Place(ParamType):
+    """`:9464` or `HOST:PORT`."""
+
+    name = "[HOST]:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from jsplan.drift.endpoint import place_of
+
+        try:
+            place_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 class AbsolutePath(click.Path):
     """A file or folder, made absolute against the folder where the command was typed."""
 

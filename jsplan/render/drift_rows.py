@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
@@ -38,7 +38,7 @@ class Row:
     severity: str
     address: str
     says: str
-    details: tuple[str, ...] = field(default=())
+    details: tuple[str, ...] = ()
 
 
 def title(kind: str) -> str:
@@ -49,7 +49,7 @@ def title(kind: str) -> str:
 def rows(drift: Drift) -> list[Row]:
     """All findings: what is gone first, then by gravity."""
     found = [_resource(r) for r in drift.resource_drift]
-    found += [_flow(flow) for flow in drift.replication if not flow["healthy"]]
+    found += [_flow(flow) for flow in drift.replication if flow["healthy"] is False]
     found += [_away(domain) for domain in drift.away]
     found += [_unmanaged(item) for item in drift.unmanaged]
     return sorted(found, key=lambda row: (KINDS.index(row.kind), _GRAVITY.get(row.severity, 3), row.address))
@@ -70,11 +70,15 @@ def _resource(resource: ResourceChange) -> Row:
     severity = resource.severity or "functional"
     if resource.change.after is None:
         return Row("missing", severity, safe(resource.address), "is gone")
+    return Row("changed", severity, safe(resource.address), "was changed", details(resource))
+
+
+def details(resource: ResourceChange) -> tuple[str, ...]:
+    """A line for each changed field, and for each element of a list that came or went."""
     lines = Lines()
     for change in resource.change.fields:
         resource_text.field_change(lines, resource.type, change)
-    details = tuple(line.removeprefix(" " * resource_text.BODY) for line in lines.plain().splitlines())
-    return Row("changed", severity, safe(resource.address), "was changed", details)
+    return tuple(line.removeprefix(" " * resource_text.BODY) for line in lines.plain().splitlines())
 
 
 def _flow(flow: dict[str, Any]) -> Row:

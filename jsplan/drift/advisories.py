@@ -1,0 +1,96 @@
+"""What the servers' advisories say has changed, and who did it. Pure; hearing them is left to `jetstream.listener`.
+
+`STREAM.*` and `CONSUMER.*` advisories name what was made, changed or deleted, and not by whom. An update of a consumer has none of
+its own: only the audit of the API (`$JS.EVENT.ADVISORY.API`) tells, and it alone knows the client. Behind a leafnode that is
+the link, not the client (facts, section 7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+SUBJECTS: Final = ("$JS.EVENT.ADVISORY.STREAM.>", "$JS.EVENT.ADVISORY.CONSUMER.>", "$JS.EVENT.ADVISORY.API")
+_AUDIT: Final = "$JS.EVENT.ADVISORY.API"
+_API: Final = "$JS.API."
+_ASKED: Final = b'"subject":"$JS.API.'
+#: Verbs that change what a stream or consumer is, with the place of its name among the tokens after `$JS.API.`.
+_STREAM_VERBS: Final = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.RESTORE")
+_CONSUMER_VERBS: Final = ("CONSUMER.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN")
+_TAKEN: Final = tuple(verb.encode() for verb in (*_STREAM_VERBS, *_CONSUMER_VERBS, "CONSUMER.DURABLE.CREATE"))
+#: Words of advisories about streams and consumers that are about something else than their configuration.
+_OTHER: Final = ("LEADER_ELECTED", "QUORUM_LOST", "SNAPSHOT_CREATE", "SNAPSHOT_COMPLETE", "RESTORE_CREATE", "BATCH_ABANDONED")
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who asked, as far as the server knows: behind a leafnode (`leafnode`) it only knows the link's user."""
+
+    user: str
+    client: str
+    host: str
+    account: str
+    leafnode: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of `by` in a notice."""
+        return {"user": self.user, "client": self.client, "host": self.host, "account": self.account, "leafnode": self.leafnode}
+
+    def __str__(self) -> str:
+        client = f" ({self.client})" if self.client else ""
+        where = f" from {self.host}" if self.host else ""
+        return f"{self.user or 'somebody'}{client}{where}{' over a leafnode' if self.leafnode else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something of this stream, or of this consumer of it, may be other than it was. `js_domain` is empty for a server without."""
+
+    js_domain: str
+    stream: str
+    consumer: str = ""
+    who: Who | None = None
+
+
+def read(subject: str, data: bytes) -> Event | None:
+    """The event in an advisory; None for what changes nothing, above all the audit of requests that read or were refused."""
+    if subject == _AUDIT:
+        at = data.find(_ASKED)
+        return _of_audit(data) if at >= 0 and data.startswith(_TAKEN, at + len(_ASKED)) else None
+    words = subject.split(".")
+    if len(words) < 6 or words[4] in _OTHER:
+        return None
+    document = _parsed(data)
+    stream, consumer = document.get("stream"), document.get("consumer") or ""
+    return Event(str(document.get("domain") or ""), str(stream), str(consumer)) if stream else None
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _of_audit(data: bytes) -> Event | None:
+    document = _parsed(data)
+    tokens = str(document.get("subject", "")).removeprefix(_API).split(".")
+    if tokens[1:2] == ["DURABLE"]:
+        del tokens[1]
+    answer = _parsed(str(document.get("response") or "").encode())
+    if len(tokens) < 3 or "error" in answer:
+        return None
+    consumer = ""
+    if tokens[0] == "CONSUMER":
+        consumer = tokens[3] if len(tokens) > 3 else str(answer.get("name") or "")
+        if not consumer:
+            return None
+    return Event(str(document.get("domain") or ""), tokens[2], consumer, _who(document.get("client") or {}))
+
+
+def _who(client: dict[str, Any]) -> Who:
+    user, name, host, account = (str(client.get(key) or "") for key in ("user", "name", "host", "acc"))
+    return Who(user, name, host, account, client.get("kind") == "Leafnode")

@@ -1,0 +1,91 @@
+"""Which findings cannot be trusted yet, because an apply of this workspace was at work meanwhile, and when to look again. Pure.
+
+An apply journals each step before it writes and again afterwards. A look between two equal states without a step under way has seen
+nothing of an apply that state does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from jsplan.address import Address
+from jsplan.state import State
+
+#: Seconds without a change of state after which an apply that has no step under way is over.
+QUIET: Final = 1.0
+#: Seconds after which an apply that does not move has died, for what it was not at and for what it was.
+DEAD: Final = 15.0
+STUCK: Final = 60.0
+#: Seconds until something in doubt is looked at again: at first, and at most.
+AGAIN: Final = (0.25, 2.0)
+
+
+class Doubt:
+    """What has to be looked at again, and when."""
+
+    def __init__(self) -> None:
+        self._again: dict[Address, tuple[float, float]] = {}  # when, and how long to wait the time after
+        self._moved_at = float("-inf")
+        self._ours: set[str] = set()
+
+    def add(self, addresses: Iterable[Address], now: float) -> None:
+        """Look at these at once."""
+        for address in addresses:
+            self._again[address] = (now, AGAIN[0])
+
+    def held(self, addresses: Iterable[Address], now: float) -> None:
+        """Look at these again, less often with each time."""
+        for address in addresses:
+            _, pause = self._again.get(address, (now, AGAIN[0]))
+            self._again[address] = (now + pause, min(2 * pause, AGAIN[1]))
+
+    def settled(self, addresses: Iterable[Address]) -> None:
+        """These are known."""
+        for address in addresses:
+            self._again.pop(address, None)
+
+    def due(self, now: float) -> set[Address]:
+        """What is to be looked at now."""
+        return {address for address, (when, _) in self._again.items() if when <= now}
+
+    def wait(self, now: float) -> float:
+        """Seconds until something is due."""
+        return min((when - now for when, _ in self._again.values()), default=float("inf"))
+
+    def was_ours(self, address: Address) -> bool:
+        """Whether state moved at this address in the last look, or in those before it that were in doubt."""
+        found = str(address) in self._ours
+        self._ours.discard(str(address))
+        return found
+
+    def about(self, before: State, after: State, now: float) -> Callable[[str], bool]:
+        """Whether a look that was taken between two states cannot be trusted about an address."""
+        moved = _moved(before, after)
+        if moved or before.serial != after.serial:
+            self._moved_at = now
+        self._ours = {a for a in self._ours if a in moved or len(self._ours) < 10_000} | moved
+        still = now - self._moved_at
+        busy = set(after.pending) | set(after.replacements)
+        everything = still < QUIET or (bool(busy) and still < DEAD)
+        doubtful = moved | (busy if still < STUCK else set())
+
+        def doubted(address: str) -> bool:
+            return everything or address in doubtful or _parent(address) in doubtful
+
+        return doubted
+
+
+def _parent(address: str) -> str:
+    try:
+        return str(Address.parse(address).parent)
+    except ValueError:
+        return ""
+
+
+def _moved(before: State, after: State) -> set[str]:
+    """Addresses that state says something else about."""
+    moved = {str(a) for a in before.resources.keys() | after.resources.keys() if before.resources.get(a) != after.resources.get(a)}
+    for one, other in ((before.pending, after.pending), (before.replacements, after.replacements)):
+        moved |= {a for a in one.keys() | other.keys() if one.get(a) != other.get(a)}
+    return moved

@@ -1,0 +1,105 @@
+"""What Prometheus sees of the scheduled drift job. The only module that knows the library; serving it is left to `endpoint`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from jsplan import __version__
+from jsplan.documents.drift import Drift
+from jsplan.documents.notice import Situation
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+#: Situations that have a series of their own; the rest is only counted, so that a fleet in trouble cannot flood Prometheus.
+NAMED: Final = 200
+_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """Every metric, in a registry of its own; `workspace` is a label of all."""
+
+    def __init__(self, workspace: str) -> None:
+        self._registry = CollectorRegistry()
+        self._workspace = workspace
+        self._build = self._gauge("info", "Which jsplan this is.", "version")
+        self._build.labels(workspace, __version__).set(1)
+        self._found = self._gauge("resources", "Findings of the last full check, by what they are.", "state")
+        self._open = self._gauge("situations", "Situations that are open.", "kind", "severity")
+        self._named = self._gauge("situation", "One for each open situation.", "id", "kind", "severity", "address")
+        self._reachable = self._gauge("domain_reachable", "Whether the domain answered the last full check.", "domain")
+        self._listening = self._gauge("listening", "Whether advisories of the connection are heard.", "connection")
+        self._last = self._gauge("last_check_timestamp_seconds", "When the last full check succeeded.")
+        self._due = self._gauge("next_check_timestamp_seconds", "When the next full check is due.")
+        self._waiting = self._gauge("sink_waiting", "Notices that a sink does not have yet.", "sink")
+        self._healthy = self._gauge("sink_up", "Whether the sink took the last thing it was given.", "sink")
+        labels = ["workspace"]
+        self._took = Histogram(
+            "jsplan_drift_check_seconds", "How long checks take.", [*labels, "scope"], registry=self._registry, buckets=_BUCKETS
+        )
+        self._checks = self._counter("checks", "Checks, by scope and by whether they could be done.", "scope", "outcome")
+        self._events = self._counter("events", "Advisories that named something of the workspace.")
+        self._own = self._counter("own_changes", "Changes that turned out to be applies of this workspace.")
+        self._notices = self._counter("notices", "Notices, by what they tell.", "occasion", "severity")
+        self._sent = self._counter("sink_delivered", "Notices that a sink has taken.", "sink")
+        self._dropped = self._counter("sink_dropped", "Notices that were given up because too many waited.", "sink")
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"jsplan_drift_{name}", text, ["workspace", *labels], registry=self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"jsplan_drift_{name}", text, ["workspace", *labels], registry=self._registry)
+
+    def text(self) -> bytes:
+        """The exposition."""
+        return generate_latest(self._registry)
+
+    def checked(self, scope: str, seconds: float, *, done: bool) -> None:
+        """A check ended; `scope` is full or partial."""
+        self._took.labels(self._workspace, scope).observe(seconds)
+        self._checks.labels(self._workspace, scope, "done" if done else "failed").inc()
+
+    def looked(self, drift: Drift, domains: Iterable[str], now: float) -> None:
+        """A full check succeeded at `now`, in seconds since 1970."""
+        for state, count in drift.summary.items():
+            self._found.labels(self._workspace, state).set(count)
+        missing = {str(domain["domain"]) for domain in drift.away}
+        self._reachable.clear()
+        for domain in domains:
+            self._reachable.labels(self._workspace, domain).set(domain not in missing)
+        self._last.labels(self._workspace).set(now)
+
+    def due(self, moment: float) -> None:
+        """When the next full check is due, in seconds since 1970."""
+        self._due.labels(self._workspace).set(moment)
+
+    def situations(self, open_: Iterable[Situation]) -> None:
+        """What is open now."""
+        listed = list(open_)
+        self._open.clear()
+        self._named.clear()
+        for s in listed:
+            self._open.labels(self._workspace, s.kind, s.severity).inc()
+        for s in listed[:NAMED]:
+            self._named.labels(self._workspace, s.id, s.kind, s.severity, s.address).set(1)
+
+    def noticed(self, occasion: str, severity: str) -> None:
+        """A notice was given to the sinks."""
+        self._notices.labels(self._workspace, occasion, severity).inc()
+
+    def heard(self, *, own: int = 0) -> None:
+        """An advisory named something of ours; or so many changes were our own."""
+        (self._own.labels(self._workspace).inc(own) if own else self._events.labels(self._workspace).inc())
+
+    def listening(self, connection: str, *, up: bool) -> None:
+        """Whether advisories are heard there."""
+        self._listening.labels(self._workspace, connection).set(up)
+
+    def sink(self, name: str, waiting: int, delivered: int, dropped: int, *, up: bool) -> None:
+        """How a sink fares; `delivered` and `dropped` are added."""
+        self._waiting.labels(self._workspace, name).set(waiting)
+        self._healthy.labels(self._workspace, name).set(up)
+        self._sent.labels(self._workspace, name).inc(delivered)
+        self._dropped.labels(self._workspace, name).inc(dropped)

@@ -1,0 +1,48 @@
+"""Notices as JSON lines at the end of a file, which may be rotated away at any time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsplan.documents.base import dumps
+from jsplan.documents.notice import Notice
+from jsplan.drift.sinks.sink import SinkError
+
+
+class FileSink:
+    """Opened anew for each batch, so that a file which was moved or deleted begins again."""
+
+    batch = 100
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.name = f"file {path.name}"
+
+    async def send(self, notices: Sequence[Notice]) -> None:
+        """Append them in one write and wait for the disk."""
+        lines = b"".join(dumps(notice.to_json(), pretty=False) + b"\n" for notice in notices)
+        await asyncio.to_thread(self._append, lines)
+
+    def _append(self, lines: bytes) -> None:
+        try:
+            with self._path.open("ab") as file:
+                self._begin_a_line(file.fileno())
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SinkError(f"cannot write {self._path}: {error.strerror}") from None
+
+    def _begin_a_line(self, number: int) -> None:
+        """What was cut off by a full disk must not swallow the first line that comes after it."""
+        if os.fstat(number).st_size:
+            with self._path.open("rb") as file:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    os.write(number, b"\n")
+
+    async def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,60 @@
+"""Files that show how things are now: a report, metrics for a text file collector. Written whole, retried until it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+#: Seconds after which a file that could not be written is tried again.
+RETRY: Final = 2.0
+
+
+class Latest:
+    """One file. `make` gives what is to be in it; `told(path, error)` hears of each failure, and with None of each success."""
+
+    def __init__(self, path: Path, make: Callable[[], bytes | None], told: Callable[[Path, str | None], None]) -> None:
+        self.path = path
+        self._make = make
+        self._told = told
+        self._due = asyncio.Event()
+
+    def due(self) -> None:
+        """What it shows has changed."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Write it whenever it is due, until cancelled."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            if not await self.write():
+                self._due.set()
+                await asyncio.sleep(RETRY)
+
+    async def write(self) -> bool:
+        """Write it now; whether that worked."""
+        content = self._make()
+        if content is None:
+            return True
+        try:
+            await asyncio.to_thread(_replace, self.path, content)
+        except OSError as error:
+            self._told(self.path, f"cannot write {self.path}: {error.strerror}")
+            return False
+        self._told(self.path, None)
+        return True
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Whoever reads the file sees the old content or the new, never a part."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink()

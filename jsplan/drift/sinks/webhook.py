@@ -1,0 +1,83 @@
+"""One POST per notice, in the shape that Slack's incoming webhooks take, and with them Mattermost, Rocket.Chat and many more."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from jsplan.documents.base import dumps
+from jsplan.documents.notice import Notice
+from jsplan.drift.sinks.sink import SinkError
+
+TIMEOUT: Final = 10.0
+#: Characters of a message's text; Slack cuts longer ones off.
+LONGEST: Final = 3_000
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A POST that is redirected becomes a GET, and arrives nowhere: that is a failure, not a success."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+
+
+class Webhook:
+    """`url` and `headers` are secrets: nothing but `number`, its place among the sinks, ever names it."""
+
+    batch = 1
+
+    def __init__(self, number: int, url: str, headers: Mapping[str, str]) -> None:
+        self.name = f"webhook {number}"
+        self._url = url
+        self._headers = {"Content-Type": "application/json", "User-Agent": "jsplan"} | dict(headers)
+        self._opener = urllib.request.build_opener(_NoRedirects)
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise SinkError(f"{self.name}: its URL is not http:// or https://")
+
+    async def send(self, notices: Sequence[Notice]) -> None:
+        """Post each, and take any answer between 200 and 299 for an ack."""
+        for notice in notices:
+            await asyncio.to_thread(self._post, dumps(payload(notice), pretty=False))
+
+    def _post(self, body: bytes) -> None:
+        try:
+            request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310 - checked above
+            with self._opener.open(request, timeout=TIMEOUT) as answer:
+                answer.read(1024)
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise SinkError(f"{self.name} answered {error.code}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise SinkError(f"{self.name} cannot be reached: {_why(error)}") from None
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def payload(notice: Notice) -> dict[str, Any]:
+    """The message: `text` is all that a chat shows; the rest is Slack's own place for data that programs read."""
+    s = notice.situation
+    data = {
+        "id": notice.id, "situation": s.id, "occasion": notice.occasion, "kind": s.kind, "severity": s.severity, "address": s.address,
+        "workspace": notice.workspace, "environment": notice.environment or "", "timestamp": notice.timestamp, "since": notice.since,
+        "by": notice.by_words, "details": "\n".join(s.details)[:LONGEST],
+    }  # fmt: skip
+    return {"text": _escaped(notice.text)[:LONGEST], "metadata": {"event_type": "jsplan_drift", "event_payload": data}}
+
+
+def _escaped(text: str) -> str:
+    """Slack reads `<!channel>` and links in angle brackets; a stream's description must not call a whole channel."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _why(error: BaseException) -> str:
+    """The kind of failure alone: messages of the libraries may hold the URL, which is a secret."""
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, TimeoutError):
+        return "no answer in time"
+    return (reason.strerror or "") if isinstance(reason, OSError) and reason.strerror else type(reason).__name__
