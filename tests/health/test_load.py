@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.health.conftest import WAYS
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.health.conftest import Land
+
+#: Which stream is published to on which way.
+BUSY = (("hub", "H"), ("leaf", "L"), ("hub", "FULL"))
+#: What an origin keeps: copies fall behind what is dropped.
+KEPT = {"max_msgs": 20_000, "max_bytes": 32 << 20}
+
+
+def copies() -> list[dict[str, Any]]:
+    """Mirrors and sources in both directions, over a link and between accounts, with filters and transforms."""
+    renamed = [{"src": "H.a", "dest": "t.a"}, {"src": "H.b", "dest": "t.b"}]
+    small = {"max_msgs": 1000}
+    return [
+        {"name": "M", "domain": "leaf", "mirror": {"name": "H", "domain": "hub"}, **small},
+        {"name": "MF", "domain": "leaf", "mirror": {"name": "H", "domain": "hub", "filter_subject": "H.c"}, **small},
+        {"name": "S", "domain": "leaf", "sources": [{"name": "H", "domain": "hub"}], **small},
+        {"name": "ST", "domain": "leaf", "sources": [{"name": "H", "domain": "hub", "subject_transforms": renamed}], **small},
+        {"name": "ML", "domain": "hub", "mirror": {"name": "L", "domain": "leaf"}, **small},
+        {"name": "BOTH", "domain": "hub", "sources": [{"name": "L", "domain": "leaf"}, {"name": "H", "domain": "hub"}], **small},
+        {"name": "WELL", "domain": "other", "mirror": {"name": "FULL", "domain": "hub"}, **small},
+        {"name": "CHAIN", "domain": "hub", "mirror": {"name": "ML", "domain": "hub"}, **small},
+    ]
+
+
+@contextmanager
+def under_load(land: Land, seed: int) -> Iterator[None]:
+    """Publishers in bursts, and somebody who purges and deletes, until it is over."""
+    over = threading.Event()
+    failed: list[BaseException] = []
+
+    def work(number: int, way: str, stream: str) -> None:
+        chance = random.Random(f"{seed}.{number}")
+        server, name = WAYS[way]
+        try:
+            with Raw(land.sandbox[server].url, name, name, timeout=30) as raw:
+                while not over.wait(chance.random() ** 3):
+                    _burst(raw, stream, chance)
+        except BaseException as error:  # noqa: BLE001 - raised again where the test sees it
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number, *busy)) for number, busy in enumerate(BUSY)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+
+
+def _burst(raw: Raw, stream: str, chance: random.Random) -> None:
+    size = int(10 * chance.paretovariate(0.5)) % 20_000
+    for _ in range(chance.randrange(1, 1500)):
+        raw.publish(f"{stream}.{chance.choice('aabbbbbc')}", bytes(size))
+    raw.flush()
+    if chance.random() < 0.1:
+        raw.done(f"$JS.API.STREAM.PURGE.{stream}", {"keep": chance.choice((0, 10, 500))})
+    if chance.random() < 0.1:
+        last = raw.done(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+        raw.api(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": max(1, last)})
+
+
+def stay_healthy(land: Land, folder: Path, seconds: float, seed: int) -> int:
+    """Look again and again; how often. Every flow is healthy every time."""
+    for way, name in BUSY:
+        land.stream(way, name, 1, **KEPT)
+    space = land.space(folder).write(streams=copies())
+    space.apply()
+    runs, end = 0, time.monotonic() + seconds
+    with under_load(land, seed):
+        while time.monotonic() < end or runs < 2:
+            found = drift(space.load, DriftOptions(), Quiet()).replication
+            assert [flow for flow in found if flow["healthy"] is not True] == [], f"seed {seed}, run {runs}"
+            assert len(found) == 9
+            runs += 1
+    return runs
+
+
+def test_flows_under_load_are_healthy(land: Land, tmp_path: Path) -> None:
+    """While publishers, purges and deletions go on, every flow that moves is healthy: a sample of what the soak does."""
+    assert stay_healthy(land, tmp_path, 3, seed=8) >= 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_ten_minutes_under_load(land: Land, tmp_path: Path) -> None:
+    """In ten minutes under load no flow is ever called unhealthy."""
+    assert stay_healthy(land, tmp_path, 600, seed=int(time.time())) > 20
