@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import jsonschema
+
+from tests.support.process import jsplan
+
+if TYPE_CHECKING:
+    from tests.drift.conftest import Place
+
+
+def schema_of_notices(place: Place) -> dict[str, object]:
+    """What `state/schema/notice-v1.json` says."""
+    from jsplan.documents.schema import schemas  # noqa: PLC0415
+
+    return schemas()["notice-v1.json"]
+
+
+def test_changes_are_told_as_they_happen(place: Place) -> None:
+    """An update, one behind the leafnode, one of a consumer, a new stream and a deletion: each once, with who it was, and no other."""
+    job = place.write().job("--every", "1h")
+
+    place.change("A", max_age=10**12)
+    first = job.next()
+    assert (first["occasion"], first["situation"]["address"], first["situation"]["severity"]) == ("opened", "hub/stream/A", "destructive")
+    assert first["situation"]["fields"][0]["path"] == "max_age"
+    assert first["by"]["user"] == "acc"
+    jsonschema.validate(first, schema_of_notices(place))
+
+    place.change("B", "leaf", max_msgs=5)
+    assert job.told() == ("opened", "changed", "leaf/stream/B")
+    assert job.seen[-1]["by"]["leafnode"] is True
+
+    consumer = place.ask("CONSUMER.INFO.A.C")["config"]
+    place.ask("CONSUMER.CREATE.A.C", {"stream_name": "A", "config": consumer | {"max_ack_pending": 7}, "action": "update"})
+    assert job.told() == ("opened", "changed", "hub/consumer/A/C")
+
+    place.ask("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
+    assert job.told() == ("opened", "unmanaged", "hub/stream/Z")
+
+    place.ask("STREAM.DELETE.B", domain="leaf")
+    assert job.told() == ("changed", "missing", "leaf/stream/B")
+    assert job.seen[-1]["situation"]["id"] == job.seen[1]["situation"]["id"]
+
+    place.change("A", max_age=0)
+    assert job.told() == ("resolved", "changed", "hub/stream/A")
+    assert job.end() == 0
+    assert job.quiet() == []
+
+
+def test_an_apply_of_our_own_is_no_drift(place: Place) -> None:
+    """Streams, consumers and buckets that the workspace itself makes, changes and deletes are never told; what it mends is resolved."""
+    job = place.write().job("--every", "1h")
+    place.change("A", max_msgs=99)
+    assert job.told() == ("opened", "changed", "hub/stream/A")
+    changed = [
+        {"name": "A", "domain": "hub", "subjects": ["a", "a2"], "max_age": "1h", "consumers": [{"name": "C", "ack_policy": "none"}]},
+        *({"name": f"N{n}", "domain": "hub", "subjects": [f"n{n}"]} for n in range(10)),
+    ]
+    allowed = ("DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "REMOVES_SUBJECTS")
+    place.space.write(streams=changed, kv=[{"bucket": "K", "domain": "leaf"}])
+    assert place.space.apply(allow_hazards=allowed)[1].exit_code == 0
+    assert job.told() == ("resolved", "changed", "hub/stream/A")
+    place.space.write(streams=changed[:4])
+    assert place.space.apply(allow_hazards=allowed)[1].exit_code == 0
+
+    place.change("N0", max_msgs=5)  # one more of somebody else: what came before it was looked at before it
+    assert job.told() == ("opened", "changed", "hub/stream/N0")
+    assert job.end() == 0
+    assert job.quiet() == []
+
+
+def test_what_nobody_heard_is_found_by_schedule(place: Place) -> None:
+    """A change while nothing listens is told by the full check; one that is there at the start too, and none of them twice."""
+    place.write()
+    place.change("A", max_msgs=5)
+    job = place.job("--every", "1s", "--grace", "60s")
+    assert job.told() == ("opened", "changed", "hub/stream/A")
+
+    checks = job.metric("jsplan_drift_checks_total")
+    job.wait(lambda: job.metric('jsplan_drift_checks_total{outcome="done",scope="full"') >= checks + 2, "two more full checks")
+    assert job.quiet() == []
+    assert job.end() == 0
+
+
+def test_a_restart_of_the_servers_is_survived(place: Place) -> None:
+    """Hub and leaf are restarted while somebody changes the leaf: told once, and nothing is told about the restart."""
+    job = place.write().job("--every", "1s", "--grace", "60s")
+    place.sandbox["hub"].stop()
+    leaf = place.sandbox["leaf"]
+    config = leaf.ask("$JS.API.STREAM.INFO.B")
+    assert config is not None
+    leaf.ask("$JS.API.STREAM.UPDATE.B", json.dumps(config["config"] | {"max_msgs": 5}).encode())
+    place.sandbox.start()
+
+    assert job.told() == ("opened", "changed", "leaf/stream/B")
+    place.sandbox["hub"].restart()
+    place.sandbox.wait_ready()
+    job.wait(lambda: job.metric("jsplan_drift_listening") == 1, "it listens again")
+    place.change("A", max_msgs=7)
+    assert job.until(lambda notice: notice["situation"]["address"] == "hub/stream/A")["occasion"] == "opened"
+    assert job.end() == 0
+    assert [n for n in [*job.seen, *job.quiet()] if n["situation"]["kind"] in ("away", "check", "missing", "unmanaged")] == []
+
+
+def test_a_domain_that_stays_away_is_told_after_the_grace(place: Place) -> None:
+    """A stopped leaf is told once its grace is over and its resources are not called missing; its return is told too."""
+    job = place.write().job("--every", "1s", "--grace", "1s")
+    place.sandbox["leaf"].stop()
+
+    assert job.told() == ("opened", "away", "leaf")
+    place.sandbox.start()
+    assert job.told() == ("resolved", "away", "leaf")
+    assert job.end() == 0
+    assert job.quiet() == []
+
+
+def test_a_check_that_fails_for_long_is_told(place: Place) -> None:
+    """Without any server silence is not taken for health: that nothing can be checked is told, and that it can again."""
+    job = place.write().job("--every", "1s", "--grace", "1s")
+    place.sandbox.stop()
+
+    assert job.told() == ("opened", "check", "workspace")
+    assert job.get("/healthz")[0] == 200
+    place.sandbox.start()
+    assert job.until(lambda notice: notice["situation"]["kind"] == "check")["occasion"] == "resolved"
+    assert job.end() == 0
+
+
+def test_ctrl_c_ends_it_too(place: Place) -> None:
+    """Ctrl-C is exit 130, as everywhere; the state file and the servers are as they were."""
+    job = place.write().job("--cron", "*/10 * * * *")
+
+    assert job.end(signal.SIGINT) == 130
+
+
+def test_health_and_metrics(place: Place) -> None:
+    """Ready after the first check, alive, metrics that Prometheus reads, and a readable answer to a wrong path."""
+    job = place.write().job("--every", "1h")
+    place.change("A", max_age=10**12)
+    job.next()
+    status, text = job.get("/metrics")
+
+    assert (status, job.get("/healthz")[0], job.get("/readyz")[0], job.get("/other")[0]) == (200, 200, 200, 404)
+    assert 'jsplan_drift_situations{kind="changed",severity="destructive",workspace="test"} 1.0' in text
+    assert f'address="hub/stream/A",id="{job.seen[0]["situation"]["id"]}"' in text
+    assert job.metric("jsplan_drift_domain_reachable") == 2
+    assert job.metric("jsplan_drift_listening") == 1
+
+
+def test_new_files_are_read_by_the_next_check(place: Place) -> None:
+    """A resource that the files begin to ignore is resolved without a restart; files that cannot be read change nothing."""
+    place.write()
+    place.change("A", max_msgs=5)
+    job = place.job("--every", "1s", "--grace", "60s")
+    assert job.told() == ("opened", "changed", "hub/stream/A")
+    good = place.space.folder / "jsplan.yaml"
+    text = good.read_text("utf-8")
+    good.write_text("jsplan: [", "utf-8")
+    job.wait(lambda: job.metric('jsplan_drift_checks_total{outcome="failed"') >= 1, "a check that fails")
+    good.write_text(json.dumps(json.loads(text) | {"drift": {"ignore": ["hub/stream/A"]}}), "utf-8")
+
+    assert job.told() == ("resolved", "changed", "hub/stream/A")
+    assert job.end() == 0
+
+
+def test_wrong_words_are_refused(place: Place) -> None:
+    """Schedules that contradict each other, never come or are no schedule are wrong usage, before anything is read."""
+    for words in (
+        ["--every", "5m", "--cron", "* * * * *"],
+        ["--every", "0s"],
+        ["--cron", "0 0 31 2 *"],
+        ["--cron", "often"],
+        ["--metrics", "9464"],
+    ):
+        assert jsplan(place.space.folder, "drift", "watch", *words).code == 64
