@@ -117,7 +117,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS422": "A filter changes, and messages that the consumer has passed are not delivered by the new one.",
     "JS424": "A replacement of a stream that an apply began and did not end: where its messages are, or why it cannot go on.",
     "JS425": "A stream is made anew with its messages: what is worth knowing about that.",
-    "JS426": "A copy of a stream that is made anew is out of reach, so that nobody sees whether it follows the new one.",
+    "JS426": "A copy was not seen to follow a stream that was made anew, or is out of reach, so that nobody can see it.",
     "JS423": "A consumer is made anew where the old one stood: what is worth knowing about that.",
     "JS430": "More copies than the server or the stream has, or others than the stream's retention wants.",
     "JS431": "A stream cannot be made sealed; only one that exists can be sealed.",

@@ -24,6 +24,8 @@ from jsplan.resources.nested import header_of, origin_key
 
 #: So many messages back a stream is searched for the last one of a source: those that came while it was taken out.
 FAR_ENOUGH = 1_000
+#: So many of them are asked for at once.
+AT_ONCE = 100
 
 
 # --- origins --------------------------------------------------------------------------------------------------
@@ -54,11 +56,11 @@ async def create_origin(work: Work, step: Step) -> None:
     assert step.request is not None
     begins = {"first_seq": first} if first and first > 1 else {}
     request = step.request | {"payload": step.request["payload"] | begins}
-    made = replace(step, request=request, expect=(step.expect or {}) | begins)
+    record = (step.record or {}) | {"replaced": recorded}
+    made = replace(step, request=request, expect=(step.expect or {}) | begins, record=record)
     await work.begin(made)
     await work.call(made)
     await work.read_back(made)
-    await work.record({"replaced": recorded})
 
 
 # --- sources --------------------------------------------------------------------------------------------------
@@ -137,13 +139,21 @@ def _seq_of(source: Config, reported: Iterable[dict[str, Any]]) -> int:
 async def _behind(api: DomainApi, stream: str, sources: Iterable[Config]) -> dict[str, int]:
     """Behind which sequence each source goes on, by the newest messages of the stream; those of which there is none are left out."""
     state = (await api.request(f"STREAM.INFO.{stream}"))["state"]
+    found = await newest_of(api, stream, state, sources, int(state["last_seq"]) - FAR_ENOUGH + 1)
+    return {key: seq + 1 for key, seq in found.items()}
+
+
+async def newest_of(api: DomainApi, stream: str, state: Config, sources: Iterable[Config], down_to: int) -> dict[str, int]:
+    """The sequence that the newest message of each source had there, among the messages of the stream from `down_to` on."""
     wanted, found = {header_of(source): origin_key(source) for source in sources}, dict[str, int]()
-    last, first = int(state["last_seq"]), max(int(state["first_seq"]), int(state["last_seq"]) - FAR_ENOUGH + 1)
-    newest = list(range(last, max(first, 1) - 1, -1)) if state["messages"] and wanted else []
-    for header in await asyncio.gather(*(_header(api, stream, seq) for seq in newest)):
-        where, sequence = _came_from(header)
-        if where in wanted:
-            found.setdefault(wanted[where], sequence + 1)
+    end, first = int(state["last_seq"]), max(down_to, int(state["first_seq"]), 1)
+    while state["messages"] and end >= first and len(found) < len(wanted):
+        some = range(end, max(first, end - AT_ONCE + 1) - 1, -1)
+        for header in await asyncio.gather(*(_header(api, stream, seq) for seq in some)):
+            where, sequence = _came_from(header)
+            if where in wanted:
+                found.setdefault(wanted[where], sequence)
+        end -= len(some)
     return found
 
 

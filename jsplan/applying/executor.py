@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from jsplan.applying.following import announce
 from jsplan.applying.operations import Operation, carry_out
 from jsplan.applying.work import BeforeWrite, NotBegun, StepFailed, Work
 from jsplan.documents.apply import ApplyEvent, ApplyStarted, StepFinished, StepResult, StepStarted, StepStatus
-from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan import VERIFY, Plan, Step
 from jsplan.errors import ApiError, StateError
 from jsplan.jetstream import DomainApi
 from jsplan.state import Journal, State
@@ -53,6 +55,8 @@ class Execution:
     async def run(self, some: Collection[Step] | None = None) -> list[StepResult]:
         """Do every step whose dependencies are done, `parallelism` of them at once per domain; results in the plan's order.
 
+        Those that only look at copies, and may have to wait for long, hold up nobody.
+
         With `some` only those, after what they depend on outside of them: the results then are those of everything so far.
         """
         chosen = self.plan.steps if some is None else some
@@ -65,7 +69,7 @@ class Execution:
             for other in step.depends_on:
                 if other in waiting:
                     await waiting[other].wait()
-            async with slots[step.domain]:
+            async with nullcontext() if step.op == VERIFY else slots[step.domain]:
                 await self._settle(step)
             waiting[step.id].set()
 
@@ -95,6 +99,7 @@ class Execution:
         self.emit(StepStarted(step.id, step.address, step.title))
         try:
             await carry_out(self.work, step, self.operations)
+            await announce(self.work, step)
         except NotBegun:
             self._end(step, "skipped", self._why_skipped(step), started)
         except StepFailed as error:

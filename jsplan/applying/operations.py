@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from jsplan.applying.downstream import create_origin, delete_origin, leave, rejoin
+from jsplan.applying.following import verify
 from jsplan.applying.positions import replace_consumer, tidy_up
 from jsplan.applying.preserve import comparing, copying, returning, stopping
 from jsplan.applying.preserve.undoing import undone_if_failed
@@ -51,4 +52,5 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "origin.create": create_origin,
     "sources.leave": leave,
     "sources.rejoin": rejoin,
+    "copy.verify": verify,
 }

@@ -7,7 +7,7 @@ Views and the executor read this and nothing else, so they cannot disagree. How 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
@@ -23,8 +23,10 @@ Op = Literal[
     "stream.stop", "stream.hold", "stream.copy", "stream.compare", "stream.retire", "stream.resume", "stream.return", "stream.clear",
     "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace", "consumer.settle",
     "origin.delete", "origin.create", "sources.leave", "sources.rejoin",
-    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify",
+    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify", "copy.verify",
 ]  # fmt: skip
+#: The step that only looks whether a copy follows the new stream under the name of its origin: it writes nothing and may wait for long.
+VERIFY: Final = "copy.verify"
 
 
 @dataclass(slots=True)
@@ -197,6 +199,12 @@ class Step:
     def domain(self) -> str:
         """The domain whose server it is sent to."""
         return self.touches.domain
+
+    @property
+    def asks(self) -> set[str]:
+        """The domains that it has to be able to ask: its own, and those of the origins of a copy that it looks at."""
+        flows = (self.carries or {}).get("follows", ()) if self.op == VERIFY else ()
+        return {self.domain, *(Address.parse(flow["origin"]).domain for flow in flows)}
 
     def to_json(self) -> dict[str, Any]:
         """The element of `steps`."""

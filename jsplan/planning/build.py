@@ -10,6 +10,7 @@ from jsplan import __version__
 from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange, Step
+from jsplan.planning import following
 from jsplan.planning.downstream import plan_downstream
 from jsplan.planning.drifted import drift_of
 from jsplan.planning.fleet import of_domains
@@ -116,6 +117,7 @@ def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagn
         found += _parent_missing(inputs, verdict, verdicts)
     found += over_limits(inputs, verdicts)
     found += _odd_origins(inputs, verdicts)
+    found += following.findings(inputs, verdicts)
     return [*found, *refusals(inputs, verdicts)]
 
 

@@ -46,23 +46,30 @@ def copies_left_out(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> dict
     return {copy: origin for copy, origin in pairs.items() if copy not in known}
 
 
-def goes_on_counting(inputs: Inputs, verdict: Verdict) -> bool:
-    """Whether the new stream, which is empty, begins behind the last sequence of the old one because somebody copies it.
+def may_count_on(inputs: Inputs, verdict: Verdict) -> bool:
+    """Whether the new stream, which is empty, may begin behind the last sequence of the old one: it does where somebody copies it.
 
     Not where the files say where it begins, and not a mirror, which has its origin's sequences.
     """
     after = verdict.after or {}
     if verdict.actions != ["delete", "create"] or verdict.address.kind == "consumer" or after.get("mirror"):
         return False
-    return "first_seq" not in inputs.body(verdict.address) and bool(copies_of(inputs, verdict.address))
+    return "first_seq" not in inputs.body(verdict.address) and "first_seq" not in verdict.unknown
+
+
+def count_on(verdict: Verdict) -> None:
+    """Let the new stream begin behind the old one. How far that has come is known when it is deleted."""
+    assert verdict.live is not None
+    assert verdict.after is not None
+    verdict.after = verdict.after | {"first_seq": int(verdict.live.state.get("last_seq") or 0) + 1}
+    verdict.unknown = [*verdict.unknown, "first_seq"]
 
 
 def plan_downstream(inputs: Inputs, verdicts: dict[Address, Verdict]) -> None:
     """Complete what was decided: where replaced origins begin, and which sources are taken out for them and put back."""
     for address, verdict in list(verdicts.items()):
-        if goes_on_counting(inputs, verdict) and verdict.live is not None and verdict.after is not None:
-            verdict.after = verdict.after | {"first_seq": int(verdict.live.state.get("last_seq") or 0) + 1}
-            verdict.unknown = [*verdict.unknown, "first_seq"]
+        if may_count_on(inputs, verdict) and copies_of(inputs, address):
+            count_on(verdict)
         first = inputs.replacements.get(address, {}).get("first_seq")
         if first is not None and verdict.live is None and verdict.after is not None and "first_seq" not in inputs.body(address):
             verdict.after, verdict.unknown = verdict.after | {"first_seq": int(first)}, ["first_seq"]
@@ -82,7 +89,7 @@ def _take_out(inputs: Inputs, copy: Verdict, origin: Address) -> None:
         return
     copy.rejoins |= _coming(inputs, copy, origin)
     staying = {origin_key(source) for source in after.get("sources") or ()}
-    keys = {origin_key(s) for s in live.compact.get("sources") or () if _leads_to(inputs, copy.address, s, origin)} & staying
+    keys = {origin_key(s) for s in live.compact.get("sources") or () if leads_to(inputs, copy.address, s, origin)} & staying
     if not keys:
         return
     copy.leaves |= keys - inputs.taken_out.get(copy.address, set())
@@ -125,18 +132,16 @@ def _coming(inputs: Inputs, copy: Verdict, origin: Address) -> set[str]:
     if copy.live is None or not copy.live.state.get("messages"):
         return set()
     there = {origin_key(source) for source in copy.live.compact.get("sources") or ()}
-    new = [s for s in (copy.after or {}).get("sources") or () if _leads_to(inputs, copy.address, s, origin) and origin_key(s) not in there]
+    new = [s for s in (copy.after or {}).get("sources") or () if leads_to(inputs, copy.address, s, origin) and origin_key(s) not in there]
     return {origin_key(s) for s in new if not s.get("opt_start_seq") and not s.get("opt_start_time")}
 
 
-def _leads_to(inputs: Inputs, copy: Address, source: Config, origin: Address) -> bool:
-    """Whether a source of `copy` reads `origin`, by its name and by how it gets there."""
-    api = (source.get("external") or {}).get("api")
+def leads_to(inputs: Inputs, copy: Address, source: Config, origin: Address) -> bool:
+    """Whether a mirror or source of `copy` reads `origin`, by its name and by where its way leads."""
     if source["name"] != origin.stream:
         return False
-    if api is None:
-        return copy.domain == origin.domain
-    return bool(api == inputs.workspace.domains[origin.domain].api_prefix)
+    reach = inputs.topology.reach
+    return reach.leads_to(copy.domain, (source.get("external") or {}).get("api")) == reach.real(origin.domain)
 
 
 def _left_out(verdict: Verdict, entry: Entry) -> set[str]:
@@ -148,10 +153,10 @@ def _left_out(verdict: Verdict, entry: Entry) -> set[str]:
 
 
 def copying_domains(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> set[str]:
-    """Where somebody may source a stream that keeps its messages, and would copy all of them again."""
-    if not any(_keeps(verdict) for verdict in verdicts.values()):
+    """Where somebody may copy a stream that is made anew: who does is named, and looked at when it is there again."""
+    if not any(verdict.replaces and verdict.live is not None and verdict.address.kind != "consumer" for verdict in verdicts.values()):
         return set()
-    return {key for key, facts in inputs.live.domains.items() if facts.reachable and facts.level >= KNOWS_ORIGINS}
+    return {key for key, facts in inputs.live.domains.items() if facts.reachable}
 
 
 def _keeps(verdict: Verdict) -> bool:
@@ -175,7 +180,7 @@ def copied_twice(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Ve
 
 
 def _copies_again(inputs: Inputs, copy: LiveObject, origin: Address, verdicts: Mapping[Address, Verdict]) -> bool:
-    keys = {origin_key(s) for s in copy.compact.get("sources") or () if _leads_to(inputs, copy.address, s, origin)}
+    keys = {origin_key(s) for s in copy.compact.get("sources") or () if leads_to(inputs, copy.address, s, origin)}
     if copy.address.kind == "consumer" or inputs.level(copy.address) < KNOWS_ORIGINS:
         return False
     planned = verdicts.get(copy.address)

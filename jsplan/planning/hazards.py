@@ -14,6 +14,7 @@ from jsplan.config.model import AllowedHazard
 from jsplan.documents.plan import Hazard
 from jsplan.facts.question import Measured
 from jsplan.planning.downstream import as_one, copied_twice
+from jsplan.planning.following import copies
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.leaving import left_behind
 from jsplan.planning.preserve.consumers import again_in_words
@@ -111,8 +112,9 @@ def _count(number: int, what: str) -> str:
 
 def _breaks_replication(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
     """Copies that stay behind when their origin goes. Copies that go in the same plan are no reason."""
-    copies = sorted({e.copy for e in inputs.topology.edges if e.origin == verdict.address} | _recorded_copies(inputs, verdict.address))
-    staying = [c for c in copies if inputs.live.get(c) is not None and not (c in verdicts and verdicts[c].actions == ["delete"])]
+    known = {e.copy for e in inputs.topology.edges if e.origin == verdict.address} | _recorded_copies(inputs, verdict.address)
+    found = known | {copy for copy, _, _ in copies(inputs, verdicts, verdict.address)}
+    staying = [c for c in sorted(found) if inputs.live.get(c) is not None and not (c in verdicts and verdicts[c].actions == ["delete"])]
     if staying:
         names = ", ".join(map(str, staying))
         yield Hazard(

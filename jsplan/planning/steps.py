@@ -8,9 +8,11 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
-from jsplan.documents.plan import Op, Step
+from jsplan.documents.plan import VERIFY, Op, Step
 from jsplan.planning.compound import first_part, reorganises
 from jsplan.planning.downstream import kept_starts
+from jsplan.planning.following import following, only_reads
+from jsplan.planning.following import put_in_order as put_looks_in_order
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import as_created, patched
 from jsplan.planning.order import Draft, Drafts, in_order
@@ -32,6 +34,8 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
             drafts[draft.key] = draft
     put_in_order(verdicts, inputs, drafts)
     mark_drafts(inputs, drafts)
+    looks = list(following(inputs, verdicts))
+    put_looks_in_order(drafts, looks)
     for draft in [*_settled(inputs, drafts), *_tidied(inputs, drafts), *cleared(inputs, verdicts)]:
         drafts[draft.key] = draft
     return in_order(inputs, verdicts, drafts)
@@ -86,6 +90,8 @@ def _settled(inputs: Inputs, drafts: Drafts) -> Iterable[Draft]:
     taken_up = {address for address, _ in drafts}
     for address in sorted(inputs.pending.keys() & inputs.selected):
         if address in taken_up or not inputs.live.reachable(address.domain) or address in inputs.live.broken:
+            continue
+        if inputs.pending[address].get("op") == VERIFY and only_reads(inputs):
             continue
         live = inputs.live.get(address)
         yield Draft((address, "settle"), "state.update", f"settle {address}", None, live.fingerprint if live else "absent")

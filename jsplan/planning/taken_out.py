@@ -50,4 +50,4 @@ def _with(live: LiveObject, entry: Entry, out: Collection[str]) -> LiveObject:
 def ends(inputs: Inputs, address: Address) -> dict[str, str]:
     """What a step that records the stream records besides, so that it is in the middle of nothing any more."""
     record = inputs.replacements.get(address, {})
-    return {"replaced": record["address"]} if "left" in record else {}
+    return {"replaced": record["address"]} if "left" in record or "first_seq" in record else {}

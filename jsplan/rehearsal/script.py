@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan import VERIFY, Plan, Step
 from jsplan.rehearsal.surroundings import sent
 
 
@@ -24,8 +24,8 @@ class Script:
 
 
 def writing(plan: Plan) -> list[Step]:
-    """The steps that send something to a server."""
-    return [step for step in plan.steps if not step.op.startswith("state.")]
+    """The steps that send something to a server; whether copies follow is not seen without messages."""
+    return [step for step in plan.steps if not step.op.startswith("state.") and step.op != VERIFY]
 
 
 def script_of(plan: Plan, obstacles: Mapping[str, str], prints: Mapping[Address, str], born: Mapping[str, str] | None = None) -> Script:

@@ -196,7 +196,7 @@ async def _save(world: World, execution: Execution) -> None:
 
 async def _reach(world: World, pool: Pool, plan: Plan) -> tuple[dict[str, DomainApi], dict[str, str]]:
     """The APIs of the domains that the plan touches, and why the others are away: what has gone since is deferred."""
-    touched = {step.domain for step in plan.steps if step.op != "state.forget"}
+    touched = {key for step in plan.steps if step.op != "state.forget" for key in step.asks}
     domains = {key: d for key, d in world.workspace.domains.items() if key in touched}
     if missing := sorted(touched - domains.keys()):
         raise UsageError(f"the plan touches domain {missing[0]}, which the files no longer declare", hint="Plan again.")

@@ -10,6 +10,7 @@ from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.planning.build import build_plan, compare
+from jsplan.planning.following import for_strangers
 from jsplan.workflows.advice import for_plan
 from jsplan.workflows.options import Observer, PlanOptions
 from jsplan.workflows.running import run
@@ -39,6 +40,7 @@ async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: O
     await refresh(world, inputs, pool, options, observer)
     verdicts = compare(inputs)
     await look_around(world, inputs, verdicts, pool)
+    for_strangers(inputs, verdicts)
     await measure(world, inputs, verdicts, pool, observer)
     built = build_plan(inputs, verdicts, [*for_plan(inputs, verdicts), *await unwell(world, pool, inputs, verdicts)])
     if options.rehearse:

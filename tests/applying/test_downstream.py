@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import shutil
 from typing import TYPE_CHECKING, Any, cast
@@ -125,7 +126,7 @@ def test_a_stream_that_nobody_copies_begins_at_one(tmp_path: Path, server: Serve
         anew = other | {"storage": "memory", "first_seq": 500}
         plan, _ = space.write(streams=[origin("recreate", anew=True), anew, copy]).apply(allow_hazards=PERMITTED)
 
-        assert {step.op for step in plan.steps} == {"stream.delete", "stream.create"}
+        assert {step.op for step in plan.steps} == {"stream.delete", "stream.create", "copy.verify"}
         assert "first_seq" not in raw.done("$JS.API.STREAM.INFO.O")["config"]
         assert raw.done("$JS.API.STREAM.INFO.P")["config"]["first_seq"] == 500
 
@@ -438,3 +439,17 @@ def test_death_somewhere(mode: str, tmp_path: Path, server: Server) -> None:
 def test_death_everywhere(mode: str, tmp_path: Path, server: Server) -> None:
     """The same at every boundary."""
     check_deaths(single_space(tmp_path, server), server, mode, lambda total: list(range(1, total)))
+
+
+def test_a_record_that_a_dead_apply_left_behind_goes(tmp_path: Path, server: Server) -> None:
+    """Where an origin goes on is forgotten once it is there, also by the apply after one that died between the two."""
+    space = single_space(tmp_path, server)
+    space.write(streams=[origin("recreate", anew=False), {"name": "G", "sources": [{"name": "O"}]}]).apply()
+    path = tmp_path / "state" / "test.json"
+    state = json.loads(path.read_text("utf-8"))
+    state["replacements"] = {"main/stream/O": {"address": "main/stream/O", "first_seq": 31}}
+    path.write_text(json.dumps(state), "utf-8")
+    plan, result = space.apply()
+
+    assert ([step.op for step in plan.steps], result.exit_code) == (["state.update"], 0)
+    converged(space)

@@ -1,0 +1,130 @@
+"""Which copies of a stream that is made anew have to follow the new one, and the steps that see whether they do. Pure.
+
+Looking is left to `applying.following`: servers take ten seconds and more until they copy from the new stream (measured).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.address import STAGING, Address
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import VERIFY
+from jsplan.planning.downstream import KNOWS_ORIGINS, copies_of, count_on, leads_to, may_count_on
+from jsplan.planning.order import Draft, Drafts
+from jsplan.resources.nested import origin_key
+
+if TYPE_CHECKING:
+    from jsplan.planning.inputs import Inputs
+    from jsplan.planning.verdict import Verdict
+    from jsplan.resources.fields import Config
+
+#: The calls of a stream that is made anew behind which it is there again, by the last part of their keys.
+_BACK: Final = ("create", "update")
+
+
+def made_anew(verdicts: Mapping[Address, Verdict]) -> Iterator[Verdict]:
+    """The streams that are replaced, with what they hold or without, and those whose replacement goes on."""
+    for address, verdict in verdicts.items():
+        if address.kind != "consumer" and (verdict.replaces or (verdict.live is None and "first_seq" in verdict.unknown)):
+            yield verdict
+
+
+def following(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Draft]:
+    """A step for each copy of them, other people's included, and for those at which an earlier apply did not come to look."""
+    wanted: dict[Address, dict[str, dict[str, Any]]] = {}
+    for verdict in made_anew(verdicts):
+        for copy, kind, source in copies(inputs, verdicts, verdict.address):
+            wanted.setdefault(copy, {})[f"{verdict.address} {origin_key(source)}"] = _flow(inputs, verdict.address, copy, kind, source)
+    for copy, flow in _left_over(inputs, verdicts):
+        wanted.setdefault(copy, {}).setdefault(f"{flow['origin']} {origin_key(flow['of'])}", flow)
+    for copy, flows in sorted(wanted.items()):
+        yield _draft(inputs, copy, list(flows.values()))
+
+
+def _left_over(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[tuple[Address, dict[str, Any]]]:
+    """What an apply that died, or was not content with what it saw, has left to be looked at, as far as it is still copied."""
+    names = {str(old): str(new) for new, old in inputs.moved_from.items()}
+    for address, begun in inputs.pending.items() if not only_reads(inputs) else ():
+        if begun.get("op") != VERIFY or inputs.live.get(address) is None or address not in inputs.selected:
+            continue
+        copied = {origin_key(source) for _, source in _origins(inputs, verdicts, address)}
+        for flow in begun["carries"]["follows"]:
+            origin = names.get(flow["origin"], flow["origin"])
+            if origin_key(flow["of"]) in copied and Address.parse(origin).domain in inputs.workspace.domains:
+                yield address, flow | {"origin": origin}
+
+
+def only_reads(inputs: Inputs) -> bool:
+    """Whether the plan only brings state up to date, and leaves what is under way to others."""
+    return inputs.request.refresh_only or bool(inputs.request.imports)
+
+
+def for_strangers(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> None:
+    """Let streams that only other people copy go on counting too, once those are read: their copies would wait, or lose what they have."""
+    for verdict in made_anew(verdicts):
+        if may_count_on(inputs, verdict) and any(True for _ in copies(inputs, verdicts, verdict.address)):
+            count_on(verdict)
+
+
+def put_in_order(drafts: Drafts, looks: Iterable[Draft]) -> None:
+    """Add the steps to the others: each waits until its origins are back and nothing more is done to the copy."""
+    for look in looks:
+        origins = {Address.parse(flow["origin"]) for flow in (look.carries or {})["follows"]}
+        look.after |= {(origin, kind) for origin in origins for kind in _BACK} & drafts.keys()
+        look.after |= {key for key in drafts if key[0] == look.key[0]}
+        drafts[look.key] = look
+
+
+def copies(inputs: Inputs, verdicts: Mapping[Address, Verdict], origin: Address) -> Iterator[tuple[Address, str, Config]]:
+    """The streams that are there and copy the origin when the plan is carried out, each with the `mirror` or `source` that does.
+
+    Those that nobody here manages are known as far as they were read.
+    """
+    for address in sorted(inputs.live.objects):
+        planned = verdicts.get(address)
+        if address.kind == "consumer" or address.domain not in inputs.workspace.domains or address.stream.startswith(STAGING):
+            continue
+        if inputs.topology.called(address) != address:  # the files call it by another way to its domain
+            continue
+        if planned is None or planned.actions != ["delete"]:
+            found = _origins(inputs, verdicts, address)
+            yield from ((address, kind, source) for kind, source in found if leads_to(inputs, address, source, origin))
+
+
+def _origins(inputs: Inputs, verdicts: Mapping[Address, Verdict], copy: Address) -> list[tuple[str, Config]]:
+    """The mirror or the sources that a stream has when the plan is carried out."""
+    planned = verdicts.get(copy)
+    config = inputs.live.objects[copy].compact if planned is None or planned.after is None else planned.after
+    return [("mirror", config["mirror"])] if config.get("mirror") else [("source", source) for source in config.get("sources") or ()]
+
+
+def _flow(inputs: Inputs, origin: Address, copy: Address, kind: str, source: Config) -> dict[str, Any]:
+    """What the step has to know of one mirror or source; `anew`: its server copies an origin that is another one from its start."""
+    return {"origin": str(origin), "kind": kind, "of": source, "anew": kind == "source" and inputs.level(copy) >= KNOWS_ORIGINS}
+
+
+def _draft(inputs: Inputs, copy: Address, flows: list[dict[str, Any]]) -> Draft:
+    origins = list(dict.fromkeys(flow["origin"] for flow in flows))
+    names = " and ".join(f"{origin.kind} {origin.name} in {origin.domain}" for origin in map(Address.parse, origins))
+    title = f"see that {copy.kind} {copy.name} in {copy.domain} follows {names} again"
+    managed = copy in inputs.entries or inputs.declared(copy) is not None
+    return Draft((copy, "verify"), VERIFY, title, None, "", carries={"follows": flows, "managed": managed})
+
+
+def findings(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Diagnostic]:
+    """Copies that were not seen to follow, and those whose domain is away, so that nobody sees it."""
+    for copy, flow in _left_over(inputs, verdicts):
+        text = f"was not seen to follow {flow['origin']} since that was made anew"
+        yield Diagnostic("info", "JS426", text, "An apply looks again.", str(copy))
+    for verdict in made_anew(verdicts):
+        away = sorted(
+            c for c in copies_of(inputs, verdict.address) if c.domain in inputs.live.domains and not inputs.live.reachable(c.domain)
+        )
+        if away:
+            declared = inputs.declared(verdict.address)
+            many = f" and {len(away) - 5:,} more" if len(away) > 5 else ""
+            text = f"whether {', '.join(map(str, away[:5]))}{many} will follow the new stream is not verified: out of reach"
+            detail = "When they are back: jsplan drift shows whether they do."
+            yield Diagnostic("warning", "JS426", text, detail, str(verdict.address), declared.range if declared else None)
