@@ -1,0 +1,290 @@
+"""Sinks over real HTTP, real files and a real server: what fails is retried, and in the end each has everything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.config.model import Connection
+from jsplan.documents.notice import Notice, Situation
+from jsplan.drift.sinks.delivery import WAITING, Delivery, deliver_all
+from jsplan.drift.sinks.file import FileSink
+from jsplan.drift.sinks.latest import Latest
+from jsplan.drift.sinks.sink import SinkError
+from jsplan.drift.sinks.subject import SubjectSink
+from jsplan.drift.sinks.webhook import Webhook, payload
+from jsplan.jetstream.contexts import resolve
+from jsplan.jetstream.speaker import Speaker
+from tests.drift.conftest import STREAMS
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+    from tests.conftest import MakeServer
+    from tests.drift.conftest import Place
+
+SECRET = "T0/B0/s3cr3t"
+
+
+def notice(number: int, situation: str = "0123456789ab", says: str = "was changed") -> Notice:
+    """A notice with a number."""
+    what = Situation(situation, "changed", "functional", "hub/stream/A", says, ("max_age: 1y -> 1d",))
+    return Notice(f"{situation}.{number}", "opened", what, "shop", "prod", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z")
+
+
+class Hook:
+    """A web server that takes notices, or answers with `status` without taking them."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.taken: list[dict[str, Any]] = []
+        self.headers: list[str | None] = []
+        self.refused = 0
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if hook.status == 200:
+                    hook.taken.append(body)
+                    hook.headers.append(self.headers.get("X-Key"))
+                else:
+                    hook.refused += 1
+                self.send_response(hook.status)
+                self.send_header("Location", "http://127.0.0.1:1/")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}/{SECRET}"
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def ids(self) -> list[str]:
+        """The notices it took."""
+        return [body["metadata"]["event_payload"]["id"] for body in self.taken]
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """A web server that ends with the test."""
+    made = Hook()
+    yield made
+    made.close()
+
+
+async def deliver(delivery: Delivery, seconds: float = 20) -> None:
+    """Run a delivery until its queue is empty."""
+    task = asyncio.create_task(delivery.run())
+    await deliver_all([delivery], seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_webhook_is_what_slack_takes(hook: Hook) -> None:
+    """One POST per notice, with text that cannot call anybody, the data where Slack keeps it, and the headers that were given."""
+    sink = Webhook(1, hook.url, {"X-Key": "k"})
+    await sink.send([notice(1, says="was changed <!channel> & more"), notice(2)])
+
+    assert hook.ids == ["0123456789ab.1", "0123456789ab.2"]
+    assert hook.headers == ["k", "k"]
+    assert "&lt;!channel&gt; &amp; more" in hook.taken[0]["text"]
+    assert set(hook.taken[0]) == {"text", "metadata"}
+    assert len(payload(notice(1, says="x" * 9_000))["text"]) <= 3_000
+
+
+@pytest.mark.parametrize("status", [302, 404, 429, 500])
+async def test_a_webhook_that_refuses_is_a_failure_without_its_url(hook: Hook, status: int) -> None:
+    """Anything but success is a failure, a redirect too; what is said about it does not hold the URL."""
+    hook.status = status
+    with pytest.raises(SinkError) as caught:
+        await Webhook(1, hook.url, {}).send([notice(1)])
+
+    assert str(caught.value) == f"webhook 1 answered {status}"
+
+
+async def test_a_webhook_that_is_not_there_is_a_failure_without_its_url(hook: Hook) -> None:
+    """No connection, a name that does not exist, a URL of another kind: no message holds any part of the URL."""
+    hook.close()
+    said = []
+    for url in (hook.url, f"http://no-such-host.invalid/{SECRET}", f"http://127.0.0.1:1/{SECRET} x", f"file:///{SECRET}"):
+        with pytest.raises(SinkError) as caught:
+            await Webhook(1, url, {}).send([notice(1)])
+        said.append(str(caught.value))
+
+    assert not [text for text in said if SECRET in text or "invalid/" in text or "127.0.0.1" in text]
+
+
+async def test_what_fails_for_a_while_has_everything_afterwards(hook: Hook, tmp_path: Path) -> None:
+    """A webhook that refuses and a file in a folder that is not there: once they work, each has every notice, in order."""
+    hook.status = 503
+    file = tmp_path / "later" / "drift.jsonl"
+    failures: list[str] = []
+    both_failed = asyncio.Event()
+
+    def told(delivery: Delivery, error: str | None) -> None:
+        failures.append(f"{delivery.sink.name} {error}")
+        if all(one.failures >= 2 for one in deliveries):
+            both_failed.set()
+
+    deliveries = [Delivery(sink, told) for sink in (Webhook(1, hook.url, {}), FileSink(file))]
+    for delivery in deliveries:
+        delivery.put([notice(n) for n in range(25)])
+    tasks = [asyncio.create_task(delivery.run()) for delivery in deliveries]
+    await asyncio.wait_for(both_failed.wait(), 20)
+    hook.status = 200
+    file.parent.mkdir()
+    await deliver_all(deliveries, 20)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    wanted = [f"0123456789ab.{n}" for n in range(25)]
+
+    assert hook.ids == wanted
+    assert [json.loads(line)["id"] for line in file.read_text("utf-8").splitlines()] == wanted
+    assert [delivery.waiting for delivery in deliveries] == [0, 0]
+    assert any("webhook 1 answered 503" in text for text in failures)
+
+
+async def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
+    """After a disk that was full in the middle of a line, the next notice stands in a line of its own."""
+    file = tmp_path / "drift.jsonl"
+    file.write_text('{"id": "cut', "utf-8")
+    await FileSink(file).send([notice(1)])
+
+    assert json.loads(file.read_text("utf-8").splitlines()[1])["id"] == "0123456789ab.1"
+
+
+async def test_a_subject_survives_its_server(make_server: MakeServer) -> None:
+    """What was not taken because the server was away is published once it is back, each with an id that a stream keeps once."""
+    server = make_server()
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.D", {"name": "D", "subjects": ["ops.drift"]})
+    target = resolve(Connection("main", url=server.url, timeout=2_000_000_000), {})
+    sink = SubjectSink("ops.drift", Speaker(target, "ops.drift"))
+    delivery = Delivery(sink, lambda *_: None)
+    delivery.put([notice(1), notice(2)])
+    await deliver(delivery)
+    await asyncio.to_thread(server.stop)
+    failed = asyncio.Event()
+    delivery = Delivery(sink, lambda _, error: failed.set() if error else None)
+    delivery.put([notice(2), notice(3)])
+    task = asyncio.create_task(delivery.run())
+    await asyncio.wait_for(failed.wait(), 20)
+    await asyncio.to_thread(server.start)
+    await deliver_all([delivery], 20)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await sink.close()
+
+    assert _stored(server) == 3
+
+
+def _stored(server: Server) -> int:
+    with Raw(server.url) as raw:
+        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.D")["state"]["messages"] >= 3, "have three messages")
+        return int(raw.done("$JS.API.STREAM.INFO.D")["state"]["messages"])
+
+
+async def test_a_subject_that_may_not_be_published_is_a_failure(make_server: MakeServer) -> None:
+    """The server says only out of band that a user may not publish; that is heard, and no success."""
+    server = make_server(
+        extra='authorization { users: [{user: any, password: any}, {user: u, password: p, permissions: {publish: {deny: ["ops.>"]}}}] }\n'
+        "no_auth_user: any\n"
+    )
+    speaker = Speaker(resolve(Connection("main", url=server.url, user="u", password="p"), {}), "ops.drift")
+    with pytest.raises(SinkError, match="does not permit"):
+        await SubjectSink("ops.drift", speaker).send([notice(1)])
+    await speaker.close()
+
+
+class Never:
+    """A sink that never works."""
+
+    name = "never"
+    batch = 1
+
+    async def send(self, notices: Sequence[Notice]) -> None:
+        """Fail."""
+        raise SinkError(f"never any of {len(notices)}")
+
+    async def close(self) -> None:
+        """Hold nothing."""
+
+
+async def test_what_waits_is_bounded() -> None:
+    """A sink that is gone for ever costs a bounded queue, in which the newest of every situation stays."""
+    delivery = Delivery(Never(), lambda *_: None)
+    delivery.put([notice(0, "aaaaaaaaaaaa")])
+    delivery.put([notice(n) for n in range(WAITING + 50)])
+
+    assert delivery.waiting == WAITING
+    assert delivery.dropped == 51
+    assert delivery._waiting[0].situation.id == "aaaaaaaaaaaa"  # noqa: SLF001 - what nothing has overtaken
+    assert delivery._waiting[-1].id == f"0123456789ab.{WAITING + 49}"  # noqa: SLF001
+
+
+def names(folder: Path) -> list[str]:
+    """What is in a folder."""
+    return [path.name for path in folder.iterdir()]
+
+
+async def test_a_report_is_whole_or_not_there(tmp_path: Path) -> None:
+    """A file that shows how things are is replaced at once, leaves nothing beside it, and says why it cannot be written."""
+    told: list[str | None] = []
+    good = Latest(tmp_path / "r.md", lambda: b"new", lambda _, error: told.append(error))
+    bad = Latest(tmp_path / "no" / "r.md", lambda: b"new", lambda _, error: told.append(error))
+
+    assert (await good.write(), await bad.write()) == (True, False)
+    assert names(tmp_path) == ["r.md"]
+    assert told[0] is None
+    assert "No such file" in str(told[1])
+
+
+def test_no_secret_reaches_anybody(place: Place, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords, hook URLs and headers are in no notice, log line, metric, report or file, also where everything fails."""
+    monkeypatch.setenv("HOOK", hook.url)
+    monkeypatch.setenv("HOOK_KEY", "h3ader-k3y")
+    hook.status = 500
+    webhook = {"webhook": {"url": "${env.HOOK}", "headers": {"X-Key": "${env.HOOK_KEY}"}}}
+    place.write().space.write(
+        streams=STREAMS, drift={"sinks": [webhook, {"subject": "ops.drift", "domain": "hub"}, {"file": "drift.jsonl"}]}
+    )
+    folder = place.space.folder
+    job = place.job("-v", "--every", "1s", "--grace", "1s", "--report", str(folder / "r.html"), "--metrics-file", str(folder / "m.prom"))
+    place.change("A", max_age=10**12)
+    assert job.told()[0] == "opened"
+    job.hears("webhook 1 answered 500; it is tried again")
+    place.sandbox.stop()
+    assert job.until(lambda n: n["situation"]["kind"] == "check")["occasion"] == "opened"
+    metrics = job.get("/metrics")[1]
+    hook.status = 200
+    place.sandbox.start()
+    job.until(lambda n: n["situation"]["kind"] == "check" and n["occasion"] == "resolved")
+    job.hears("webhook 1 works again")
+    assert job.end() == 0
+    everything = [metrics, *job.said, json.dumps(job.seen), *(json.dumps(body) for body in hook.taken)]
+    everything += [(folder / name).read_text("utf-8") for name in ("drift.jsonl", "r.html", "m.prom")]
+
+    assert not [text for text in everything if SECRET in text or "h3ader" in text or "acc:acc" in text]
+    assert {n["id"] for n in job.seen} <= set(hook.ids)
+    assert {n["id"] for n in job.seen} <= {json.loads(line)["id"] for line in (folder / "drift.jsonl").read_text("utf-8").splitlines()}
+    assert 'jsplan_drift_sink_up{sink="webhook 1",workspace="test"} 0.0' in metrics
