@@ -47,6 +47,8 @@ def _line(row: Sequence[Cell], kept: list[int], widths: dict[int, int], left: in
         last = position == len(kept) - 1
         padded = (shown if last else shown.ljust(widths[i])) if i < left else shown.rjust(widths[i])
         pieces.append((padded + ("" if last else " " * GAP), role))
+    while pieces and not _text(pieces[-1]).strip():
+        pieces.pop()
     return pieces
 
 

@@ -124,7 +124,8 @@ def _flows(lines: Lines, flows: list[Row], width: int | None, *, verbose: bool) 
     for members in groups:
         if members[0]["cause"]:
             mark: tuple[str, str] = ("! ", "bad") if members[0]["healthy"] is False else ("? ", "warn")
-            lines.add(2, mark, (safe(_ends(members, "to")), "strong"), f": {safe(_said(members))}")
+            ends = f"{safe(_ends(members, 'from'))} -> {safe(_ends(members, 'to'))}"
+            lines.add(2, mark, (ends, "strong"), f": {safe(_said(members))}")
     lines.blank()
 
 

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import jsonschema
+import orjson
+import pytest
+from rich.console import Console
+
+from jsplan.documents.base import dumps
+from jsplan.documents.schema import schemas
+from jsplan.render import grid, status_text
+from jsplan.render.lines import Lines
+from jsplan.render.status_frames import Frames
+from tests.render import status_samples as samples
+from tests.render.texts import text_of
+
+if TYPE_CHECKING:
+    from jsplan.documents.status import Status
+    from tests.render.texts import Compare
+
+
+def test_a_small_country(golden: Compare) -> None:
+    """Limits, a domain that should answer and does not, causes, other people's consumers: all of it on one screen."""
+    golden("status", lambda console: status_text.render(samples.country(), console))
+
+
+def test_a_fleet_is_a_screen(golden: Compare) -> None:
+    """Two hundred stores that are alike are one line each in domains, flows, streams and consumers; the odd ones are written out."""
+    text = golden("status_fleet", lambda console: status_text.render(samples.fleet(200), console))
+
+    assert len(text.splitlines()) < 40
+    assert max(len(line) for line in text.splitlines() if not line.lstrip().startswith(("!", "?", "away"))) <= 100
+
+
+def test_verbose_writes_every_domain() -> None:
+    """With -v nothing is put together."""
+    text = text_of(lambda console: status_text.render(samples.fleet(30), console, verbose=True))
+
+    assert text.count("/consumer/SALES/TILL") == 27
+    assert text.count(" store-0") + text.count("  store-0") >= 30
+
+
+@pytest.mark.parametrize("found", [samples.country(), samples.fleet(200)], ids=["country", "fleet"])
+def test_the_document_is_as_promised(found: Status) -> None:
+    """What `status --json` prints is what the schema says, and no top-level field is missing from it."""
+    schema, document = schemas()["status-v1.json"], orjson.loads(dumps(found.to_json()))
+
+    jsonschema.Draft202012Validator(schema).validate(document)
+    assert set(document) == set(schema["properties"])
+
+
+def terminal(width: int, height: int) -> tuple[Console, StringIO]:
+    """A terminal of that size, and what it got."""
+    stream = StringIO()
+    return Console(file=stream, width=width, height=height, force_terminal=True, color_system=None), stream
+
+
+def test_a_frame_fits_the_terminal() -> None:
+    """What does not fit the height is counted, nothing scrolls."""
+    console, stream = terminal(100, 20)
+    Frames(console).show(samples.fleet(200))
+
+    lines = stream.getvalue().split("\n")
+    assert len(lines) <= 20
+    assert any("more; --target shows less" in line for line in lines)
+    assert lines[-1].startswith("Status: 201 domains (3 away)")
+
+
+def test_frames_for_programs_are_lines_of_json() -> None:
+    """With --json each status is one line, a whole document."""
+    stream = StringIO()
+    frames = Frames(Console(file=stream, force_terminal=False), json=True)
+    frames.show(samples.country())
+    frames.show(samples.country())
+
+    assert [orjson.loads(line)["kind"] for line in stream.getvalue().splitlines()] == ["status", "status"]
+
+
+@pytest.mark.parametrize(("text", "width", "shown"), [("store-001/stream/X", 18, "store-001/stream/X"), ("abcdefghij", 7, "abc…hij")])
+def test_the_middle_is_left_out(text: str, width: int, shown: str) -> None:
+    """Names that are too long for a terminal keep both their ends."""
+    assert grid.shortened(text, width) == shown
+
+
+def test_nothing_is_cut_where_there_is_no_terminal() -> None:
+    """In a file a name is whole, however long."""
+    lines, name = Lines(), "x" * 500
+    grid.add(lines, ("name", "count"), [[name, "1"]])
+
+    assert name in lines.plain()
