@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser
 
-from jsplan.backfill.wire.frames import BYTES, Scan, delivered, framed, joined, parts, scan, statuses, with_headers
+from jsplan.backfill.wire.frames import BYTES, Scan, delivered, framed, joined, parts, scan, scan_many, statuses, with_headers
 from jsplan.backfill.wire.writing import MESSAGES, SIZE, chunks
 
 SUBJECTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=12).map(
@@ -96,6 +96,38 @@ def test_torn_buffers_are_read_as_nats_py_reads_them(stream: list[tuple[Message 
 
     assert in_pieces(data, cuts) == by_nats_py(data)
     assert [m[3] for m in in_pieces(data, cuts)] == [message.data for message, _ in stream if message is not None]
+
+
+@settings(max_examples=300, deadline=None)
+@given(STREAM, st.integers(0, 10_000), st.binary(max_size=9))
+def test_all_at_once_or_one_by_one(stream: list[tuple[Message | None, bytes]], cut: int, before: bytes) -> None:
+    """Taking a buffer apart at once finds what the walk finds, or says that it cannot: wherever it ends, whatever payloads look like."""
+    data = before + b"".join(frame for _, frame in stream)
+    buffer, end = bytearray(data), len(before) + cut % (len(data) - len(before) + 1)
+
+    seen, walked = scan_many(buffer, len(before), end), scan(buffer, len(before), end)
+
+    if seen is not None:
+        assert (list(seen.offsets), seen.end, seen.control) == (list(walked.offsets), walked.end, walked.control)
+        assert seen.need in (0, walked.need)
+        assert (seen.need > 0) <= (walked.need > 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.builds(Message, SUBJECTS, st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")), BLOCKS), min_size=1, max_size=9
+    )
+)
+def test_many_small_messages_are_taken_apart_at_once(messages: list[Message]) -> None:
+    """What a server delivers in the ordinary case takes the quick way."""
+    buffer = bytearray(b"".join(message.frame() for message in messages))
+
+    seen = scan_many(buffer, 0, len(buffer))
+
+    assert seen is not None
+    assert seen.count == len(messages)
+    assert parts(buffer, seen).data.to_pylist() == [message.data for message in messages]
 
 
 def test_a_frame_says_how_much_is_missing() -> None:

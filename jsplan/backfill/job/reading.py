@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.job.copying import Known
-from jsplan.backfill.job.digests import Blocks, bare, canonical, origin_of, source_of
+from jsplan.backfill.job.digests import Blocks, bare, canonical, origin_of, source_of, sourced
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import LISTED, Span, total, without
 from jsplan.backfill.wire import read
@@ -104,11 +104,16 @@ def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]
             if _take(task, rows, seen, origins):
                 since = time.monotonic()
         place = end + 1
-    gaps = without(task.expected, np.unique(np.concatenate(origins)))
+    gaps = without(task.expected, np.unique(np.concatenate(origins))) if _may_have_gaps(task) else []
     yield {
         "messages": seen.blocks.count, "hashes": seen.blocks.hashes(), "twice": seen.twice,
         "first": seen.first_place, "last": seen.last_place, "gaps": [list(gap) for gap in gaps[:LISTED]], "gap_messages": total(gaps),
     }  # fmt: skip
+
+
+def _may_have_gaps(task: Follow) -> bool:
+    """Messages come once each: as many as are expected are all of them."""
+    return bool(task.expected) and total(task.expected) != task.messages
 
 
 def _end(task: Follow) -> int:
@@ -123,19 +128,18 @@ def _end(task: Follow) -> int:
 
 def _take(task: Follow, rows: pa.RecordBatch, seen: _Seen, origins: list[np.ndarray[Any, Any]]) -> bool:
     """Take the rows that came from the staging stream; whether there were any."""
-    numbers = source_of(rows["headers"], task.stage)
+    blocks, numbers = sourced(rows["headers"], task.stage)
     found = pc.is_valid(numbers)
-    if not pc.any(found).as_py():
+    if numbers.null_count == len(numbers):
         return False
-    mine, number = rows.filter(found), numbers.filter(found).to_numpy()
+    mine, number, block = rows.filter(found), numbers.filter(found).to_numpy(), blocks.filter(found)
     seen.first_place = seen.first_place or int(mine["seq"][0].as_py())
     seen.last_place = int(mine["seq"][-1].as_py())
     highest = np.maximum.accumulate(np.concatenate([[seen.last], number]))
     seen.twice += int((number <= highest[:-1]).sum())
     seen.last = int(highest[-1])
-    block = bare(mine["headers"])
     seen.blocks.add(canonical(mine["subject"], block, mine["data"]))
-    if task.expected:
+    if _may_have_gaps(task):
         seqs, _ = origin_of(block, task.domain, task.origin)
         origins.append(seqs.drop_null().to_numpy())
     return True

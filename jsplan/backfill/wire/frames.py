@@ -21,7 +21,7 @@ MESSAGES: Final = pa.schema(
 #: After it come the sequence in the consumer, the time (ns) and how many are pending.
 _PLACES: Final = {9: 5, 11: 7, 12: 7}
 
-_H, _M = ord("H"), ord("M")
+_H, _M, _NEWLINE = ord("H"), ord("M"), ord("\n")
 BYTES: Final = pa.binary()
 
 
@@ -29,13 +29,13 @@ BYTES: Final = pa.binary()
 class Scan:
     """The complete frames of a buffer.
 
-    `offsets` has four numbers per message: where its line, its headers and its payload begin, and where it ends. `control`
-    are the lines that are no messages. `end` is where the first incomplete frame begins; with that one the buffer
-    would have to hold at least `need` bytes from there (0: not known yet).
+    `offsets` (a list or an array) has four numbers per message: where its line, its headers and its payload begin, and where it
+    ends. `control` are the lines that are no messages. `end` is where the first incomplete frame begins; with that one the
+    buffer would have to hold at least `need` bytes from there (0: not known yet).
     """
 
     end: int
-    offsets: list[int] = field(default_factory=list)
+    offsets: Any = field(default_factory=list)
     control: list[bytes] = field(default_factory=list)
     need: int = 0
 
@@ -48,8 +48,9 @@ class Scan:
 def scan(buffer: bytearray, start: int, end: int) -> Scan:
     """Walk the frames between `start` and `end`. Raises ValueError for what is no NATS protocol."""
     find, rfind = buffer.find, buffer.rfind
-    found = Scan(start)
-    place, add = start, found.offsets.extend
+    offsets: list[int] = []
+    found = Scan(start, offsets)
+    place, add = start, offsets.extend
     while (line_end := find(b"\r\n", place, end)) >= 0:
         kind, body = buffer[place], line_end + 2
         if kind == _H:
@@ -71,6 +72,56 @@ def scan(buffer: bytearray, start: int, end: int) -> Scan:
         place = stop + 2
     found.end = place
     return found
+
+
+def scan_many(buffer: bytearray, start: int, end: int) -> Scan | None:
+    """The same as `scan` for a buffer of many small messages and nothing else, all of them at once; None where it is not that.
+
+    Every line that looks like the head of a message is taken for one, and believed if each message ends where the next begins.
+    """
+    view = np.frombuffer(buffer, dtype=np.uint8, count=end)
+    lines = np.flatnonzero(view[start:end] == _NEWLINE) + start
+    if not len(lines):
+        return None
+    begins = np.concatenate([[start], lines[:-1] + 1])  # of the lines that are complete
+    begins, stops = begins[begins + 5 < end], lines[begins + 5 < end]
+    with_block = view[begins] == _H
+    shift = with_block.astype(np.int64)
+    heads = (view[begins + shift] == _M) & (view[begins + shift + 1] == ord("S")) & (view[begins + shift + 2] == ord("G"))
+    begins, stops, with_block = begins[heads], stops[heads] - 1, with_block[heads]
+    if not len(begins) or begins[0] != start:
+        return None
+    numbers = _sizes(buffer, begins, stops, with_block)
+    if numbers is None:
+        return None
+    block, size = numbers
+    body = stops + 2
+    ends = body + size + 2
+    whole = ends <= end
+    if not whole[:-1].all() or not np.array_equal(ends[:-1], begins[1:]) or (whole[-1] and lines[-1] >= ends[-1]):
+        return None
+    count = int(whole.sum())
+    offsets = np.stack([begins, body, body + block, ends - 2], axis=1)[:count].ravel()
+    last = int(ends[count - 1]) if count else start
+    return Scan(last, offsets, [], 0 if whole.all() else int(ends[-1] - begins[-1]))
+
+
+def _sizes(
+    buffer: bytearray, begins: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], with_block: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    """Of each head the size of the header block and of all; None where one has no such numbers."""
+    places = np.empty(2 * len(begins) + 1, dtype=np.int32)
+    places[:-1:2], places[1::2], places[-1] = begins, stops, stops[-1]
+    view = pa.Array.from_buffers(pa.string(), 2 * len(begins), [None, pa.py_buffer(places), pa.py_buffer(buffer)])
+    words = pc.split_pattern(view.take(pa.array(np.arange(len(begins)) * 2)), " ", max_splits=2, reverse=True)
+    if pc.any(pc.less(pc.list_value_length(words), 3)).as_py():
+        return None
+    try:
+        size = pc.cast(pc.list_element(words, 2), pa.int64()).to_numpy()
+        block = pc.cast(pc.if_else(pa.array(with_block), pc.list_element(words, 1), "0"), pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        return None
+    return block, size
 
 
 @dataclass(slots=True)

@@ -16,12 +16,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from jsplan.backfill.wire.frames import Delivered, Parts, delivered, parts, scan, statuses, tokens
+from jsplan.backfill.wire.frames import Delivered, Parts, delivered, parts, scan, scan_many, statuses, tokens
 from jsplan.backfill.wire.socket import Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
 
-#: A batch is parsed when so many bytes are there, or nothing more is: below, Arrow's cost per batch shows.
+#: A batch is parsed when so many bytes are there, or nothing more is: below, Arrow's cost per batch shows; far above, whoever writes
+#: what was read has nothing to do meanwhile.
 ENOUGH: Final = 1 << 20
+#: Below so many bytes per message looking at every byte is cheaper than walking from message to message.
+SMALL: Final = 1000
 #: The receive buffer in bytes; it grows for a single message that is larger.
 BUFFER: Final = 8 << 20
 #: How often the consumer says that it is alive, and after how much silence it counts as gone. Seconds.
@@ -130,13 +133,14 @@ def _created(wire: Wire, what: Range, name: str, inbox: str, first: int) -> bool
 
 def _frames(wire: Wire) -> Iterator[Parts]:
     """Everything that arrives, in batches of complete frames. Raises _Lost after too long a silence."""
-    buffer = bytearray(BUFFER)
+    buffer, small = bytearray(BUFFER), False
     start = end = 0
     while True:
         end = _filled(wire, buffer, start, end)
-        found = scan(buffer, start, end)
+        found = (scan_many(buffer, start, end) if small else None) or scan(buffer, start, end)
         wire.control(found.control)
         if found.count:
+            small = (found.end - start) / found.count < SMALL
             yield parts(buffer, found)
         start = found.end
         if start == end:
@@ -153,11 +157,11 @@ def _filled(wire: Wire, buffer: bytearray, start: int, end: int) -> int:
     """Receive until there is enough for a batch, or nothing more just now. The new end of what is in the buffer."""
     with memoryview(buffer) as view:
         try:
-            end += wire.receive(view[end:], SILENCE)
+            end += wire.receive(view[end : end + ENOUGH], SILENCE)
         except TimeoutError:
             raise _Lost("the consumer fell silent") from None
         while end - start < ENOUGH and end < len(buffer) and wire.waiting():
-            end += wire.receive(view[end:], SILENCE)
+            end += wire.receive(view[end : end + ENOUGH], SILENCE)
     return end
 
 

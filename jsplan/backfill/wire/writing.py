@@ -21,8 +21,9 @@ from jsplan.backfill.wire.frames import BYTES, digits, framed, joined, scan, wit
 from jsplan.backfill.wire.socket import CHUNK, Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 
-#: A chunk ends after so many messages or bytes; so many may be under way. Together a bound of memory on both sides.
-MESSAGES, SIZE, UNDER_WAY = 1000, 2 << 20, 4
+#: A chunk ends after so many messages or bytes; so many may be under way. Together a bound of memory on both sides, and fewer messages
+#: than the 10,000 above which a server drops what comes for a stream.
+MESSAGES, SIZE, UNDER_WAY = 1000, 2 << 20, 8
 #: How long the server may take to store a chunk. Seconds.
 PATIENCE: Final = 60.0
 WRONG_LAST_SEQUENCE: Final = 10071
