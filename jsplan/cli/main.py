@@ -38,10 +38,10 @@ COMMANDS = {
     "restore": Entry("Bring a backup back.", "restore"),
     "history": Entry("List what was applied."),
     "revert": Entry("Plan the way back from an apply."),
-    "backfill": Entry("Copy a range of one stream into another."),
+    "backfill": Entry("Copy a range of one stream into another.", "backfill"),
     "access": Entry("List exports and imports that cross-account flows need.", "access"),
     "domains": Entry("Find the domains behind a connection.", "domains"),
-    "graph": Entry("Draw streams, mirrors and sources."),
+    "graph": Entry("Draw streams, mirrors and sources.", "graph"),
     "lint": Entry("Advice on the workspace files.", "lint"),
 }
 

@@ -1,0 +1,51 @@
+"""`jsplan graph [PLANFILE]`: a picture of the workspace, or of what a saved plan would do. Asks no server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+from jsplan.cli.types import AbsolutePath, AddressGlob
+from jsplan.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from jsplan.documents.graph import Graph
+
+FORMATS = ("mermaid", "dot", "svg")
+
+
+@declare("graph")
+@click.argument("planfile", required=False, type=AbsolutePath())
+@click.option(
+    "--target", multiple=True, type=AddressGlob(), metavar="ADDR", help="Only this, with what it copies and who copies it; repeatable."
+)
+@click.pass_context
+def command(ctx: click.Context, planfile: Path | None, target: tuple[str, ...]) -> int:
+    """Draw domains, streams with their subjects and consumers, mirrors and sources; with PLANFILE also what becomes of them.
+
+    --format is mermaid (the default), dot for Graphviz, svg for a picture that needs nothing else, or json. Domains that are alike are
+    drawn as one, as store-{001..200}.
+    """
+    settings, output = start(ctx, FORMATS)
+    from jsplan.workflows import graph as workflow
+
+    drawn = workflow.of_plan(planfile, target) if planfile is not None else workflow.of_workspace(settings.load_options(), target)
+    views = {name: _view(name, drawn) for name in FORMATS}
+    output.result(drawn.to_json, lambda _: output.line(views["mermaid"]().rstrip("\n")), views=views)
+    return ExitCode.OK
+
+
+def _view(name: str, graph: Graph) -> Callable[[], str]:
+    def render() -> str:
+        from importlib import import_module
+
+        text: str = import_module(f"jsplan.render.graph_{name}").render(graph)
+        return text
+
+    return render

@@ -1,0 +1,61 @@
+"""The graph in the language of Graphviz."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.documents.graph import Graph, Link, Node
+from jsplan.render.graph_fold import folded
+from jsplan.render.graph_svg import FATES
+from jsplan.render.safe import safe
+
+_SHAPES = {"stream": "box", "kv": "folder", "object_store": "box3d", "outside": "box"}
+
+
+def render(graph: Graph) -> str:
+    """A digraph from left to right; domains are clusters, consumers have a line to their stream."""
+    graph = folded(graph)
+    lines = [
+        "digraph jsplan {",
+        f"  graph [label={_quoted(graph.title)}, labelloc=t, rankdir=LR, fontname=sans, compound=true];",
+        "  node [fontname=sans, fontsize=11, shape=box, style=rounded];",
+        "  edge [fontname=sans, fontsize=10];",
+    ]
+    for number, cluster in enumerate(graph.clusters):
+        title = f"{cluster.title} ×{cluster.count}" if cluster.count > 1 else cluster.title
+        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(title)}; style=filled; color=lightgrey; fillcolor=whitesmoke;"]
+        for node in graph.nodes:
+            if node.domain == cluster.key:
+                lines += _node(node)
+        lines.append("  }")
+    return "\n".join([*lines, *map(_link, graph.links), "}"]) + "\n"
+
+
+def _node(node: Node) -> Iterator[str]:
+    words = [node.name, *node.subjects, node.facts, FATES[node.fate][0] if node.fate else ""]
+    style = "rounded,dashed" if node.kind == "outside" or node.fate == "deferred" else "rounded,filled"
+    looks = f"shape={_SHAPES[node.kind]}, style={_quoted(style)}, fillcolor=white{_color(node.fate)}"
+    yield f"    {_quoted(node.id)} [label={_lines(words)}, {looks}];"
+    for reader in node.readers:
+        name, words = f"{node.id} {reader.name}", [reader.name, reader.words, FATES[reader.fate][0] if reader.fate else ""]
+        yield f"    {_quoted(name)} [label={_lines(words)}, shape=cds, style=solid{_color(reader.fate)}];"
+        yield f"    {_quoted(node.id)} -> {_quoted(name)} [arrowhead=none, color=grey];"
+
+
+def _link(link: Link) -> str:
+    words = " ".join(word for word in (link.kind if link.count == 1 else f"{link.count} {link.kind}s", link.label) if word)
+    style = "solid" if link.kind == "mirror" else "dashed"
+    return f"  {_quoted(link.origin)} -> {_quoted(link.copy)} [label={_quoted(words)}, style={style}{_color(link.fate)}];"
+
+
+def _color(fate: str) -> str:
+    return f', color="{FATES[fate][1]}", penwidth=2' if fate else ""
+
+
+def _lines(words: list[str]) -> str:
+    return _quoted("\n".join(safe(word) for word in words if word))
+
+
+def _quoted(text: str) -> str:
+    """A quoted string; a new line stays one."""
+    return '"' + "\\n".join(safe(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n")) + '"'

@@ -1,0 +1,250 @@
+"""Puts cards and domains where they are easy to follow: in columns, so that most flows go from left to right.
+
+The usual steps of a layered layout: turn the flows that lead back, give everything its column, order each column by what its cards are
+connected to, then say where everything is. It is done twice, once for the domains and once for the streams inside each. Measures
+are in px; drawing is left to `graph_svg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from jsplan.documents.graph import Cluster, Graph, Link
+from jsplan.render.graph_boxes import Card, card
+
+K = TypeVar("K", bound=Hashable)
+GAP, COLUMN, INNER, HEAD, SIDE = 14.0, 130.0, 70.0, 28.0, 14.0
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        """Its right side."""
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        """Its lower side."""
+        return self.y + self.height
+
+    @property
+    def middle(self) -> float:
+        """Half its height, where flows begin and end."""
+        return self.y + self.height / 2
+
+
+@dataclass(slots=True)
+class Layout:
+    """Where everything is. `column` is that of a node's domain, `cards` are by the id of their node."""
+
+    width: float = 0.0
+    height: float = 0.0
+    clusters: dict[str, Box] = field(default_factory=dict)
+    boxes: dict[str, Box] = field(default_factory=dict)
+    cards: dict[str, Card] = field(default_factory=dict)
+    column: dict[str, int] = field(default_factory=dict)
+
+    def side(self, node: str, right: int) -> float:
+        """The right (1) or left (-1) end of all domains in the column of a node: beyond it there is room for lines."""
+        column = [box for other, box in self._frames if self.column[other] == self.column[node]]
+        return max(box.right for box in column) if right > 0 else min(box.x for box in column)
+
+    @property
+    def _frames(self) -> list[tuple[str, Box]]:
+        return [(node, self.clusters[self.cards[node].node.domain]) for node in self.boxes]
+
+
+def arrange(graph: Graph) -> Layout:
+    """The layout of a folded graph."""
+    out = Layout(cards={node.id: card(node) for node in graph.nodes})
+    domain = {node.id: node.domain for node in graph.nodes}
+    flows = sorted(graph.links, key=lambda link: (link.kind != "source", -link.count))  # what is collected goes to the right
+    between = [(domain[link.origin], domain[link.copy]) for link in flows]
+    columns = layered([cluster.key for cluster in graph.clusters], between)
+    out.column = {node.id: n for n, keys in enumerate(columns) for node in graph.nodes if node.domain in keys}
+    inner = {c.key: _inner(c, out, domain, graph.links) for c in graph.clusters}
+    x = 0.0
+    for keys in columns:
+        y, widest = 0.0, 0.0
+        for key in _by_flow(keys, graph, domain, out.boxes):
+            size = _place(key, inner[key], x, y, graph, out)
+            y, widest = y + size.height + 2 * GAP, max(widest, size.width)
+        x += widest + COLUMN
+    out.width = max((box.right for box in out.clusters.values()), default=0.0)
+    out.height = max((box.bottom for box in out.clusters.values()), default=0.0)
+    _centre(columns, out, graph)
+    return out
+
+
+def layered(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> list[list[K]]:
+    """The keys in columns: those that flow into others before these, as far as circles allow. Each column keeps the order of `keys`.
+
+    Of a circle the flow is turned that comes last in `edges`.
+    """
+    forward = [edge for edge in dict.fromkeys(edges) if edge[0] != edge[1]]
+    depth = _depths(keys, forward)
+    if depth is None:
+        depth = _depths(keys, _without_circles(forward))
+    assert depth is not None
+    columns: list[list[K]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for key in keys:
+        columns[depth[key]].append(key)
+    return columns
+
+
+def _depths(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> dict[K, int] | None:
+    """How long the longest way to each key is; None where some go round."""
+    onward: dict[K, list[K]] = {key: [] for key in keys}
+    waits = dict.fromkeys(keys, 0)
+    for origin, copy in edges:
+        onward[origin].append(copy)
+        waits[copy] += 1
+    depth, ready = dict.fromkeys(keys, 0), [key for key in keys if not waits[key]]
+    done = 0
+    while ready:
+        key = ready.pop()
+        done += 1
+        for other in onward[key]:
+            depth[other] = max(depth[other], depth[key] + 1)
+            waits[other] -= 1
+            if not waits[other]:
+                ready.append(other)
+    return depth if done == len(depth) else None
+
+
+def _without_circles(edges: Iterable[tuple[K, K]]) -> list[tuple[K, K]]:
+    """The edges in their order, without those that lead back to where one came from."""
+    onward: dict[K, list[K]] = {}
+    kept = []
+    for origin, copy in edges:
+        if not _leads(copy, origin, onward):
+            onward.setdefault(origin, []).append(copy)
+            kept.append((origin, copy))
+    return kept
+
+
+def _leads(start: K, to: K, onward: Mapping[K, list[K]]) -> bool:
+    todo, seen = [start], {start}
+    while todo:
+        key = todo.pop()
+        if key == to:
+            return True
+        fresh = [other for other in onward.get(key, ()) if other not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return False
+
+
+# --- inside a domain -----------------------------------------------------------------------------------------
+
+
+def _inner(cluster: Cluster, out: Layout, domain: Mapping[str, str], links: Sequence[Link]) -> list[list[str]]:
+    """Columns of the cards of a domain; what is connected with nothing is put below, where most room is."""
+    own = [node for node in out.cards if domain[node] == cluster.key]
+    inside = [(link.origin, link.copy) for link in links if domain[link.origin] == domain[link.copy] == cluster.key]
+    paired = {end for edge in inside for end in edge}
+    columns = layered([node for node in own if node in paired], inside) or [[]]
+    beyond = _beyond(cluster, out, domain, links)
+    for node in own:
+        if node in beyond and node not in paired:
+            columns[-1 if beyond[node] > 0 else 0].append(node)
+    loose = [node for node in own if node not in paired and node not in beyond]
+    while len(loose) > 6 * len(columns):
+        columns.append([])
+    heights = [sum(out.cards[node].height + GAP for node in column) for column in columns]
+    early = {node for column in columns[:-1] for node in column}
+    crossed = any(link.origin in early and out.column[link.copy] > out.column[link.origin] for link in links)
+    heights = [height + (10 * COLUMN if crossed and number else 0) for number, height in enumerate(heights)]
+    for node in loose:
+        lowest = min(range(len(columns)), key=heights.__getitem__)
+        columns[lowest].append(node)
+        heights[lowest] += out.cards[node].height + GAP
+    return columns
+
+
+def _beyond(cluster: Cluster, out: Layout, domain: Mapping[str, str], links: Sequence[Link]) -> dict[str, int]:
+    """Nodes that are connected with other domains: above zero where most of these are to the right."""
+    found: dict[str, int] = {}
+    for link in links:
+        for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
+            if domain[one] == cluster.key != domain[other]:
+                found[one] = found.get(one, 0) + (1 if out.column[other] > out.column[one] else -1)
+    return found
+
+
+def _place(key: str, columns: Sequence[Sequence[str]], x: float, y: float, graph: Graph, out: Layout) -> Box:
+    """Give each card of a domain its place, and the domain its own."""
+    left, tallest = x + SIDE, 0.0
+    for number, column in enumerate(columns):
+        top = y + HEAD + 4
+        wide = max((out.cards[node].width for node in column), default=0.0)
+        for node in _ordered(column, graph, out.boxes):
+            size = out.cards[node]
+            out.boxes[node] = Box(left, top, wide, size.height)
+            top += size.height + GAP
+        tallest = max(tallest, top - y - GAP + SIDE)
+        left += wide + _gap(columns[number : number + 2], graph)
+    title = next(cluster.title for cluster in graph.clusters if cluster.key == key)
+    out.clusters[key] = Box(x, y, max(left - x - GAP + SIDE, len(title) * 8.5 + 2 * SIDE), max(tallest, HEAD + 2 * SIDE))
+    return out.clusters[key]
+
+
+def _gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
+    """Room between two columns of cards: for lines, and for their words."""
+    if len(columns) < 2:
+        return GAP
+    ends = tuple(set(column) for column in columns)
+    between = [link for link in graph.links if link.origin in ends[0] and link.copy in ends[1]]
+    return (COLUMN if any(link.label for link in between) else INNER) if between else GAP
+
+
+# --- order ---------------------------------------------------------------------------------------------------
+
+
+def _ordered(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box]) -> list[str]:
+    """By the height of what each is connected to, as far as that is placed already."""
+    around: dict[str, list[float]] = {node: [] for node in nodes}
+    for link in graph.links:
+        for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
+            if one in around and other in placed:
+                around[one].append(placed[other].middle)
+    index = {node: number for number, node in enumerate(nodes)}
+    return sorted(nodes, key=lambda node: (sum(around[node]) / len(around[node]) if around[node] else 1e9, index[node]))
+
+
+def _by_flow(keys: Sequence[str], graph: Graph, domain: Mapping[str, str], placed: Mapping[str, Box]) -> list[str]:
+    """Domains of one column, by what they are connected to in the columns before."""
+    around: dict[str, list[float]] = {key: [] for key in keys}
+    for link in graph.links:
+        for one, other in ((link.origin, link.copy), (link.copy, link.origin)):
+            if domain[one] in around and other in placed:
+                around[domain[one]].append(placed[other].middle)
+    index = {key: number for number, key in enumerate(keys)}
+    return sorted(keys, key=lambda key: (sum(around[key]) / len(around[key]) if around[key] else 1e9, index[key]))
+
+
+def _centre(columns: Sequence[Sequence[str]], out: Layout, graph: Graph) -> None:
+    """Move each column of domains to the middle of the picture's height."""
+    domain = {node.id: node.domain for node in graph.nodes}
+    for keys in columns:
+        tall = max((out.clusters[key].bottom for key in keys), default=0.0)
+        down = (out.height - tall) / 2
+        for key in keys:
+            out.clusters[key] = _moved(out.clusters[key], down)
+        for node, box in out.boxes.items():
+            if domain[node] in keys:
+                out.boxes[node] = _moved(box, down)
+
+
+def _moved(box: Box, down: float) -> Box:
+    return Box(box.x, box.y + down, box.width, box.height)

@@ -1,0 +1,78 @@
+"""The graph as Mermaid, which Markdown pages of GitHub, GitLab and mkdocs draw themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.documents.graph import Graph, Link, Node, Reader
+from jsplan.render.graph_fold import folded
+from jsplan.render.graph_svg import FATES
+from jsplan.render.safe import safe
+
+_SHAPES = {"stream": ('[("', '")]'), "kv": ('[["', '"]]'), "object_store": ('[["', '"]]'), "outside": ('["', '"]')}
+
+
+def render(graph: Graph) -> str:
+    """A flowchart from left to right; domains are subgraphs, consumers have a line to their stream."""
+    graph = folded(graph)
+    ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
+    lines = ["flowchart LR", f"  %% {_plain(graph.title)}"]
+    for number, cluster in enumerate(graph.clusters):
+        title = f"{cluster.title} ×{cluster.count}" if cluster.count > 1 else cluster.title
+        lines.append(f'  subgraph d{number}["{_text(title)}"]')
+        for node in graph.nodes:
+            if node.domain == cluster.key:
+                lines += _node(node, ids[node.id])
+        lines.append("  end")
+    lines += [_link(link, ids) for link in graph.links]
+    return "\n".join([*lines, *_classes(graph, ids)]) + "\n"
+
+
+def _node(node: Node, name: str) -> Iterator[str]:
+    begin, end = _SHAPES[node.kind]
+    words = [f"<b>{_text(node.name)}</b>", *(_text(subject) for subject in node.subjects), _text(node.facts), _fate(node.fate)]
+    yield f"    {name}{begin}{'<br/>'.join(word for word in words if word)}{end}"
+    for number, reader in enumerate(node.readers):
+        yield f'    {name}c{number}(["{_reader(reader)}"])'
+        yield f"    {name} --- {name}c{number}"
+
+
+def _reader(reader: Reader) -> str:
+    return "<br/>".join(word for word in (_text(reader.name), _text(reader.words), _fate(reader.fate)) if word)
+
+
+def _fate(fate: str) -> str:
+    return f"<i>{_text(FATES[fate][0])}</i>" if fate else ""
+
+
+def _link(link: Link, ids: dict[str, str]) -> str:
+    words = [link.kind if link.count == 1 else f"{link.count} {link.kind}s", link.label]
+    arrow = "==>" if link.kind == "mirror" else "-.->"
+    return f'  {ids[link.origin]} {arrow}|"{_text(" ".join(word for word in words if word))}"| {ids[link.copy]}'
+
+
+def _classes(graph: Graph, ids: dict[str, str]) -> Iterator[str]:
+    """A class for each fate that occurs, and one for what is outside."""
+    used: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if node.fate or node.kind == "outside":
+            used.setdefault(node.fate or "outside", []).append(ids[node.id])
+        for number, reader in enumerate(node.readers):
+            if reader.fate:
+                used.setdefault(reader.fate, []).append(f"{ids[node.id]}c{number}")
+    for fate, names in used.items():
+        color = FATES[fate][1] if fate in FATES else "#8c959f"
+        dashes = ",stroke-dasharray:4 3" if fate in ("outside", "deferred") else ""
+        yield f"  classDef {fate} stroke:{color},stroke-width:2px{dashes}"
+        yield f"  class {','.join(names)} {fate}"
+
+
+def _text(text: str) -> str:
+    """Text inside of quotes: what Mermaid or HTML would read otherwise is written as an entity."""
+    named = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", "`": "#96;", ";": "#59;", "\\": "#92;"}
+    return "".join(named.get(letter, letter) for letter in safe(text))
+
+
+def _plain(text: str) -> str:
+    """For a comment, in which braces would begin a directive."""
+    return _text(text).replace("{", "").replace("}", "")

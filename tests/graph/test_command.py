@@ -1,0 +1,105 @@
+"""`jsplan graph` as a command: its formats, and the plans that it draws."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.cli.main import main
+from jsplan.workflows.graph import of_plan
+from jsplan.workflows.plan import save
+from tests.graph.support import STORES, written
+from tests.support.workspaces import hub_leaf_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_each_format_is_made(tmp_path: Path, capsys: Capture) -> None:
+    """Mermaid by itself, dot, SVG and JSON when asked for; anything else is not."""
+    folder = str(written(tmp_path, **STORES))
+    out = {}
+    for name in ("", "mermaid", "dot", "svg", "json"):
+        assert main(["-C", folder, "graph", *(["--format", name] if name else [])]) == 0
+        out[name] = capsys.readouterr().out
+
+    assert out[""] == out["mermaid"]
+    assert out["mermaid"].startswith("flowchart LR")
+    assert out["dot"].startswith("digraph")
+    assert ET.fromstring(out["svg"]).tag.endswith("svg")  # noqa: S314 - our own
+    document = json.loads(out["json"])
+    assert (document["kind"], len(document["domains"]), len(document["links"])) == ("graph", 201, 400)
+    assert main(["-C", folder, "graph", "--format", "html"]) == 1
+
+
+def test_json_goes_into_a_file_too(tmp_path: Path, capsys: Capture) -> None:
+    """--json-into writes the data beside the picture."""
+    folder = written(tmp_path, streams=[{"name": "A", "subjects": ["a"]}])
+    assert main(["-C", str(folder), "graph", "--format", "svg", "--json-into", str(tmp_path / "graph.json")]) == 0
+
+    assert capsys.readouterr().out.startswith("<svg")
+    assert json.loads((tmp_path / "graph.json").read_bytes())["nodes"][0]["id"] == "hub/stream/A"
+
+
+def test_a_target_is_drawn_alone(tmp_path: Path, capsys: Capture) -> None:
+    """--target takes a glob; one that names nothing is wrong usage."""
+    folder = str(written(tmp_path, streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]))
+    assert main(["-C", folder, "graph", "--target", "*/stream/A", "--json"]) == 0
+    assert [node["name"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["A"]
+
+    assert main(["-C", folder, "graph", "--target", "*/stream/Z"]) == 64
+
+
+def test_what_is_no_plan_is_told(tmp_path: Path, capsys: Capture) -> None:
+    """A file that is no saved plan is an error that names it, and no traceback."""
+    (tmp_path / "x.plan").write_text("{}")
+    assert main(["graph", str(tmp_path / "x.plan")]) == 1
+
+    assert "is not a jsplan plan document" in capsys.readouterr().err
+
+
+def test_a_plan_is_drawn_with_what_becomes_of_things(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
+    """Created, updated, replaced, deleted and deferred things have their fate; of an updated stream's flows only what comes or goes."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+
+    def streams(**more: Any) -> list[dict[str, Any]]:
+        return [
+            {"name": "A", "domain": "leaf", "subjects": ["a"]},
+            {"name": "B", "domain": "hub", "subjects": ["b"]} | more.get("b", {}),
+            {"name": "T", "domain": "hub", "subjects": ["t"], "lifecycle": {"on_replace": "recreate"}} | more.get("t", {}),
+            {"name": "ALL", "domain": "hub", "sources": more.get("sources", [{"name": "A", "domain": "leaf"}, {"name": "T"}]),
+             "consumers": more.get("consumers", [{"name": "OLD", "ack_policy": "explicit"}])},
+            *more.get("others", [{"name": "GONE", "domain": "hub", "subjects": ["gone"]}]),
+        ]  # fmt: skip
+
+    space.write(streams=streams()).apply()
+    clean_hub_leaf["leaf"].stop()
+    changed = streams(
+        b={"max_age": "1d"}, t={"storage": "memory"}, sources=[{"name": "A", "domain": "leaf"}, {"name": "B"}],
+        consumers=[{"name": "NEW", "ack_policy": "explicit"}], others=[{"name": "M", "domain": "hub", "mirror": {"name": "B"}}],
+    )  # fmt: skip
+    path = tmp_path / "x.plan"
+    save(space.write(streams=changed).plan(), path)
+    graph = of_plan(path)
+
+    assert {node.id: node.fate for node in graph.nodes} == {
+        "leaf/stream/A": "deferred", "hub/stream/B": "update", "hub/stream/T": "replace", "hub/stream/ALL": "update",
+        "hub/stream/M": "create", "hub/stream/GONE": "delete",
+    }  # fmt: skip
+    (collected,) = (node for node in graph.nodes if node.name == "ALL")
+    assert {reader.name: reader.fate for reader in collected.readers} == {"NEW": "create", "OLD": "delete"}
+    assert {(link.origin, link.copy): link.fate for link in graph.links} == {
+        ("leaf/stream/A", "hub/stream/ALL"): "", ("hub/stream/B", "hub/stream/ALL"): "create",
+        ("hub/stream/T", "hub/stream/ALL"): "delete", ("hub/stream/B", "hub/stream/M"): "create",
+    }  # fmt: skip
+    assert main(["graph", str(path), "--format", "svg"]) == 0
+    picture = capsys.readouterr().out
+    for words in ("test: planned changes", "+ create", "~ update", "± replace", "− delete", "… deferred", "+ NEW", "− OLD"):
+        assert words in picture, words

@@ -1,0 +1,138 @@
+"""The pictures as text: well-formed, complete, self-contained, and unharmed by odd names."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.documents.graph import Cluster, Graph, Link, Node, Reader
+from jsplan.render import graph_dot, graph_mermaid, graph_svg
+from tests.graph.support import STORES, drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SVG = "{http://www.w3.org/2000/svg}"
+#: What a name may be on a server, and each language would read as its own.
+ODD = 'a"b<script>&\\#;{`$(x)\x1b[31m'
+STRING = r'"(?:[^"\\]|\\.)*"'
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(text.itertext()) for text in ET.fromstring(svg).iter(f"{SVG}text")]  # noqa: S314 - our own
+
+
+@pytest.fixture
+def odd() -> Graph:
+    """A graph whose every word is odd."""
+    node = Node(f"hub/stream/{ODD}", "hub", "stream", ODD, (ODD,), ODD, (Reader(ODD, ODD, "create"),), "delete")
+    other = Node("hub/stream/B", "hub", "outside", "B")
+    return Graph(ODD, True, [Cluster("hub", ODD)], [node, other], [Link(node.id, other.id, "mirror", ODD, "delete")])
+
+
+def test_svg_is_complete_and_needs_nothing(tmp_path: Path) -> None:
+    """Every stream, subject, consumer and filter is in it; it has no script, no link and no picture of somebody else's."""
+    svg = graph_svg.render(drawn(tmp_path, **STORES))
+    found = texts(svg)
+
+    for word in ("drawn", "store-{001..200}  ×200", "SALES", "sales.${domain}.>", "PRICES", "prices.>", "mirror", "source"):
+        assert word in found, word
+    assert any(text.startswith("▸ PRINTER") for text in found)
+    assert any("200 flows" in text for text in found)
+    assert re.findall(r"https?://[^\"' ]+", svg) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"<script|<image|<foreignObject|@import|href=", svg)
+    root = ET.fromstring(svg)  # noqa: S314 - our own
+    assert root.findtext(f"{SVG}desc") == "402 streams and buckets in 201 domains, 400 mirrors and sources."
+
+
+def test_svg_shows_what_becomes_of_things(odd: Graph) -> None:
+    """What is planned has its sign in words, on streams and on consumers, and in the legend."""
+    odd.nodes[0] = Node("hub/stream/A", "hub", "stream", "A", readers=(Reader("R", "", "create"),), fate="replace")
+    odd.links = []
+    found = texts(graph_svg.render(odd))
+
+    assert "± replace" in found
+    assert "+ R" in found
+    assert found.count("+ create") == 1
+
+
+def test_svg_takes_odd_names(odd: Graph) -> None:
+    """It stays well-formed, shows the name letter by letter, and control characters as escapes."""
+    svg = graph_svg.render(odd)
+
+    ET.fromstring(svg)  # noqa: S314 - our own
+    assert "\x1b" not in svg
+    assert any('a"b<script>&' in text for text in texts(svg))
+
+
+def test_an_empty_workspace_is_an_empty_picture(tmp_path: Path) -> None:
+    """Nothing declared is drawn as nothing, in every language."""
+    graph = drawn(tmp_path)
+
+    ET.fromstring(graph_svg.render(graph))  # noqa: S314 - our own
+    assert graph_mermaid.render(graph).startswith("flowchart LR\n")
+    assert graph_dot.render(graph).endswith("}\n")
+
+
+def test_mermaid_has_subgraphs_nodes_and_flows(tmp_path: Path) -> None:
+    """Domains are subgraphs; each line is one of the few forms that the language has."""
+    text = graph_mermaid.render(drawn(tmp_path, **STORES))
+
+    assert 'subgraph d0["store-{001..200} ×200"]' in text
+    assert '-.->|"200 sources sales.*.done"|' in text
+    assert '==>|"200 mirrors"|' in text
+    check_mermaid(text)
+
+
+def test_mermaid_takes_odd_names(odd: Graph) -> None:
+    """Quotes, entities and markup of names are written as entities, and colours are classes."""
+    text = graph_mermaid.render(odd)
+
+    check_mermaid(text)
+    assert "<script" not in text
+    assert "  class n0 delete" in text
+    assert "  class n0c0 create" in text
+
+
+def check_mermaid(text: str) -> None:
+    quoted = r'"[^"\n]*"'
+    forms = [
+        r"flowchart LR", r"  %% .*", rf"  subgraph d\d+\[{quoted}\]", r"  end",
+        rf"    n\d+(\[\({quoted}\)\]|\[\[{quoted}\]\]|\[{quoted}\])",
+        rf"    n\d+c\d+\(\[{quoted}\]\)", r"    n\d+ --- n\d+c\d+", rf"  n\d+ (==>|-\.->)\|{quoted}\| n\d+",
+        r"  classDef \w+ [-\w:#, ]+", r"  class [\w,]+ \w+",
+    ]  # fmt: skip
+    for line in text.splitlines():
+        assert any(re.fullmatch(form, line) for form in forms), line
+        assert not re.search(r"#(?!quot;|lt;|gt;|amp;|\d+;|[0-9a-f]{6})", line), line
+
+
+def test_dot_has_clusters_nodes_and_flows(tmp_path: Path) -> None:
+    """Domains are clusters; each statement is one of the few forms that the language has."""
+    text = graph_dot.render(drawn(tmp_path, **STORES))
+
+    assert 'label="store-{001..200} ×200"' in text
+    assert 'label="200 sources sales.*.done", style=dashed' in text
+    check_dot(text)
+
+
+def test_dot_takes_odd_names(odd: Graph) -> None:
+    """Quotes and backslashes of names are escaped."""
+    text = graph_dot.render(odd)
+
+    check_dot(text)
+    assert "\x1b" not in text
+
+
+def check_dot(text: str) -> None:
+    attributes = rf"\[(\w+=({STRING}|\w+)(, )?)+\];"
+    forms = [
+        r"digraph jsplan \{", rf"  (graph|node|edge) {attributes}", r"  subgraph cluster_\d+ \{", r"  \}", r"\}",
+        rf"    label={STRING}; style=filled; color=\w+; fillcolor=\w+;", rf"    {STRING} {attributes}",
+        rf"  +{STRING} -> {STRING} {attributes}",
+    ]  # fmt: skip
+    for line in text.splitlines():
+        assert any(re.fullmatch(form, line) for form in forms), line
