@@ -47,7 +47,7 @@ def judge(flow: Flow, looks: Sequence[Look], *, glance: bool = False) -> Verdict
     """What is known after these looks. A `glance` takes two in a row and says only what these prove; it may stay open."""
     last = looks[-1]
     if last.unread:
-        return _by_silence_alone(flow, looks)
+        return _by_silence_alone(flow, looks, glance=glance)
     if last.origin is None:
         return Verdict(False, causes.origin_missing(flow))
     if (found := _recreated(flow, looks)) is not None:
@@ -121,7 +121,7 @@ def _mixed(flow: Flow, look: Look) -> bool:
     return bool(both) and look.first_ts != look.origin.first_ts
 
 
-def _by_silence_alone(flow: Flow, looks: Sequence[Look]) -> Verdict:
+def _by_silence_alone(flow: Flow, looks: Sequence[Look], *, glance: bool) -> Verdict:
     """The origin cannot be read: what the copy's server says is all there is."""
     last = looks[-1]
     if flow.origin is not None:
@@ -129,8 +129,8 @@ def _by_silence_alone(flow: Flow, looks: Sequence[Look]) -> Verdict:
     if not _silent(last) and last.lag == 0:
         return _WELL
     if last.answers is False and last.active < 0:
-        return Verdict(False, causes.domain_unknown(flow)) if len(looks) > 1 else _OPEN
-    if not _proven(looks, glance=False):
+        return Verdict(False, causes.domain_unknown(flow)) if len(looks) > 1 or glance else _OPEN
+    if not _proven(looks, glance=glance):
         return _WELL if moved(looks) else _OPEN
     return Verdict(False, causes.link_down(flow, last)) if _silent(last) else Verdict(None, causes.unread(last.unread))
 

@@ -41,15 +41,13 @@ def _squeeze(widths: dict[int, int], narrow: list[int], room: int) -> None:
 def _line(row: Sequence[Cell], kept: list[int], widths: dict[int, int], left: int) -> list[Piece]:
     pieces: list[Piece] = []
     for position, i in enumerate(kept):
-        cell = row[i]
-        text, role = (cell, "") if isinstance(cell, str) else cell
-        shown = shortened(text, widths[i])
+        shown = shortened(_text(row[i]), widths[i])
         last = position == len(kept) - 1
         padded = (shown if last else shown.ljust(widths[i])) if i < left else shown.rjust(widths[i])
-        pieces.append((padded + ("" if last else " " * GAP), role))
+        pieces.append((padded + ("" if last else " " * GAP), _role(row[i])))
     while pieces and not _text(pieces[-1]).strip():
         pieces.pop()
-    return pieces
+    return [*pieces[:-1], (_text(pieces[-1]).rstrip(), _role(pieces[-1]))] if pieces else pieces
 
 
 def shortened(text: str, width: int) -> str:
@@ -62,3 +60,7 @@ def shortened(text: str, width: int) -> str:
 
 def _text(cell: Cell) -> str:
     return cell if isinstance(cell, str) else cell[0]
+
+
+def _role(cell: Cell) -> str:
+    return "" if isinstance(cell, str) else cell[1]

@@ -12,7 +12,7 @@ from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import HOST, Layout, Node
 from tests.conftest import PROGRAM
 from tests.support.crossing import static, user
-from tests.support.raw import NoResponders, Raw, delete_all_streams
+from tests.support.raw import Raw, delete_all_streams
 from tests.support.relay import Relay
 from tests.support.workspaces import Space
 
@@ -73,11 +73,8 @@ class Land:
         self.until(lambda: self.state(way, stream)["last_seq"] >= last, f"have {last} messages in {stream}")
 
     def linked(self) -> bool:
-        """Whether the hub reaches its leaf, and the leaf its hub."""
-        try:
-            return all("error" not in self.raws[way].api(f"$JS.{to}.API.INFO") for way, to in (("hub", "leaf"), ("leaf", "hub")))
-        except NoResponders:
-            return False
+        """Whether the hub reaches its leaf, and the leaf its hub. Raises OSError where nobody says no and nobody answers."""
+        return all(self.sandbox[way].ask(f"$JS.{to}.API.INFO") is not None for way, to in (("hub", "leaf"), ("leaf", "hub")))
 
     def clean(self) -> Land:
         """The link up, no stream anywhere."""

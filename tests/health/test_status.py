@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from jsplan.cli.main import main
+from jsplan.documents.schema import schemas
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from jsplan.workflows.status import status
+from tests.support.process import begin
+from tests.support.stored import consumer, take
+from tests.support.workspaces import Quiet, Space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.health.conftest import Land
+
+
+def country(land: Land, folder: Path) -> Space:
+    """A stream with a consumer in the hub, copied to the leaf; something that nobody manages beside it."""
+    worker = {"name": "NEW", "ack_policy": "explicit"}
+    space = land.space(folder).write(
+        streams=[
+            {"name": "ORDERS", "subjects": ["ORDERS.>"], "consumers": [worker]},
+            {"name": "COPY", "domain": "leaf", "mirror": {"name": "ORDERS", "domain": "hub"}},
+        ]
+    )
+    space.apply()
+    land.publish("hub", "ORDERS.a", 5)
+    land.stream("hub", "OTHERS", 2)
+    consumer(land.raws["hub"], "OTHERS", "tail")
+    take(land.raws["hub"], "ORDERS", "NEW", 2)
+    land.copied("leaf", "COPY", 5)
+    return space
+
+
+@pytest.mark.matrix
+def test_status_tells_what_is_there(land: Land, tmp_path: Path, server_version: tuple[int, ...]) -> None:
+    """Domains with version and use, streams with their counts, consumers with their places, flows: as the servers have them."""
+    found = status(country(land, tmp_path).load, Quiet())
+
+    domains = {d["domain"]: d for d in found.domains}
+    version = ".".join(map(str, server_version))
+    assert {key: (d["reachable"], d["server"], d["version"]) for key, d in domains.items()} == {
+        "hub": (True, "hub-server", version), "leaf": (True, "leaf-server", version), "other": (True, "hub-server", version),
+    }  # fmt: skip
+    assert (domains["hub"]["streams"], domains["hub"]["messages"], domains["other"]["streams"]) == (2, 7, 0)
+    assert {s["address"]: (s["managed"], s["messages"], s["copies"]) for s in found.streams} == {
+        "hub/stream/ORDERS": (True, 5, None), "hub/stream/OTHERS": (False, 2, None), "leaf/stream/COPY": (True, 5, "mirror"),
+    }  # fmt: skip
+    places = {c["address"]: (c["managed"], c["pending"], c["ack_pending"], c["delivered"]["stream_seq"]) for c in found.consumers}
+    assert places == {"hub/consumer/ORDERS/NEW": (True, 3, 2, 2), "hub/consumer/OTHERS/tail": (False, 2, 0, 0)}
+    assert [(f["from"], f["to"], f["healthy"], f["lag"]) for f in found.replication] == [("hub/stream/ORDERS", "leaf/stream/COPY", True, 0)]
+
+
+def test_status_on_the_command_line(land: Land, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` prints the document of the schema, `--target` leaves the rest out, text ends with the summary."""
+    country(land, tmp_path)
+    assert main(["-C", str(tmp_path), "status", "--json", "--target", "leaf/**"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert main(["-C", str(tmp_path), "status"]) == 0
+    text = capsys.readouterr().out
+
+    jsonschema.Draft202012Validator(schemas()["status-v1.json"]).validate(document)
+    assert [d["domain"] for d in document["domains"]] == ["leaf"]
+    assert [s["address"] for s in document["streams"]] == ["leaf/stream/COPY"]
+    assert text.splitlines()[-1] == "Status: 3 domains, 3 streams, 2 consumers, 1 flow."
+
+
+def test_watching(land: Land, tmp_path: Path) -> None:
+    """`--watch` prints one document per line until Ctrl-C, goes on without a server, and knows from earlier looks what does not move."""
+    for name in ("FULL", "UNDELIVERED"):
+        land.stream("hub", name, 2)
+    strays = [{"name": name, "domain": "other", "mirror": {"name": name, "domain": "hub"}} for name in ("FULL", "UNDELIVERED")]
+    strays[1]["mirror"] |= {"deliver": "nowhere.to"}  # type: ignore[operator]
+    land.space(tmp_path).write(streams=strays).apply()
+
+    with begin(tmp_path, "status", "--watch", "--every", "500ms", "--json") as process:
+        assert process.stdout is not None
+        first = _frame(process.stdout.readline())
+        named = _until_named(process.stdout)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+
+    assert first["other/stream/FULL"]["healthy"] is True
+    assert named["other/stream/UNDELIVERED"]["cause"].startswith("export missing")
+    assert (process.returncode, said.decode()) == (130, "Interrupted.\n")
+
+
+def _frame(line: bytes) -> dict[str, Any]:
+    return {flow["to"]: flow for flow in json.loads(line)["replication"]}
+
+
+def _until_named(lines: Any) -> dict[str, Any]:
+    end = time.monotonic() + 60
+    while (found := _frame(lines.readline()))["other/stream/UNDELIVERED"]["healthy"] is not False:
+        assert time.monotonic() < end
+    return found
+
+
+def test_what_a_domain_that_is_away_leaves_unknown(land: Land, tmp_path: Path) -> None:
+    """Seen through the hub alone, a leaf behind a cut link is away: of what it gives nothing is known, and nothing is unhealthy."""
+    space = land.space(tmp_path)
+    space.base["domains"]["leaf"] = {"connection": "hub", "may_be_offline": "7d"}
+    land.stream("leaf", "FAR", 1)
+    space.write(streams=[{"name": "NEAR", "sources": [{"name": "FAR", "domain": "leaf"}]}]).apply()
+    land.copied("hub", "NEAR", 1)
+    land.relay.cut()
+    land.until(lambda: not land.linked(), "lose its leaf")
+    began = time.monotonic()
+    found = drift(space.load, DriftOptions(), Quiet())
+    shown = status(space.load, Quiet())
+    took = time.monotonic() - began
+
+    cause = "not known: the origin's domain leaf is away"
+    assert [(f["healthy"], f["cause"]) for f in found.replication] == [(None, cause)]
+    assert (found.exit_code, found.summary["unhealthy"], [a["domain"] for a in found.away]) == (0, 0, ["leaf"])
+    assert [(d["domain"], d["reachable"], d["excused"]) for d in shown.domains if not d["reachable"]] == [("leaf", False, True)]
+    assert [f["cause"] for f in shown.replication] == [cause]
+    assert took < 10
