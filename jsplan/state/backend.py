@@ -5,6 +5,7 @@ Everything that may wait for a disk or a network is async, so that a backend beh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -48,8 +49,8 @@ class Backend(Journal, Protocol):
         Raises StateError for a damaged or foreign document, which is never taken for an empty one.
         """
 
-    def lock(self, info: LockInfo, timeout: int) -> AbstractAsyncContextManager[None]:
-        """Keep everybody else from writing; `timeout` is ns to wait for somebody who does.
+    def lock(self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None) -> AbstractAsyncContextManager[None]:
+        """Keep everybody else from writing; `timeout` is ns to wait for somebody who does, and `tell` is told who that is.
 
         Raises StateLockedError that says who holds it, StateError where it cannot be known.
         """
@@ -65,6 +66,9 @@ class Backend(Journal, Protocol):
 
     async def previous(self, serial: int) -> State:
         """The document of a serial that is kept. Raises StateError that names those that are. Takes no lock, writes nothing."""
+
+    async def holder(self) -> LockInfo | None:
+        """Who works on the state now, as far as can be seen without touching the lock. Raises StateError."""
 
     async def unlock(self, lock_id: str) -> LockInfo:
         """Take away a lock that was left behind, if it has this id; who held it. Raises StateError where it has not."""

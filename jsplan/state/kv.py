@@ -7,7 +7,7 @@ are removed when the document has taken them in. Who may write, and that nobody 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from jsplan.state import journal
 from jsplan.state.bucket import Bucket, Conflict, Item
 from jsplan.state.document import State
 from jsplan.state.lease import Lease, holder_of, remove, shielded
-from jsplan.state.locks import LockInfo
+from jsplan.state.locks import LockInfo, Waiting
 from jsplan.state.parts import Packed, join, pack, parse, read_head
 from jsplan.units import SECOND
 
@@ -146,7 +146,7 @@ class KvBackend:
     # --- the lock --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def lock(self, info: LockInfo, timeout: int) -> AsyncIterator[None]:
+    async def lock(self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None) -> AsyncIterator[None]:
         """Hold the lock for one operation; `timeout` is ns to wait for somebody else. Makes the bucket if there is none.
 
         Raises StateLockedError that says who holds it, StateError where the bucket cannot be reached: it is never ignored.
@@ -154,7 +154,7 @@ class KvBackend:
         lease = Lease(self._bucket, self._lock_key, info, self._length, self.place)
         with self._in_words("lock"):
             await self._bucket.ensure()
-            await lease.acquire(timeout)
+            await lease.acquire(timeout, Waiting(tell))
         self._lease = lease
         try:
             yield
@@ -274,6 +274,17 @@ class KvBackend:
         if serial not in kept:
             raise StateError(f"serial {serial} of {self.place} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
         return kept[serial]
+
+    async def holder(self) -> LockInfo | None:
+        """Who has the lock's key; whether it still lives shows when its lease is over."""
+        with self._in_words("look at"):
+            if await self._bucket.contents(self._lock_key) is None:
+                return None
+            try:
+                found = holder_of(await self._bucket.get(self._lock_key))
+            except ValueError:
+                return None
+            return found[0] if found is not None else None
 
     async def unlock(self, lock_id: str) -> LockInfo:
         """Take the lock away from whoever holds it under this id; a holder that lives finds out with its next write."""

@@ -20,7 +20,7 @@ import orjson
 from jsplan.documents.base import dumps, flaw
 from jsplan.errors import ApiError, ConnectError, LeaseLostError, StateError, StateLockedError
 from jsplan.state.bucket import Bucket, Conflict, Item, is_passing
-from jsplan.state.locks import LockInfo
+from jsplan.state.locks import LockInfo, Waiting
 from jsplan.units import SECOND, format_duration
 
 #: Seconds between two looks at a lock that somebody else holds, and between two tries of a request that was not answered.
@@ -79,7 +79,7 @@ class Lease:
 
     # --- taking it -------------------------------------------------------------------------------------------
 
-    async def acquire(self, timeout: int) -> None:
+    async def acquire(self, timeout: int, waiting: Waiting) -> None:
         """Take the lock, waiting at most `timeout` ns for who holds it. Raises StateLockedError, ApiError and ConnectError."""
         end = clock() + timeout / SECOND
         seen, since = -1, 0.0
@@ -94,6 +94,7 @@ class Lease:
                 return
             if holder is not None and clock() >= end:
                 raise self._locked(*holder)
+            waiting.on(holder[0] if holder is not None else None)
             await asyncio.sleep(POLL)
 
     def _who(self, item: Item) -> tuple[LockInfo, float] | None:

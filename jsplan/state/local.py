@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +22,7 @@ from jsplan.documents.base import dumps
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import journal
 from jsplan.state.document import DAMAGED, State
-from jsplan.state.locks import LockInfo
+from jsplan.state.locks import LockInfo, Waiting, is_dead
 
 SECOND = 1_000_000_000
 #: How many documents before the present one are kept.
@@ -232,14 +232,14 @@ class LocalBackend:
                 os.close(handle)
 
     @contextlib.asynccontextmanager
-    async def lock(self, info: LockInfo, timeout: int) -> AsyncIterator[None]:
-        """Hold the OS lock for one operation; `timeout` is ns to wait for somebody else.
+    async def lock(self, info: LockInfo, timeout: int, tell: Callable[[LockInfo], None] | None = None) -> AsyncIterator[None]:
+        """Hold the OS lock for one operation; `timeout` is ns to wait for somebody else, and `tell` is told who that is.
 
         Raises StateLockedError that says who holds it. The system frees the lock when its holder dies.
         """
         self._make_folder()
         lock = filelock.FileLock(self._beside(".lock"), mode=0o600)
-        await self._acquire(lock, time.monotonic() + timeout / SECOND)
+        await self._acquire(lock, time.monotonic() + timeout / SECOND, Waiting(tell))
         try:
             self._say_who(info)
             yield
@@ -248,7 +248,7 @@ class LocalBackend:
                 self._beside(".lock.info").unlink(missing_ok=True)
             lock.release()
 
-    async def _acquire(self, lock: filelock.BaseFileLock, end: float) -> None:
+    async def _acquire(self, lock: filelock.BaseFileLock, end: float, waiting: Waiting) -> None:
         """Try until `end`, on the clock of `time.monotonic`; other tasks go on meanwhile."""
         while True:
             try:
@@ -256,6 +256,7 @@ class LocalBackend:
             except filelock.Timeout:
                 if time.monotonic() >= end:
                     raise await self._locked() from None
+                waiting.on(self._holder())
                 await asyncio.sleep(POLL)
             except OSError as error:
                 where = self._beside(".lock")
@@ -269,6 +270,11 @@ class LocalBackend:
                 file.write(dumps(info.to_json()))
         except OSError as error:
             raise StateError(f"cannot write {self._beside('.lock.info')}: {error.strerror}", hint="Make the folder writable.") from None
+
+    async def holder(self) -> LockInfo | None:
+        """Who says beside the lock that it holds it; one of this machine must be alive."""
+        info = self._holder()
+        return None if info is None or is_dead(info) else info
 
     async def unlock(self, lock_id: str) -> LockInfo:
         """Clear what a dead holder left. The lock itself went with it; that of a living process is never broken: StateLockedError."""

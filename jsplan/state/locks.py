@@ -5,11 +5,16 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import time
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from jsplan.units import stamp
+
+#: Seconds after which whoever waits is told for whom.
+SAYS_AFTER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +50,31 @@ class LockInfo:
     def describe(self) -> str:
         """One phrase: `ann@ci-7 (process 812) for apply since 2026-01-31T12:00:00Z, lock 6b1…`."""
         return f"{self.who}@{self.host} (process {self.pid}) for {self.operation} since {self.since}, lock {self.id}"
+
+
+class Waiting:
+    """Tells once, after a moment, whose lock is waited for; and again when somebody else has taken it meanwhile."""
+
+    def __init__(self, tell: Callable[[LockInfo], None] | None) -> None:
+        self._tell = tell
+        self._since = time.monotonic()
+        self._told = ""
+
+    def on(self, info: LockInfo | None) -> None:
+        """The lock is not to be had, since this one has it; None: it has not said yet who it is."""
+        if self._tell is not None and info is not None and info.id != self._told and time.monotonic() - self._since >= SAYS_AFTER:
+            self._told = info.id
+            self._tell(info)
+
+
+def is_dead(info: LockInfo) -> bool:
+    """Whether a holder on this machine surely is no more."""
+    if info.host != socket.gethostname():
+        return False
+    try:
+        os.kill(info.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -61,7 +61,7 @@ async def apply_world(world: World, options: PlanOptions, approve: Approve, obse
     """The sequence itself, with the files loaded: what `apply` and `import` share."""
     operation = "destroy" if options.destroy else "apply"
     require_known(options.waves, world.workspace.domains)
-    async with locked(world, operation, options.lock_timeout), open_pool(world, read_only=False) as pool:
+    async with locked(world, operation, options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
         plan = await plan_world(world, pool, options, observer)
         if plan.errored:
             raise PlanError(plan.diagnostics, "the plan has errors; nothing was changed")
@@ -81,7 +81,7 @@ def apply_saved(load: LoadOptions, plan_path: Path, options: PlanOptions, observ
 
 
 async def _apply_saved(load: LoadOptions, plan: Plan, path: Path, options: PlanOptions, observer: Observer) -> ApplyResult:
-    async with open_world(load) as world, locked(world, "apply", options.lock_timeout):
+    async with open_world(load) as world, locked(world, "apply", options.lock_timeout, observer):
         require_known(options.waves, world.workspace.domains)
         _check_belongs(plan, world, path, again=options.deferred)
         if options.deferred:

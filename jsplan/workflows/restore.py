@@ -63,7 +63,7 @@ async def _restore(load: LoadOptions, options: RestoreOptions, approve: Approve,
         wanted = _wanted(world, options)
         observer.phase(f"Verifying {len(wanted)} archive{'' if len(wanted) == 1 else 's'}")
         await _require_undamaged(options.folder, wanted)
-        async with locked(world, "restore", options.lock_timeout), open_pool(world, read_only=False) as pool:
+        async with locked(world, "restore", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
             plan = await _plan(world, pool, wanted, options, observer)
             if plan.errored:
                 raise PlanError(plan.diagnostics, "the backup cannot be restored like this; nothing was changed")

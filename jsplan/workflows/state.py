@@ -13,8 +13,9 @@ from jsplan.documents.base import dumps
 from jsplan.errors import JsplanError, StateError, UsageError
 from jsplan.planning.inputs import moved_address, with_names
 from jsplan.state import Backend, LockInfo, State
+from jsplan.workflows.options import Observer
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, locked, open_backend, open_world
+from jsplan.workflows.world import World, locked, open_backend, open_world, telling
 
 
 def show(load: LoadOptions) -> dict[str, Any]:
@@ -53,19 +54,19 @@ class Pushed:
     overrode: list[str]
 
 
-def push(load: LoadOptions, data: bytes, name: str, *, force: bool, lock_timeout: int) -> Pushed:
+def push(load: LoadOptions, data: bytes, name: str, *, force: bool, lock_timeout: int, observer: Observer | None = None) -> Pushed:
     """Put a state document in place; it gets a serial of its own, later than both. `name` is what it is called in messages.
 
     Raises StateError for a document of another workspace; and, without `force`, for one that is older than what is
     there or of another lineage, and where what is there cannot be read.
     """
-    return run(_push(load, State.from_json(_parsed(data, name), name, "Nothing was written."), name, force, lock_timeout))
+    return run(_push(load, State.from_json(_parsed(data, name), name, "Nothing was written."), name, force, lock_timeout, observer))
 
 
-async def _push(load: LoadOptions, pushed: State, name: str, force: bool, lock_timeout: int) -> Pushed:
+async def _push(load: LoadOptions, pushed: State, name: str, force: bool, lock_timeout: int, observer: Observer | None = None) -> Pushed:
     async with open_backend(load) as (workspace, backend):
         _check_ours(pushed, workspace, name)
-        async with backend.lock(LockInfo.here("state push"), lock_timeout):
+        async with backend.lock(LockInfo.here("state push"), lock_timeout, telling(backend, observer)):
             present, reasons = await _present(backend, force)
             reasons += _reasons_against(pushed, present)
             if reasons and not force:
@@ -128,32 +129,32 @@ async def _unlock(load: LoadOptions, lock_id: str) -> LockInfo:
         return await backend.unlock(lock_id)
 
 
-def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int) -> list[str]:
+def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observer: Observer | None = None) -> list[str]:
     """Forget what the addresses or globs name; nothing on a server is touched. Returns what was forgotten.
 
     Raises JsplanError when one of them names nothing.
     """
-    return run(_rm(load, addresses, lock_timeout))
+    return run(_rm(load, addresses, lock_timeout, observer))
 
 
-async def _rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int) -> list[str]:
-    async with open_world(load) as world, locked(world, "state rm", lock_timeout):
+async def _rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observer: Observer | None = None) -> list[str]:
+    async with open_world(load) as world, locked(world, "state rm", lock_timeout, observer):
         gone = dict.fromkeys(str(a) for text in addresses for a in _named(world, text))
         await _record(world, [{"drop": address} for address in gone])
     return list(gone)
 
 
-def mv(load: LoadOptions, source: str, target: str, lock_timeout: int) -> list[tuple[str, str]]:
+def mv(load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None) -> list[tuple[str, str]]:
     """Rename entries; our name changes, the thing on the server does not. Both sides may be globs: `leaf/**`, `edge/**`.
 
     Returns (old, new) of each. Raises UsageError for something that is no address, JsplanError when an old one is
     not in state, a new one is, or both are different things on a server.
     """
-    return run(_mv(load, source, target, lock_timeout))
+    return run(_mv(load, source, target, lock_timeout, observer))
 
 
-async def _mv(load: LoadOptions, source: str, target: str, lock_timeout: int) -> list[tuple[str, str]]:
-    async with open_world(load) as world, locked(world, "state mv", lock_timeout):
+async def _mv(load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None) -> list[tuple[str, str]]:
+    async with open_world(load) as world, locked(world, "state mv", lock_timeout, observer):
         moves = [(old, _new_address(source, target, old)) for old in _named(world, source)]
         for old, new in moves:
             _check_move(world, old, new)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -70,11 +70,18 @@ def state_bucket(workspace: Workspace) -> set[Address]:
 
 
 @asynccontextmanager
-async def locked(world: World, operation: str, timeout: int) -> AsyncIterator[None]:
+async def locked(world: World, operation: str, timeout: int, observer: Observer | None = None) -> AsyncIterator[None]:
     """Hold the state's lock, with the state as it is under it; `timeout` is ns. Raises StateLockedError and StateError."""
-    async with world.backend.lock(LockInfo.here(operation), timeout):
+    async with world.backend.lock(LockInfo.here(operation), timeout, telling(world.backend, observer)):
         world.state = await world.backend.read()
         yield
+
+
+def telling(backend: Backend, observer: Observer | None) -> Callable[[LockInfo], None] | None:
+    """Says to whom waits for the lock who has it, and since when."""
+    if observer is None:
+        return None
+    return lambda info: observer.warn(f"waiting for {backend.place}: it is locked by {info.describe()}")
 
 
 def known_domains(world: World) -> frozenset[str]:

@@ -9,8 +9,9 @@ import pytest
 
 from jsplan.cli.main import main
 from tests.support.buckets import new_bucket
-from tests.support.process import Ended, jsplan
+from tests.support.process import Ended, begin, jsplan
 from tests.support.raw import Raw
+from tests.support.state import held, world_of
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
@@ -210,3 +211,20 @@ def hold(commands: Commands) -> None:
     with Raw(space.base["connections"]["main"]["url"]) as raw:
         raw.done(f"$KV.{backend['kv']['bucket']}._lock.test", {"lock": HOLDER, "lease": 600})
     assert commands.run("apply", "-y", "--lock-timeout", "0s").code == 5
+
+
+@pytest.mark.parametrize("command", ["apply -y", "state rm main/stream/B"])
+def test_whoever_waits_is_told_for_whom(space: Space, command: str) -> None:
+    """While `--lock-timeout` runs, one line on stderr says who has the lock and since when; once it is free the command goes on."""
+    backend = world_of(space.load).backend
+    with held(backend, "destroy"):
+        process = begin(space.folder, *command.split(), "--lock-timeout", "5m")
+        assert process.stderr is not None
+        said = process.stderr.readline().decode()
+        while said and "waiting for" not in said:
+            said = process.stderr.readline().decode()
+    _, rest = process.communicate(timeout=60)
+
+    assert " for destroy since 20" in said
+    assert "is locked by" in said
+    assert (process.returncode, b"waiting for" in rest) == (0, False)

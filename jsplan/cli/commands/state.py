@@ -76,7 +76,7 @@ def rm(ctx: click.Context, addresses: tuple[str, ...], lock_timeout: int) -> int
     settings, output = start(ctx)
     from jsplan.workflows.state import rm as rm_workflow
 
-    gone = rm_workflow(settings.load_options(), addresses, lock_timeout)
+    gone = rm_workflow(settings.load_options(), addresses, lock_timeout, output.progress)
     _lines(output, _document("state-rm", removed=gone), [f"Forgot {address}" for address in gone])
     return 0
 
@@ -91,7 +91,7 @@ def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
     settings, output = start(ctx)
     from jsplan.workflows.state import mv as mv_workflow
 
-    moved = mv_workflow(settings.load_options(), source, target, lock_timeout)
+    moved = mv_workflow(settings.load_options(), source, target, lock_timeout, output.progress)
     pairs = [{"from": old, "to": new} for old, new in moved]
     _lines(output, _document("state-mv", moved=pairs), [f"Moved {old} to {new}" for old, new in moved])
     return 0
@@ -127,7 +127,7 @@ def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
     from jsplan.workflows.state import push as push_workflow
 
     name, data = _read(file)
-    done = push_workflow(settings.load_options(), data, name, force=force, lock_timeout=lock_timeout)
+    done = push_workflow(settings.load_options(), data, name, force=force, lock_timeout=lock_timeout, observer=output.progress)
     document = _document("state-push", lineage=done.lineage, serial=done.serial, overrode=done.overrode)
     said = [f"Overridden: it {reason}." for reason in done.overrode]
     _lines(output, document, [*said, f"The state is at serial {done.serial} now. See what that means: jsplan plan"])
