@@ -73,3 +73,154 @@ class BackfillResult:
             "format_version": FORMAT_VERSION, "kind": "backfill", "name": self.name, "legs": [leg.to_json() for leg in self.legs],
             "exit_code": self.exit_code,
         }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Difference:
+    """One message that both sides do not agree about. `kind`: missing, extra, different, twice or out_of_order; sequences are 0 where
+    there is none on that side.
+    """
+
+    kind: str
+    origin: str
+    origin_seq: int
+    target_seq: int
+    said: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `differences`."""
+        return {
+            "kind": self.kind, "from": self.origin, "origin_seq": self.origin_seq, "target_seq": self.target_seq, "origin": self.said or None,
+        }  # fmt: skip
+
+
+#: What verify counts: messages that are equal on both sides, then those that differ, then those that need not be on both.
+DIFFERENCES = ("missing", "extra", "different", "twice", "out_of_order")
+COUNTED = ("equal", *DIFFERENCES, "expired", "repaired", "skipped")
+
+
+@dataclass(slots=True)
+class LegCheck:
+    """One origin compared with the target. `counts` has every name of `COUNTED`; `listed` are the first differences of each kind."""
+
+    origin: str
+    target: str
+    first: int
+    last: int
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    listed: list[Difference] = field(default_factory=list)
+
+    @property
+    def differences(self) -> int:
+        """How many differences there are."""
+        return sum(self.counts[kind] for kind in DIFFERENCES)
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `legs`."""
+        return {
+            "from": self.origin, "to": self.target, "first": self.first, "last": self.last, "counts": self.counts,
+            "differences": [one.to_json() for one in self.listed],
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Verification:
+    """The document that `backfill verify --json` prints. `others` are messages of the target that come from elsewhere; `seconds` is
+    without the start of Spark.
+    """
+
+    name: str
+    legs: list[LegCheck] = field(default_factory=list)
+    others: int = 0
+    seconds: float = 0.0
+
+    @property
+    def differences(self) -> int:
+        """How many differences there are on all legs."""
+        return sum(leg.differences for leg in self.legs)
+
+    @property
+    def exit_code(self) -> int:
+        """2 if both sides differ."""
+        return 2 if self.differences else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            "format_version": FORMAT_VERSION, "kind": "backfill-verify", "name": self.name, "legs": [leg.to_json() for leg in self.legs],
+            "others": self.others, "seconds": round(self.seconds, 3), "exit_code": self.exit_code,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Leftover:
+    """What a backfill left on a server: a staging stream, and the streams that have it as a temporary source. `entry` is the name of
+    the entry, prefixed with its workspace where that is another one.
+    """
+
+    domain: str
+    stream: str
+    entry: str
+    origin: str
+    messages: int
+    bytes: int
+    sealed: bool
+    source_of: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `leftovers`."""
+        return {
+            "domain": self.domain, "stream": self.stream, "entry": self.entry, "from": self.origin, "messages": self.messages,
+            "bytes": self.bytes, "sealed": self.sealed, "source_of": self.source_of,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class EntryStatus:
+    """How far one entry is. `status`: new (never run), begun, done, changed (its text is another one since), gone (in no file any
+    more). `legs` are as in state; `next` is the command that goes on, empty where nothing is to be done.
+    """
+
+    name: str
+    status: str
+    frozen_at: str = ""
+    done_at: str = ""
+    legs: list[dict[str, Any]] = field(default_factory=list)
+    leftovers: list[Leftover] = field(default_factory=list)
+    next: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `entries`."""
+        legs = [
+            {
+                "from": leg["origin"], "to": leg["target"], "first": leg["first"], "last": leg["last"], "status": leg["status"],
+                "copied": leg["copied"], "gaps": leg["gaps"], "skipped": leg["skipped"],
+            }
+            for leg in self.legs
+        ]  # fmt: skip
+        return {
+            "name": self.name, "status": self.status, "frozen_at": self.frozen_at or None, "done_at": self.done_at or None, "legs": legs,
+            "leftovers": [one.to_json() for one in self.leftovers], "next": self.next or None,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class BackfillStatus:
+    """The document that `backfill status --json` prints. `locked` says who works on the state now; `strays` are leftovers of entries
+    that nobody here knows; `unreachable` has by domain why nothing is known of it.
+    """
+
+    workspace: str
+    environment: str | None
+    entries: list[EntryStatus] = field(default_factory=list)
+    strays: list[Leftover] = field(default_factory=list)
+    locked: dict[str, Any] | None = None
+    unreachable: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            "format_version": FORMAT_VERSION, "kind": "backfill-status", "workspace": self.workspace, "environment": self.environment,
+            "entries": [entry.to_json() for entry in self.entries], "strays": [one.to_json() for one in self.strays],
+            "locked": self.locked, "unreachable": self.unreachable,
+        }  # fmt: skip

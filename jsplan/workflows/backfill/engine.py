@@ -3,43 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from jsplan.backfill.installed import require
+from jsplan.errors import NotAvailableError
 from jsplan.workflows.options import Observer
 
 Task = Callable[[], Iterator[dict[str, Any]]]
+Result = TypeVar("Result")
 
 
 class Engine:
-    """One Spark session per command, started when it is first needed; it costs some seconds."""
+    """One Spark session per command, started when it is first needed; it costs some seconds.
+
+    What Spark says goes to a file, which is named when a worker dies and removed otherwise.
+    """
 
     def __init__(self, observer: Observer, master: str | None, settings: dict[str, str] | None = None) -> None:
         self._observer = observer
         self._master = master
         self._settings = settings or {}
         self._session: Any = None  # a SparkSession; its type would be an import that only a job needs
+        self._starting: asyncio.Future[Any] | None = None
+        self._ours = self._closed = self._keep_log = False
+        self.log: Path | None = None
 
     async def session(self) -> Any:
-        """The session. Raises NotAvailableError without Java or PySpark."""
+        """The session. Raises NotAvailableError without Java or PySpark, and where Spark does not start."""
         if self._session is None:
             self._observer.phase("Starting Spark")
-            self._session = await asyncio.to_thread(self._start)
+            self._starting = asyncio.ensure_future(asyncio.to_thread(self._start))
+            self._session = await asyncio.shield(self._starting)
         return self._session
 
     def _start(self) -> Any:
-        from jsplan.backfill.spark.session import start  # noqa: PLC0415 - PySpark is imported when it is needed
+        require()
+        from jsplan.backfill.spark.session import running, start  # noqa: PLC0415 - PySpark is imported when it is needed
 
-        return start("jsplan backfill", master=self._master, cache=cache_folder(), settings=self._settings)
+        found = running()
+        if found is not None:
+            return found
+        self._ours, self.log = True, log_file()
+        try:
+            return start("jsplan backfill", master=self._master, cache=cache_folder(), settings=self._settings, log=self.log)
+        except NotAvailableError:
+            self._keep_log = self.log.is_file()
+            raise
 
     async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:
         """Carry out tasks on Spark. Raises what `backfill.spark.tasks.run` raises."""
         session = await self.session()
         from jsplan.backfill.spark.tasks import run  # noqa: PLC0415
 
-        return await asyncio.to_thread(run, session, tasks, name)
+        return await self.call(lambda: run(session, tasks, name))
+
+    async def call(self, work: Callable[[], Result]) -> Result:
+        """Do something that waits for Spark in a thread. Raises what `work` raises; once Spark is stopped it counts as cancelled."""
+        from jsplan.backfill.spark.tasks import WorkerDiedError  # noqa: PLC0415
+
+        try:
+            return await asyncio.to_thread(work)
+        except WorkerDiedError as error:
+            if self._closed:
+                raise asyncio.CancelledError from None
+            if self.log is not None:
+                self._keep_log = True
+                error.hint = f"{error.hint} What Spark says about it: {self.log}"
+            raise
 
     async def near(self, task: Task, name: str) -> list[dict[str, Any]]:
         """One task on Spark if that runs anyway, else in a thread here: looking does not start Spark."""
@@ -48,10 +83,31 @@ class Engine:
         return await asyncio.to_thread(lambda: list(task()))
 
     async def close(self) -> None:
-        """Stop Spark, if it runs; never raises."""
-        if self._session is not None:
-            await asyncio.to_thread(self._session.stop)
-            self._session = None
+        """Cancel what runs and stop Spark, if we started it; never raises."""
+        self._closed = True
+        with contextlib.suppress(Exception):
+            self._session = await self._starting if self._starting is not None else None
+        if self._session is not None and self._ours:
+            await asyncio.to_thread(self._stop)
+        self._session = None
+        if self.log is not None and not self._keep_log:
+            self.log.unlink(missing_ok=True)
+
+    def _stop(self) -> None:
+        with contextlib.suppress(Exception):
+            self._session.sparkContext.cancelAllJobs()
+            self._session.stop()
+
+
+def log_file() -> Path:
+    """A file of this process for what Spark says; what is older than a week goes."""
+    folder = cache_folder() / "spark"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for old in folder.glob("*.log"):
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > 7 * 86_400:
+                old.unlink()
+    return folder / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.log"
 
 
 def cache_folder() -> Path:

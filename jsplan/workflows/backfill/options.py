@@ -23,3 +23,14 @@ class BackfillOptions:
     allow_hazards: tuple[str, ...] = ()
     lock_timeout: int = 10 * SECOND
     master: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """`name`, `origin`, `target` and `master` as in `BackfillOptions`; `listed` is how many differences of each origin are named."""
+
+    name: str | None = None
+    origin: str | None = None
+    target: str | None = None
+    listed: int = 20
+    master: str | None = None

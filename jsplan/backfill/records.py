@@ -1,0 +1,85 @@
+"""What state keeps of a backfill: the range that was frozen when it was first run, and what became of it. Needs nothing but Python."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+from jsplan.config.model import Backfill
+
+#: Of how many ranges a gap list has the bounds; of the rest only the numbers.
+LISTED: Final = 1000
+
+
+class Span(NamedTuple):
+    """Sequences `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        """How many sequences it has."""
+        return self.last - self.first + 1
+
+
+@dataclass(slots=True)
+class Leg:
+    """One origin of an entry, as it was when the range was frozen.
+
+    `origin` and `target` are addresses; `created` tells the origin from another one of its name; `first` to `last` are its
+    sequences. `target_created` and `target_next` say which stream it goes to, and the sequence that came next there.
+    `status` is `planned`, `running` or `done`; `copied` counts messages, `gaps` are ranges that were gone before they
+    could be copied (the first of them; `gap_messages` is how many messages all of them have), `skipped` are sequences too large to be
+    copied.
+    """
+
+    origin: str
+    target: str
+    created: str
+    first: int
+    last: int
+    filters: list[str]
+    target_created: str
+    target_next: int
+    status: str = "planned"
+    copied: int = 0
+    gaps: list[list[int]] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    target_last: int = 0
+    gap_messages: int = 0
+
+    @property
+    def span(self) -> Span:
+        """The frozen range; it may be empty."""
+        return Span(self.first, self.last)
+
+
+@dataclass(slots=True)
+class Record:
+    """What state keeps of an entry: `text` is the hash of what the files said when its range was frozen; `done_at` is RFC 3339."""
+
+    name: str
+    text: str
+    legs: list[Leg]
+    frozen_at: str
+    done_at: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of `backfills[name]`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Record:
+        """The reverse of `to_json`."""
+        return cls(raw["name"], raw["text"], [Leg(**leg) for leg in raw["legs"]], raw["frozen_at"], raw.get("done_at", ""))
+
+
+def text_of(entry: Backfill) -> str:
+    """A hash over what an entry says. What only changes how fast it goes is left out."""
+    said = asdict(entry)
+    for name in ("range", "rate", "window", "strategy"):
+        said.pop(name)
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]

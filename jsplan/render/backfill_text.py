@@ -1,0 +1,165 @@
+"""How a backfill went, whether both sides agree, and how far each one is, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan.render.lines import Lines
+from jsplan.render.safe import safe
+from jsplan.render.summary import count
+from jsplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from jsplan.documents.backfill import BackfillResult, BackfillStatus, EntryStatus, Leftover, LegCheck, LegResult, Verification
+
+#: So many ranges are listed; the rest is counted.
+RANGES = 10
+
+
+def run(result: BackfillResult, console: Console) -> None:
+    """Each origin with what became of it, then the greppable line."""
+    lines = Lines()
+    for leg in result.legs:
+        _leg(lines, leg)
+    if len(lines):
+        lines.blank()
+    lines.add(0, (run_line(result), "warn" if result.gap_messages else "good"))
+    lines.print(console)
+
+
+def _leg(lines: Lines, leg: LegResult) -> None:
+    lines.add(2, (safe(leg.origin), "strong"), " -> ", (safe(leg.target), "strong"), f"  {range_words(leg.first, leg.last)}")
+    if leg.copied:
+        rate = leg.copied / leg.seconds if leg.seconds else 0
+        how = f", by {safe(leg.path)}" if leg.path else ""
+        lines.add(6, f"copied {count(leg.copied, 'message')}, {format_bytes(leg.bytes)}, in {leg.seconds:.1f}s ({rate:,.0f}/s){how}")
+    else:
+        lines.add(6, ("nothing to copy: all of it that there is has been copied", "dim"))
+    if leg.verified:
+        lines.add(6, ("compared with the origin: equal, in order, each once", "good"))
+    if leg.attempts > 1:
+        lines.add(6, (f"in {leg.attempts} attempts", "dim"))
+    if leg.gap_messages:
+        gone = "was" if leg.gap_messages == 1 else "were"
+        words = f"{count(leg.gap_messages, 'message')} {gone} gone at the origin before it could be copied: {ranges(leg.gaps)}"
+        lines.add(6, ("gap: ", "warn"), words.replace("it could", "they could") if leg.gap_messages > 1 else words)
+    if leg.skipped_count:
+        seqs = ranges([[seq, seq] for seq in leg.skipped])
+        lines.add(6, ("skipped: ", "warn"), f"{count(leg.skipped_count, 'message')} too large for the target: {seqs}")
+
+
+def range_words(first: int, last: int) -> str:
+    """`sequences 1 to 1,000`."""
+    return f"sequences {first:,} to {last:,}" if first <= last else "an empty range"
+
+
+def ranges(spans: Sequence[Sequence[int]]) -> str:
+    """`3, 17 to 20, and 4 more ranges`."""
+    shown = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in spans[:RANGES]]
+    left = len(spans) - len(shown)
+    return ", ".join(shown) + (f", and {count(left, 'more range')}" if left else "")
+
+
+def run_line(result: BackfillResult) -> str:
+    """`Backfill complete! Messages: 1,000 copied, 0 missing at the origin, 0 skipped.`, or that there was nothing to copy."""
+    skipped = sum(leg.skipped_count for leg in result.legs)
+    if not (result.copied or skipped or result.gap_messages):
+        return "Nothing to copy. The target has everything of the range."
+    return f"Backfill complete! Messages: {result.copied:,} copied, {result.gap_messages:,} missing at the origin, {skipped:,} skipped."
+
+
+# --- verify -------------------------------------------------------------------------------------------------------
+
+
+def verify(found: Verification, console: Console) -> None:
+    """Each origin with what differs, then the greppable line."""
+    lines = Lines()
+    for leg in found.legs:
+        _checked(lines, leg)
+    if found.others:
+        lines.add(2, (f"{count(found.others, 'message')} of the target {'comes' if found.others == 1 else 'come'} from elsewhere", "dim"))
+    lines.blank()
+    lines.add(0, (verify_line(found), "bad" if found.differences else "good"))
+    lines.print(console)
+
+
+def _checked(lines: Lines, leg: LegCheck) -> None:
+    counts = leg.counts
+    lines.add(2, (safe(leg.origin), "strong"), " -> ", (safe(leg.target), "strong"), f"  {range_words(leg.first, leg.last)}")
+    known = [f"{counts[kind]:,} {kind}" for kind in ("equal", "repaired", "expired", "skipped") if counts[kind] or kind == "equal"]
+    lines.add(6, ", ".join(known))
+    for one in leg.listed:
+        where = [f"origin {one.origin_seq:,}" if one.origin_seq else "", f"target {one.target_seq:,}" if one.target_seq else ""]
+        says = f"  (says {safe(one.said)})" if one.said else ""
+        lines.add(6, (f"{_KINDS[one.kind]:<13}", "bad"), ", ".join(filter(None, where)), (says, "dim"))
+    if (left := leg.differences - len(leg.listed)) > 0:
+        lines.add(6, (f"and {left:,} more", "dim"))
+
+
+_KINDS = {"missing": "missing", "extra": "extra", "different": "different", "twice": "twice", "out_of_order": "out of order"}
+
+
+def verify_line(found: Verification) -> str:
+    """`Verified: 997 equal, 1 missing, 1 extra, 1 different.`; parts that are zero are left out, but for those that are equal."""
+    total = {kind: sum(leg.counts[kind] for leg in found.legs) for kind in ("equal", *_KINDS)}
+    parts = [f"{total['equal']:,} equal", *(f"{total[kind]:,} {words}" for kind, words in _KINDS.items() if total[kind])]
+    return f"Verified: {', '.join(parts)}." + ("" if found.differences else " Both sides agree.")
+
+
+# --- status -------------------------------------------------------------------------------------------------------
+
+_STATUS = {
+    "new": ("not run yet", "warn"),
+    "begun": ("begun and not done", "warn"),
+    "done": ("done", "good"),
+    "changed": ("its text changed since it was run; the next run freezes its range anew", "warn"),
+    "gone": ("in no file any more", "dim"),
+}
+
+
+def status(found: BackfillStatus, console: Console) -> None:
+    """Each entry with its range and what lies around of it, who works now, and what nobody knows."""
+    lines = Lines()
+    if not found.entries:
+        lines.add(0, "There are no backfills: none in the files, none in the state.")
+    for entry in found.entries:
+        _entry(lines, entry)
+    if found.strays:
+        lines.add(0, ("Left by backfills that are in no file and not in this state:", "warn"))
+        for left in found.strays:
+            _left(lines, left)
+        lines.add(2, "What they hold never reached a target. If nobody runs them any more: nats stream rm NAME")
+    for domain, reason in found.unreachable.items():
+        lines.add(0, ("! ", "bad"), f"nothing is known of domain {safe(domain)}: {safe(reason)}")
+    if found.locked is not None:
+        who = found.locked
+        lines.add(0, ("Running now: ", "strong"), safe(f"{who['operation']} by {who['who']}@{who['host']} (process {who['pid']})"),
+                  safe(f" since {who['since']}"))  # fmt: skip
+    lines.print(console)
+
+
+def _entry(lines: Lines, entry: EntryStatus) -> None:
+    words, role = _STATUS[entry.status]
+    when = f" {entry.done_at}" if entry.status == "done" and entry.done_at else ""
+    lines.add(0, (safe(entry.name), "strong"), "  ", (words + when, role))
+    for leg in entry.legs:
+        lines.add(2, f"{safe(leg['origin'])} -> {safe(leg['target'])}  {range_words(leg['first'], leg['last'])}")
+        parts = [f"{count(leg['copied'], 'message')} copied"]
+        parts += [f"gone before they could be copied: {ranges(leg['gaps'])}"] if leg["gaps"] else []
+        parts += [f"too large: {ranges([[seq, seq] for seq in leg['skipped']])}"] if leg["skipped"] else []
+        lines.add(6, ("; ".join(parts), "dim"))
+    for left in entry.leftovers:
+        _left(lines, left)
+    if entry.next:
+        lines.add(2, f"{'To clear that away' if entry.status == 'done' else 'To go on'}: {safe(entry.next)}")
+
+
+def _left(lines: Lines, left: Leftover) -> None:
+    holds = f"{count(left.messages, 'message')}, {format_bytes(left.bytes)}{', sealed' if left.sealed else ''}"
+    lines.add(2, ("left over: ", "warn"), f"staging stream {safe(left.stream)} in {safe(left.domain)} ({holds})")
+    for address in left.source_of:
+        lines.add(13, f"a source of {safe(address)}")
