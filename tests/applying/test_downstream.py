@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Op, Plan
     from jsplan.sandbox import Sandbox, Server
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(180)]  # older servers take ten seconds and more until a source goes on
 
 PERMITTED = ("DELETES_STREAM", "BREAKS_REPLICATION", "REMOVES_SUBJECTS", "IRREVERSIBLE", "DUPLICATES_MESSAGES")
 BEFORE, AFTER = 1000, 100
