@@ -1,0 +1,128 @@
+"""backfill status: how far each entry is, and what its attempts left on the servers. Starts no Spark, takes no lock, writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.backfill.job import stages
+from jsplan.backfill.records import Record, text_of
+from jsplan.config.model import Backfill, LoadOptions
+from jsplan.diagnostics import did_you_mean
+from jsplan.documents.backfill import BackfillStatus, EntryStatus, Leftover
+from jsplan.errors import JsplanError, UsageError
+from jsplan.jetstream import Pool
+from jsplan.workflows.world import World, open_pool, open_world
+
+
+async def backfill_status(load: LoadOptions, names: tuple[str, ...]) -> BackfillStatus:
+    """Of these entries, or of all. Raises UsageError for a name that is neither in the files nor in state."""
+    async with open_world(load) as world:
+        entries = _entries(world, names)
+        found = BackfillStatus(world.workspace.name, world.workspace.environment, entries)
+        holder = await world.backend.holder()
+        found.locked = holder.to_json() if holder is not None else None
+        async with open_pool(world, read_only=True) as pool:
+            leftovers = await _leftovers(world, pool, found.unreachable)
+    _assign(world, found, leftovers, strays=not names)
+    return found
+
+
+def _entries(world: World, names: tuple[str, ...]) -> list[EntryStatus]:
+    declared, kept = world.workspace.backfills, world.state.backfills
+    every = dict.fromkeys([*declared, *kept])
+    for name in names:
+        if name not in every:
+            raise UsageError(f"there is no backfill {name}.{did_you_mean(name, every)}", hint="See all of them: jsplan backfill status")
+    return [_entry(name, declared.get(name), kept.get(name)) for name in every if not names or name in names]
+
+
+def _entry(name: str, declared: Backfill | None, kept: dict[str, Any] | None) -> EntryStatus:
+    if kept is None:
+        return EntryStatus(name, "new", next=_run(name))
+    record = Record.from_json(kept)
+    status = EntryStatus(name, "", record.frozen_at, record.done_at, kept["legs"])
+    done = all(leg.status == "done" for leg in record.legs)
+    if declared is None and ">" not in name:
+        status.status = "gone"
+    elif declared is not None and record.text != text_of(declared):
+        status.status, status.next = "changed", _run(name)
+    else:
+        status.status, status.next = ("done", "") if done else ("begun", _run(name))
+    return status
+
+
+def _run(name: str) -> str:
+    """How an entry goes on; one that was made of two addresses has them as its name."""
+    origin, between, target = name.partition(">")
+    ends = f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if between else shlex.quote(name)
+    return f"jsplan backfill run {ends}"
+
+
+async def _leftovers(world: World, pool: Pool, unreachable: dict[str, str]) -> list[Leftover]:
+    """What lies around in every domain that a backfill of this workspace goes to or went to."""
+    domains = world.workspace.domains
+    keys = {entry.target.domain for entry in world.workspace.backfills.values() if entry.target.stream}
+    keys |= {Address.parse(leg["target"]).domain for kept in world.state.backfills.values() for leg in kept["legs"]}
+    known = sorted(keys & domains.keys())
+    await pool.open(domains[key].connection for key in known)
+    found = await asyncio.gather(*(_in_domain(world, pool, key) for key in known), return_exceptions=True)
+    out: list[Leftover] = []
+    for key, one in zip(known, found, strict=True):
+        if isinstance(one, JsplanError):
+            unreachable[key] = one.in_full
+        elif isinstance(one, BaseException):
+            raise one
+        else:
+            out += one
+    return out
+
+
+async def _in_domain(world: World, pool: Pool, key: str) -> list[Leftover]:
+    infos, _ = await pool.api(world.workspace.domains[key]).streams()
+    own = f"{world.workspace.state_name}/"
+    found = {}
+    for info in infos:
+        if info["config"]["name"].startswith(stages.PREFIX):
+            left = _leftover(key, info)
+            left.entry = left.entry.removeprefix(own)
+            found[left.stream] = left
+    for info in infos:
+        _note_sources(found, key, info["config"])
+    return [found[name] for name in sorted(found)]
+
+
+def _leftover(key: str, info: dict[str, Any]) -> Leftover:
+    config, state = info["config"], info["state"]
+    said = config.get("metadata") or {}
+    entry, origin = said.get(stages.ENTRY, ""), said.get(stages.ORIGIN, "")
+    return Leftover(key, config["name"], entry, origin, state["messages"], state["bytes"], bool(config.get("sealed")))
+
+
+def _note_sources(found: dict[str, Leftover], key: str, config: dict[str, Any]) -> None:
+    """A stream that has a staging stream as its source, also one that is no more."""
+    for source in config.get("sources") or []:
+        name = source["name"]
+        if name.startswith(stages.PREFIX) and not source.get("external"):
+            left = found.setdefault(name, Leftover(key, name, "", "", 0, 0, True))
+            left.source_of.append(str(Address(key, "stream", config["name"])))
+
+
+def _assign(world: World, found: BackfillStatus, leftovers: Iterable[Leftover], *, strays: bool) -> None:
+    """Each leftover to its entry; what has none is a stray. What is left of a finished entry is for a run to clear away."""
+    by_name = {entry.name: entry for entry in found.entries}
+    known = {*world.workspace.backfills, *world.state.backfills}
+    for left in leftovers:
+        entry = by_name.get(left.entry)
+        if entry is not None:
+            entry.leftovers.append(left)
+            if entry.status == "done":
+                entry.next = _run(entry.name)
+        elif strays and left.entry not in known:
+            found.strays.append(left)
+
+
+__all__ = ["backfill_status"]
