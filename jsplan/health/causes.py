@@ -1,4 +1,7 @@
-"""The causes in words. Each sentence begins with the few words by which people and scripts know the cause."""
+"""The causes in words. Each sentence begins with the few words by which people and scripts know the cause.
+
+No number is in them that the next look would change: a situation that stays as it is reads the same, so that nobody is told twice.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from typing import Final
 
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.looks import Look
-from jsplan.units import SECOND
 
 LINK_DOWN: Final = "link down"
 ORIGIN_MISSING: Final = "origin missing"
@@ -19,10 +21,10 @@ STOPPED: Final = "stopped"
 NOT_KNOWN: Final = "not known"
 
 
-def link_down(flow: Flow, look: Look) -> str:
+def link_down(flow: Flow) -> str:
     """Nothing gets from the origin's server to the copy's."""
     where = flow.origin.domain if flow.origin is not None else flow.api
-    return f"{LINK_DOWN}: where {flow.copy} is, nobody answers for {where}; {heard(look)}"
+    return f"{LINK_DOWN}: nothing comes from {where} to {flow.copy.domain}, where the copy is"
 
 
 def origin_missing(flow: Flow) -> str:
@@ -53,20 +55,16 @@ def _named(flow: Flow) -> bool:
     return bool(flow.config.get("filter_subject")) or len(transforms) == 1
 
 
-def stalled(flow: Flow, look: Look) -> str:
+def stalled(flow: Flow) -> str:
     """The origin is heard of, and sends no more until it gets an answer that does not reach it."""
     fix = f": $JS.FC.{flow.name}.> is not exported, or not imported; jsplan access --check tells" if flow.imported else ""
-    return f"{STALLED}: the origin waits for an answer before it sends the next of {look.lag + 1:,} messages{fix}"
+    return f"{STALLED}: the origin waits for an answer before it sends more, and none reaches it{fix}"
 
 
-def recreated(flow: Flow, look: Look, position: int) -> str:
+def recreated(flow: Flow) -> str:
     """The origin is another stream than the one that was copied."""
-    last = look.origin.last if look.origin is not None else 0
-    if position > last:
-        return (
-            f"{RECREATED}: the copy has had message {position:,}, the origin is at {last:,}, and nothing is copied until it has passed that"
-        )
-    return f"{RECREATED}: the copy holds messages of a stream {flow.name} that is no more, under the numbers of the new one"
+    was = f"{RECREATED}: the copy holds messages of a stream {flow.name} that is no more"
+    return f"{was}, and takes of the new one only what comes behind their numbers"
 
 
 def draining(flow: Flow) -> str:
@@ -77,13 +75,8 @@ def draining(flow: Flow) -> str:
 def stopped(look: Look) -> str:
     """It does not move, and nothing says why."""
     said = look.error.get("description")
-    why = f"the server says: {said}" if said else heard(look)
+    why = f"the server says: {said}" if said else "it never heard of its origin" if look.active < 0 else "nothing is heard of the origin"
     return f"{STOPPED}: messages wait in the origin and none comes; {why}. After an interruption servers try again for up to two minutes"
-
-
-def heard(look: Look) -> str:
-    """How long ago the copy heard of its origin."""
-    return "it never heard of its origin" if look.active < 0 else f"it heard of its origin {look.active // SECOND:,} s ago"
 
 
 def away(what: str, domain: str) -> str:

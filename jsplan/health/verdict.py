@@ -1,7 +1,8 @@
 """Judges one flow by the looks that were taken at it, the first one first. Pure.
 
 A flow that is behind and moves is healthy, however far behind it is. That one does not move is not known from one look, nor from two
-that are close together: until enough time is over a verdict is not `settled`. What the servers show is in docs/decisions/0060.
+that are close together: until enough time is over a verdict is not `settled`. What the servers
+show is in the decision "Does it follow?".
 """
 
 from __future__ import annotations
@@ -104,11 +105,11 @@ def _recreated(flow: Flow, looks: Sequence[Look]) -> Verdict | None:
     last = looks[-1]
     assert last.origin is not None
     if flow.kind == "mirror" and _mixed(flow, last):
-        return Verdict(False, causes.recreated(flow, last, last.position or 0))
+        return Verdict(False, causes.recreated(flow))
     position = max((look.position or 0 for look in looks[:-1]), default=0)
     beyond = last.origin.last < position and position >= flow.start and (last.position or 0) > last.origin.last
     if beyond:
-        return Verdict(False, causes.recreated(flow, last, position))
+        return Verdict(False, causes.recreated(flow))
     return _OPEN if (last.position or 0) > max(last.origin.last, flow.start - 1) else None
 
 
@@ -132,7 +133,7 @@ def _by_silence_alone(flow: Flow, looks: Sequence[Look], *, glance: bool) -> Ver
         return Verdict(False, causes.domain_unknown(flow)) if len(looks) > 1 or glance else _OPEN
     if not _proven(looks, glance=glance):
         return _WELL if moved(looks) else _OPEN
-    return Verdict(False, causes.link_down(flow, last)) if _silent(last) else Verdict(None, causes.unread(last.unread))
+    return Verdict(False, causes.link_down(flow)) if _silent(last) else Verdict(None, causes.unread(last.unread))
 
 
 def _proven(looks: Sequence[Look], *, glance: bool, patience: float = PATIENCE) -> bool:
@@ -166,12 +167,12 @@ def _stuck(flow: Flow, looks: Sequence[Look], *, glance: bool) -> Verdict:
     if len(looks) < 2:
         return _OPEN
     if last.error.get("err_code") == FLOW_CONTROL and not _silent(last) and last.waiting:
-        return Verdict(False, causes.stalled(flow, last))
+        return Verdict(False, causes.stalled(flow))
     if last.waiting is None and last.lag == 0 and not _silent(last):
         return _WELL  # whether anything waits cannot be asked, and the server says that nothing does
     if last.lag and not _silent(last):
         enough = _proven(looks, glance=glance, patience=PATIENCE if flow.imported else MORE_PATIENCE)
-        return Verdict(False, causes.stalled(flow, last)) if enough else _OPEN
+        return Verdict(False, causes.stalled(flow)) if enough else _OPEN
     if glance and last.active < 0:
         never = flow.imported and last.position == 0 and last.waiting and age(last) >= GROWN
         return Verdict(False, causes.export_missing(flow, last)) if never else _OPEN
@@ -183,10 +184,10 @@ def _stuck(flow: Flow, looks: Sequence[Look], *, glance: bool) -> Verdict:
 def _cut_off(flow: Flow, looks: Sequence[Look]) -> Verdict:
     last = looks[-1]
     if last.answers is False and last.apart:
-        return Verdict(False, causes.link_down(flow, last))
+        return Verdict(False, causes.link_down(flow))
     if flow.imported:
         worked = bool(last.position) and last.apart and last.answers is None
-        return Verdict(False, causes.link_down(flow, last) if worked else causes.export_missing(flow, _silence(looks)))
+        return Verdict(False, causes.link_down(flow) if worked else causes.export_missing(flow, _silence(looks)))
     return Verdict(False, causes.stopped(last)) if last.waiting is not False else _WELL
 
 

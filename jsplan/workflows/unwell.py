@@ -1,6 +1,6 @@
 """What a plan says about mirrors and sources that stay as they are: that one does not follow its origin, where one glance proves it.
 
-`drift` and `status` look longer and say more: see docs/decisions/0060-does-it-follow.md.
+`drift` and `status` look longer and say more: see the decision "Does it follow?".
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_a_plan_looks_once_and_only_where_sequences_differ(land: Land, tmp_path:
     assert one == [{"leaf/stream/AGAIN"}]
     told = [d for d in found.diagnostics if d.code == CODE]
     assert [(d.severity, d.address, d.range is not None) for d in told] == [("warning", "leaf/stream/AGAIN", True)]
-    assert told[0].summary.startswith("its mirror hub/stream/TWICE is not followed: origin re-created: the copy has had message 5")
+    assert told[0].summary.startswith("its mirror hub/stream/TWICE is not followed: origin re-created: ")
     assert (found.errored, found.has_changes) == (False, False)
 
 

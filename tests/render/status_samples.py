@@ -56,7 +56,7 @@ def status(**parts: Any) -> Status:
 def country() -> Status:
     """Two domains, one with limits; a flow of each kind."""
     limits = NO_LIMITS | {"max_storage": 10 << 30, "max_streams": 100, "max_memory": 1 << 30}
-    stalled = "flow control stalled: the origin waits for an answer before it sends the next of 9 messages"
+    stalled = "flow control stalled: the origin waits for an answer before it sends more, and none reaches it"
     return status(
         domains=[
             domain("hub", streams=3, consumers=1, messages=2401, storage=88_211, limits=limits),
@@ -85,7 +85,8 @@ def fleet(stores: int) -> Status:
     names = [f"store-{number:03}" for number in range(1, stores + 1)]
     gone, anew = set(names[16:18]) | {names[-9]}, names[7]
     there = [name for name in names if name not in gone]
-    recreated = "origin re-created: the copy has had message 1,200, the origin is at 3, and nothing is copied until it has passed that"
+    was = "origin re-created: the copy holds messages of a stream SALES that is no more"
+    recreated = f"{was}, and takes of the new one only what comes behind their numbers"
     away = {name: f"not known: the origin's domain {name} is away" for name in gone}
     flows = [
         flow(f"{name}/stream/SALES", "hub/stream/ALL_SALES", recreated if name == anew else away.get(name),
