@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from typing import Final
 
+from jsplan.drift.tasks import end
 from jsplan.errors import JsplanError
 
 #: Seconds and bytes that a request may take, and requests at once.
@@ -67,9 +68,7 @@ async def serving(place: str, routes: Routes) -> AsyncIterator[int]:
         yield int(server.sockets[0].getsockname()[1])
     finally:
         server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(set(tasks))
 
 
 def _answer(request: bytes, routes: Routes) -> bytes:

@@ -11,6 +11,7 @@ from typing import Final
 from jsplan.address import Address
 from jsplan.config.model import Workspace
 from jsplan.drift.advisories import SUBJECTS, Who, read
+from jsplan.drift.tasks import end
 from jsplan.jetstream.contexts import resolve
 from jsplan.jetstream.listener import Listener, listen_for_ever
 
@@ -133,4 +134,4 @@ class Hearing:
     async def close(self) -> None:
         """Hang up everywhere."""
         self._cancel()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await end(self._leaving)

@@ -19,6 +19,7 @@ from jsplan.drift.sinks.latest import Latest
 from jsplan.drift.sinks.sink import Sink
 from jsplan.drift.sinks.subject import SubjectSink
 from jsplan.drift.sinks.webhook import Webhook
+from jsplan.drift.tasks import end
 from jsplan.jetstream.contexts import resolve
 from jsplan.jetstream.speaker import Speaker
 from jsplan.workflows.options import Observer, WatchOptions
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from jsplan.drift.metrics import Metrics
 
 #: Seconds that sinks get at the end for what they do not have yet.
-FAREWELL: Final = 5.0
+FAREWELL: Final = 3.0
 
 
 class Views(Protocol):
@@ -120,9 +121,7 @@ class Outlets:
                 self.health.stopping = True
                 await deliver_all(self._deliveries, FAREWELL)
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await end(tasks)
                 for file in files:
                     await file.write()
                 await asyncio.gather(*(delivery.sink.close() for delivery in self._deliveries))
@@ -132,7 +131,7 @@ class Outlets:
         for delivery in self._deliveries:
             if delivery.waiting:
                 self._observer.warn(
-                    f"{delivery.sink.name} does not have {delivery.waiting} notices; open situations are told again next time"
+                    f"{delivery.sink.name} does not have {delivery.waiting} notice(s); open situations are told again next time"
                 )
 
     def tell(self, notices: Iterable[Notice]) -> None:

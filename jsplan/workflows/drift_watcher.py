@@ -20,6 +20,7 @@ from jsplan.drift.doubt import Doubt
 from jsplan.drift.hearing import Hearing
 from jsplan.drift.schedule import Schedule
 from jsplan.drift.situations import WORKSPACE, Describe, Register, failing, situations_of
+from jsplan.drift.tasks import end
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.state import State
@@ -98,13 +99,11 @@ class Watcher:
             while not stop.is_set():
                 turn = asyncio.create_task(self._turn())
                 await asyncio.wait({turn, ending}, return_when=asyncio.FIRST_COMPLETED)
-                if not turn.done():
-                    turn.cancel()
-                await asyncio.gather(turn, return_exceptions=True)
-                if turn.done() and not turn.cancelled() and (error := turn.exception()) is not None:
+                await end([turn])
+                if not turn.cancelled() and (error := turn.exception()) is not None:
                     raise error
         finally:
-            ending.cancel()
+            await end([ending])
             await self._drop_pool()
 
     async def _turn(self) -> None:
@@ -124,7 +123,8 @@ class Watcher:
         timeout = min(until_due, self._doubt.wait(now), TURN)
         if timeout > 0 and not self.hearing.dirty:
             try:
-                await asyncio.wait_for(self.hearing.wake.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self.hearing.wake.wait()
             except TimeoutError:
                 return
         self.hearing.wake.clear()

@@ -259,6 +259,20 @@ async def test_a_report_is_whole_or_not_there(tmp_path: Path) -> None:
     assert "No such file" in str(told[1])
 
 
+def test_a_dead_sink_does_not_hold_up_the_end(place: Place, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM ends the job within seconds although a sink takes nothing; the other one has everything, and what is missing is said."""
+    monkeypatch.setenv("HOOK", hook.url)
+    hook.status = 500
+    place.write().space.write(streams=STREAMS, drift={"sinks": [{"webhook": {"url": "${env.HOOK}"}}, {"file": "drift.jsonl"}]})
+    job = place.job("--every", "1h")
+    place.change("A", max_msgs=5)
+    job.next()
+
+    assert job.end() == 0
+    assert "webhook 1 does not have 1 notice" in job.said[-1]
+    assert len((place.space.folder / "drift.jsonl").read_text("utf-8").splitlines()) == 1
+
+
 def test_no_secret_reaches_anybody(place: Place, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passwords, hook URLs and headers are in no notice, log line, metric, report or file, also where everything fails."""
     monkeypatch.setenv("HOOK", hook.url)

@@ -65,9 +65,13 @@ class Delivery:
             if await self._deliver():
                 pause = RETRY[0]
                 continue
+            if self._hurry.is_set():
+                await asyncio.sleep(RETRY[0])
+                continue
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), pause)
-            pause = RETRY[0] if self._hurry.is_set() else min(2 * pause, RETRY[1])
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
+            pause = min(2 * pause, RETRY[1])
 
     async def _deliver(self) -> bool:
         batch = [self._waiting[i] for i in range(min(self.sink.batch, len(self._waiting)))]
@@ -85,7 +89,7 @@ class Delivery:
         return True
 
     def hurry(self) -> None:
-        """From now on retry at once: the job is about to end."""
+        """From now on retry without long pauses: the job is about to end."""
         self._hurry.set()
 
 

@@ -1,0 +1,228 @@
+"""The drift job as it is shipped: the permissions on a real server, and files that name only what exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from jsplan.cli.main import root
+from jsplan.config.model import LoadOptions
+from jsplan.documents.drift import Drift
+from jsplan.drift.advisories import Who
+from jsplan.drift.metrics import Metrics
+from jsplan.jetstream.link import Link
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.shapes import User
+from jsplan.workflows.apply import apply
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions, PlanOptions
+from jsplan.workflows.plan import plan
+from tests.conftest import PROGRAM
+from tests.docs.test_commands import parse
+from tests.drift.conftest import Job
+from tests.support.crossing import servers
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, yes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsplan.sandbox import Server
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples/drift-job"
+TEXT = (EXAMPLE / "nats/permissions.conf").read_text("utf-8")
+#: What an apply needs only for on_replace: preserve, backup and restore, which have tests of their own.
+SELDOM = ("PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE", "CONSUMER.RESET", "CONSUMER.LIST", "DIRECT.GET", "CONSUMER.NAMES", "STREAM.NAMES")
+ACCOUNTS = """
+accounts {
+  SHOP: { jetstream: enabled, users: [
+    {user: admin, password: admin}
+    {user: plan, password: plan, permissions: $JSPLAN_PLAN}
+    {user: drift, password: drift, permissions: $JSPLAN_DRIFT}
+    {user: deploy, password: deploy, permissions: $JSPLAN_APPLY}
+  ] }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Server]:
+    """A server with exactly the permissions of the example."""
+    with servers(f"{TEXT}{ACCOUNTS}", User("SHOP", "admin", "admin"), binary=PROGRAM) as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        yield sandbox["hub"]
+
+
+def allowed(block: str) -> list[str]:
+    """The subjects that a user of the block may publish."""
+    found = re.search(rf"{block} = \{{\s*publish: \{{allow: \[(.*?)\]\}}", TEXT, re.DOTALL)
+    assert found is not None
+    return re.findall(r'"([^"]+)"', found[1])
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a NATS pattern takes a subject."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted, tokens = wanted[:-1], tokens[: len(wanted) - 1] if len(tokens) >= len(wanted) else []
+    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
+
+
+class Shop:
+    """The example in a folder of its own, as one of its users; `sent` are the subjects that jsplan published."""
+
+    def __init__(self, folder: Path, hub: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        shutil.copy(EXAMPLE / "jsplan.yaml", folder)
+        self.folder = folder
+        self.sent: set[str] = set()
+        self._patch = monkeypatch
+        monkeypatch.setenv("SHOP_URL", hub.url)
+        monkeypatch.setenv("HOOK", "http://127.0.0.1:1/hook")
+        for name in ("request", "publish", "request_many"):
+            self._record(name)
+
+    def _record(self, name: str) -> None:
+        real = getattr(Link, name)
+
+        async def recorded(link: Link, subject: str, *rest: Any, **options: Any) -> Any:
+            self.sent.add(re.sub(r"^\$JS\.hub\.API\.", "$JS.API.", subject).replace("$JS.API.$KV.", "$KV."))
+            return await real(link, subject, *rest, **options)
+
+        self._patch.setattr(Link, name, recorded)
+
+    def load(self, user: str) -> LoadOptions:
+        """How to load it as this user; what was sent so far is forgotten."""
+        self.sent.clear()
+        for name in ("SHOP_USER", "SHOP_PASSWORD"):
+            self._patch.setenv(name, user)
+        return LoadOptions(self.folder, environ=dict(os.environ))
+
+
+def unused(block: str, sent: set[str]) -> list[str]:
+    """Permissions about the server itself that nothing was sent for."""
+    own = [pattern for pattern in allowed(block) if not pattern.startswith("$JS.*.")]
+    return [pattern for pattern in own if not any(matches(pattern, subject) for subject in sent)]
+
+
+@pytest.mark.parametrize("block", ["JSPLAN_PLAN", "JSPLAN_DRIFT", "JSPLAN_APPLY"])
+def test_leaves_are_asked_as_the_hub_is(block: str) -> None:
+    """What a user may ask of the server he may ask of the domains behind it, but for the state, which is on the server."""
+    own = {p.removeprefix("$JS.API.") for p in allowed(block) if p.startswith("$JS.API.") and "KV_JSPLAN" not in p}
+
+    assert own == {p.removeprefix("$JS.*.API.") for p in allowed(block) if p.startswith("$JS.*.")}
+
+
+def test_the_permissions_are_what_is_sent(hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apply, plan, drift and the watch work on a server that permits exactly this; what drift may publish is used to the last line."""
+    shop = Shop(tmp_path, hub, monkeypatch)
+    load = shop.load("deploy")
+    assert apply(load, PlanOptions(), yes, Quiet())[1].exit_code == 0
+    text = (tmp_path / "jsplan.yaml").read_text("utf-8")
+    changed = text.replace("max_age: 30d", "max_age: 20d").replace("ack_policy: explicit", "ack_policy: none")
+    (tmp_path / "jsplan.yaml").write_text(changed.replace("  - {bucket: CONFIG, history: 5}", "  - {bucket: OTHER}"), "utf-8")
+    hazards = ("DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "DUPLICATES_MESSAGES")
+    assert apply(load, PlanOptions(allow_hazards=hazards), yes, Quiet())[1].exit_code == 0
+    assert [p for p in unused("JSPLAN_APPLY", shop.sent) if not any(word in p for word in (*SELDOM, "PAUSE"))] == []
+
+    assert not plan(shop.load("plan"), PlanOptions(), Quiet()).steps
+    assert [subject for subject in shop.sent if not any(matches(p, subject) for p in allowed("JSPLAN_PLAN"))] == []
+
+    with Raw(hub.url, "admin", "admin") as admin, Raw(hub.url, "admin", "admin", timeout=30) as ear:
+        admin.done("$JS.API.CONSUMER.CREATE.ORDERS.X", {"stream_name": "ORDERS", "config": {"name": "X", "durable_name": "X"}})
+        found = drift(shop.load("drift"), DriftOptions(), Quiet())
+        assert (found.exit_code, [item.address for item in found.unmanaged]) == (0, ["hub/consumer/ORDERS/X"])
+        assert unused("JSPLAN_DRIFT", shop.sent) == ["ops.drift"]  # that is seen below
+
+        ear.subscribe("ops.drift")
+        job = Job(tmp_path, "--every", "1h")
+        try:
+            assert job.ready().told() == ("opened", "unmanaged", "hub/consumer/ORDERS/X")
+            config = admin.done("$JS.API.STREAM.INFO.ORDERS")["config"]
+            admin.done("$JS.API.STREAM.UPDATE.ORDERS", config | {"max_msgs": 9})
+            assert job.told() == ("opened", "changed", "hub/stream/ORDERS")
+            assert job.seen[-1]["by"]["user"] == "admin"
+            said = [json.loads(ear.next_message()[2])["situation"]["address"] for _ in range(2)]
+        finally:
+            job.end(signal.SIGTERM)
+    assert said == ["hub/consumer/ORDERS/X", "hub/stream/ORDERS"]
+
+
+@pytest.mark.parametrize("user", ["plan", "drift"])
+def test_who_only_looks_can_change_nothing(hub: Server, user: str) -> None:
+    """The server refuses every writing request of the users plan and drift, and messages of other people's streams to drift."""
+    writing = [pattern for pattern in allowed("JSPLAN_APPLY") if pattern not in allowed("JSPLAN_PLAN")]
+    reading = ["$JS.hub.API.STREAM.MSG.GET.ORDERS", "$JS.API.DIRECT.GET.ORDERS"] if user == "drift" else []
+    for subject in [*writing, *reading, "$JS.hub.API.STREAM.DELETE.ORDERS", "ORDERS.received"]:
+        with Raw(hub.url, user, user) as raw:
+            raw.publish(subject.replace("*", "X").replace(">", "X"))
+            with pytest.raises(AssertionError, match="Permissions Violation for Publish"):
+                raw.flush()
+
+
+FILES = [path for path in sorted(EXAMPLE.rglob("*")) if path.suffix in (".yaml", ".yml")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(EXAMPLE).as_posix())
+def test_files_are_yaml(path: Path) -> None:
+    """Each is what its reader reads."""
+    assert all(isinstance(document, dict) for document in yaml.safe_load_all(path.read_text("utf-8")))
+
+
+def lines() -> list[list[str]]:
+    """The arguments of every command line of jsplan in the example."""
+    found = [found for path in FILES for document in yaml.safe_load_all(path.read_text("utf-8")) for found in _lists(document)]
+    texts = [path.read_text("utf-8") for path in EXAMPLE.rglob("*") if path.suffix == ".service" or path.name in ("crontab", "drift.yml")]
+    written = [line for text in texts for line in re.findall(r"(?m)\b(jsplan drift[^>|#\n]*?)(?= 2?>| \|\||$)", text)]
+    return [words[1:] for words in found if words[:1] == ["jsplan"]] + [shlex.split(line)[1:] for line in written]
+
+
+def _lists(node: Any) -> Iterator[list[str]]:
+    if isinstance(node, dict):
+        for value in node.values():
+            yield from _lists(value)
+    elif isinstance(node, list):
+        if all(isinstance(item, str) for item in node):
+            yield node
+        for item in node:
+            yield from _lists(item)
+
+
+def test_every_command_line_exists() -> None:
+    """Commands and options in manifests, units, crontab and workflow are ones that jsplan has."""
+    found = lines()
+    assert len(found) >= 7
+    for arguments in found:
+        parse(root, "jsplan", arguments)
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
+    """Each metric that an alert or a panel names is one that the job exports."""
+    metrics = Metrics("shop")
+    metrics.checked("full", 0.1, done=True)
+    metrics.looked(Drift("0", "shop", None, "", ""), ["hub"], 0.0)
+    metrics.due(0.0)
+    metrics.heard()
+    metrics.heard(own=1)
+    metrics.noticed("opened", "functional")
+    metrics.listening("hub", up=True)
+    metrics.sink("webhook 1", 0, 1, 0, up=True)
+    exported = set(re.findall(r"(?m)^# TYPE (\S+)", metrics.text().decode()))
+    exported |= {f"{name}_bucket" for name in exported}
+    asked = {
+        name
+        for path in ("prometheus/alerts.yml", "grafana/dashboard.json")
+        for name in re.findall(r"jsplan_drift_\w+", (EXAMPLE / path).read_text("utf-8"))
+    }
+
+    assert asked
+    assert asked <= exported
+    assert str(Who("u", "c", "h", "A")) == "u (c) from h"
