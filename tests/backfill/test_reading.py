@@ -67,6 +67,18 @@ def test_every_byte_comes_as_it_was_stored(server: Server) -> None:
     assert rows_of(server, everything()) == [(number, *row) for number, row in enumerate(EDGES, 1)]
 
 
+@pytest.mark.parametrize("size", [300, 40_000])
+def test_a_range_ends_in_the_middle_of_what_arrives(server: Server, size: int) -> None:
+    """What the server has sent beyond the range, torn anywhere, does not confuse taking the consumer away."""
+    count = 20_000_000 // size
+    store(server, [(b"s.a", b"", b"H" * size)] * count)
+
+    for last in (count // 10, count // 7, count // 3):
+        assert [row[0] for row in rows_of(server, everything(last=last))] == list(range(1, last + 1))
+    with Raw(server.url) as raw:
+        assert raw.done("$JS.API.CONSUMER.NAMES.S")["total"] == 0
+
+
 @pytest.mark.matrix
 def test_times_are_those_of_the_stream(server: Server) -> None:
     """The time of each message is kept to the nanosecond."""

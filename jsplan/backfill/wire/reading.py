@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -93,8 +93,14 @@ def _removed(wire: Wire, what: Range, name: str, number: int) -> None:
 
 
 def _in_order(wire: Wire, what: Range) -> Iterator[pa.RecordBatch]:
+    with contextlib.closing(_frames(wire)) as arriving:
+        yield from _whole(wire, what, arriving)
+
+
+def _whole(wire: Wire, what: Range, arriving: Iterator[Parts]) -> Iterator[pa.RecordBatch]:
+    """The rows of the range, as long as each message is the one that the consumer delivered next."""
     expected = 1
-    for frames in _frames(wire):
+    for frames in arriving:
         found = _without_words(wire, frames, expected)
         if found is None:
             continue
@@ -131,26 +137,32 @@ def _created(wire: Wire, what: Range, name: str, inbox: str, first: int) -> bool
     return bool(answer.get("num_pending")) or bool((answer.get("delivered") or {}).get("consumer_seq"))
 
 
-def _frames(wire: Wire) -> Iterator[Parts]:
-    """Everything that arrives, in batches of complete frames. Raises _Lost after too long a silence."""
+def _frames(wire: Wire) -> Generator[Parts, None, None]:
+    """Everything that arrives, in batches of complete frames. Raises _Lost after too long a silence.
+
+    Whoever stops before the end leaves the connection usable: what was received and not handed out is put back.
+    """
     buffer, small = bytearray(BUFFER), False
     start = end = 0
-    while True:
-        end = _filled(wire, buffer, start, end)
-        found = (scan_many(buffer, start, end) if small else None) or scan(buffer, start, end)
-        wire.control(found.control)
-        if found.count:
-            small = (found.end - start) / found.count < SMALL
-            yield parts(buffer, found)
-        start = found.end
-        if start == end:
-            start = end = 0
-        elif end - start + max(found.need, ENOUGH) > len(buffer) - start:
-            rest = bytes(memoryview(buffer)[start:end])
-            if found.need + ENOUGH > len(buffer):
-                buffer = bytearray(found.need + BUFFER)
-            buffer[: len(rest)] = rest
-            start, end = 0, len(rest)
+    try:
+        while True:
+            end = _filled(wire, buffer, start, end)
+            found = (scan_many(buffer, start, end) if small else None) or scan(buffer, start, end)
+            wire.control(found.control)
+            begun, start = start, found.end
+            if found.count:
+                small = (start - begun) / found.count < SMALL
+                yield parts(buffer, found)
+            if start == end:
+                start = end = 0
+            elif end - start + max(found.need, ENOUGH) > len(buffer) - start:
+                rest = bytes(memoryview(buffer)[start:end])
+                if found.need + ENOUGH > len(buffer):
+                    buffer = bytearray(found.need + BUFFER)
+                buffer[: len(rest)] = rest
+                start, end = 0, len(rest)
+    finally:
+        wire.pushed_back = bytes(memoryview(buffer)[start:end]) + wire.pushed_back
 
 
 def _filled(wire: Wire, buffer: bytearray, start: int, end: int) -> int:
