@@ -8,21 +8,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import click
+import yaml
 
 from jsplan import errors, units
 from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import COMMANDS, root
 from jsplan.cli.settings import GlobalOption
 from jsplan.codes import AGAINST_SERVERS, HAZARDS, IN_FILES
+from jsplan.documents.lint import Explanation
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.planning.guards import LEVEL_NAMES
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import raw_rows
 from jsplan.resources.fields import ABSENT, Field, Table, ignored, in_place, one_way, replace
 from jsplan.resources.nested import CONSUMER_LIMITS, CONSUMER_SOURCE, EXTERNAL, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM
+from jsplan.workflows.lint import explanations
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -32,7 +36,8 @@ MEANING = {
     ExitCode.OK: "done (also with deferrals, which are printed); nothing to change; no drift",
     ExitCode.ERROR: "error; for `drift` also a domain that could not be read although it has no `may_be_offline`",
     ExitCode.CHANGES: "`plan --detailed-exitcode`: there are changes. `drift`: there is drift (`--fail-on`)",
-    ExitCode.REFUSED: "refused, nothing was changed: a hazard that is not allowed, `prevent_destroy`, `on_replace`, `--adopt` needed",
+    ExitCode.REFUSED: "refused, nothing was changed: a hazard that is not allowed, `prevent_destroy`, `on_replace`, `--adopt` needed, "
+    "a finding of lint that the files make an error; `lint`: findings of `--fail-on`",
     ExitCode.STALE: "the saved plan is stale: something it touches is no longer as planned, or it was applied before. Nothing was changed",
     ExitCode.LOCKED: "the state is locked by somebody else",
     ExitCode.PARTIAL: "applied in part; state says exactly how far, and the next plan shows the rest",
@@ -70,6 +75,7 @@ def pages() -> dict[str, str]:
         "commands.md": commands(),
         "exit-codes.md": exit_codes(),
         "diagnostics.md": diagnostics(),
+        "lint.md": lint(),
         "hazards.md": hazards(),
         "streams.md": streams(),
         "consumers.md": consumers(),
@@ -180,6 +186,7 @@ def diagnostics() -> str:
     """Every code that a finding can carry."""
     parts = [NOTE.format(source="jsplan/codes.py"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO]
     parts += ["## Found in the files\n\n", table(("code", "meaning"), IN_FILES.items())]
+    parts.append("\n## Advice\n\nJS2xx are advice, one page for all: [Lint](lint.md).\n")
     parts += ["\n## Found against servers and state\n\n", table(("code", "meaning"), AGAINST_SERVERS.items())]
     parts.append("\nJS301, JS302 and JS303 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n")
     return "".join(parts)
@@ -187,6 +194,36 @@ def diagnostics() -> str:
 
 _DIAGNOSTICS_INTRO = """A finding has a severity (`error`, `warning`, `info`), a stable code, one line that says what is wrong, one that
 says what to do, and the place in the files or the address it concerns. All of them are told at once, not only the first.
+
+"""
+
+
+def lint() -> str:
+    """Every rule of lint, with what it is for."""
+    head = NOTE.format(source="jsplan/lint/rules and tests/lint/cases") + "# Lint\n\n" + _LINT_INTRO
+    rows = [(f"[{rule.code}](#{rule.code.lower()})", rule.level, rule.title) for rule in explanations()]
+    return head + table(("code", "level", "what it finds"), rows) + "".join(map(_rule, explanations()))
+
+
+def _rule(rule: Explanation) -> str:
+    path = min((ROOT / "tests" / "lint" / "cases").glob(f"{rule.code.lower()}_*.yaml"))
+    case = re.search(r"^bad:\n(.*?)^good:", path.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert case is not None
+    found = yaml.safe_load(path.read_text("utf-8"))["find"]
+    said = "\n".join(f"{address}: {text}" for address, text in found.items())
+    example = f"```yaml\n{dedent(case[1])}```\n\n```text\n{said}\n```"
+    return f"\n## {rule.code}\n\n*{rule.title}* ({rule.level})\n\n{example}\n\n{rule.why}\n\n{rule.fix}\n"
+
+
+_LINT_INTRO = """`jsplan lint` advises on what the server accepts and somebody may regret. It reads the files and what follows from
+them; with `--live` also the servers, for what is there and for other people's streams: [Advice on a workspace](../how-to/lint.md).
+
+A *note* is told by `lint` alone, a *warning* also by a plan that creates or changes the resource. None is an error unless the
+files say so: `lint: {JS201: error}` (or `warning`, `ignore`) for the workspace. Then `lint` and `plan` end with exit code 3, and
+`apply` is refused. A resource is spared a finding with its reason: `lint: {ignore: [{code: JS201, reason: "…"}]}`. An ignore
+without a finding is told (JS200).
+
+The examples have the domains `hub` and `leaf` over one connection; `hub` is the default.
 
 """
 

@@ -15,7 +15,7 @@ from tests.support.raw import NoResponders, Raw
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.sandbox import Sandbox
+    from jsplan.sandbox import Sandbox, Server
 
 #: Without what only a cluster, or another account, has.
 ALONE = [case for case in cases() if "imports" not in case.text["bad"]]
@@ -171,6 +171,17 @@ def test_a_copy_keeps_what_expires(world: World) -> None:
 
     until(lambda: world.messages("hub", "A") == 0 == world.messages("hub", "FOLLOWS"))
     assert world.messages("hub", "KEEPS") == 1
+
+
+def test_a_stream_in_memory_does_not_outlive_its_server(server: Server) -> None:
+    """JS212: after a restart of a single server there is no such stream any more."""
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A", "storage": "memory"})
+    server.stop()
+    server.start()
+
+    with Raw(server.url) as raw:
+        assert raw.api("$JS.API.STREAM.INFO.A")["error"]["err_code"] == 10059
 
 
 def test_a_mirror_without_interest_stays_empty(world: World) -> None:

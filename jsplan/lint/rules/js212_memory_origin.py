@@ -20,7 +20,8 @@ def check(view: View) -> Iterator[Hit]:
 
 RULE = Rule(
     "JS212", "warning", check,
-    why="After a restart a stream in memory is empty and counts from 1 again. Its mirror waits for the sequence after its last "
-        "one and copies nothing until the origin comes that far, without an error and with lag 0.",
+    why="When its server restarts, a stream in memory is gone: on a single server the stream itself, in a cluster all it held. Made "
+        "anew it counts from 1 again, and its mirror waits for the sequence after its own last one: it copies nothing until the "
+        "origin comes that far, without an error and with lag 0.",
     fix="Keep the origin on disk, or in several copies; or use a source instead of the mirror, which notices.",
 )  # fmt: skip
