@@ -1,0 +1,231 @@
+"""A watch while servers are restarted and frozen, others change things and we apply: nothing is missed, nothing is told twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.drift.test_sinks import Hook
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.drift.conftest import Job, Place
+
+OWN, FOREIGN = ("OWN_HUB", "OWN_LEAF"), ("F1", "F2", "F3", "F4")
+
+
+class Chaos:
+    """What happens to a place. `OWN_*` streams are changed by our applies only, `F*` and what is unmanaged by others only."""
+
+    def __init__(self, place: Place, hook: Hook, seed: int) -> None:
+        self.place = place
+        self.hook = hook
+        self.random = random.Random(seed)
+        self.own = dict.fromkeys(OWN, 100)
+
+    def write(self) -> None:
+        """The files as they are meant to be now."""
+        streams: list[dict[str, Any]] = [{"name": name, "domain": "hub", "subjects": [name]} for name in FOREIGN[:2]]
+        streams += [{"name": name, "domain": "leaf", "subjects": [name]} for name in FOREIGN[2:]]
+        streams += [
+            {"name": name, "domain": name[4:].lower(), "subjects": [name], "max_msgs": most,
+             "consumers": [{"name": "C", "ack_policy": "explicit", "max_ack_pending": most}]}
+            for name, most in self.own.items()
+        ]  # fmt: skip
+        sinks = [{"webhook": {"url": self.hook.url}}, {"file": "sink/drift.jsonl"}, {"subject": "ops.drift", "domain": "hub"}]
+        self.place.space.write(streams=streams, drift={"sinks": sinks})
+
+    def settle(self) -> None:
+        """Everything runs, and every sink works."""
+        self.thaw()
+        self.place.sandbox.start()
+        self.hook.status = 200
+        self.folder.mkdir(exist_ok=True)
+
+    @property
+    def folder(self) -> Path:
+        """Where the file sink writes; without it, it fails."""
+        return self.place.space.folder / "sink"
+
+    def freeze(self) -> None:
+        """The leaf stops answering with its connections open."""
+        self.place.sandbox["leaf"].freeze()
+
+    def thaw(self) -> None:
+        """It goes on."""
+        self.place.sandbox["leaf"].thaw()
+
+    def restart(self) -> None:
+        """Hub or leaf ends and comes back."""
+        self.thaw()
+        self.place.sandbox[self.random.choice(["hub", "leaf"])].restart()
+        self.place.sandbox.wait_ready()
+
+    def foreign(self) -> None:
+        """Somebody changes a stream, or changes it back."""
+        name = self.random.choice(FOREIGN)
+        domain = "hub" if name in FOREIGN[:2] else "leaf"
+        self._ask(domain, lambda raw: self._change(raw, name))
+
+    def _change(self, raw: Raw, name: str) -> None:
+        config = raw.done(f"$JS.API.STREAM.INFO.{name}")["config"]
+        raw.done(f"$JS.API.STREAM.UPDATE.{name}", config | {"max_age": self.random.choice([0, 10**12, 2 * 10**12])})
+
+    def stranger(self) -> None:
+        """Somebody makes a stream that nobody manages, or removes it."""
+        self._ask("hub", lambda raw: raw.api("$JS.API.STREAM.DELETE.STRANGE") if self.random.random() < 0.4 else raw.api(
+            "$JS.API.STREAM.CREATE.STRANGE", {"name": "STRANGE", "subjects": ["strange"]}))  # fmt: skip
+
+    def _ask(self, domain: str, do: Any) -> None:
+        self.thaw()
+        server = self.place.sandbox[domain]
+        with Raw(server.url, server.user, server.password) as raw:
+            do(raw)
+
+    def apply(self) -> None:
+        """We change our own."""
+        self.thaw()
+        self.place.sandbox.wait_ready()
+        for name in OWN:
+            self.own[name] = self.random.randrange(100, 1000)
+        self.write()
+        self.place.space.apply(targets=tuple(f"*/*/{name}{below}" for name in OWN for below in ("", "/C")))
+
+    def sinks(self) -> None:
+        """A sink fails, or works again."""
+        self.hook.status = self.random.choice([200, 500])
+        if self.random.random() < 0.5:
+            self.folder.mkdir(exist_ok=True)
+
+    def happen(self) -> None:
+        """Anything."""
+        self.random.choice([self.foreign, self.foreign, self.foreign, self.stranger, self.apply, self.freeze, self.restart, self.sinks])()
+
+
+@pytest.fixture
+def chaos_hook() -> Iterator[Hook]:
+    """A web server that ends with the test."""
+    made = Hook()
+    yield made
+    made.close()
+
+
+def open_now(seen: list[dict[str, Any]]) -> dict[str, str]:
+    """The situations that are open after these notices, by address; fails where one is told twice."""
+    found: dict[str, dict[str, Any]] = {}
+    for notice in seen:
+        situation = notice["situation"]
+        known = found.get(situation["id"])
+        if notice["occasion"] == "opened":
+            assert known is None, f"opened twice: {notice['text']}"
+        else:
+            assert known is not None, f"{notice['occasion']} without being open: {notice['text']}"
+        if notice["occasion"] == "changed":
+            assert known is not None
+            assert (known["kind"], known["fields"]) != (situation["kind"], situation["fields"]), f"told twice: {notice['text']}"
+        found[situation["id"]] = situation
+        if notice["occasion"] == "resolved":
+            del found[situation["id"]]
+    return {situation["address"]: situation["id"] for situation in found.values()}
+
+
+def there_is(place: Place) -> set[str]:
+    """What one run of `jsplan drift` finds."""
+    found = drift(place.space.load, DriftOptions(), Quiet())
+    return {r.address for r in found.resource_drift} | {u.address for u in found.unmanaged} | {str(d["domain"]) for d in found.away}
+
+
+def agrees(job: Job, place: Place) -> None:
+    """After a while the job has told exactly what a full look finds."""
+    wanted = there_is(place)
+    job.wait(lambda: (job.quiet(), set(open_now(job.seen)))[1] == wanted, f"the job agreed on {wanted}; {job.seen[-5:]}", 60)
+
+
+def rounds(place: Place, hook: Hook, seed: int, count: int, actions: int, end: float = float("inf")) -> None:
+    """Rounds of chaos with calm after each; in the end every sink has everything and nothing was told about our own."""
+    chaos = Chaos(place, hook, seed)
+    place.space.base["connections"]["hub"]["timeout"] = "1s"
+    chaos.write()
+    place.space.apply()
+    job = place.job("--every", "2s", "--jitter", "500ms", "--grace", "5m")
+    for _ in range(count):
+        for _ in range(actions):
+            chaos.happen()
+            time.sleep(chaos.random.uniform(0, 0.2))  # what may coincide, and what may not
+        chaos.settle()
+        place.sandbox.wait_ready()
+        agrees(job, place)
+        if time.monotonic() > end:
+            break
+    chaos.foreign()
+    agrees(job, place)
+    ids = {notice["id"] for notice in job.seen}
+    file = chaos.folder / "drift.jsonl"
+    job.wait(
+        lambda: ids <= set(hook.ids) and ids <= {json.loads(line)["id"] for line in file.read_text("utf-8").splitlines()}, "delivered", 60
+    )
+    assert job.end() == 0
+    assert not [notice["text"] for notice in job.seen if "OWN" in notice["situation"]["address"]]
+    assert not [notice["text"] for notice in job.seen if notice["situation"]["kind"] in ("missing", "check", "away")]
+    by_address: dict[str, set[str]] = {}
+    for notice in job.seen:
+        by_address.setdefault(notice["situation"]["address"], set()).add(notice["situation"]["id"])
+    assert all(len(found) == 1 for found in by_address.values())
+
+
+@pytest.mark.parametrize("seed", [11])
+def test_a_moment_of_chaos(place: Place, chaos_hook: Hook, seed: int) -> None:
+    """What is there at the end was told, with one id for each, nothing twice, nothing of our own, and every sink has it."""
+    rounds(place, chaos_hook, seed, 1, 10)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1])
+def test_ten_minutes_of_chaos(place: Place, chaos_hook: Hook, seed: int) -> None:
+    """The same for ten minutes."""
+    rounds(place, chaos_hook, seed, 10_000, 15, time.monotonic() + 600)
+
+
+def rss(pid: int) -> int:
+    """Resident memory, in KiB."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:  # noqa: PTH123 - no file to speak of
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+@pytest.mark.parametrize("events", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.timeout(300)
+def test_memory_does_not_grow(place: Place, events: int) -> None:
+    """After thousands of changes, back and forth, and of streams that come and go, the job is no larger than after the first."""
+    job = place.write().job("--every", "1h")
+    hub = place.sandbox["hub"]
+    sizes = []
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        config = raw.done("$JS.API.STREAM.INFO.A")["config"]
+
+        def some(count: int, first: int) -> None:
+            for number in range(first, first + count // 4):
+                raw.done("$JS.API.STREAM.UPDATE.A", config | {"max_age": 10**12 + number % 7 * 10**11})
+                raw.done("$JS.API.STREAM.UPDATE.A", config)
+                raw.done(f"$JS.API.STREAM.CREATE.T{number}", {"name": f"T{number}", "subjects": [f"t{number}"], "storage": "memory"})
+                raw.done(f"$JS.API.STREAM.DELETE.T{number}")
+
+        for share in range(4):
+            some(events // 4, share * events)
+            heard = job.metric("jsplan_drift_events_total")
+            assert heard >= events // 4 * (share + 1)
+            sizes.append(rss(job.process.pid))
+            job.quiet()
+    assert job.end() == 0
+
+    assert sizes[-1] - sizes[0] < 6 * 1024, sizes
