@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from jsplan.codes import LINT
 from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
@@ -103,6 +104,9 @@ def lint(section: Node | None, findings: Findings) -> dict[str, str]:
         level = grammar.chosen(node, f"`{key}`", _LEVELS, findings)
         if grammar.code(key_node, "a lint code", findings) and level:
             out[key] = level
+            if key not in LINT:
+                guess = did_you_mean(key, LINT) or " jsplan lint --explain all lists them."
+                findings.warning("JS140", key_node, f"there is no lint rule {key}, so this sets nothing", guess.strip())
     return out
 
 
