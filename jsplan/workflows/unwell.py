@@ -60,5 +60,5 @@ def _told(inputs: Inputs, found: Found) -> Diagnostic:
     flow, declared = found.flow, inputs.declared(found.flow.copy)
     verb = "mirror" if flow.kind == "mirror" else "source"
     text = f"its {verb} {flow.source} is not followed: {found.verdict.cause}"
-    detail = "The plan leaves that as it is. jsplan drift looks at every flow, and for longer; docs: how-to, replication."
+    detail = "The plan leaves that as it is. What to do: the documentation, under Status and replication; jsplan drift looks for longer."
     return Diagnostic("warning", CODE, text, detail, str(flow.copy), declared.range if declared is not None else None)
