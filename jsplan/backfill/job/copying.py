@@ -5,8 +5,9 @@ It runs where Spark wants it to and knows no Spark: reader and writer are in the
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from jsplan.backfill.columns import addressed, origins, tamed
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Span
+from jsplan.backfill.ranges import Span, runs
 from jsplan.backfill.wire import Chain, Wire, read
 from jsplan.backfill.wire.reading import Range
 from jsplan.backfill.wire.writing import await_taker
@@ -26,15 +27,16 @@ from jsplan.subjects import within
 
 #: More ranges than these are read as one, and what is between them is left out here: each range is a consumer at the origin.
 RANGES: Final = 16
-#: What the header `Nats-Expected-Last-Sequence` takes at most, and what a server adds when it sources a message, beside the name.
+#: What the header `Nats-Expected-Last-Sequence` takes at most, and what a server adds when it sources a message, beside name and subject.
 EXPECTED, SOURCED = 52, 96
-#: So many messages that are too large are named.
-NAMED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Messages that the target has: sorted sequences at the origin, and the time of each (ns; 0: whatever it was)."""
+    """Messages that the target has: sequences at the origin, and the time of each (ns; 0: whatever it was), sorted by both.
+
+    A stream that was made anew repeats sequences, so one may be there with several times.
+    """
 
     seq: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     time: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -90,31 +92,35 @@ class _TooLarge:
     def __init__(self, task: Copy, payload: int) -> None:
         self._task = task
         self._payload = payload
-        self.seqs: list[int] = []
-        self.count = 0
+        self._found = [np.empty(0, dtype=np.int64)]
 
     def without(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any] | None:
         """Which rows fit; None: all. Raises RefusedError where that must not be."""
         size = pc.add(pc.binary_length(block), pc.binary_length(rows["data"])).to_numpy().astype(np.int64)
-        fits = size + EXPECTED <= self._payload
+        fits = self._within(rows, size + EXPECTED, self._payload)
         if self._task.largest >= 0:
-            fits &= size + SOURCED + len(self._task.stage) <= self._task.largest
+            subject = pc.binary_length(rows["subject"]).to_numpy().astype(np.int64)
+            fits &= self._within(rows, size + SOURCED + len(self._task.stage) + subject, self._task.largest)
         if fits.all():
             return None
-        found = rows["seq"].to_numpy()[~fits]
-        if self._task.oversize == "error":
-            raise self._refusal(int(found[0]), int(size[~fits][0]))
-        self.seqs += found[: max(0, NAMED - len(self.seqs))].tolist()
-        self.count += len(found)
-        result: np.ndarray[Any, Any] = fits
-        return result
+        self._found.append(rows["seq"].to_numpy()[~fits])
+        return fits
 
-    def _refusal(self, seq: int, size: int) -> RefusedError:
-        task = self._task
-        limit = min([self._payload, *([task.largest] if task.largest >= 0 else [])])
+    def _within(self, rows: pa.RecordBatch, size: np.ndarray[Any, Any], limit: int) -> np.ndarray[Any, Any]:
+        fits: np.ndarray[Any, Any] = size <= limit
+        if self._task.oversize == "error" and not fits.all():
+            place = int(np.argmin(fits))
+            raise self._refusal(int(rows["seq"][place].as_py()), int(size[place]), limit)
+        return fits
+
+    def spans(self) -> list[Span]:
+        """Which were left out."""
+        return runs(np.concatenate(self._found))
+
+    def _refusal(self, seq: int, size: int, limit: int) -> RefusedError:
         return RefusedError(
-            f"message {seq:,} of stream {task.stream} has {size:,} bytes with the header that says where it comes from; the target takes "
-            f"{limit:,} at most. Nothing was copied into it",
+            f"message {seq:,} of stream {self._task.stream} may have {size:,} bytes with the headers that are added on the way, and the "
+            f"target takes {limit:,} at most. Nothing of this attempt was copied into it",
             hint="Raise max_payload (or the target's max_msg_size), or leave such messages out with `oversize: skip`.",
         )
 
@@ -128,15 +134,16 @@ def copy(task: Copy) -> Iterator[dict[str, Any]]:
     wire = task.target.open()
     try:
         await_taker(wire, f"{task.ingest}jsplan")
-        yield from _copied(task, wire)
+        with contextlib.closing(messages(task)) as found:  # so that the consumer at the origin goes, also when this ends in its middle
+            yield from _copied(task, wire, found)
     finally:
         wire.close()
 
 
-def _copied(task: Copy, wire: Wire) -> Iterator[dict[str, Any]]:
+def _copied(task: Copy, wire: Wire, found: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     chain, blocks, pace = Chain(wire, 0, task.ingest.encode()), Blocks(), _Pace(task.rate)
     large = _TooLarge(task, wire.max_payload)
-    for rows in messages(task):
+    for rows in found:
         own = origins(task.domain, task.stream, rows["seq"], rows["time"])
         block = addressed(tamed(rows["headers"]), own)
         fits = large.without(rows, block)
@@ -146,10 +153,10 @@ def _copied(task: Copy, wire: Wire) -> Iterator[dict[str, Any]]:
         blocks.add(canonical(subject, headers, data))
         pace.passed(headers.nbytes + data.nbytes)
     chain.finish()
-    yield {"messages": blocks.count, "bytes": pace.bytes, "hashes": blocks.hashes(), "skipped": large.seqs, "skipped_count": large.count}
+    yield {"messages": blocks.count, "bytes": pace.bytes, "hashes": blocks.hashes(), "skipped": [list(span) for span in large.spans()]}
 
 
-def messages(task: Copy) -> Iterator[pa.RecordBatch]:
+def messages(task: Copy) -> Generator[pa.RecordBatch, None, None]:
     """What is to be copied, in the columns of `wire.MESSAGES`, in order."""
     for span, inside in _readings(task.spans):
         what = Range(task.source.api_prefix, task.stream, span.first, span.last, task.filters)
@@ -186,9 +193,12 @@ def _wanted(task: Copy, rows: pa.RecordBatch, inside: tuple[Span, ...] | None) -
 
 
 def _known(known: Known, seq: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    place = np.minimum(np.searchsorted(known.seq, seq), len(known.seq) - 1)
-    when = known.time[place]
-    found: np.ndarray[Any, Any] = (known.seq[place] == seq) & ((when == times) | (when == 0))
+    first, after = (np.searchsorted(known.seq, seq, side=side) for side in ("left", "right"))
+    found = np.zeros(len(seq), dtype=bool)
+    for later in range(int((after - first).max(initial=0))):  # as often as a sequence is there with another time
+        place = np.minimum(first + later, len(known.seq) - 1)
+        when = known.time[place]
+        found |= (first + later < after) & ((when == times) | (when == 0))
     return found
 
 

@@ -26,21 +26,30 @@ def own_sources(config: dict[str, Any]) -> list[str]:
     return [source["name"] for source in config.get("sources") or [] if source["name"].startswith(PREFIX) and not source.get("external")]
 
 
-async def attach(api: DomainApi, stream: str, stage: Stage) -> int:
-    """Let the target take what the stage has. Returns from which sequence on what comes next is stored there. Raises ApiError."""
+async def next_place(api: DomainApi, stream: str) -> int:
+    """From which sequence on what comes next is stored. Raises ApiError."""
+    return int((await target_info(api, stream))["state"]["last_seq"]) + 1
+
+
+async def attach(api: DomainApi, stream: str, stage: Stage) -> None:
+    """Let the target take what the stage has; done already is no error. Raises ApiError."""
     info = await target_info(api, stream)
     if stage.name not in own_sources(info["config"]):
         await _update(api, stream, info["config"], [*(info["config"].get("sources") or []), {"name": stage.name}])
-    return int(info["state"]["last_seq"]) + 1
 
 
-async def detach(api: DomainApi, stream: str) -> None:
-    """Take every staging stream out of the target's sources again. Raises ApiError."""
+async def detach(api: DomainApi, stream: str, stage: Stage) -> None:
+    """Take a stage out of the target's sources again, and every other one that is not there any more: its owner died before this.
+
+    Those that are there belong to somebody who may still be at work. Raises ApiError.
+    """
     info = await api.stream_info(stream)
     if info is None or not (ours := own_sources(info["config"])):
         return
-    left = [source for source in info["config"]["sources"] if source["name"] not in ours or source.get("external")]
-    await _update(api, stream, info["config"], left)
+    gone = {name for name in ours if name == stage.name or await api.stream_info(name) is None}
+    left = [source for source in info["config"]["sources"] if source["name"] not in gone or source.get("external")]
+    if gone:
+        await _update(api, stream, info["config"], left)
 
 
 async def _update(api: DomainApi, stream: str, config: dict[str, Any], sources: list[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from jsplan.backfill.job.copying import Known
 from jsplan.backfill.job.digests import Blocks, bare, canonical, origin_of, source_of, sourced
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import LISTED, Span, total, without
+from jsplan.backfill.ranges import LISTED, Sequences, Span, total, without
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import from_text, stream_facts
 from jsplan.backfill.wire.reading import Range
@@ -43,7 +43,7 @@ class Look:
 
 
 def look(task: Look) -> Known:
-    """Sorted by sequence; a message that is there twice counts once. Raises what `wire.read` raises."""
+    """What is there; a message that is there twice counts once. Raises what `wire.read` raises."""
     seqs, times = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     what = Range(task.target.api_prefix, task.stream, task.first, task.last, headers_only=True)
     for rows in read(task.target.open, what):
@@ -57,9 +57,16 @@ def look(task: Look) -> Known:
             found = pc.and_(pc.is_valid(brought), pc.greater_equal(rows["time"], task.since))
             seqs.append(brought.filter(found).to_numpy())
             times.append(np.zeros(len(seqs[-1]), dtype=np.int64))
-    seq, when = np.concatenate(seqs).astype(np.int64), np.concatenate(times)
-    unique, place = np.unique(seq, return_index=True)
-    return Known(unique, when[place])
+    return known(np.concatenate(seqs).astype(np.int64), np.concatenate(times))
+
+
+def known(seqs: Sequences, times: Sequences) -> Known:
+    """Sorted by sequence and time, each pair once."""
+    order = np.lexsort((times, seqs))
+    seqs, times = seqs[order], times[order]
+    first = np.ones(len(seqs), dtype=bool)
+    first[1:] = (np.diff(seqs) != 0) | (np.diff(times) != 0)
+    return Known(seqs[first], times[first])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,8 @@ class _Seen:
 def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]:
     """Carry it out; what it yields last are the hashes of what arrived, in order, and the gaps.
 
-    Ends without an error when nothing more arrives for `patience` seconds: then `messages` says how many did.
+    Ends without an error when nothing more arrives for `patience` seconds: then `messages` says how many did, and `reached` which of
+    the staging stream was the last.
     """
     seen, origins = _Seen(Blocks()), [np.empty(0, dtype=np.int64)]
     place, since = task.first, time.monotonic()
@@ -106,7 +114,7 @@ def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]
         place = end + 1
     gaps = without(task.expected, np.unique(np.concatenate(origins))) if _may_have_gaps(task) else []
     yield {
-        "messages": seen.blocks.count, "hashes": seen.blocks.hashes(), "twice": seen.twice,
+        "messages": seen.blocks.count, "hashes": seen.blocks.hashes(), "twice": seen.twice, "reached": seen.last,
         "first": seen.first_place, "last": seen.last_place, "gaps": [list(gap) for gap in gaps[:LISTED]], "gap_messages": total(gaps),
     }  # fmt: skip
 

@@ -21,12 +21,13 @@ PREFIX: Final = f"{STAGING}BACKFILL_"
 ENTRY, ORIGIN, TEXT = "jsplan.backfill", "jsplan.backfill.origin", "jsplan.backfill.text"
 #: How the subjects begin that staging streams take. Nobody else listens there, in no domain.
 INGEST: Final = "jsplan.ingest."
+SUBJECTS_OVERLAP: Final = 10065
 _SHORTEST_WINDOW: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A staging stream as it is now. `text` is the hash of the entry that it was made for."""
+    """A staging stream as it is now. `text` says for which text of its entry it was made, and for which stream of the origin's name."""
 
     name: str
     entry: str
@@ -55,7 +56,7 @@ def _stage(info: dict[str, Any]) -> Stage:
 async def create(api: DomainApi, entry: str, origin: str, text: str, like: dict[str, Any]) -> Stage:
     """Make one beside the target `like`: as many replicas in the same place, since the copy lives as long as the target does.
 
-    Raises ServerRefusedError.
+    Raises RefusedError where a stream there takes every subject, and ServerRefusedError.
     """
     ident = os.urandom(9).hex()
     ingest = f"{INGEST}{ident}.>"
@@ -66,7 +67,19 @@ async def create(api: DomainApi, entry: str, origin: str, text: str, like: dict[
     }  # fmt: skip
     if like.get("placement"):
         config["placement"] = like["placement"]
-    return _stage(await api.request(f"STREAM.CREATE.{config['name']}", config))
+    try:
+        return _stage(await api.request(f"STREAM.CREATE.{config['name']}", config))
+    except ServerRefusedError as error:
+        if error.err_code == SUBJECTS_OVERLAP:
+            raise _captured(f"a stream in domain {api.domain.key}") from None
+        raise
+
+
+def _captured(stream: str) -> RefusedError:
+    return RefusedError(
+        f"{stream} stores every subject, so it would store each message that is copied",
+        hint=f"Narrow its subjects so that {INGEST}> is not among them.",
+    )
 
 
 async def find(api: DomainApi, entry: str | None = None) -> list[Stage]:
@@ -108,7 +121,4 @@ async def nobody_else_listens(apis: dict[str, DomainApi], stage: Stage) -> None:
         with contextlib.suppress(ApiError):
             found = await api.request("STREAM.NAMES", {"subject": f"{stage.ingest}x"})
             if others := [name for name in found.get("streams") or [] if name != stage.name]:
-                raise RefusedError(
-                    f"stream {others[0]} in domain {key} stores every subject, so it would store each message that is copied",
-                    hint=f"Narrow its subjects so that {INGEST}> is not among them.",
-                )
+                raise _captured(f"stream {others[0]} in domain {key}")

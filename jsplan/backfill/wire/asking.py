@@ -52,16 +52,27 @@ def first_at(wire: Wire, api_prefix: str, stream: str, time: int) -> int:
     """
     if time >= FAR:
         return stream_facts(wire, api_prefix, stream).last + 1
-    name = f"jsplan-{os.urandom(11).hex()}"
-    config = {
-        "name": name, "deliver_policy": "by_start_time", "opt_start_time": as_text(time), "ack_policy": "none", "mem_storage": True,
-        "num_replicas": 1, "inactive_threshold": 5 * SECOND,
-    }  # fmt: skip
-    made = asked(wire, api_prefix, f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
-    wire.request(f"{api_prefix}.CONSUMER.DELETE.{stream}.{name}")
+    made = _would_begin(wire, api_prefix, stream, {"deliver_policy": "by_start_time", "opt_start_time": as_text(time)})
     if not made.get("num_pending"):
         return stream_facts(wire, api_prefix, stream).last + 1
     return int(made["delivered"]["stream_seq"]) + 1
+
+
+def pending(wire: Wire, api_prefix: str, stream: str, first: int, filters: tuple[str, ...] = ()) -> int:
+    """How many messages there are from a sequence on, on subjects that match one of `filters` (none: all)."""
+    config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
+    if filters:
+        config |= {"filter_subject": filters[0]} if len(filters) == 1 else {"filter_subjects": list(filters)}
+    return int(_would_begin(wire, api_prefix, stream, config).get("num_pending") or 0)
+
+
+def _would_begin(wire: Wire, api_prefix: str, stream: str, start: dict[str, Any]) -> dict[str, Any]:
+    """CONSUMER.INFO of a consumer that begins so, and is gone again."""
+    name = f"jsplan-{os.urandom(11).hex()}"
+    config = {"name": name, "ack_policy": "none", "mem_storage": True, "num_replicas": 1, "inactive_threshold": 5 * SECOND} | start
+    made = asked(wire, api_prefix, f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config})
+    wire.request(f"{api_prefix}.CONSUMER.DELETE.{stream}.{name}")
+    return made
 
 
 def as_text(time: int) -> str:

@@ -80,8 +80,14 @@ def _deliveries(wire: Wire, what: Range, first: int) -> Iterator[pa.RecordBatch]
     inbox = f"{wire.inbox}.d"
     number = wire.subscribe(inbox)
     name = f"jsplan-{wire.inbox.rpartition('.')[2]}"
-    if _created(wire, what, name, inbox, first):
-        yield from _in_order(wire, what)
+    try:
+        if _created(wire, what, name, inbox, first):
+            yield from _in_order(wire, what)
+    except (_Lost, ApiError):
+        raise  # there is nobody to be asked
+    except BaseException:  # whoever reads has had enough
+        _removed(wire, what, name, number)
+        raise
     _removed(wire, what, name, number)
 
 

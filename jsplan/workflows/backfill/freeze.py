@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.backfill.job.promoting import target_info
@@ -124,6 +124,14 @@ def _bounds(ends: Ends, side: BackfillSide, info: dict[str, Any]) -> tuple[int, 
     return max(1, first), last
 
 
+#: What a target must not have, and why. Asked of servers: the messages would be stored under other subjects, never, or the source refused.
+_UNFIT: Final = {
+    "subject_transform": "changes the subjects of what it stores (`subject_transform`), also of what is copied into it",
+    "allow_msg_counter": "counts (`allow_msg_counter`), and takes no messages that are not for its counters",
+    "allow_msg_schedules": "schedules messages (`allow_msg_schedules`), and such a stream takes no source, not even for a while",
+}
+
+
 def refuse_target(address: str, config: dict[str, Any]) -> None:
     """Raise JsplanError for a stream into which nothing can be copied exactly once."""
     if config.get("mirror"):
@@ -132,6 +140,9 @@ def refuse_target(address: str, config: dict[str, Any]) -> None:
         )
     if config.get("sealed"):
         raise JsplanError(f"{address} is sealed and takes nothing any more")
+    for name, why in _UNFIT.items():
+        if config.get(name):
+            raise JsplanError(f"{address} {why}", hint="Name a stream without that as the target.")
     if config.get("retention", "limits") != "limits":
         words = (
             f"{address} has retention {config['retention']}: what is acknowledged vanishes from it, so nobody could say what has arrived"

@@ -15,31 +15,39 @@ from jsplan.address import Address
 from jsplan.backfill.job.copying import Claim, Known
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.reading import Look, look
-from jsplan.backfill.ranges import Leg, Sequences, Span, common, runs, total, without
-from jsplan.backfill.wire.asking import first_at, from_text
-from jsplan.errors import ApiError
+from jsplan.backfill.ranges import Leg, Span, common, minus, runs, total, without
+from jsplan.backfill.wire import read
+from jsplan.backfill.wire.asking import first_at, from_text, pending
+from jsplan.backfill.wire.reading import Range
+from jsplan.errors import ServerRefusedError
 from jsplan.resources.nested import header_of
 from jsplan.topology import Topology
 from jsplan.workflows.backfill.freeze import Ends
 
 #: Runs of messages that are there already and shorter than this are read again and left out one by one.
 WORTH_SKIPPING: Final = 10_000
-#: Deleted sequences above this are not asked for by name.
-MANY_DELETED: Final = 100_000
+#: More deleted sequences than these are not asked for by name: their list would be larger than what a link between servers takes.
+MANY_DELETED: Final = 50_000
+#: So often a message is looked for that is known at the target and still at the origin.
+TRIES: Final = 20
+NO_MESSAGE: Final = 10037
 
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """`spans` are read, without what is `known` or claimed; `messages` is how many that are at most."""
+    """`spans` are read, without what is `known` or claimed. `whole`: what is known is of this very origin; otherwise some may be of an
+    earlier stream of its name, which only reading tells.
+    """
 
     spans: tuple[Span, ...]
     known: Known
     claims: tuple[Claim, ...]
+    whole: bool = True
 
     @property
     def messages(self) -> int:
         """At most so many messages are left: sequences, of which some may be gone or not match."""
-        return total(without(self.spans, self.known.seq))
+        return total(without(self.spans, self.known.seq) if self.whole else self.spans)
 
 
 @dataclass(slots=True)
@@ -53,7 +61,28 @@ class Missing:
     async def todo(self) -> Todo:
         """What is to be copied now. Raises ApiError."""
         known, claims = await self._known()
-        return Todo(tuple(await self._spans(known)), known, claims)
+        spans = await self._meant(known)
+        if not spans:
+            return Todo((), known, claims)
+        if not await self._of_this_origin(known):
+            return Todo(tuple(spans), known, claims, whole=False)
+        long = [run for run in runs(known.seq) if run.size >= WORTH_SKIPPING]
+        return Todo(tuple(minus(spans, long)) if without(spans, known.seq) else (), known, claims)
+
+    async def counted(self) -> int:
+        """How many messages the range has at the origin now. Raises ApiError."""
+        return await asyncio.to_thread(self._counted)
+
+    def _counted(self) -> int:
+        way, name = self.ends.source_way, self._origin.stream
+        wire = way.open()
+        try:
+            first, after = (
+                pending(wire, way.api_prefix, name, seq, tuple(self.leg.filters)) for seq in (self.leg.first, self.leg.last + 1)
+            )
+        finally:
+            wire.close()
+        return first - after
 
     async def _known(self) -> tuple[Known, tuple[Claim, ...]]:
         """What the target has already, and what its own sources will bring by themselves."""
@@ -95,52 +124,76 @@ class Missing:
         finally:
             wire.close()
 
-    async def _spans(self, known: Known) -> list[Span]:
-        """What of the frozen range is to be read: without long runs that are surely there, and of a done leg without what has expired."""
+    async def _meant(self, known: Known) -> list[Span]:
+        """What the target should have: the frozen range, of a done leg without what has expired since."""
         spans = [self.leg.span] if self.leg.first <= self.leg.last else []
-        if self.leg.status == "done":
-            spans = await self._not_expired(spans, known)
-        long = [run for run in runs(known.seq) if run.size >= WORTH_SKIPPING]
-        sure = [run for run in long if await self._same_message(known, run)]
-        for run in sure:
-            spans = without(spans, np.arange(run.first, run.last + 1, dtype=np.int64))
-        return spans if total(without(spans, known.seq)) else []
+        return await self._not_expired(spans, known) if self.leg.status == "done" else spans
 
     async def _not_expired(self, spans: list[Span], known: Known) -> list[Span]:
-        """What was copied and is gone at the target has expired there: it is not brought back."""
+        """What was copied and has expired at the target is not brought back; nor is what a limit per subject has pushed out, which looks
+        like anything else that is missing.
+        """
         info = await target_info(self.ends.target, self._target.stream)
+        if info["config"].get("max_msgs_per_subject", -1) > 0:
+            return []
+        there = minus(spans, self._never_copied())
         if int(info["state"]["first_seq"]) <= self.leg.target_next:
-            return without(spans, self._gone_before())
-        oldest = int(known.seq[0]) if len(known.seq) else self.leg.last + 1
-        return common(without(spans, self._gone_before()), [Span(oldest, self.leg.last)]) if oldest <= self.leg.last else []
+            return there
+        return common(there, [Span(int(known.seq[0]), self.leg.last)]) if len(known.seq) else []
 
-    def _gone_before(self) -> Sequences:
+    def _never_copied(self) -> list[Span]:
         """What was not there to be copied, or was left out."""
-        pieces = [np.arange(first, last + 1, dtype=np.int64) for first, last in self.leg.gaps]
-        found: Sequences = np.unique(np.concatenate([np.array(self.leg.skipped, dtype=np.int64), *pieces]))
-        return found
+        gone = np.concatenate(
+            [np.arange(first, last + 1, dtype=np.int64) for first, last in self.leg.gaps] or [np.empty(0, dtype=np.int64)]
+        )
+        return runs(np.unique(np.concatenate([np.array(self.leg.skipped, dtype=np.int64), gone])))
 
-    async def _same_message(self, known: Known, run: Span) -> bool:
-        """Whether both ends of a run are the origin's messages and not those of an earlier stream of that name."""
-        for seq in (run.first, run.last):
-            when = int(known.time[np.searchsorted(known.seq, seq)])
+    async def _of_this_origin(self, known: Known) -> bool:
+        """Whether all that is known is of the origin as it is, and nothing of an earlier stream of its name: times grow with sequences
+        in each, and every message of the earlier one is older.
+        """
+        told = known.time[known.time > 0]
+        if not len(told):
+            return True
+        if (np.diff(known.seq) == 0).any() or (np.diff(told) < 0).any():
+            return False
+        return await self._same_message(known)
+
+    async def _same_message(self, known: Known) -> bool:
+        """Whether the first known message that the origin still has is that message."""
+        seqs = known.seq[known.time > 0]
+        place, tries = 0, 0
+        while place < len(seqs) and tries < TRIES:
+            tries += 1
             try:
-                found = await self.ends.origin.request(f"STREAM.MSG.GET.{self._origin.stream}", {"seq": seq})
-            except ApiError:
-                continue  # it is gone there; there is nothing that could be read again
-            if when and from_text(found["message"]["time"]) != when:
-                return False
-        return True
+                asked = {"seq": int(seqs[place]), "next_by_subj": ">"}
+                found = (await self.ends.origin.request(f"STREAM.MSG.GET.{self._origin.stream}", asked))["message"]
+            except ServerRefusedError as error:
+                if error.err_code == NO_MESSAGE:
+                    return True  # all of it is gone there; there is nothing that could be copied twice
+                raise
+            place = int(np.searchsorted(seqs, int(found["seq"])))
+            if place < len(seqs) and seqs[place] == int(found["seq"]):
+                return bool(from_text(found["time"]) == known.time[known.time > 0][place])
+        return place >= len(seqs)
 
     async def gone(self) -> list[Span]:
         """Sequences that the origin does not have any more."""
         info = await target_info(self.ends.origin, self._origin.stream)
         state = info["state"]
         gone = [Span(1, int(state["first_seq"]) - 1)] if state["first_seq"] > 1 else []
-        if 0 < int(state.get("num_deleted") or 0) <= MANY_DELETED:
+        deleted = int(state.get("num_deleted") or 0)
+        if deleted > MANY_DELETED:
+            return minus([Span(1, int(state["last_seq"]))], await asyncio.to_thread(self._present))
+        if deleted:
             detailed = await self.ends.origin.request(f"STREAM.INFO.{self._origin.stream}", {"deleted_details": True})
             gone += runs(np.array(sorted(detailed["state"].get("deleted") or []), dtype=np.int64))
         return gone
+
+    def _present(self) -> list[Span]:
+        way, last = self.ends.source_way, self.leg.last
+        what = Range(way.api_prefix, self._origin.stream, self.leg.first, last, headers_only=True)
+        return runs(np.concatenate([rows["seq"].to_numpy() for rows in read(way.open, what)] or [np.empty(0, dtype=np.int64)]))
 
     @property
     def _origin(self) -> Address:

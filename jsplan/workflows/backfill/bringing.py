@@ -1,0 +1,141 @@
+"""Brings what is staged into the target: what this run has copied, and what attempts before it left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from jsplan.address import Address
+from jsplan.backfill.job import promoting, stages
+from jsplan.backfill.job.reading import Follow, follow, read_stage
+from jsplan.backfill.job.stages import Stage
+from jsplan.backfill.ranges import Leg, Span
+from jsplan.backfill.wire.asking import SECOND, first_at, from_text
+from jsplan.documents.backfill import LegResult
+from jsplan.errors import JsplanError
+from jsplan.workflows.backfill.engine import Engine
+from jsplan.workflows.backfill.freeze import Ends
+from jsplan.workflows.backfill.waiting import patiently
+from jsplan.workflows.options import Observer
+
+MayWrite = Callable[[float], float]
+#: How long a request that writes may take at most: the lock must be ours for as long. Seconds.
+WRITING: Final = 30.0
+#: By how much the clocks of the servers of one domain may differ.
+SKEW: Final = 60 * SECOND
+
+
+@dataclass(slots=True)
+class Bringing:
+    """What one leg needs for it. `entry` names the entry and its workspace on the servers, `text` what a stage must have been made for."""
+
+    leg: Leg
+    ends: Ends
+    engine: Engine
+    observer: Observer
+    may_write: MayWrite
+    entry: str
+    text: str
+    result: LegResult
+
+    async def take_over(self) -> None:
+        """Bring in what attempts before this one wrote, and leave nothing of them behind.
+
+        A stage that the target has as a source was begun to be brought in; one that has not been may be of another text of the entry,
+        or of a stream that its origin was before, and is dropped then. Raises LeaseLostError, JsplanError and ApiError.
+        """
+        self.may_write(WRITING)
+        for stage in await patiently(partial(stages.find, self.ends.target, self.entry)):
+            if stage.origin == self.leg.origin:
+                await self._take_over(stage)
+
+    async def _take_over(self, stage: Stage) -> None:
+        sealed = await self.sealed(stage)
+        info = await patiently(partial(promoting.target_info, self.ends.target, self.stream))
+        begun = stage.name in promoting.own_sources(info["config"])
+        if sealed.messages and (begun or stage.text == self.text):
+            self.observer.phase(f"Taking over {sealed.messages:,} messages that an earlier attempt had written")
+            hashes = await asyncio.to_thread(read_stage, self.ends.target_way, stage.name, sealed.messages)
+            await self.bring(sealed, hashes, since=await asyncio.to_thread(self._since, stage), may_lack=True)
+        await self.drop(sealed)
+
+    def _since(self, stage: Stage) -> int:
+        """The target's sequence from which on it may have something of a stage: none is older than the stage is."""
+        way = self.ends.target_way
+        wire = way.open()
+        try:
+            return first_at(wire, way.api_prefix, self.stream, from_text(stage.created) - SKEW)
+        finally:
+            wire.close()
+
+    async def bring(
+        self, stage: Stage, hashes: list[str], *, expected: tuple[Span, ...] = (), since: int | None = None, may_lack: bool = False
+    ) -> None:
+        """Let the target take all of a sealed stage, and prove that it has. `since`: some of it may be there, from that sequence on;
+        `may_lack`: the target may have deleted some of it again. Raises ApiError, and JsplanError where it did not take everything.
+        """
+        next_place = await patiently(partial(promoting.next_place, self.ends.target, self.stream))
+        if stage.messages:
+            await self._written(partial(promoting.attach, self.ends.target, self.stream, stage))
+        first = next_place if since is None else min(since, next_place)
+        origin = Address.parse(self.leg.origin).stream
+        task = Follow(self.ends.target_way, self.stream, first, stage.name, stage.messages, self.ends.identity, origin, expected)
+        self.observer.phase(f"Bringing {stage.messages:,} messages into {self.leg.target} and comparing them")
+        said = (await self.engine.near(partial(follow, task), f"{self.leg.origin} to {self.leg.target}: comparing"))[-1]
+        self._require_all(stage, said, hashes, may_lack=may_lack)
+        self._count(stage, said)
+
+    def _count(self, stage: Stage, said: dict[str, Any]) -> None:
+        self.result.copied += stage.messages
+        self.result.bytes += stage.bytes
+        self.result.gaps, self.result.gap_messages = said["gaps"], said["gap_messages"]
+        self.leg.target_last = max(self.leg.target_last, said["last"])
+
+    def _require_all(self, stage: Stage, said: dict[str, Any], hashes: list[str], *, may_lack: bool) -> None:
+        if said["reached"] < stage.messages:
+            raise JsplanError(
+                f"{self.leg.target} took {said['messages']:,} of {stage.messages:,} messages of staging stream {stage.name} and no more",
+                hint="Look at its limits and at the server's log. Nothing is lost: run the backfill again when it takes messages.",
+            )
+        if said["messages"] < stage.messages and may_lack:
+            gone = stage.messages - said["messages"]
+            self.observer.warn(f"{self.leg.target} took all of {stage.messages:,} messages, and {gone:,} of them are gone there again")
+        elif said["twice"] or said["hashes"] != hashes:
+            raise self._differs(stage, said, hashes)
+        else:
+            self.result.verified = True
+
+    def _differs(self, stage: Stage, said: dict[str, Any], hashes: list[str]) -> JsplanError:
+        block = next((n for n, (one, other) in enumerate(zip(said["hashes"], hashes, strict=False)) if one != other), len(said["hashes"]))
+        return JsplanError(
+            f"what {self.leg.target} stored from sequence {said['first']:,} on is not what {self.leg.origin} has: "
+            f"{said['messages']:,} of {stage.messages:,} messages, {said['twice']:,} of them twice, first difference in block {block:,}",
+            hint="Did somebody delete messages there meanwhile? Run the backfill again: it looks for what is missing and copies that.",
+        )
+
+    async def sealed(self, stage: Stage) -> Stage:
+        """The stage as it is and remains: it takes nothing any more. Raises ApiError where it is gone."""
+        found: Stage = await self._written(partial(stages.seal, self.ends.target, stage))
+        return found
+
+    async def drop(self, stage: Stage) -> None:
+        """Leave nothing of a stage. The stream goes first: as long as it is there it is known whether it was begun to be brought in."""
+        await self._written(partial(stages.remove, self.ends.target, stage))
+        await self._written(partial(promoting.detach, self.ends.target, self.stream, stage))
+
+    async def _written(self, ask: Callable[[], Any]) -> Any:
+        """Ask for something that writes, each time only if the lock is still ours."""
+
+        async def once() -> Any:
+            self.may_write(WRITING)
+            return await ask()
+
+        return await patiently(once)
+
+    @property
+    def stream(self) -> str:
+        """The target's name."""
+        return Address.parse(self.leg.target).stream

@@ -1,0 +1,41 @@
+"""Asks servers until they answer, and tells trouble that passes from trouble that stays."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
+
+Result = TypeVar("Result")
+
+#: How long an end that does not answer is waited for, and the time between two looks. Seconds.
+PATIENCE: Final = 120.0
+PERIOD: Final = 0.5
+#: The code of an answer that a server gives while it starts, or has no leader: `JetStream system temporarily unavailable`.
+UNAVAILABLE: Final = 503
+
+
+def passes(error: JsplanError) -> bool:
+    """Whether another attempt may not meet it: what a server refused for good and settings that are wrong do not pass."""
+    if isinstance(error, NotPermittedError):
+        return False
+    if isinstance(error, ServerRefusedError):
+        return error.code == UNAVAILABLE
+    return error.away if isinstance(error, ConnectError) else True
+
+
+async def patiently(ask: Callable[[], Awaitable[Result]], patience: float = PATIENCE) -> Result:
+    """Ask until there is an answer: a server that is restarted comes back. Raises what `ask` raises when that does not pass, or has
+    not for `patience` seconds.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return await ask()
+        except (ApiError, ConnectError) as error:
+            if not passes(error) or time.monotonic() > end:
+                raise
+        await asyncio.sleep(PERIOD)

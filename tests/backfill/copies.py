@@ -1,0 +1,211 @@
+"""Backfills between an embedded hub and leaf, and what both sides hold afterwards, asked without any code of jsplan."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions
+from jsplan.workflows.backfill.engine import Engine, Task
+from tests.support.raw import Raw, streams
+from tests.support.workspaces import Quiet, Space, hub_leaf_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.backfill import BackfillResult, LegResult
+    from jsplan.sandbox import Sandbox
+
+#: Subject, header block, payload.
+Row = tuple[bytes, bytes, bytes]
+ORIGIN = re.compile(rb"\r\nJsplan-Origin: ([^\r]*)")
+SOURCE = re.compile(rb"\r\nNats-Stream-Source: ([^\r]*)")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One message as a stream has it."""
+
+    seq: int
+    time: str
+    subject: str
+    headers: bytes
+    data: bytes
+
+    @property
+    def origin(self) -> str | None:
+        """Where it says that it comes from."""
+        found = ORIGIN.search(self.headers)
+        return found[1].decode() if found else None
+
+    @property
+    def bare(self) -> Row:
+        """Without what the copy and servers add: what has to be as it was."""
+        block = SOURCE.sub(b"", ORIGIN.sub(b"", self.headers))
+        return self.subject.encode(), b"" if block == b"NATS/1.0\r\n\r\n" else block, self.data
+
+
+class Threads(Engine):
+    """Runs the very same tasks in threads of this process: what is tested with it is not Spark, which other tests start."""
+
+    async def session(self) -> Any:
+        """There is none."""
+
+    async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - it is what `Engine` has
+        """Each task to its end."""
+        return [await asyncio.to_thread(_all, task) for task in tasks]
+
+
+def _all(task: Task) -> list[dict[str, Any]]:
+    return list(task())
+
+
+@contextmanager
+def without_spark() -> Iterator[None]:
+    """Backfills inside run their tasks in threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jsplan.workflows.backfill.runs.Engine", Threads)
+        yield
+
+
+@dataclass
+class Pair:
+    """A workspace over a hub and a leaf, with `S` in the leaf and `T` in the hub."""
+
+    space: Space
+    sandbox: Sandbox
+    entry: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, sandbox: Sandbox, **entry: Any) -> Pair:
+        """With one entry, `x`, that copies `S` into `T`."""
+        pair = cls(hub_leaf_space(folder, sandbox), sandbox)
+        pair.says(**entry)
+        return pair
+
+    def says(self, **entry: Any) -> None:
+        """Write the workspace file with this entry."""
+        origin = {"domain": "leaf", "stream": "S"} | entry.pop("origin", {})
+        target = {"domain": "hub", "stream": "T"} | entry.pop("target", {})
+        self.entry = {"name": "x", "from": origin, "to": target} | entry
+        self.space.write(backfills=[self.entry])
+
+    def run(self, *, observer: Quiet | None = None, **options: Any) -> LegResult:
+        """Run the entry, without Spark; what became of its only origin."""
+        return self.result(observer=observer, **options).legs[0]
+
+    def result(self, *, observer: Quiet | None = None, **options: Any) -> BackfillResult:
+        """Run the entry, without Spark."""
+        with without_spark():
+            return backfill.run(self.space.load, BackfillOptions(**({"name": "x"} | options)), observer or Quiet())
+
+    @contextmanager
+    def raw(self, domain: str = "hub") -> Iterator[Raw]:
+        """A connection to one of the servers."""
+        server = self.sandbox[domain]
+        with Raw(server.url, server.user, server.password, timeout=20) as raw:
+            yield raw
+
+    def ask(self, domain: str, verb: str, payload: Any = None) -> dict[str, Any]:
+        """A request to a domain that has to be granted."""
+        with self.raw(domain) as raw:
+            return raw.done(f"$JS.{domain}.API.{verb}", payload)
+
+    def stream(self, domain: str, name: str, rows: Sequence[Row] = (), **config: Any) -> None:
+        """Make a stream with these messages, each acknowledged."""
+        self.ask(domain, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]} | config)
+        self.publish(domain, rows)
+
+    def publish(self, domain: str, rows: Sequence[Row]) -> None:
+        """Publish, each message acknowledged."""
+        with self.raw(domain) as raw:
+            inbox = f"_INBOX.{id(rows)}"
+            raw.subscribe(inbox)
+            for subject, block, data in rows:
+                raw.publish_raw(f"{subject.decode()} {inbox}", block, data)
+            for _ in rows:
+                ack = json.loads(raw.next_message()[2])
+                assert "error" not in ack, ack
+
+    def update(self, domain: str, name: str, **config: Any) -> None:
+        """Change a stream's configuration; None takes a field out."""
+        wanted = self.ask(domain, f"STREAM.INFO.{name}")["config"] | config
+        self.ask(domain, f"STREAM.UPDATE.{name}", {key: value for key, value in wanted.items() if value is not None})
+
+    def delete(self, domain: str, name: str, *seqs: int) -> None:
+        """Delete messages."""
+        for seq in seqs:
+            self.ask(domain, f"STREAM.MSG.DELETE.{name}", {"seq": seq})
+
+    def state(self, domain: str, name: str) -> dict[str, Any]:
+        """A stream's state."""
+        found: dict[str, Any] = self.ask(domain, f"STREAM.INFO.{name}")["state"]
+        return found
+
+    def stored(self, domain: str, name: str) -> list[Stored]:
+        """All messages of a small stream."""
+        found = []
+        with self.raw(domain) as raw:
+            state = raw.done(f"$JS.{domain}.API.STREAM.INFO.{name}")["state"]
+            for seq in range(state["first_seq"], state["last_seq"] + 1):
+                answer = raw.api(f"$JS.{domain}.API.STREAM.MSG.GET.{name}", {"seq": seq})
+                if "message" in answer:
+                    said = answer["message"]
+                    blocks = (base64.b64decode(said.get(part, "")) for part in ("hdrs", "data"))
+                    found.append(Stored(seq, said["time"], said["subject"], *blocks))
+        return found
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What state keeps of the entry."""
+        found: dict[str, Any] = json.loads((self.space.folder / "state" / "test.json").read_text("utf-8"))["backfills"]["x"]
+        return found
+
+    def require_copied(self, *, seqs: Sequence[int] | None = None, others: int = 0) -> list[Stored]:
+        """The target has every message of the origin (or those with these sequences) once, in order, as they were, and `others` besides;
+        nothing is left behind. The copies.
+        """
+        origin = [one for one in self.stored("leaf", "S") if seqs is None or one.seq in seqs]
+        target = self.stored("hub", "T")
+        copies = [one for one in target if one.origin is not None]
+        assert [one.origin for one in copies] == [f"leaf/S/{one.seq}/{nanos(one.time)}" for one in origin]
+        assert [one.bare for one in copies] == [one.bare for one in origin]
+        assert len(target) - len(copies) == others
+        self.require_nothing_left()
+        return copies
+
+    def require_nothing_left(self) -> None:
+        """No staging stream, no source of ours and no consumer is on either server."""
+        for domain in self.sandbox.servers:
+            with self.raw(domain) as raw:
+                for name in streams(raw, f"$JS.{domain}.API"):
+                    assert not name.startswith("JSPLAN_"), name
+                    info = raw.done(f"$JS.{domain}.API.STREAM.INFO.{name}")
+                    assert not [s for s in info["config"].get("sources") or [] if s["name"].startswith("JSPLAN_")], info["config"]
+                    assert info["state"]["consumer_count"] == 0, f"{domain} {name}"
+
+
+def nanos(time: str) -> str:
+    """A time as `Jsplan-Origin` has it: always nine digits."""
+    whole, _, fraction = time.removesuffix("Z").partition(".")
+    return f"{whole}.{fraction.ljust(9, '0')}Z"
+
+
+def numbered(count: int, first: int = 1, subject: bytes = b"s.x") -> list[Row]:
+    """So many messages that hold their number."""
+    return [(subject, b"", b"%d" % number) for number in range(first, first + count)]
+
+
+def twice(found: Sequence[Stored]) -> list[str]:
+    """Origins that are there more than once."""
+    return [origin for origin, count in Counter(one.origin for one in found if one.origin).items() if count > 1]
