@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from jsplan.address import Address
+from jsplan.cli.main import main
+from jsplan.config import load
+from jsplan.config.model import LoadOptions
 from jsplan.facts.live import DomainFacts
 from jsplan.lint import RULES, advise
 from jsplan.lint.engine import enabled
@@ -135,3 +140,36 @@ def test_a_fleet_that_shares_a_subject_is_one_finding(tmp_path: Path) -> None:
     assert found.summary.endswith(
         "store-002/stream/P, store-003/stream/P, store-004/stream/P and 296 more too, in domains that hear this one"
     )
+
+
+def test_a_severity_of_no_rule_is_told(tmp_path: Path) -> None:
+    """A code under `lint:` that is none sets nothing, and is told with its place and the nearest one; it is no error."""
+    seen = view(BARE, tmp_path)
+    path = tmp_path / "jsplan.yaml"
+    path.write_text(path.read_text() + "lint: {JS299: error}\n")
+    (found,) = load(LoadOptions(tmp_path)).diagnostics
+
+    assert seen.workspace.diagnostics == ()
+    assert (found.severity, found.code, found.summary) == ("warning", "JS140", "there is no lint rule JS299, so this sets nothing")
+    assert found.range is not None
+
+
+def test_circles_of_copies_are_among_the_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the graph itself shows, a circle over two domains, is told by lint too."""
+    sections = {
+        "streams": [
+            {"name": "A", "subjects": ["a"], "max_age": "1d", "sources": [{"name": "B", "domain": "leaf"}], "duplicate_window": "2m"},
+            {
+                "name": "B",
+                "domain": "leaf",
+                "subjects": ["b"],
+                "max_age": "1d",
+                "sources": [{"name": "A", "domain": "hub"}],
+                "duplicate_window": "2m",
+            },
+        ]
+    }
+    view(sections, tmp_path)
+    assert main(["-C", str(tmp_path), "lint"]) == 0
+
+    assert "[JS408]" in capsys.readouterr().out
