@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.drift.conftest import STREAMS
+from tests.support.audit import audited, writes
+from tests.support.process import jsplan
+from tests.support.workspaces import Quiet
+
+if TYPE_CHECKING:
+    from jsplan.documents.drift import Drift
+    from tests.drift.conftest import Place
+
+
+def look(place: Place, **settings: Any) -> Drift:
+    """One run with these settings of `drift:`."""
+    place.space.write(streams=STREAMS, drift=settings)
+    return drift(place.space.load, DriftOptions(), Quiet())
+
+
+def mute(address: str, until: str, *fields: str) -> dict[str, Any]:
+    """A mute as it is written."""
+    return {"address": address, "owner": "ops", "reason": "load test", "until": until, "fields": list(fields)}
+
+
+def test_severities(place: Place) -> None:
+    """What may delete is destructive, what others notice functional, what only people read cosmetic; strangers have one too."""
+    queue = {"name": "Q", "domain": "hub", "subjects": ["q"], "retention": "workqueue"}
+    place.write(streams=[*STREAMS, queue])
+    place.change("A", max_age=10**12)
+    place.change("Q", duplicate_window=10**10)
+    place.change("B", "leaf", description="hello")
+    place.ask("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
+    taker = {"name": "T", "durable_name": "T", "ack_policy": "explicit"}
+    place.ask("CONSUMER.CREATE.Q.T", {"stream_name": "Q", "config": taker})
+    place.ask("CONSUMER.CREATE.A.E", {"stream_name": "A", "config": {"name": "E", "inactive_threshold": 10**12}})
+    found = drift(place.space.load, DriftOptions(), Quiet())
+
+    assert {r.address: r.severity for r in found.resource_drift} == {
+        "hub/stream/A": "destructive", "hub/stream/Q": "functional", "leaf/stream/B": "cosmetic",
+    }  # fmt: skip
+    assert {u.address: (u.severity, u.ephemeral) for u in found.unmanaged} == {
+        "hub/consumer/A/E": ("cosmetic", True), "hub/consumer/Q/T": ("functional", False), "hub/stream/Z": ("cosmetic", False),
+    }  # fmt: skip
+
+
+def test_a_mute_holds_until_its_day(place: Place) -> None:
+    """What is muted is counted as muted with its owner, reason and end; only for its fields, and not once it has expired."""
+    place.write()
+    place.change("A", max_age=10**12)
+    place.ask("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
+    held = look(place, mute=[mute("hub/stream/A", "2999-12-31", "max_age"), mute("hub/stream/Z", "2999-12-31")])
+    other = look(place, mute=[mute("hub/stream/A", "2999-12-31", "max_msgs")])
+    over = look(place, mute=[mute("hub/stream/A", "2020-01-01", "max_age"), mute("leaf/**", "2020-01-01")])
+
+    assert (held.exit_code, held.summary["muted"], held.summary["unmanaged"]) == (0, 2, 0)
+    assert [(m["kind"], m["severity"], m["owner"], m["reason"], m["until"]) for m in held.mutes] == [
+        ("changed", "destructive", "ops", "load test", "2999-12-31"),
+        ("unmanaged", "cosmetic", "ops", "load test", "2999-12-31"),
+    ]
+    assert held.diagnostics == []
+    assert (other.exit_code, other.summary["changed"]) == (2, 1)
+    assert (over.exit_code, over.summary["changed"]) == (2, 1)
+    assert [(d.code, d.severity, d.summary) for d in over.diagnostics] == [
+        ("JS490", "warning", "the mute of hub/stream/A expired on 2020-01-01: 1 finding is reported again"),
+        ("JS490", "warning", "the mute of leaf/** expired on 2020-01-01: nothing is left that it covered"),
+    ]
+    assert all(d.range is not None and "ops" in d.detail for d in over.diagnostics)
+
+
+def test_what_is_ignored_is_neither_drift_nor_unmanaged(place: Place) -> None:
+    """Ignored globs are not looked at, whoever manages them."""
+    place.write()
+    place.change("A", max_age=10**12)
+    place.ask("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
+    found = look(place, ignore=["hub/stream/*"])
+
+    assert (found.exit_code, found.resource_drift, found.unmanaged) == (0, [], [])
+
+
+def test_nothing_is_written(place: Place) -> None:
+    """Whatever there is to find, the servers' own audit sees only reading requests, of drift and of the watch."""
+    place.write(drift={"sinks": [{"subject": "ops.drift", "domain": "hub"}, {"file": "drift.jsonl"}]})
+    place.change("A", max_age=10**12)
+    place.ask("STREAM.DELETE.B", domain="leaf")
+    place.ask("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
+    with audited(place.sandbox) as seen:
+        assert jsplan(place.space.folder, "drift", "--fail-on", "unmanaged").code == 2
+        job = place.job("--every", "1h")
+        assert {job.told()[1] for _ in range(3)} == {"changed", "missing", "unmanaged"}
+        assert job.end() == 0
+
+    assert len(seen) > 20
+    assert writes(seen) == []
+    lines = (place.space.folder / "drift.jsonl").read_text("utf-8").splitlines()
+    assert {json.loads(line)["situation"]["address"] for line in lines} == {"hub/stream/A", "leaf/stream/B", "hub/stream/Z"}
+
+
+def test_exit_codes(place: Place) -> None:
+    """2 for what --fail-on names, 0 for the rest; a mute or `none` makes it 0."""
+    place.write()
+    folder = place.space.folder
+    place.ask("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
+    codes = [jsplan(folder, "drift").code, jsplan(folder, "drift", "--fail-on", "unmanaged", "--format", "junit").code]
+    place.change("A", max_age=10**12)
+    codes += [jsplan(folder, "drift", "--format", "github").code, jsplan(folder, "drift", "--fail-on", "none").code]
+
+    assert codes == [0, 2, 2, 0]
