@@ -58,7 +58,7 @@ def test_commands_on_the_pages_exist(page: str, command: str, monkeypatch: pytes
 
 def test_the_check_finds_what_is_wrong() -> None:
     """A command of a later release, an unknown option and a bad value are not taken."""
-    for line in ("jsplan status", "jsplan plan --nonsense", "jsplan plan --allow-hazard NONE", "jsplan drift --fail-on weather"):
+    for line in ("jsplan revert", "jsplan plan --nonsense", "jsplan plan --allow-hazard NONE", "jsplan drift --fail-on weather"):
         with pytest.raises((AssertionError, click.UsageError)):
             parse(root, "jsplan", words(line))
 
