@@ -77,21 +77,18 @@ class BackfillResult:
 
 @dataclass(slots=True)
 class Difference:
-    """One message that both sides do not agree about. `kind`: missing, extra, different, twice or out_of_order; sequences are 0 where
-    there is none on that side.
+    """One message that both sides do not agree about. `kind`: missing, extra, different, twice or out_of_order; `target_seq` is 0 for
+    one that is missing there.
     """
 
     kind: str
     origin: str
     origin_seq: int
     target_seq: int
-    said: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The element of `differences`."""
-        return {
-            "kind": self.kind, "from": self.origin, "origin_seq": self.origin_seq, "target_seq": self.target_seq, "origin": self.said or None,
-        }  # fmt: skip
+        return {"kind": self.kind, "from": self.origin, "origin_seq": self.origin_seq, "target_seq": self.target_seq or None}
 
 
 #: What verify counts: messages that are equal on both sides, then those that differ, then those that need not be on both.

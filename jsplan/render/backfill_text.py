@@ -94,8 +94,7 @@ def _checked(lines: Lines, leg: LegCheck) -> None:
     lines.add(6, ", ".join(known))
     for one in leg.listed:
         where = [f"origin {one.origin_seq:,}" if one.origin_seq else "", f"target {one.target_seq:,}" if one.target_seq else ""]
-        says = f"  (says {safe(one.said)})" if one.said else ""
-        lines.add(6, (f"{_KINDS[one.kind]:<13}", "bad"), ", ".join(filter(None, where)), (says, "dim"))
+        lines.add(6, (f"{_KINDS[one.kind]:<14}", "bad"), ", ".join(filter(None, where)))
     if (left := leg.differences - len(leg.listed)) > 0:
         lines.add(6, (f"and {left:,} more", "dim"))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from jsplan.errors import ApiError, JsplanError, RefusedError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 #: What a task yields: things that JSON can say. It may raise JsplanError.
 Task = Callable[[], Iterator[dict[str, Any]]]
@@ -31,21 +31,25 @@ def run(session: SparkSession, tasks: Sequence[Task], name: str) -> list[list[di
 
     Raises RefusedError for what a task refuses for good, else TaskFailedError: of the first task that failed.
     """
+    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(_runner(list(tasks)), "task BIGINT, said STRING")
+    found: list[list[dict[str, Any]]] = [[] for _ in tasks]
+    for row in collected(session, frame, name):
+        found[row.task].append(json.loads(row.said))
+    for said in found:
+        raise_failure(said)
+    return found
+
+
+def collected(session: SparkSession, frame: DataFrame, name: str) -> list[Any]:
+    """The rows of a small frame; `name` says what it is for where Spark lists its jobs. Raises WorkerDiedError."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
     from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
 
     session.sparkContext.setJobDescription(name)
-    frame = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(_runner(list(tasks)), "task BIGINT, said STRING")
     try:
-        rows = frame.collect()
+        return frame.collect()
     except (PySparkException, Py4JError) as error:
         raise WorkerDiedError(f"a worker died: {_first_line(error)}", hint="It is taken over by the next attempt.") from None
-    found: list[list[dict[str, Any]]] = [[] for _ in tasks]
-    for row in rows:
-        found[row.task].append(json.loads(row.said))
-    for said in found:
-        _raise_failure(said)
-    return found
 
 
 def _runner(tasks: list[Task]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -62,10 +66,16 @@ def _carried_out(task: Task) -> Iterator[dict[str, Any]]:
     try:
         yield from task()
     except JsplanError as error:
-        yield {"error": str(error), "hint": error.hint, "for_good": isinstance(error, RefusedError)}
+        yield telling(error)
 
 
-def _raise_failure(said: list[dict[str, Any]]) -> None:
+def telling(error: JsplanError) -> dict[str, Any]:
+    """An error as what a task says; `raise_failure` is the way back."""
+    return {"error": str(error), "hint": error.hint, "for_good": isinstance(error, RefusedError)}
+
+
+def raise_failure(said: list[dict[str, Any]]) -> None:
+    """Raise the first error that is among what was said: RefusedError or TaskFailedError."""
     for one in said:
         if "error" in one:
             raise (RefusedError if one["for_good"] else TaskFailedError)(one["error"], hint=one["hint"])

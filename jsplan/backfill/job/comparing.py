@@ -1,0 +1,225 @@
+"""What verify reads of both sides: of each message where it comes from and a hash of what a copy keeps of it, as small columns.
+
+Only those leave the process that reads; they are joined elsewhere. Each side is read once, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.columns import KEPT, KEPT_ORIGIN, ORIGIN, mentions, tamed
+from jsplan.backfill.job.digests import SOURCE, bare, canonical, origin_of, source_of
+from jsplan.backfill.job.stages import PREFIX
+from jsplan.backfill.job.ways import Way
+from jsplan.backfill.ranges import Sequences
+from jsplan.backfill.wire import read
+from jsplan.backfill.wire.asking import SECOND, from_text
+from jsplan.backfill.wire.frames import BYTES
+from jsplan.backfill.wire.reading import Range
+
+#: `side` is 0 at the origin and 1 at the target; `time` is ns (0: not told); `place` is the sequence at the target; `mark` is a sum of the
+#: numbers below. `said` is an error.
+ROWS: Final = pa.schema(
+    [
+        ("leg", pa.int32()), ("seq", pa.int64()), ("side", pa.int32()), ("time", pa.int64()), ("digest", pa.int64()),
+        ("place", pa.int64()), ("mark", pa.int32()), ("said", pa.string()),
+    ]
+)  # fmt: skip
+#: After one with a later origin, in what was copied at once; after one that an earlier run had brought; never there to be copied; left out.
+LATE, REPAIRED, IMPOSSIBLE, LEFT_OUT = 1, 2, 4, 8
+#: The leg of what belongs to none.
+NONE: Final = -1
+_EMPTY: Final = b"NATS/1.0\r\n\r\n"
+_OWN_LINE: Final = f"\r\n{ORIGIN}:[^\r]*"
+#: What a server does not carry along when it copies natively.
+_DROPPED: Final = f"\r\n{KEPT}(?:Nats-Expected-[^:\r]*|{SOURCE}):[^\r]*"
+_WORDS: Final = f"\r\n{SOURCE}: ?(?P<name>[^ \r]*) [0-9]+(?: [^ \r]* [^ \r]* (?P<subject>[^\r]*))?"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One leg: what both sides must know of it. `natives` are names of the origin in `Nats-Stream-Source`; `since` is when the origin was
+    made (ns), `ceiling` its last sequence. `gaps` were never there to be copied, `skipped` were left out.
+    """
+
+    number: int
+    domain: str
+    stream: str
+    first: int
+    last: int
+    filters: tuple[str, ...]
+    since: int
+    ceiling: int
+    natives: tuple[str, ...] = ()
+    loose: bool = False
+    gaps: tuple[tuple[int, int], ...] = ()
+    skipped: tuple[int, ...] = ()
+
+
+def origin_rows(way: Way, leg: Compared) -> Iterator[pa.RecordBatch]:
+    """The origin's side of a leg. Raises what `wire.read` raises."""
+    if leg.first > leg.last:
+        return
+    skipped = np.array(sorted(leg.skipped), dtype=np.int64)
+    for rows in read(way.open, Range(way.api_prefix, leg.stream, leg.first, leg.last, leg.filters)):
+        seq = rows["seq"].to_numpy()
+        mark = np.where(np.isin(seq, skipped), LEFT_OUT, 0)
+        hashes = _hashes(rows["subject"], _kept(rows["headers"], leg.loose), rows["data"])
+        yield _batch(leg.number, seq, 0, rows["time"].to_numpy(), hashes, np.zeros(len(seq), dtype=np.int64), mark)
+
+
+@dataclass(slots=True)
+class _Order:
+    """The highest origin so far: of everything that came, of what our copies brought, and of each copy by its staging stream."""
+
+    all: int = 0
+    copied: int = 0
+    by_stage: dict[str, int] = field(default_factory=dict)
+
+    def marks(self, names: pa.Array, seqs: Sequences) -> np.ndarray[Any, Any]:
+        """LATE or REPAIRED for each row; `names` are staging streams, empty for what came by itself."""
+        encoded = pc.dictionary_encode(names)
+        marks = np.zeros(len(seqs), dtype=np.int64)
+        after_copies, self.copied = _running(self.copied, seqs)
+        for code, name in enumerate(encoded.dictionary.to_pylist()):
+            inside = encoded.indices.to_numpy() == code
+            if name:
+                before, self.by_stage[name] = _running(self.by_stage.get(name, 0), seqs[inside])
+                marks[inside] = np.where(seqs[inside] < before, LATE, np.where(seqs[inside] < after_copies[inside], REPAIRED, 0))
+            else:
+                marks[inside] = np.where(seqs[inside] < after_copies[inside], LATE, 0)
+        return marks
+
+
+def _running(highest: int, seqs: Sequences) -> tuple[Sequences, int]:
+    """What was the highest before each, and in the end."""
+    found = np.maximum.accumulate(np.concatenate([np.array([highest], dtype=np.int64), seqs]))
+    return found[:-1], int(found[-1])
+
+
+def target_rows(way: Way, stream: str, first: int, last: int, legs: tuple[Compared, ...]) -> Iterator[pa.RecordBatch]:
+    """The target's side of all legs, in one reading; then how many messages are of none. Raises what `wire.read` raises."""
+    orders, others = {leg.number: _Order() for leg in legs}, 0
+    for rows in read(way.open, Range(way.api_prefix, stream, first, last)) if first <= last else ():
+        taken = 0
+        for leg in legs:
+            for batch in (_copied(leg, rows, orders[leg.number]), *(_native(leg, rows, name) for name in leg.natives)):
+                if batch is not None:
+                    taken += batch.num_rows
+                    yield batch
+        others += rows.num_rows - taken
+    none = np.zeros(1, dtype=np.int64)
+    yield _batch(NONE, none, 1, none, none, np.array([others], dtype=np.int64), none)
+
+
+def _copied(leg: Compared, rows: pa.RecordBatch, order: _Order) -> pa.RecordBatch | None:
+    """Of a batch what says that it comes from this origin."""
+    seqs, texts = origin_of(rows["headers"], leg.domain, leg.stream)
+    mine = pc.is_valid(seqs)
+    if not pc.any(mine).as_py():
+        return None
+    if not pc.all(mine).as_py():
+        rows, seqs, texts = rows.filter(mine), seqs.filter(mine), texts.filter(mine)
+    seq, time = seqs.to_numpy(), _times(texts)
+    names, _ = _source_words(rows["headers"])
+    marks = order.marks(pc.if_else(pc.starts_with(names, PREFIX), names, ""), seq) | _impossible(leg, seq)
+    wanted = (((seq >= leg.first) & (seq <= leg.last)) | (seq > leg.ceiling)) & (time >= leg.since)
+    headers = pc.replace_substring_regex(bare(rows["headers"]), pattern=_OWN_LINE, replacement="")
+    hashes = _hashes(rows["subject"], _normal(headers, leg.loose), rows["data"])
+    return _chosen(_batch(leg.number, seq, 1, time, hashes, rows["seq"].to_numpy(), marks), wanted)
+
+
+def _native(leg: Compared, rows: pa.RecordBatch, name: str) -> pa.RecordBatch | None:
+    """Of a batch what a source of the target itself brought from this origin."""
+    seqs = source_of(rows["headers"], name)
+    mine = pc.and_(pc.is_valid(seqs), pc.greater_equal(rows["time"], leg.since))
+    if not pc.any(mine).as_py():
+        return None
+    rows, seq = rows.filter(mine), seqs.filter(mine).to_numpy()
+    _, subjects = _source_words(rows["headers"])
+    told, _ = origin_of(rows["headers"], leg.domain, leg.stream)
+    wanted = (seq >= leg.first) & (seq <= leg.last) & ~pc.is_valid(told).to_numpy(zero_copy_only=False)
+    hashes = _hashes(pc.coalesce(subjects, rows["subject"]), _kept(bare(rows["headers"]), leg.loose), rows["data"])
+    none = np.zeros(len(seq), dtype=np.int64)
+    return _chosen(_batch(leg.number, seq, 1, none, hashes, rows["seq"].to_numpy(), none), wanted)
+
+
+def _source_words(headers: pa.BinaryArray) -> tuple[pa.Array, pa.BinaryArray]:
+    """From which source a server copied each message, empty if from none; and which subject it had there, null if that is not said."""
+    found = pc.extract_regex(headers, pattern=_WORDS)
+    name, subject = (pc.struct_field(found, part) for part in ("name", "subject"))
+    subject = pc.if_else(pc.equal(pc.binary_length(subject), 0), pa.scalar(None, subject.type), subject)
+    return pc.fill_null(name.view(pa.string()), ""), subject.view(BYTES)
+
+
+def _impossible(leg: Compared, seqs: Sequences) -> np.ndarray[Any, Any]:
+    marks = np.where(seqs > leg.ceiling, IMPOSSIBLE, 0)
+    if leg.gaps:
+        firsts, lasts = np.array(leg.gaps, dtype=np.int64).T
+        place = np.searchsorted(firsts, seqs, side="right") - 1
+        marks = np.where((place >= 0) & (seqs <= lasts[np.maximum(place, 0)]), IMPOSSIBLE, marks)
+    return marks
+
+
+def _kept(headers: pa.BinaryArray, loose: bool) -> pa.BinaryArray:
+    """Header blocks as a copy has them, but for the line that says where it is from."""
+    headers = tamed(headers)
+    if mentions(headers, f"\r\n{ORIGIN}:".encode()):
+        headers = pc.replace_substring(headers, f"\r\n{ORIGIN}:", f"\r\n{KEPT_ORIGIN}:")
+    return _normal(headers, loose)
+
+
+def _normal(headers: pa.BinaryArray, loose: bool) -> pa.BinaryArray:
+    if loose and mentions(headers, KEPT.encode()):
+        headers = pc.replace_substring_regex(headers, pattern=_DROPPED, replacement="")
+    return pc.if_else(pc.equal(headers, pa.scalar(_EMPTY, BYTES)), pa.scalar(b"", BYTES), headers)
+
+
+def _hashes(subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> np.ndarray[Any, Any]:
+    """64 bits of each message."""
+    rows = canonical(subject, headers, data)
+    offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1].tolist()
+    view = memoryview(rows.buffers()[2])
+    found = b"".join([blake2b(view[start:stop], digest_size=8).digest() for start, stop in pairwise(offsets)])
+    return np.frombuffer(found, dtype=np.int64)
+
+
+def _times(texts: pa.Array) -> Sequences:
+    """Times that origins tell, as ns; 1 for what is none."""
+    if pc.all(pc.equal(pc.binary_length(texts), 30)).as_py():
+        try:
+            encoded = pc.dictionary_encode(pc.utf8_slice_codeunits(texts, 0, 19))
+            seconds = pc.strptime(encoded.dictionary, format="%Y-%m-%dT%H:%M:%S", unit="s").cast(pa.int64()).take(encoded.indices)
+            found: Sequences = seconds.to_numpy() * SECOND + pc.cast(pc.utf8_slice_codeunits(texts, 20, 29), pa.int64()).to_numpy()
+            return found
+        except pa.ArrowInvalid:
+            pass
+    return np.fromiter((_time(text) for text in texts.to_pylist()), dtype=np.int64, count=len(texts))
+
+
+def _time(text: str) -> int:
+    try:
+        return from_text(text)
+    except ValueError:
+        return 1
+
+
+def _batch(leg: int, seq: Any, side: int, time: Any, digest: Any, place: Any, mark: Any) -> pa.RecordBatch:
+    count = len(seq)
+    columns = [
+        np.full(count, leg), seq, np.full(count, side), time, digest, place, mark, pa.nulls(count, pa.string())
+    ]  # fmt: skip
+    arrays = [pa.array(column).cast(kind.type) for column, kind in zip(columns, ROWS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+
+
+def _chosen(batch: pa.RecordBatch, wanted: np.ndarray[Any, Any]) -> pa.RecordBatch:
+    return batch if wanted.all() else batch.filter(pa.array(wanted))

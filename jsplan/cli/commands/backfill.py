@@ -1,0 +1,110 @@
+"""`jsplan backfill`: messages of one stream into another, across domains, exactly once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.run import start
+from jsplan.cli.types import AddressGlob, Duration, HazardPermission
+from jsplan.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TABLE = {
+    "run": Entry("Copy what is missing, and prove that it arrived.", "backfill", "run"),
+    "verify": Entry("Compare both sides, message by message.", "backfill", "verify"),
+    "status": Entry("How far each backfill is, and what lies around of it.", "backfill", "status"),
+    "plan": Entry("Show what a backfill would copy."),
+}
+_master = click.option("--master", metavar="URL", help="A Spark master.  [default: local[*], on this machine]")
+
+
+@group("backfill", _TABLE)
+def command() -> None:
+    """Copy a range of one stream into another, with PySpark; needs the extra: pip install "jsplan[spark]"."""
+
+
+def _ends(function: Callable[..., Any]) -> Callable[..., Any]:
+    """NAME, or --from and --to."""
+    function = click.option("--to", "target", type=AddressGlob(), metavar="ADDR", help="The stream that it goes to.")(function)
+    function = click.option("--from", "origin", type=AddressGlob(), metavar="ADDR", help="Without an entry: the stream to copy.")(function)
+    return click.argument("name", required=False)(function)
+
+
+def _check_ends(name: str | None, origin: str | None, target: str | None) -> None:
+    if (name is None) == (origin is None and target is None) or (origin is None) != (target is None):
+        raise UsageError("name an entry of `backfills:`, or give both --from and --to", hint="See the entries: jsplan backfill status")
+
+
+@declare("run")
+@_ends
+@click.option("--fresh", is_flag=True, help="Freeze the range anew; what the target has already is not copied again.")
+@click.option("--fail-on-gap", is_flag=True, help="Exit with 2 if messages were gone before they could be copied.")
+@click.option("--allow-hazard", multiple=True, type=HazardPermission(), metavar="CODE[:ADDR]", help="Allow what a copy costs; repeatable.")
+@click.option(
+    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to wait for the state lock."
+)
+@_master
+@click.pass_context
+def run(
+    ctx: click.Context, name: str | None, origin: str | None, target: str | None, fresh: bool, fail_on_gap: bool,
+    allow_hazard: tuple[str, ...], lock_timeout: int, master: str | None,
+) -> int:  # fmt: skip
+    """Copy what is missing of the entry NAME, and prove that it arrived.
+
+    The range is frozen by the first run. However a run ends, the next one goes on from there: no message is lost, none comes twice.
+    Ctrl-C stops it calmly.
+    """
+    settings, output = start(ctx)
+    _check_ends(name, origin, target)
+    from jsplan.workflows import backfill
+
+    options = backfill.BackfillOptions(name, origin, target, fresh, fail_on_gap, allow_hazard, lock_timeout, master)
+    result = backfill.run(settings.load_options(), options, output.progress)
+    output.progress.stop()
+    from jsplan.render import backfill_text
+
+    output.result(result.to_json, partial(backfill_text.run, result))
+    return result.exit_code
+
+
+@declare("verify")
+@_ends
+@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Name the first N differences.")
+@_master
+@click.pass_context
+def verify(ctx: click.Context, name: str | None, origin: str | None, target: str | None, limit: int, master: str | None) -> int:
+    """Compare both sides of the entry NAME by where each message comes from and by what is in it.
+
+    Takes no lock and changes no stream; exits with 2 if both sides differ. What expired on either side is no difference.
+    """
+    settings, output = start(ctx)
+    _check_ends(name, origin, target)
+    from jsplan.workflows import backfill
+
+    found = backfill.verify(settings.load_options(), backfill.VerifyOptions(name, origin, target, limit, master), output.progress)
+    output.progress.stop()
+    from jsplan.render import backfill_text
+
+    output.result(found.to_json, partial(backfill_text.verify, found))
+    return found.exit_code
+
+
+@declare("status")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.pass_context
+def status(ctx: click.Context, names: tuple[str, ...]) -> int:
+    """Show the frozen range of each entry, how far it is, what lies around of it on the servers, and how to go on. Read-only."""
+    settings, output = start(ctx)
+    from jsplan.workflows import backfill
+
+    found = backfill.status(settings.load_options(), names)
+    from jsplan.render import backfill_text
+
+    output.result(found.to_json, partial(backfill_text.status, found))
+    return 0

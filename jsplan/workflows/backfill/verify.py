@@ -1,0 +1,141 @@
+"""backfill verify: both sides of an entry, compared message by message. Takes no lock and keeps nothing; says what it found."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.backfill.job.comparing import Compared, origin_rows, target_rows
+from jsplan.backfill.job.digests import origin_of
+from jsplan.backfill.job.promoting import target_info
+from jsplan.backfill.ranges import Leg
+from jsplan.backfill.wire import read
+from jsplan.backfill.wire.asking import from_text
+from jsplan.backfill.wire.reading import Range
+from jsplan.config.model import Backfill, LoadOptions
+from jsplan.documents.backfill import COUNTED, Difference, LegCheck, Verification
+from jsplan.jetstream import Pool
+from jsplan.resources.nested import header_of
+from jsplan.workflows.backfill.engine import Engine
+from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze, record_of, require_same
+from jsplan.workflows.backfill.options import BackfillOptions, VerifyOptions
+from jsplan.workflows.options import Observer
+from jsplan.workflows.world import World, open_pool, open_world
+
+Config = dict[str, Any]
+#: Limits by which a stream lets messages go.
+_LIMITS = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
+
+
+async def verify_backfill(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Verification:
+    """What `workflows.backfill.verify` does."""
+    async with open_world(load) as world, open_pool(world, read_only=True) as pool:
+        entry = entry_of(world, BackfillOptions(options.name, options.origin, options.target))
+        await pool.open({world.workspace.domains[side.domain].connection for side in (*entry.origins, entry.target)})
+        engine = Engine(observer, options.master)
+        try:
+            return await _Check(world, pool, entry, options.listed, engine, observer).all()
+        finally:
+            await engine.close()
+
+
+class _Check:
+    """One comparison: the range that state keeps, or that a run would freeze now, then both sides of it."""
+
+    def __init__(self, world: World, pool: Pool, entry: Backfill, listed: int, engine: Engine, observer: Observer) -> None:
+        self.world = world
+        self.pool = pool
+        self.entry = entry
+        self.listed = listed
+        self.engine = engine
+        self.observer = observer
+
+    async def all(self) -> Verification:
+        record = record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
+        every = [self._ends(leg) for leg in record.legs]  # before Spark starts: its workers have the environment of now
+        target = await target_info(every[0].target, self.entry.target.stream)
+        legs, floors = [], {}
+        for number, (leg, ends) in enumerate(zip(record.legs, every, strict=True)):
+            origin = await target_info(ends.origin, Address.parse(leg.origin).stream)
+            require_same(leg, origin, target)
+            legs.append(self._compared(number, leg, ends, origin, target["config"]))
+            floors[number] = await asyncio.to_thread(_floor, legs[-1], leg, ends, target)
+        said, seconds = await self._compare(every, legs, target["state"], floors)
+        return _told(self.entry.name, record.legs, said, seconds, self.listed)
+
+    def _ends(self, leg: Leg) -> Ends:
+        domains = self.world.workspace.domains
+        origin, target = Address.parse(leg.origin), Address.parse(leg.target)
+        return Ends.of(self.world, self.pool, domains[origin.domain], domains[target.domain])
+
+    def _compared(self, number: int, leg: Leg, ends: Ends, origin: Config, target: Config) -> Compared:
+        natives = self._natives(leg, target)
+        return Compared(
+            number, ends.identity, Address.parse(leg.origin).stream, leg.first, leg.last, tuple(leg.filters), from_text(leg.created),
+            int(origin["state"]["last_seq"]), natives, bool(natives), tuple((first, last) for first, last in leg.gaps), tuple(leg.skipped),
+        )  # fmt: skip
+
+    def _natives(self, leg: Leg, target: Config) -> tuple[str, ...]:
+        """How the target's own sources name the origin."""
+        origin, to = Address.parse(leg.origin), Address.parse(leg.target)
+        reach = self.world.topology.reach
+        real = self.world.topology.real(origin).domain
+        found = [
+            source
+            for source in target.get("sources") or []
+            if source["name"] == origin.stream and reach.leads_to(to.domain, (source.get("external") or {}).get("api")) == real
+        ]
+        way = reach.way(to.domain, origin.domain) if origin.domain != to.domain else None
+        found.append({"name": origin.stream} | ({"external": {"api": way.api}} if way is not None and way.api else {}))
+        return tuple(sorted({header_of(source)[0] for source in found}))
+
+    async def _compare(self, ends: list[Ends], legs: list[Compared], state: Config, floors: dict[int, int]) -> tuple[list[Config], float]:
+        session = await self.engine.session()
+        from jsplan.backfill.spark.verify import compare  # noqa: PLC0415 - PySpark is imported when it is needed
+
+        self.observer.phase(f"Comparing both sides of {self.entry.name}")
+        started, stream = time.monotonic(), self.entry.target.stream
+        sides = [partial(target_rows, ends[0].target_way, stream, int(state["first_seq"]), int(state["last_seq"]), tuple(legs))]
+        sides += [partial(origin_rows, end.source_way, leg) for end, leg in zip(ends, legs, strict=True)]
+        title = f"jsplan backfill verify {self.entry.name}"
+        said = await self.engine.call(lambda: compare(session, sides, floors, self.listed, title))
+        return said, time.monotonic() - started
+
+
+def _floor(compared: Compared, leg: Leg, ends: Ends, target: Config) -> int:
+    """Origins below this have expired at the target since they were copied: it has limits, and let go of its oldest."""
+    config, state = target["config"], target["state"]
+    if config.get("max_msgs_per_subject", -1) > 0:
+        return leg.last + 1 if leg.status == "done" else 0  # what such a limit pushed out looks like anything else that is missing
+    first, last = int(state["first_seq"]), int(state["last_seq"])
+    if not any(config.get(limit, -1) > 0 for limit in _LIMITS) or first <= leg.target_next or leg.status != "done":
+        return 0
+    what = Range(ends.target_way.api_prefix, Address.parse(leg.target).stream, first, last, headers_only=True)
+    for rows in read(ends.target_way.open, what) if first <= last else ():
+        seqs = origin_of(rows["headers"], compared.domain, compared.stream)[0].drop_null()
+        if len(seqs):
+            return int(seqs[0].as_py())
+    return leg.last + 1
+
+
+def _told(name: str, legs: Iterable[Leg], said: list[Config], seconds: float, listed: int) -> Verification:
+    """What Spark found, as the document."""
+    found = Verification(name, [LegCheck(leg.origin, leg.target, leg.first, leg.last) for leg in legs], seconds=seconds)
+    for one in said:
+        if one["leg"] < 0:
+            found.others += one["count"]
+            continue
+        leg = found.legs[one["leg"]]
+        if "count" in one:
+            assert one["kind"] in COUNTED
+            leg.counts[one["kind"]] += one["count"]
+        else:
+            missing = one["kind"] == "missing"
+            leg.listed.append(Difference(one["kind"], leg.origin, one["seq"], 0 if missing else one["place"]))
+    for leg in found.legs:
+        leg.listed = sorted(leg.listed, key=lambda one: (one.origin_seq, one.target_seq))[:listed]
+    return found
