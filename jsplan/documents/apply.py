@@ -68,7 +68,8 @@ ApplyEvent = ApplyStarted | StepStarted | BytesMoved | MessagesMoved | StepFinis
 @dataclass(slots=True)
 class ApplyResult:
     """The document that `apply --json` prints. `summary` counts resources: imported, added, changed, replaced,
-    destroyed, forgotten, deferred, failed, skipped. `backup` is `{"folder", "streams"}` where streams were saved before.
+    destroyed, forgotten, deferred, failed, skipped. `backup` is `{"folder", "streams"}` where streams were saved before, `backfills`
+    what became of each of the plan's: `{"name", "status": "done|failed|left", "copied", "gap_messages", "error"}`.
     """
 
     plan_id: str
@@ -78,6 +79,7 @@ class ApplyResult:
     exit_code: int = 0
     deferred: list[dict[str, str]] = field(default_factory=list)
     backup: dict[str, Any] | None = None
+    backfills: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -86,4 +88,5 @@ class ApplyResult:
             "steps": [s.to_json() for s in self.steps], "summary": self.summary, "state": self.state,
             "deferred": self.deferred, "exit_code": self.exit_code,
         }  # fmt: skip
-        return out | ({"backup": self.backup} if self.backup is not None else {})
+        out |= {"backup": self.backup} if self.backup is not None else {}
+        return out | ({"backfills": self.backfills} if self.backfills else {})

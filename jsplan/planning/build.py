@@ -11,6 +11,7 @@ from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange, Step
 from jsplan.planning import following
+from jsplan.planning.backfills import deferred_backfills, planned_backfills
 from jsplan.planning.downstream import plan_downstream
 from jsplan.planning.drifted import drift_of
 from jsplan.planning.fleet import of_domains
@@ -56,7 +57,7 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequenc
     """The plan document for what `compare` found; `inputs.measured` has the answers to `questions`, `advice` is lint's."""
     away = sorted(a for a in inputs.selected if not inputs.live.reachable(a.domain))
     plan = _empty(inputs)
-    plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].absence) for a in away]
+    plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].absence) for a in away] + deferred_backfills(inputs)
     plan.diagnostics = [*_diagnostics(inputs, verdicts), *advice]
     plan.errored = any(d.severity == "error" and not refuses(d) for d in plan.diagnostics)
     plan.resource_changes = [_resource_change(inputs, v, verdicts) for v in verdicts.values()]
@@ -66,6 +67,7 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequenc
         plan.steps += _forgotten(inputs, len(plan.steps) + 1)
         bound(inputs, verdicts, plan.steps)
         bound_copies(inputs, verdicts, plan.steps)
+    plan.backfills = planned_backfills(inputs) if not plan.errored else []
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
     plan.applyable = bool(plan.steps) and not plan.errored and not any(refuses(d) for d in plan.diagnostics)
     return plan

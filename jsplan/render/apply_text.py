@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsplan.render import collapse, summary
 from jsplan.render.backup_text import place
@@ -35,11 +35,25 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
     lines.add(0, (line or summary.apply_line(result), "bad" if result.exit_code else "good"))
     if left := summary.deferred_line(d["address"] for d in result.deferred):
         lines.add(0, left)
+    for copy in result.backfills:
+        _backfill(lines, copy)
     if saved := result.backup:
         lines.add(
             0, f"Saved before messages were deleted: {summary.count(len(saved['streams']), 'stream')} in {safe(place(saved['folder']))}"
         )
     lines.print(console)
+
+
+def _backfill(lines: Lines, copy: dict[str, Any]) -> None:
+    """What became of one backfill."""
+    name = (f"backfill {safe(copy['name'])}", "strong")
+    if copy["status"] == "done":
+        gaps = f"; {summary.count(copy['gap_messages'], 'message')} were gone before" if copy["gap_messages"] else ""
+        lines.add(0, name, f": {summary.count(copy['copied'], 'message')} copied and compared{gaps}")
+        return
+    lines.add(0, ("Error: ", "bad") if copy["status"] == "failed" else ("Left for later: ", "warn"), name)
+    for line in safe_lines(copy["error"] or ""):
+        lines.add(2, line)
 
 
 def _failed(lines: Lines, what: tuple[str, str, str], says: str, domains: list[str]) -> None:

@@ -34,6 +34,7 @@ from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import name_of, refusal_reasons, same_server
 from jsplan.planning.hazards import permits
+from jsplan.workflows.backfill.following import follow_up, require_means
 from jsplan.workflows.deferred import left_over, rest_of, without_steps
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.plan import load_plan, plan_world
@@ -68,7 +69,9 @@ async def apply_world(world: World, options: PlanOptions, approve: Approve, obse
         if plan.has_changes:
             await asyncio.to_thread(approve, plan)
             require_permission(plan)
-        return plan, await carry_out(world, pool, plan, options, observer)
+            require_means(plan, options)
+        result = await carry_out(world, pool, plan, options, observer)
+        return plan, await follow_up(world, pool, plan, result, options, observer)
 
 
 def apply_saved(load: LoadOptions, plan_path: Path, options: PlanOptions, observer: Observer) -> tuple[Plan, ApplyResult]:
@@ -90,8 +93,10 @@ async def _apply_saved(load: LoadOptions, plan: Plan, path: Path, options: PlanO
         if plan.errored:
             raise PlanError(plan.diagnostics, "the saved plan has errors; nothing was changed")
         require_permission(plan)
+        require_means(plan, options)
         async with open_pool(world, read_only=False) as pool:
-            return await carry_out(world, pool, plan, options, observer, saved=True)
+            result = await carry_out(world, pool, plan, options, observer, saved=True)
+            return await follow_up(world, pool, plan, result, options, observer)
 
 
 def _the_rest(plan: Plan, world: World, path: Path, observer: Observer) -> Plan:

@@ -19,6 +19,7 @@ from jsplan.facts.neighbours import read_neighbours
 from jsplan.facts.recopied import count_copied_again
 from jsplan.facts.survey import survey
 from jsplan.jetstream import Pool
+from jsplan.planning.backfills import streams_of
 from jsplan.planning.build import candidates
 from jsplan.planning.downstream import copies_left_out
 from jsplan.planning.inputs import Inputs, Request, rename, rename_pending, select
@@ -140,7 +141,7 @@ def open_pool(world: World, *, read_only: bool, sealed: bool = False) -> Pool:
 
 async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:
     """Fill in the live side of everything selected. Raises ConnectError when a domain is away and must not be."""
-    wanted = with_streams(inputs.selected | _consumers_of(inputs) | _origins_of(inputs) | stand_ins(inputs))
+    wanted = with_streams(inputs.selected | _consumers_of(inputs) | _origins_of(inputs) | stand_ins(inputs) | streams_of(inputs))
     count = len({address.domain for address in wanted})
     observer.phase(f"Reading {len(wanted):,} object{'' if len(wanted) == 1 else 's'} in {count} domain{'' if count == 1 else 's'}")
     inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jsplan.address import Address
 from jsplan.backfill.ranges import Leg, Record
 from jsplan.config.model import LoadOptions
@@ -30,6 +32,20 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
             finally:
                 await engine.close()
                 await world.backend.finish(world.state)
+
+
+async def run_within(world: World, pool: Pool, names: Sequence[str], allow: tuple[str, ...], observer: Observer) -> list[BackfillResult]:
+    """Entries one after the other on one Spark session, under the lock that the caller holds. Raises what a run raises, of the first that
+    fails; what was done before it is in the state.
+    """
+    await world.backend.start(world.state)
+    engine = Engine(observer, None)
+    try:
+        options = (BackfillOptions(name=name, allow_hazards=allow) for name in names)
+        return [await _Run(world, pool, one, observer, engine).all() for one in options]
+    finally:
+        await engine.close()
+        await world.backend.finish(world.state)
 
 
 class _Run:

@@ -1,0 +1,114 @@
+"""Backfills in plan and apply: what is listed, when, and that an apply carries it out once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.raw import Raw, publish
+from tests.support.workspaces import hub_leaf_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+    from tests.support.workspaces import Space
+
+ENTRY = {"name": "history", "from": {"domain": "leaf", "stream": "ORDERS"}, "to": {"domain": "hub", "stream": "ALL"}}
+ALL = {"name": "ALL", "domain": "hub", "subjects": ["all.>"]}
+
+
+@pytest.fixture
+def space(clean_hub_leaf: Sandbox, tmp_path: Path) -> Space:
+    """A hub and a leaf; the leaf has ORDERS with twenty messages, which nobody here declares."""
+    leaf = clean_hub_leaf["leaf"]
+    with Raw(leaf.url, leaf.user, leaf.password) as raw:
+        raw.done("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+    publish(leaf.url, leaf.user, leaf.password, "orders.a", *([b"x" * 100] * 20))
+    return hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[ALL], backfills=[ENTRY])
+
+
+def jsplan(space: Space, *words: str) -> dict[str, Any]:
+    """What a command prints as JSON, in a process of its own: Spark lives as long as that."""
+    environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [sys.executable, "-m", "jsplan", "-C", str(space.folder), *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert done.stdout, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found | {"returned": done.returncode}
+
+
+def test_a_plan_lists_what_is_to_be_copied(space: Space) -> None:
+    """Name, both ends, the most that it may be, and why Spark; also where the target comes with the same apply."""
+    plan = space.plan()
+
+    assert plan.backfills == [
+        {
+            "name": "history", "from": [{"domain": "leaf", "stream": "ORDERS"}], "to": {"domain": "hub", "stream": "ALL"},
+            "messages": 20, "bytes": plan.backfills[0]["bytes"], "strategy": "spark",
+            "reason": "copied by Spark, so that each message says where it comes from",
+        }
+    ]  # fmt: skip
+    assert plan.backfills[0]["bytes"] >= 20 * 100
+    assert plan.summary["backfill"] == 1
+    assert [str(change.address) for change in plan.resource_changes] == ["hub/stream/ALL"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "messages"),
+    [({"start_seq": 6}, 15), ({"end_seq": 5}, 5), ({"start_seq": 30}, 0), ({"start_time": "2020-01-01T00:00:00Z"}, None)],
+)
+def test_ranges_are_counted_as_far_as_states_tell(space: Space, bounds: dict[str, Any], messages: int | None) -> None:
+    """Sequences are counted; where a time is in a stream only a copy finds out."""
+    plan = space.write(streams=[ALL], backfills=[ENTRY | {"from": {"domain": "leaf", "stream": "ORDERS", **bounds}}]).plan()
+
+    assert plan.backfills[0]["messages"] == messages
+
+
+@pytest.mark.parametrize(
+    "options", [{"targets": ("leaf/**",)}, {"excludes": ("hub/stream/ALL",)}, {"destroy": True}, {"refresh_only": True}]
+)
+def test_plans_about_something_else_list_none(space: Space, options: dict[str, Any]) -> None:
+    """A backfill belongs to its target."""
+    space.write(streams=[ALL, {"name": "OTHER", "domain": "leaf", "subjects": ["other.>"]}], backfills=[ENTRY]).apply(backfill=False)
+
+    assert space.plan(**options).backfills == []
+
+
+def test_without_backfill_it_is_left_and_said(space: Space) -> None:
+    """`--no-backfill` makes the changes and tells how to copy; the next plan lists the copy again and nothing else."""
+    plan, result = space.apply(backfill=False)
+
+    assert result.exit_code == 0
+    assert result.backfills == [
+        {"name": "history", "status": "left", "error": "left out by --no-backfill; run it with: jsplan backfill run history"}
+    ]
+    again = space.plan()
+    assert (again.steps, again.has_changes, len(again.backfills)) == ([], True, 1)
+    assert plan.backfills == again.backfills
+
+
+def test_a_domain_that_is_away_defers_it(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """What cannot be copied now is left for later, and is nothing that an apply would do."""
+    space.apply(backfill=False)
+    clean_hub_leaf["leaf"].stop()
+
+    plan = space.plan()
+
+    assert (plan.backfills, plan.has_changes) == ([], False)
+    assert [(d.address, d.reason.split(":")[0]) for d in plan.deferred] == [("leaf/stream/ORDERS", "backfill history waits")]
+
+
+@pytest.mark.timeout(300)
+def test_apply_copies_once(space: Space) -> None:
+    """The target is made, then filled, then the entry is done: the next plan is empty, whatever is published since."""
+    done = jsplan(space, "apply", "-y")
+
+    assert (done["returned"], done["exit_code"]) == (0, 0)
+    assert done["backfills"] == [{"name": "history", "status": "done", "copied": 20, "gap_messages": 0, "error": None}]
+    assert not space.plan().has_changes
