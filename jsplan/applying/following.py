@@ -108,6 +108,8 @@ class Flow:
         self._from: int | None = None  # where the origin was when we began to look
         self._place: int | None = None
         self._moved = False
+        self._ahead_then: bool | None = None
+        self._heard_at = 0
         self._searched = 0
         self._found: int | None = None
 
@@ -124,9 +126,11 @@ class Flow:
             self._from = last
         if said := (flow.get("error") or {}).get("description"):
             return self._not(f"cannot copy {self.origin}: {said}")
+        if place is not None and place > last and self.mirrors:
+            return self._ahead(place, last)
+        if not self.mirrors and not self.anew and self._is_ahead(place):
+            return self._skips(last)
         if place is not None and place > last:
-            if not self.anew:
-                return self._ahead(place, last)
             place = None  # of an earlier origin: this server begins anew
         if place is not None and place > self._from:
             return True  # what was stored since is copied
@@ -144,11 +148,27 @@ class Flow:
         return False
 
     def _ahead(self, place: int, last: int) -> bool:
-        """A copy that has seen later messages than there are waits until they have been passed, and never gets those before."""
+        """A mirror that has later messages than there are waits until they have been passed, and never gets those before."""
         self.stuck = len(self._beats) >= STUCK
         return self._not(
             f"stands at message {place:,}, and the new {self.origin} has come to {last:,}: it takes nothing until that is passed"
         )
+
+    def _is_ahead(self, place: int | None) -> bool:
+        """Whether the source had later messages than there are when we began to look."""
+        if self._ahead_then is None:
+            self._ahead_then = place is not None and place > (self._from or 0)
+        return self._ahead_then
+
+    def _skips(self, last: int) -> bool:
+        """Up to 2.14 such a source goes on with what comes after its server has looked, without what came before (measured on 2.11)."""
+        if len(self._beats) == 1:
+            self._heard_at = last
+        if len(self._beats) < 2:
+            return self._not(f"does not hear of the new {self.origin}")
+        missed = self._heard_at - (self._from or 0)
+        self.stuck = missed > 0
+        return missed <= 0 or self._not(f"goes on without up to {missed:,} messages that {self.origin} got before it was heard of again")
 
     def _listen(self, silent: int, look: Span) -> None:
         """Another sign of life, if it is surely another: by how long ago (ns; -1: never) the copy's server had the last one."""

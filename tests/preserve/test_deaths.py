@@ -210,3 +210,23 @@ def test_nothing_is_destroyed_in_the_middle(tmp_path: Path, server: Server) -> N
         assert plan.steps == []
     scene.space.write(streams=[AFTER]).apply(allow_hazards=PERMITTED)
     scene.all_is_well(places=True)
+
+
+def test_files_that_refuse_what_was_begun(tmp_path: Path, server: Server) -> None:
+    """Once the old stream is gone, files without `preserve` are told what has happened and what ends it; then it ends with all messages."""
+    scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
+    scene.fresh(AFTER)
+    with Raw(server.url) as raw:
+        point = 12
+        while "A" in streams(raw):
+            scene.fresh(AFTER)
+            with dying(point), suppress(Died):
+                scene.space.apply(allow_hazards=PERMITTED)
+            point += 1
+    found = [d for d in scene.space.write(streams=[BEFORE]).plan().diagnostics if d.code == "JS303"]
+
+    assert len(found) == 1
+    assert "begun to make it anew, which cannot be undone any more: its messages are in main/stream/JSPLAN_STAGING_A" in found[0].summary
+    assert "on_replace: preserve" in found[0].detail
+    scene.space.write(streams=[BEFORE | {"lifecycle": {"on_replace": "preserve"}}]).apply(allow_hazards=PERMITTED)
+    scene.all_is_well(places=True)

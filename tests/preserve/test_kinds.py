@@ -200,3 +200,24 @@ def test_a_copy_that_fails_gives_everything_back(tmp_path: Path, server: Server)
         assert read_state(space.folder).replacements == {}
         raw.done(f"$JS.API.STREAM.DELETE.{name.rsplit('/')[-1]}")
     replaced(space, body | {"storage": "memory"} | PRESERVE)
+
+
+def test_before_2_12_a_stream_with_gaps_that_is_sourced(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """Its messages would get lower numbers than its copy knows, which passes over what comes next: refused, but not without a gap."""
+    space = single_space(tmp_path, server)
+    for theirs in (False, True):
+        ours = [] if theirs else [{"name": "G", "sources": [{"name": "A"}]}]
+        space.write(streams=[BASE, *ours]).apply()
+        anew = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE, *ours])
+        with Raw(server.url) as raw:
+            if theirs:
+                raw.done("$JS.API.STREAM.CREATE.G", {"name": "G", "sources": [{"name": "A"}]})
+            stored.fill(raw, "A", 10)
+            whole = [d.summary for d in anew.plan().diagnostics if d.code == "JS303"]
+            stored.delete(raw, "A", 5)
+            gaps = [d.summary for d in anew.plan().diagnostics if d.code == "JS303"]
+            assert whole == []
+            assert len(gaps) == (1 if level(server_version) < 2 else 0)
+            assert all("it has gaps and is sourced" in text for text in gaps)
+            delete_all_streams(raw)
+        shutil.rmtree(tmp_path / "state")

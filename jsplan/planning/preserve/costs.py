@@ -9,6 +9,7 @@ from jsplan.address import OWN_CONSUMERS, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.live import LiveObject
+from jsplan.planning.following import copies
 from jsplan.planning.preserve.ways import Way, becomes_queue, obstacle, way_of
 from jsplan.resources.fields import Config
 
@@ -32,10 +33,11 @@ def refused(inputs: Inputs, verdict: Verdict) -> str | None:
     """Why the messages cannot be carried over, in words; None where they can, or are on their way already."""
     if verdict.live is None or verdict.address in inputs.under_way:
         return None
-    mirrored = any(edge.origin == verdict.address and edge.kind == "mirror" for edge in inputs.topology.edges)
+    copied = {edge.kind for edge in inputs.topology.edges if edge.origin == verdict.address}
+    copied |= {kind for _, kind, _ in copies(inputs, {}, verdict.address)}
     level = inputs.level(verdict.address)
     theirs = [c for c in consumers_of(inputs, verdict.address) if not _we_made_it_start(inputs, c)]
-    return obstacle(verdict.live, verdict.after or {}, level, theirs, mirrored)
+    return obstacle(verdict.live, verdict.after or {}, level, theirs, copied)
 
 
 def _we_made_it_start(inputs: Inputs, consumer: LiveObject) -> bool:

@@ -7,7 +7,7 @@ were. `mirror` (2.12): a mirror of the old stream, promoted, then the new stream
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 from jsplan.facts.live import LiveObject
@@ -35,15 +35,15 @@ def becomes_queue(before: Config, after: Config) -> bool:
     return before.get("retention", "limits") != "workqueue" and after.get("retention") == "workqueue"
 
 
-def obstacle(live: LiveObject, after: Config, level: int, consumers: Iterable[LiveObject], mirrored: bool) -> str | None:
+def obstacle(live: LiveObject, after: Config, level: int, consumers: Iterable[LiveObject], copied: Collection[str]) -> str | None:
     """Why the messages of `live` cannot be carried over to a stream that is `after` (compact), or None where they can.
 
-    `mirrored`: somebody else has a mirror of it.
+    `copied`: by what somebody else copies it, `mirror` and `source`.
     """
     way, before = way_of(level), live.compact
     found = _mirror(before, after, way) or _counter(live, after, way)
     if found is None and way == "source":
-        found = _renumbered(before, consumers, mirrored)
+        found = _renumbered(live, consumers, copied)
     return found
 
 
@@ -72,11 +72,17 @@ def _counter(live: LiveObject, after: Config, way: Way) -> str | None:
     return None
 
 
-def _renumbered(before: Config, consumers: Iterable[LiveObject], mirrored: bool) -> str | None:
-    """What new sequences would break."""
-    if before.get("sources"):
+def _renumbered(live: LiveObject, consumers: Iterable[LiveObject], copied: Collection[str]) -> str | None:
+    """What new sequences would break.
+
+    A source goes on behind the sequence that it has. Where the new stream ends before that (it has no gaps), all that is published until
+    the server of the copy looks, ten seconds and more, is passed over (measured on 2.11).
+    """
+    if live.compact.get("sources"):
         return "its messages would forget which of its sources they came from, and those would be copied again (before nats-server 2.12)"
-    if mirrored:
+    if "source" in copied and live.state.get("messages") != live.state.get("last_seq"):
+        return "it has gaps and is sourced: its messages would get lower sequences than its copies know (before nats-server 2.12)"
+    if "mirror" in copied:
         return "it is mirrored, and its messages would get new sequences (before nats-server 2.12)"
     by_sequence = sorted(c.address.consumer for c in consumers if c.compact.get("opt_start_seq"))
     if by_sequence:
