@@ -6,7 +6,7 @@ a stream stores, and which domains hear each other, is `hearing`'s.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -69,13 +69,21 @@ class View:
 
     # --- who there is ----------------------------------------------------------------------------------------
 
-    def streams(self) -> Iterator[Item]:
+    def streams(self) -> list[Item]:
         """The streams and buckets to be advised on."""
-        return (item for item in self.all_streams.values() if self._in_focus(item))
+        return self._streams
 
-    def consumers(self) -> Iterator[Item]:
+    def consumers(self) -> list[Item]:
         """The consumers to be advised on."""
-        return (item for item in self.all_consumers.values() if self._in_focus(item))
+        return self._consumers
+
+    @cached_property
+    def _streams(self) -> list[Item]:
+        return [item for item in self.all_streams.values() if self._in_focus(item)]
+
+    @cached_property
+    def _consumers(self) -> list[Item]:
+        return [item for item in self.all_consumers.values() if self._in_focus(item)]
 
     def _in_focus(self, item: Item) -> bool:
         return item.declared is not None and (self.focus is None or item.address in self.focus)

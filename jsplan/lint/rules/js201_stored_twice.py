@@ -31,11 +31,10 @@ def check(view: View) -> Iterator[Hit]:
 def _shared(view: View) -> Iterator[tuple[list[Item], list[str]]]:
     """Streams of several domains whose subjects overlap, and the subjects that do."""
     by_subject: dict[tuple[str, str], list[Item]] = {}
-    for item in view.all_streams.values():
-        if item.address.kind not in _STAYS:
-            group = view.hearing.group(item.address.domain)
-            for subject in item.config.get("subjects", ()):
-                by_subject.setdefault((group, subject), []).append(item)
+    for item in _several_domains(view):
+        group = view.hearing.group(item.address.domain)
+        for subject in item.config.get("subjects", ()):
+            by_subject.setdefault((group, subject), []).append(item)
     trees: dict[str, SubjectTree[str]] = {}
     for group, subject in by_subject:
         trees.setdefault(group, SubjectTree()).add(subject, subject)
@@ -52,6 +51,15 @@ def _shared(view: View) -> Iterator[tuple[list[Item], list[str]]]:
     for keys in found.values():
         streams = {item.address: item for key in keys for item in by_subject[key]}
         yield list(streams.values()), [subject for _, subject in keys]
+
+
+def _several_domains(view: View) -> list[Item]:
+    """The streams of groups of more than one domain: most workspaces have one domain, and nothing to compare."""
+    groups: dict[str, set[str]] = {}
+    for domain in {item.address.domain for item in view.all_streams.values()}:
+        groups.setdefault(view.hearing.group(domain), set()).add(view.topology.reach.real(domain))
+    joined = {key for key in view.workspace.domains if len(groups.get(view.hearing.group(key), ())) > 1}
+    return [item for item in view.all_streams.values() if item.address.domain in joined and item.address.kind not in _STAYS]
 
 
 def _domains(view: View, items: list[Item]) -> set[str]:

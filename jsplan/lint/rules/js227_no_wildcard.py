@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import Item, View
+
+_GLUED = re.compile(r"[^.][*>]|[*>][^.]")
 
 
 def check(view: View) -> Iterator[Hit]:
     """Subjects of streams, filters of consumers, filters of mirrors and sources."""
     for item in (*view.streams(), *view.consumers()):
         for name, subject in _subjects(item):
-            part = next((p for p in subject.split(".") if len(p) > 1 and ("*" in p or ">" in p)), None)
-            if part is not None:
+            if _GLUED.search(subject):
+                part = next(part for part in subject.split(".") if len(part) > 1 and ("*" in part or ">" in part))
                 yield Hit(item.address, f'"{subject}": in "{part}" there is no wildcard, only the letter', name)
 
 
