@@ -56,7 +56,7 @@ def judge(flow: Flow, looks: Sequence[Look], *, glance: bool = False) -> Verdict
     behind = _behind(flow, last)
     if behind is False:
         found = _quiet(flow, looks, glance=glance) if _silent(last) else _WELL
-    elif moved(looks) or (last.position is None and last.lag == 0 and not _silent(last)):
+    elif moved(looks) or _believed(last):
         found = _WELL
     else:
         found = _stuck(flow, looks, glance=glance)
@@ -69,8 +69,17 @@ def agrees(flow: Flow, look: Look) -> bool:
     if look.unread or origin is None or _recreated(flow, [look]) is not None or (origin.workqueue and not flow.consumer):
         return False
     if look.position is None:
-        return look.lag == 0 and not _silent(look) and not look.error and origin.created <= look.created
+        return _believed(look) and not look.searched and not look.error
     return look.position == origin.last or origin.messages == 0
+
+
+def _believed(look: Look) -> bool:
+    """Whether what its server says has to do: nobody knows the position, something was heard, nothing is pending.
+
+    Where the origin is younger than the copy that may be a consumer that waits behind the end of a new origin: then one searches first.
+    """
+    younger = look.origin is not None and look.origin.created > look.created
+    return look.position is None and look.lag == 0 and not _silent(look) and (look.searched or not younger)
 
 
 def moved(looks: Sequence[Look]) -> bool:

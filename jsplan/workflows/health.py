@@ -106,7 +106,7 @@ class Health:
         return [self._found(flow) for flow in flows]
 
     def _unsettled(self, flows: Iterable[Flow]) -> list[Flow]:
-        return [flow for flow in flows if self._silent(flow) is None and not self._found(flow).verdict.settled]
+        return [flow for flow in flows if self._silent(flow) is None and _is_open(self._found(flow))]
 
     async def _look(self, flows: Collection[Flow]) -> None:
         reading = Reading(self.pool, self.world.workspace.domains, self._away())
@@ -134,3 +134,10 @@ class Health:
         if not seen:
             return Found(flow, Verdict(None, settled=False))
         return Found(flow, judge(flow, seen, glance=glance), seen[-1])
+
+
+def _is_open(found: Found) -> bool:
+    """Whether another look may tell more: of a source that is believed to follow also where it is, if nobody has searched for that."""
+    look = found.look
+    unsearched = look is not None and look.origin is not None and look.position is None and not look.searched
+    return not found.verdict.settled or (found.verdict.healthy is True and unsearched)

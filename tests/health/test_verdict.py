@@ -120,7 +120,13 @@ def test_a_source_without_a_position_is_believed_while_it_hears_something() -> N
     assert judge(flow("source"), [look]).healthy is True
     assert not judge(flow("source"), [replace(look, active=-1)]).settled
     assert agrees(flow("source"), look)
-    assert not agrees(flow("source"), replace(look, origin=replace(ORIGIN, created="2026-02-01T00:00:00Z")))
+
+    younger = replace(look, origin=replace(ORIGIN, created="2026-02-01T00:00:00Z", last=3, messages=3))
+    assert not agrees(flow("source"), younger)
+    assert not judge(flow("source"), [younger]).settled
+    assert judge(flow("source"), [younger, replace(younger, at=0.1, searched=True)]).healthy is True
+    held = [replace(younger, at=at, position=8, searched=True) for at in (0.1, 0.7)]
+    assert cause(judge(flow("source"), [younger, *held])) == "origin re-created"
 
 
 def test_a_queue_is_drained_unless_the_source_names_its_consumer() -> None:

@@ -42,7 +42,7 @@ class Look:
     says: messages, and ns since it last heard of the origin (-1: never since it began to listen); `error` is its error. `stored` (its last
     sequence), `first`, `messages` and `first_ts` are the copy's own state. `waiting`: the origin holds a message that passes and that the
     copy had not at the look before (None: not asked). `answers`: the origin's API answers where the copy is (None: not asked, or it
-    proves nothing). `apart`: a link may be between the two.
+    proves nothing). `apart`: a link may be between the two. `searched`: the position was looked for in the copy's messages.
     """
 
     at: float
@@ -60,6 +60,7 @@ class Look:
     answers: bool | None = None
     apart: bool = True
     unread: str = ""
+    searched: bool = False
 
 
 def first_look(flow: Flow, copy: LiveObject, origin: LiveObject | None, at: float, **more: Any) -> Look:

@@ -51,7 +51,7 @@ class Reading:
             if isinstance(copy, LiveObject) and self.silent(flow) is None:
                 unread = origin if isinstance(origin, str) else ""
                 seen = first_look(flow, copy, origin if isinstance(origin, LiveObject) else None, at, unread=unread)
-                looks[flow] = _known(seen, more[flow])
+                looks[flow] = _known(seen, more[flow], before.get(flow))
         return looks
 
     def silent(self, flow: Flow) -> str | None:
@@ -116,7 +116,8 @@ class Reading:
 
     async def _held(self, flow: Flow, seen: Look | None) -> int | None:
         """The origin's sequence of the newest message that the copy holds of this source: servers before 2.15 say it nowhere else."""
-        if flow.kind == "mirror" or (seen is not None and seen.position is not None) or flow.copy.domain in self.away:
+        told = seen is not None and seen.position is not None and not seen.searched
+        if flow.kind == "mirror" or told or flow.copy.domain in self.away:
             return None
         api = self._api(flow.copy.domain)
         subjects = (seen.origin.subjects if seen is not None and seen.origin is not None else ()) or (">",)
@@ -171,9 +172,11 @@ async def _quietly(work: Any) -> Any:
         return None
 
 
-def _known(look: Look, more: dict[str, Any]) -> Look:
+def _known(look: Look, more: dict[str, Any], before: Look | None) -> Look:
+    """The look with what was asked besides. Only who knew what the origin stores has searched where its messages would be."""
     position = look.position if look.position is not None else more["held"]
-    return replace(look, position=position, waiting=more["waiting"], answers=more["answers"], apart=more["apart"])
+    searched = look.position is None and (position is not None or (before is not None and before.origin is not None))
+    return replace(look, position=position, searched=searched, waiting=more["waiting"], answers=more["answers"], apart=more["apart"])
 
 
 async def _last_from(api: DomainApi, flow: Flow, subject: str) -> int | None:
