@@ -10,6 +10,8 @@ Kind = Literal["stream", "consumer", "kv", "object_store"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 #: How the names of what stands in for a resource for a while begin: never planned, imported or listed.
 STAGING = "JSPLAN_STAGING_"
+#: How the names of the streams begin that a backfill writes to before its messages reach the target, whose sources they are meanwhile.
+BACKFILL = f"{STAGING}BACKFILL_"
 #: The metadata by which a bucket that jsplan made for state is known, also to workspaces that keep theirs elsewhere.
 STATE_MARK = ("jsplan", "state")
 #: How the names of consumers begin that are the server's own or stand in for one: never planned, imported or listed.

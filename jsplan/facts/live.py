@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsplan.address import Address
+from jsplan.address import BACKFILL, Address
 from jsplan.documents.base import digest
 from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
@@ -35,14 +35,14 @@ class LiveObject:
     def config(self) -> dict[str, Any]:
         """The configuration without the server's own `_nats.*` metadata: what documents and state show."""
         if self._config is None:
-            self._config = _shown(self.raw)
+            self._config = _shown(_lasting(self.raw))
         return self._config
 
     @property
     def compact(self) -> dict[str, Any]:
         """The compact form of the configuration (see `resources.fields`)."""
         if self._compact is None:
-            self._compact = TABLES["consumer" if self.address.kind == "consumer" else "stream"].compact(self.raw)
+            self._compact = TABLES["consumer" if self.address.kind == "consumer" else "stream"].compact(_lasting(self.raw))
         return self._compact
 
     @property
@@ -74,6 +74,15 @@ class LiveObject:
     def fingerprint(self) -> str:
         """`sha256:…` over the normalised configuration, `created` and the domain."""
         return self.found or digest({"config": self.compact, "created": self.created, "domain": self.address.domain})
+
+
+def _lasting(raw: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without what a backfill adds while it runs: nobody's change, and gone afterwards."""
+    sources = raw.get("sources")
+    if not sources or not any(source["name"].startswith(BACKFILL) for source in sources):
+        return raw
+    left = [source for source in sources if not source["name"].startswith(BACKFILL)]
+    return {name: value for name, value in raw.items() if name != "sources"} | ({"sources": left} if left else {})
 
 
 def _shown(raw: dict[str, Any]) -> dict[str, Any]:

@@ -104,6 +104,25 @@ def test_a_domain_that_is_away_defers_it(space: Space, clean_hub_leaf: Sandbox) 
     assert [(d.address, d.reason.split(":")[0]) for d in plan.deferred] == [("leaf/stream/ORDERS", "backfill history waits")]
 
 
+def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """The source that a running backfill, or one that died, has in its target is neither drift nor to be removed."""
+    sourced = ALL | {"sources": [{"name": "ORDERS", "domain": "leaf"}]}
+    space.write(
+        streams=[ALL, {"name": "OTHER", "domain": "hub", "subjects": ["other.>"]}, sourced | {"name": "TWO", "subjects": ["two.>"]}]
+    ).apply()
+    hub = clean_hub_leaf["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.done("$JS.API.STREAM.CREATE.JSPLAN_STAGING_BACKFILL_0", {"name": "JSPLAN_STAGING_BACKFILL_0", "subjects": ["stage.>"]})
+        for name in ("ALL", "TWO"):
+            config = raw.done(f"$JS.API.STREAM.INFO.{name}")["config"]
+            config["sources"] = [*config.get("sources", []), {"name": "JSPLAN_STAGING_BACKFILL_0"}]
+            raw.done(f"$JS.API.STREAM.UPDATE.{name}", config)
+
+    plan = space.plan()
+
+    assert (plan.has_changes, plan.resource_drift) == (False, [])
+
+
 @pytest.mark.timeout(300)
 def test_apply_copies_once(space: Space) -> None:
     """The target is made, then filled, then the entry is done: the next plan is empty, whatever is published since."""

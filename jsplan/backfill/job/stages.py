@@ -11,12 +11,12 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jsplan.address import STAGING
+from jsplan.address import BACKFILL
 from jsplan.errors import ApiError, RefusedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import STREAM_NOT_FOUND
 
-PREFIX: Final = f"{STAGING}BACKFILL_"
+PREFIX: Final = BACKFILL
 #: Metadata: which entry of which workspace it belongs to, and of which origin.
 ENTRY, ORIGIN, TEXT = "jsplan.backfill", "jsplan.backfill.origin", "jsplan.backfill.text"
 #: How the subjects begin that staging streams take. Nobody else listens there, in no domain.
