@@ -165,7 +165,7 @@ REPLICATION = _object(
         "origin_last_seq": _or_null(COUNT),
         "last_seq": _or_null(COUNT),
     },
-    {"lag": _or_null(COUNT), "active": _or_null(COUNT)},
+    {"lag": _or_null(COUNT), "active": _or_null(COUNT), "severity": _one_of(*get_args(Severity))},
     "One mirror or source. `healthy` null: nobody can tell, the cause says why. `active` is ns since the copy heard of its origin.",
 )
 UNMANAGED = _object(

@@ -76,6 +76,11 @@ class Doubt:
         return doubted
 
 
+def moved_between(before: State, after: State) -> bool:
+    """Whether an apply did anything between two states, or was under way."""
+    return before.serial != after.serial or bool(_moved(before, after)) or bool(after.pending)
+
+
 def _parent(address: str) -> str:
     try:
         return str(Address.parse(address).parent)

@@ -65,7 +65,7 @@ def _of_flow(name: str, flow: Mapping[str, Any]) -> Situation:
 def _of_stranger(name: str, item: Unmanaged) -> Situation:
     says = "is in no file and not in state"
     named = identity(name, "unmanaged", item.address)
-    return Situation(named, "unmanaged", item.severity, item.address, says, content=digest([item.created, item.severity]))
+    return Situation(named, "unmanaged", item.severity, item.address, says, content=item.severity)
 
 
 def away(name: str, domain: str, reason: str) -> Situation:

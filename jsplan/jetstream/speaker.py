@@ -42,7 +42,8 @@ class _Sayer(Link):
         try:
             for name, payload in payloads:
                 await self._client.publish(subject, payload, headers={"Nats-Msg-Id": name})
-            await self._client.flush(max(1, int(self.target.timeout)))
+            for _ in range(2):  # what the server refused it says before it answers the first; by the second that was heard
+                await self._client.flush(max(1, int(self.target.timeout)))
         except (nats.errors.Error, OSError) as error:
             raise ApiError(f"the connection to {self.target.shown} was lost: {str(error) or type(error).__name__}") from None
         if self._denied:

@@ -11,6 +11,7 @@ from jsplan.address import Address, matches
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.documents.drift import Drift
 from jsplan.documents.plan import Deferred
+from jsplan.drift.flows import graded
 from jsplan.drift.mutes import mute
 from jsplan.drift.strangers import stranger
 from jsplan.errors import ExitCode, combine
@@ -59,9 +60,26 @@ async def look(world: World, pool: Pool, options: DriftOptions, observer: Observ
     recover(inputs)
     strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, _known(world, inputs))
     managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
-    health = Health(world, pool, inputs.live)
-    flows = await health.thorough(_copies(inputs, managed), {*inputs.under_way, *inputs.taken_out})
+    flows = await _flows(world, pool, inputs, managed) if options.replication else ()
     return _document(world, inputs, managed, strangers, options, flows)
+
+
+async def replication(world: World, pool: Pool) -> Drift:
+    """Look at mirrors and sources alone, which may take a while where one does not follow: a drift document with nothing else in it."""
+    inputs = inputs_of(world, Request(now=datetime.now(UTC)))
+    copying = [a for a, entry in inputs.entries.items() if entry.config.get("mirror") or entry.config.get("sources")]
+    copying = sorted(a for a in copying if a.domain in world.workspace.domains and not _ignored(world.workspace, a))
+    flows: Iterable[Found] = ()
+    if copying:
+        inputs.live = await survey(pool, world.workspace.domains, [*copying, *sorted(stand_ins(inputs))], known_domains(world))
+        recover(inputs)
+        flows = await _flows(world, pool, inputs, copying)
+    return _document(world, inputs, [], [], DriftOptions(), flows)
+
+
+async def _flows(world: World, pool: Pool, inputs: Inputs, managed: Iterable[Address]) -> list[Found]:
+    health = Health(world, pool, inputs.live)
+    return await health.thorough(_copies(inputs, managed), {*inputs.under_way, *inputs.taken_out})
 
 
 def _copies(inputs: Inputs, managed: Iterable[Address]) -> list[Address]:
@@ -134,7 +152,7 @@ def _document(
         out.resource_drift += [found] if found is not None else []
         if found is None and address in inputs.taken_out:
             out.deferred.append(Deferred(str(address), f"{MIDDLE}: {named(inputs.taken_out[address])} is to be put back into it"))
-    out.replication = [found.to_json() for found in flows]
+    out.replication = [graded(found.to_json()) for found in flows if not _ignored(workspace, found.flow.copy)]
     out.unmanaged = [stranger(o, live) for o in strangers if not _ignored(workspace, o.address)]
     seen = last_seen(inputs)
     out.away = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]

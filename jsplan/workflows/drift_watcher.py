@@ -16,7 +16,7 @@ from typing import Final
 from jsplan.address import Address
 from jsplan.documents.drift import Drift
 from jsplan.documents.notice import Situation
-from jsplan.drift.doubt import Doubt
+from jsplan.drift.doubt import Doubt, moved_between
 from jsplan.drift.hearing import Hearing
 from jsplan.drift.schedule import Schedule
 from jsplan.drift.situations import WORKSPACE, Describe, Register, failing, situations_of
@@ -25,7 +25,7 @@ from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.state import State
 from jsplan.units import SECOND, stamp
-from jsplan.workflows.drift import glance, look
+from jsplan.workflows.drift import glance, look, replication
 from jsplan.workflows.drift_outlets import Outlets
 from jsplan.workflows.options import DriftOptions, WatchOptions
 from jsplan.workflows.world import World, open_pool
@@ -89,6 +89,9 @@ class Watcher:
         self._failing: tuple[float, int] | None = None
         self._misses = 0
         self._gone: dict[str, float] = {}
+        self._flows: asyncio.Task[Drift | None] | None = None
+        self._flows_before: State | None = None
+        self._replication = Drift("", "", None, "", "")
 
     # --- the loop --------------------------------------------------------------------------------------------
 
@@ -103,13 +106,15 @@ class Watcher:
                 if not turn.cancelled() and (error := turn.exception()) is not None:
                     raise error
         finally:
-            await end([ending])
+            await end([ending, *([self._flows] if self._flows is not None else [])])
             await self._drop_pool()
 
     async def _turn(self) -> None:
         """Wait for something to do, and do it."""
         await self._wait()
         self._outlets.health.beat = time.monotonic()
+        if self._flows is not None and self._flows.done():
+            await self._flows_seen(self._flows)
         if self._full_is_due():
             await self._full()
         elif addresses := self._to_glance_at():
@@ -161,8 +166,9 @@ class Watcher:
         self._settle(
             drift,
             [s for s in found if s.id not in news],
-            lambda s: s.id not in news and s.domain not in unread and s.address not in unread and not held(s.address),
+            lambda s: s.kind != "replication" and not {s.id, s.domain, s.address} & (news | unread) and not held(s.address),
         )
+        self._follow_flows()
 
     async def _partial(self, asked: set[Address]) -> None:
         begun = time.monotonic()
@@ -192,7 +198,7 @@ class Watcher:
             self._state = await world.backend.read()
         world.state = before = self._state
         pool = self._pool = self._pool or open_pool(world, read_only=True, sealed=True)
-        options = DriftOptions()
+        options = DriftOptions(replication=False)
         if asked is None:
             drift = await look(world, pool, options, Silent())
         else:
@@ -201,6 +207,39 @@ class Watcher:
         if pool.failures or any(link.is_closed for link in pool.links.values()):
             await self._drop_pool()
         return drift, self._doubt.about(before, self._state, time.monotonic())
+
+    def _follow_flows(self) -> None:
+        """Look at mirrors and sources beside everything else: at one that does not follow it takes several looks."""
+        if self._flows is None:
+            self._flows_before = self._state
+            self._flows = asyncio.create_task(self._look_at_flows(replace(self.world)))
+            self._flows.add_done_callback(lambda _: self.hearing.wake.set())
+
+    async def _look_at_flows(self, world: World) -> Drift | None:
+        """None where it cannot be known now: the next full check looks again."""
+        try:
+            async with open_pool(world, read_only=True, sealed=True) as pool:
+                return await replication(world, pool)
+        except JsplanError:
+            return None
+
+    async def _flows_seen(self, task: asyncio.Task[Drift | None]) -> None:
+        """Take in what became of the flows, unless an apply of ours was at work meanwhile."""
+        self._flows = None
+        before, found = self._flows_before, task.result()
+        try:
+            self._state = now = await self.world.backend.read()
+        except JsplanError:
+            return
+        if found is None or before is None or moved_between(before, now):
+            return
+        self._replication = found
+        unknown = {str(flow["to"]) for flow in found.replication if flow["healthy"] is None}
+        self._settle(
+            self._outlets.drift or found,
+            [s for s in situations_of(found, self._options.notify, self._describe) if s.kind == "replication"],
+            lambda s: s.kind == "replication" and s.address not in unknown,
+        )
 
     async def _reload(self) -> None:
         """Take in what the files say now. Raises ConfigError."""
@@ -236,9 +275,16 @@ class Watcher:
         self._outlets.tell(notices)
 
     def _show(self, drift: Drift) -> None:
+        drift = self._with_flows(drift)
         if self._outlets.metrics is not None:
             self._outlets.metrics.situations(item.situation for item in self.register.open.values())
         self._outlets.show(drift)
+
+    def _with_flows(self, drift: Drift) -> Drift:
+        """With what was found last about mirrors and sources in it."""
+        others = [m for m in drift.mutes if m.get("kind") != "replication"]
+        muted = [m for m in self._replication.mutes if m.get("kind") == "replication"]
+        return replace(drift, replication=self._replication.replication, mutes=[*others, *muted])
 
     def _merged(self, drift: Drift, names: set[str]) -> Drift:
         """The last full look with what a glance found in its place."""
@@ -260,7 +306,7 @@ class Watcher:
         self._failing, self._outlets.health.checked, self._outlets.health.trouble = None, time.monotonic(), ""
         self._measured("full", begun, done=True)
         if self._outlets.metrics is not None:
-            self._outlets.metrics.looked(drift, self.world.workspace.domains, time.time())
+            self._outlets.metrics.looked(self._with_flows(drift), self.world.workspace.domains, time.time())
 
     async def _missed(self, asked: set[Address], begun: float) -> None:
         """A glance that could not be done: once more, and in the end a full check, which says why."""

@@ -50,12 +50,13 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class DriftOptions:
-    """Options of one drift run. `fail_on` are among changed, missing, replication, unmanaged."""
+    """Options of one drift run. `fail_on` are among changed, missing, replication, unmanaged; without `replication` no flow is looked at."""
 
     targets: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     parallelism: int = 10
     fail_on: frozenset[str] = frozenset({"changed", "missing", "replication"})
+    replication: bool = True
 
 
 @dataclass(frozen=True, slots=True)

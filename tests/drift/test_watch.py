@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import jsonschema
 
+from tests.drift.conftest import STREAMS
 from tests.support.process import jsplan
 
 if TYPE_CHECKING:
@@ -127,6 +128,22 @@ def test_a_check_that_fails_for_long_is_told(place: Place) -> None:
     assert job.get("/healthz")[0] == 200
     place.sandbox.start()
     assert job.until(lambda notice: notice["situation"]["kind"] == "check")["occasion"] == "resolved"
+    assert job.end() == 0
+
+
+def test_a_copy_that_does_not_follow_is_told(place: Place) -> None:
+    """The origin of a mirror is deleted: told as what it is while changes elsewhere are still told at once; told when it follows again."""
+    mirror = {"name": "M", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}}
+    job = place.write(streams=[*STREAMS, mirror]).job("--every", "1s", "--grace", "60s")
+    config = place.ask("STREAM.INFO.A")["config"]
+    place.ask("STREAM.DELETE.A")
+    seen = [job.told(), job.told(), job.told()]
+
+    assert sorted(seen[:2]) == [("opened", "missing", "hub/consumer/A/C"), ("opened", "missing", "hub/stream/A")]
+    assert seen[2] == ("opened", "replication", "leaf/stream/M")
+    assert "origin missing" in job.seen[2]["situation"]["says"]
+    place.ask("STREAM.CREATE.A", config)
+    assert job.until(lambda notice: notice["situation"]["address"] == "hub/stream/A")["situation"]["kind"] == "changed"
     assert job.end() == 0
 
 
