@@ -11,6 +11,7 @@ from typing import Any, get_args
 from jsplan.address import KINDS
 from jsplan.codes import HAZARDS
 from jsplan.documents.apply import StepStatus
+from jsplan.documents.graph import Fate
 from jsplan.documents.notice import Kind, Occasion
 from jsplan.documents.plan import Effect, Op, Severity
 
@@ -257,6 +258,30 @@ _STATUS = {
 }  # fmt: skip
 
 
+FINDING = _list(_ref("diagnostic"))
+LINT = _HEAD | {
+    "kind": _one_of("lint"), "jsplan_version": TEXT, "workspace": TEXT, "environment": _or_null(TEXT), "live": FLAG, "findings": FINDING,
+    "ignored": _list({"allOf": [_ref("diagnostic"), _object({"reason": TEXT})]}), "resources": COUNT,
+    "summary": _counts("errors", "warnings", "notes", "ignored"),
+}  # fmt: skip
+_FATE = _or_null(_one_of(*(fate for fate in get_args(Fate) if fate)))
+NODE = _object(
+    {
+        "id": TEXT, "domain": TEXT, "kind": _one_of("stream", "kv", "object_store", "outside"), "name": TEXT, "subjects": _list(TEXT),
+        "facts": TEXT, "consumers": _list(_object({"name": TEXT, "words": TEXT, "fate": _FATE})), "fate": _FATE, "count": COUNT,
+    },
+    description="A stream or bucket. `outside`: one that the workspace refers to and does not have. `fate`: what a plan does with it.",
+)  # fmt: skip
+LINK = _object(
+    {"origin": TEXT, "copy": TEXT, "kind": _one_of("mirror", "source"), "label": TEXT, "fate": _FATE, "count": COUNT},
+    description="Messages flow from node `origin` to node `copy`; `label` is the filter.",
+)
+GRAPH = _HEAD | {
+    "kind": _one_of("graph"), "title": TEXT, "planned": FLAG, "domains": _list(_object({"key": TEXT, "title": TEXT, "count": COUNT})),
+    "nodes": _list(_ref("node")), "links": _list(_ref("link")),
+}  # fmt: skip
+
+
 def _document(name: str, fields: dict[str, Schema], defs: dict[str, Schema]) -> Schema:
     title = f"jsplan {name} document, format 1"
     return {"$schema": DIALECT, "$id": f"urn:jsplan:schema:{name}-v1", "title": title, "$defs": defs} | _object(fields)
@@ -272,4 +297,6 @@ def schemas() -> dict[str, Schema]:
         "state-v1.json": _document("state", STATE, {"entry": STATE_ENTRY}),
         "backup-v1.json": _document("backup", BACKUP, {"saved": SAVED}),
         "status-v1.json": _document("status", STATUS, _STATUS),
+        "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
+        "graph-v1.json": _document("graph", GRAPH, {"node": NODE, "link": LINK}),
     }
