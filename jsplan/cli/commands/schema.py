@@ -7,14 +7,14 @@ import click
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
-DOCUMENTS = ("workspace", "plan", "apply", "drift", "state")
+DOCUMENTS = ("workspace", "plan", "apply", "drift", "state", "status", "lint", "graph")
 
 
 @declare("schema")
 @click.argument("document", required=False, default="workspace", type=click.Choice(DOCUMENTS))
 @click.pass_context
 def command(ctx: click.Context, /, document: str) -> int:
-    """Print a JSON Schema: that of workspace files, or of another DOCUMENT (plan, apply, drift, state).
+    """Print a JSON Schema: that of workspace files, or of another DOCUMENT (plan, apply, drift, state, status, lint, graph).
 
     An editor with a YAML language server uses it with this first line in jsplan.yaml, after
     `jsplan schema > workspace-v1.json`:
