@@ -6,9 +6,11 @@ import json
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import pytest
 
 from jsplan.cli.main import main
+from jsplan.documents.schema import schemas
 from jsplan.workflows.graph import of_plan
 from jsplan.workflows.plan import save
 from tests.graph.support import STORES, written
@@ -35,6 +37,8 @@ def test_each_format_is_made(tmp_path: Path, capsys: Capture) -> None:
     assert out["dot"].startswith("digraph")
     assert ET.fromstring(out["svg"]).tag.endswith("svg")  # noqa: S314 - our own
     document = json.loads(out["json"])
+    jsonschema.Draft202012Validator(schemas()["graph-v1.json"]).validate(document)
+    assert set(document) == set(schemas()["graph-v1.json"]["properties"])
     assert (document["kind"], len(document["domains"]), len(document["links"])) == ("graph", 201, 400)
     assert main(["-C", folder, "graph", "--format", "html"]) == 1
 
@@ -99,6 +103,7 @@ def test_a_plan_is_drawn_with_what_becomes_of_things(clean_hub_leaf: Sandbox, tm
         ("leaf/stream/A", "hub/stream/ALL"): "", ("hub/stream/B", "hub/stream/ALL"): "create",
         ("hub/stream/T", "hub/stream/ALL"): "delete", ("hub/stream/B", "hub/stream/M"): "create",
     }  # fmt: skip
+    jsonschema.Draft202012Validator(schemas()["graph-v1.json"]).validate(graph.to_json())
     assert main(["graph", str(path), "--format", "svg"]) == 0
     picture = capsys.readouterr().out
     for words in ("test: planned changes", "+ create", "~ update", "± replace", "− delete", "… deferred", "+ NEW", "− OLD"):

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from jsplan.cli.main import main
+from jsplan.documents.schema import schemas
 from jsplan.lint import RULES
 from tests.lint.support import HEAD
 from tests.support.raw import NoResponders, Raw
@@ -85,7 +86,8 @@ def test_json_has_all_of_it(folder: Path, capsys: Capture) -> None:
     assert main(["-C", str(folder), "lint", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
 
-    assert document["kind"] == "lint"
+    jsonschema.Draft202012Validator(schemas()["lint-v1.json"]).validate(document)
+    assert set(document) == set(schemas()["lint-v1.json"]["properties"])
     assert document["summary"] == {"errors": 0, "warnings": 1, "notes": 1, "ignored": 1}
     assert [(f["code"], f["severity"], f["address"]) for f in document["findings"]] == [
         ("JS201", "warning", "hub/stream/A"), ("JS220", "info", "hub/stream/B"),
