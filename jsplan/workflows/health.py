@@ -18,8 +18,8 @@ from jsplan.health.verdict import agrees
 from jsplan.jetstream import Pool
 from jsplan.workflows.world import World
 
-#: Seconds between two looks, and after which no more are taken, whatever is known by then.
-PAUSE, LONGEST = 0.6, 14.0
+#: Seconds between the first two looks, between later ones, and after which no more are taken, whatever is known by then.
+SHORT, PAUSE, LONGEST = 0.1, 0.6, 14.0
 #: Looks further back than so many seconds say nothing about now.
 MEMORY: Final = 25.0
 
@@ -96,13 +96,14 @@ class Health:
         return first_look(flow, copy, found, at) if found is not None else None
 
     async def _watched(self, flows: Collection[Flow], end: float) -> list[Found]:
-        todo = self._unsettled(flows)
+        todo, pause = self._unsettled(flows), SHORT
         while todo:
             await self._look(todo)
             todo = self._unsettled(todo)
             if not todo or time.monotonic() > end:
                 break
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
+            pause = PAUSE
         return [self._found(flow) for flow in flows]
 
     def _unsettled(self, flows: Iterable[Flow]) -> list[Flow]:
