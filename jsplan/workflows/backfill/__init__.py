@@ -43,13 +43,13 @@ def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Ver
     Raises UsageError, ConnectError, ApiError and NotAvailableError.
     """
     require()
-    from jsplan.workflows.backfill.verify import verify_backfill  # noqa: PLC0415
+    from jsplan.workflows.backfill.verifying import verify_backfill  # noqa: PLC0415
 
     return run_workflow(verify_backfill(load, options, observer))
 
 
 def status(load: LoadOptions, names: tuple[str, ...] = ()) -> BackfillStatus:
     """How far each entry is and what lies around of it. Starts no Spark, takes no lock, writes nothing. Raises UsageError."""
-    from jsplan.workflows.backfill.status import backfill_status  # noqa: PLC0415
+    from jsplan.workflows.backfill.standing import backfill_status  # noqa: PLC0415
 
     return run_workflow(backfill_status(load, names))
