@@ -97,19 +97,25 @@ async def rejoin(work: Work, step: Step) -> None:
     behind = await _behind(work.api(step), stream, coming)
     entry = work.state.resources.get(Address.parse(recorded))
     known = behind.keys() | (entry.starts.keys() if entry else set())
-    await _mark(work, recorded, behind | await _long_ago(work, step, [s for s in coming if origin_key(s) not in known]))
+    await _mark(work, recorded, behind | await long_ago(work, step, [s for s in coming if origin_key(s) not in known]))
     entry = work.state.resources.get(Address.parse(recorded))
     starts = {key: seq for key, seq in (entry.starts if entry else {}).items() if key in keys}
-    payload = step.request["payload"] | {"sources": [_from(s, starts) for s in step.request["payload"]["sources"]]}
-    expect = dict(step.expect or {})
-    if expect.get("sources"):
-        expect["sources"] = in_order([_from(s, starts) for s in expect["sources"]])
-    record = dict(step.record or {})
-    record |= {"starts": (record.get("starts") or {}) | starts, "replaced": recorded}
-    made = replace(step, request=step.request | {"payload": payload}, expect=expect, record=record)
+    made = told_where(step, starts)
+    made = replace(made, record=(made.record or {}) | {"replaced": recorded})
     await work.begin(made)
     await work.call(made)
     await work.read_back(made)
+
+
+def told_where(step: Step, starts: dict[str, int]) -> Step:
+    """The step with its sources where they go on: in what is sent, in what is expected, in what is recorded."""
+    assert step.request is not None
+    payload = step.request["payload"] | {"sources": [_from(s, starts) for s in step.request["payload"]["sources"]]}
+    expect, record = dict(step.expect or {}), dict(step.record or {})
+    if expect.get("sources"):
+        expect["sources"] = in_order([_from(s, starts) for s in expect["sources"]])
+    record["starts"] = (record.get("starts") or {}) | starts
+    return replace(step, request=step.request | {"payload": payload}, expect=expect, record=record)
 
 
 def _from(source: Config, starts: dict[str, int]) -> Config:
@@ -157,7 +163,7 @@ async def newest_of(api: DomainApi, stream: str, state: Config, sources: Iterabl
     return found
 
 
-async def _long_ago(work: Work, step: Step, sources: Iterable[Config]) -> dict[str, int]:
+async def long_ago(work: Work, step: Step, sources: Iterable[Config]) -> dict[str, int]:
     """The same by all messages of the stream, for sources that nobody knows anything about."""
     api, wanted, found = work.api(step), {header_of(source): origin_key(source) for source in sources}, dict[str, int]()
     if not wanted:

@@ -76,6 +76,7 @@ def plan_downstream(inputs: Inputs, verdicts: dict[Address, Verdict]) -> None:
         if address.kind != "consumer" and (verdict.preserves or "first_seq" in verdict.unknown):
             for copy in sorted(copies_of(inputs, address) & verdicts.keys()):
                 _take_out(inputs, verdicts[copy], address)
+                _not_both(inputs, verdicts[copy], verdict)
     for verdict in verdicts.values():
         _put_back(inputs, verdict)
         if verdict.actions == ["update"] and verdict.entry is not None:
@@ -94,6 +95,25 @@ def _take_out(inputs: Inputs, copy: Verdict, origin: Address) -> None:
         return
     copy.leaves |= keys - inputs.taken_out.get(copy.address, set())
     _come_back(copy, keys)
+
+
+def _not_both(inputs: Inputs, copy: Verdict, origin: Verdict) -> None:
+    """An aggregate and its origin, both with their messages in one plan: the copy would get all of the origin again (measured on 2.15).
+
+    Also two that copy each other. One after the other each is taken care of.
+    """
+    if not (copy.preserves and origin.preserves) or inputs.level(copy.address) < KNOWS_ORIGINS or copy.address in inputs.under_way:
+        return
+    sources = (copy.after or {}).get("sources") or ()
+    if copy.address == origin.address or not any(leads_to(inputs, copy.address, source, origin.address) for source in sources):
+        return
+    declared = inputs.declared(copy.address)
+    text = f"must be replaced in the same plan as its source {origin.address}, and would copy all of that again"
+    detail = (
+        "Change one of the two in the files, apply, then change the other: its sources are then taken out and put back where they were."
+    )
+    found = Diagnostic("error", "JS303", text, detail, str(copy.address), declared.range if declared else None)
+    copy.diagnostics = [*copy.diagnostics, found]
 
 
 def _put_back(inputs: Inputs, verdict: Verdict) -> None:

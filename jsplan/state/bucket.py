@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import orjson
 
 from jsplan.address import STATE_MARK
 from jsplan.config.model import Connection, Domain
-from jsplan.errors import ApiError, ConnectError, NotPermittedError, ServerRefusedError, StateError
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NotPermittedError, ServerRefusedError, StateError
 from jsplan.jetstream.api import STREAM_NOT_FOUND, DomainApi
 from jsplan.jetstream.contexts import resolve
 from jsplan.jetstream.link import Link
@@ -160,6 +161,20 @@ class Bucket:
         if there is None:
             self._config = await self._create()
         _check_fit(self._config, self.name)
+        await self._mark()
+
+    async def _mark(self) -> None:
+        """Say on a bucket that somebody else made what it is: so no workspace takes it for something to manage, or to list.
+
+        Whoever may not do that works without.
+        """
+        (name, value), metadata = STATE_MARK, self._config.get("metadata") or {}
+        if metadata.get(name) == value:
+            return
+        own = {key: text for key, text in metadata.items() if not key.startswith("_nats.")}
+        with suppress(ServerRefusedError, NotPermittedError, ApiTimeoutError):
+            marked = self._config | {"metadata": own | {name: value}}
+            self._config = (await self._request(f"STREAM.UPDATE.KV_{self.name}", marked, writes=True))["config"]
 
     async def _create(self) -> dict[str, Any]:
         """As many copies as there are servers for; two clients at once ask for the same, which is no error."""

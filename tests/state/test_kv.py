@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.address import Address
+from jsplan.address import STATE_MARK, Address
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import LeaseLostError, StateError, StateLockedError
 from jsplan.sandbox import Sandbox
@@ -113,6 +113,20 @@ async def test_a_bucket_that_cannot_keep_state(server: Server, bucket: str, raw:
     await backend.close()
 
     assert keys(raw, bucket) == []
+
+
+async def test_a_bucket_made_by_hand_is_marked(server: Server, bucket: str, raw: Raw) -> None:
+    """Once a workspace keeps its state in it everybody can see what it is; nothing else about it changes."""
+    make_bucket(raw, bucket, metadata={"team": "ops"}, max_msgs_per_subject=5)
+    before = raw.done(f"$JS.API.STREAM.INFO.KV_{bucket}")["config"]
+    for _ in range(2):
+        backend = kv_backend(server, bucket)
+        await written(backend, put(A))
+        await backend.close()
+    after = raw.done(f"$JS.API.STREAM.INFO.KV_{bucket}")["config"]
+
+    assert {"team": "ops", STATE_MARK[0]: STATE_MARK[1]}.items() <= after["metadata"].items()
+    assert {**after, "metadata": {}} == {**before, "metadata": {}}
 
 
 async def test_a_bucket_with_small_values(server: Server, bucket: str, raw: Raw) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from jsplan.address import Address
+from jsplan.applying.downstream import long_ago, told_where
 from jsplan.applying.preserve.journal import Record, carries, delete_stream, go_on, note, ready, record_of, require_ours, take_mark_out
 from jsplan.applying.preserve.stopping import HELD
 from jsplan.applying.readback import describe, not_kept
@@ -18,10 +19,12 @@ from jsplan.errors import ServerRefusedError
 from jsplan.facts.begun import first_given
 from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
+from jsplan.planning.downstream import KNOWS_ORIGINS
 from jsplan.planning.pauses import PAUSE, is_over
 from jsplan.planning.preserve.positions import PAUSES, position_of, starting_at, way_to
 from jsplan.planning.verdict import table_of
 from jsplan.resources.fields import Config
+from jsplan.resources.nested import origin_key
 
 #: What CONSUMER.RESET answers where it cannot: another deliver_policy, or a sequence before the start.
 NOT_TO_BE_RESET = 10204
@@ -196,6 +199,9 @@ async def give_back(work: Work, step: Step) -> None:
     before, record = await work.check(step), record_of(work, step)
     go_on(work)
     assert step.request is not None
+    if starts := await _where_sources_go_on(work, step):
+        step = told_where(step, starts)
+    assert step.request is not None
     if before is not None and before.created == record["old"]["created"]:
         await take_mark_out(work, step, record, step.touches)
     await work.send(step, step.request["api"], step.request["payload"])
@@ -208,6 +214,19 @@ async def give_back(work: Work, step: Step) -> None:
     if lost:
         raise StepFailed(f"{step.touches}: the server did not keep {describe(step, live, lost)}")
     await note(work, step, phase="returned")
+
+
+async def _where_sources_go_on(work: Work, step: Step) -> dict[str, int]:
+    """The starts of sources whose origin was made anew once: what was copied of it before has the mark of another one.
+
+    Without them nats-server 2.15 would copy all of those again (measured).
+    """
+    assert step.request is not None
+    entry = work.state.resources.get(Address.parse(carries(step)["recorded"]))
+    known = entry.starts if entry is not None and int(carries(step)["level"]) >= KNOWS_ORIGINS else {}
+    sources = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in known]
+    found = await long_ago(work, step, sources)
+    return {key: max(found.get(key, 0), known[key]) for key in map(origin_key, sources)}
 
 
 async def clear(work: Work, step: Step) -> None:
