@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import nats.errors
 
 from jsplan.errors import ApiError
@@ -37,14 +40,24 @@ class Speaker:
 
 
 class _Sayer(Link):
+    """Never connects again by itself: what waited in a buffer meanwhile would pass for said."""
+
+    def _options(self) -> dict[str, Any]:
+        return super()._options() | {"allow_reconnect": False}
+
     async def say(self, subject: str, payloads: list[tuple[str, bytes]]) -> None:
         self._denied.clear()
+        client = self._client
         try:
-            for name, payload in payloads:
-                await self._client.publish(subject, payload, headers={"Nats-Msg-Id": name})
-            for _ in range(2):  # what the server refused it says before it answers the first; by the second that was heard
-                await self._client.flush(max(1, int(self.target.timeout)))
+            async with asyncio.timeout(2 * self.target.timeout):
+                for name, payload in payloads:
+                    await client.publish(subject, payload, headers={"Nats-Msg-Id": name})
+                # A flush sends its PING at once, ahead of what is published: that has to be on its way first.
+                await client._flush_pending(force_flush=True)  # noqa: SLF001 - there is no public name for it
+                await client.flush(max(1, int(self.target.timeout)))
         except (nats.errors.Error, OSError) as error:
             raise ApiError(f"the connection to {self.target.shown} was lost: {str(error) or type(error).__name__}") from None
+        if not client.is_connected:
+            raise ApiError(f"the connection to {self.target.shown} was lost")
         if self._denied:
             raise ApiError(f"{self.target.shown} does not permit this user to publish to {subject}")

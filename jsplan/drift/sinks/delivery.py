@@ -15,6 +15,8 @@ from jsplan.drift.sinks.sink import Sink, SinkError
 WAITING: Final = 10_000
 #: Seconds between two tries: at first, and at most.
 RETRY: Final = (0.5, 30.0)
+#: Seconds that a sink may take for what it is given at once.
+LONGEST: Final = 60.0
 
 
 class Delivery:
@@ -76,10 +78,11 @@ class Delivery:
     async def _deliver(self) -> bool:
         batch = [self._waiting[i] for i in range(min(self.sink.batch, len(self._waiting)))]
         try:
-            await self.sink.send(batch)
-        except SinkError as error:
+            async with asyncio.timeout(LONGEST):
+                await self.sink.send(batch)
+        except (SinkError, TimeoutError) as error:
             self.failures += 1
-            self._told(self, str(error))
+            self._told(self, str(error) or f"{self.sink.name} took longer than {LONGEST:.0f} s")
             return False
         for notice in batch:  # what was dropped meanwhile is not there to be taken
             with contextlib.suppress(ValueError):
