@@ -150,6 +150,7 @@ ACKS = {
     "local": b"$JS.ACK.S.c.1.41.%d.1795309291290062261.%d",
     "with a domain": b"$JS.ACK.hub.ABCD.S.c.1.41.%d.1795309291290062261.%d",
     "with a token more": b"$JS.ACK.hub.ABCD.S.c.1.41.%d.1795309291290062261.%d.rnd",
+    "of a stream that is not ASCII": "$JS.ACK.S\u00e9\u20ac.c.1.41.%d.1795309291290062261.%d".encode(),
 }
 
 
@@ -166,6 +167,19 @@ def test_every_form_of_ack_subject(form: bytes) -> None:
         "headers": [b"", b"NATS/1.0\r\n\r\n"], "data": [b"one", b""],
     }  # fmt: skip
     assert (found.numbers.tolist(), found.pending) == ([1, 2], 0)
+
+
+def test_replies_that_differ() -> None:
+    """Where a message was delivered before, its reply begins otherwise than that of the others."""
+    replies = [ACKS["local"] % (1, 2), ACKS["local"].replace(b".1.41.", b".2.41.") % (2, 1), ACKS["with a domain"] % (3, 0)]
+    for some in (replies[:2], replies[1:2], replies[2:]):
+        buffer = bytearray(b"".join(Message(b"s", b"x", b"", reply).frame() for reply in some))
+
+        found = delivered(parts(buffer, scan(buffer, 0, len(buffer))))
+
+        assert found.rows["seq"].to_pylist() == [41] * len(some)
+        assert found.numbers.tolist() == [1 + replies.index(reply) for reply in some]
+        assert found.pending == 2 - replies.index(some[-1])
 
 
 def test_columns_outlive_the_buffer() -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.columns import ORIGIN, mentions
-from jsplan.backfill.wire.frames import BYTES, digits, joined
+from jsplan.backfill.wire.frames import BYTES, joined
 
 #: Messages per hash: what differs is then looked for among so many.
 BLOCK: Final = 4096
@@ -30,8 +30,10 @@ def bare(headers: pa.BinaryArray) -> pa.BinaryArray:
 
 def canonical(subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> pa.BinaryArray:
     """Each message as bytes that no other message has."""
-    lengths = [digits(pc.binary_length(column)) for column in (subject, headers, data)]
-    return joined(lengths[0], b" ", lengths[1], b" ", lengths[2], b"\n", subject, headers, data)
+    sizes = np.stack([pc.binary_length(column).to_numpy() for column in (subject, headers, data)], axis=1).astype("<i4")
+    places = np.arange(len(subject) + 1, dtype=np.int32) * sizes.itemsize * 3
+    lengths = pa.Array.from_buffers(BYTES, len(subject), [None, pa.py_buffer(places), pa.py_buffer(np.ascontiguousarray(sizes))])
+    return joined(lengths, subject, headers, data)
 
 
 class Blocks:

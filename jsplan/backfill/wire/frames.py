@@ -21,6 +21,7 @@ MESSAGES: Final = pa.schema(
 #: After it come the sequence in the consumer, the time (ns) and how many are pending.
 _PLACES: Final = {9: 5, 11: 7, 12: 7}
 
+_TANGLED: Final = r"^(?P<reply>(?:[^.]+\.){8}(?:(?:[^.]+\.){2,3})?[0-9]+)@(?P<rest>(?s:.*))$"
 _H, _M, _NEWLINE = ord("H"), ord("M"), ord("\n")
 BYTES: Final = pa.binary()
 
@@ -173,6 +174,26 @@ def delivered(found: Parts) -> Delivered:
 
     Subjects may hold any byte but spaces: they are cut as text without being checked to be any.
     """
+    words = pc.split_pattern(found.line.view(pa.string()), " ", max_splits=3)
+    subject, rest = (pc.list_element(words, place).view(BYTES) for place in (1, 3))
+    head = _before_numbers(rest[0].as_py())
+    if not pc.all(pc.starts_with(rest, head)).as_py():
+        return _delivered_slowly(found)
+    tail = pc.split_pattern(pc.binary_slice(rest, len(head), 1 << 30).view(pa.string()), ".", max_splits=3)
+    seq, number, time = (pc.cast(pc.list_element(tail, place), pa.int64()) for place in range(3))
+    pending = int(tail[-1].as_py()[3].split(".")[0].split(" ")[0])
+    columns = [seq, time, subject, found.headers, found.data]
+    return Delivered(pa.RecordBatch.from_arrays(columns, schema=MESSAGES), number.to_numpy(), pending)
+
+
+def _before_numbers(rest: bytes) -> bytes:
+    """Of `reply size…` what is before the numbers: the same for all that one consumer delivers once."""
+    tokens = rest.split(b" ", 1)[0].split(b".")
+    return b"".join(token + b"." for token in tokens[: _PLACES[len(tokens)]])
+
+
+def _delivered_slowly(found: Parts) -> Delivered:
+    """The same where replies differ in more than their numbers."""
     words = pc.split_pattern(found.line.view(pa.string()), " ")
     reply = pc.list_element(words, 3)
     place = _PLACES[reply[0].as_py().count(".") + 1]
