@@ -87,4 +87,6 @@ async def _read(workspace: Workspace, environ: Mapping[str, str], observer: Obse
     for facts in live.domains.values():
         if not facts.reachable:
             observer.warn(f"{facts.absence}; what is found there is found in the files alone")
+    for key, reason in sorted(live.unlisted.items()):
+        observer.warn(f"what else is in domain {key} cannot be listed: {reason}")
     return live
