@@ -56,6 +56,7 @@ test-matrix: setup-spark ## the tests marked `matrix` against every supported na
 
 soak: setup-spark ## long runs
 	$(PYTEST) -m soak --timeout 3600 $(PYTEST_ARGS)
+	$(PYTEST) -m "hypothesis and not download" --hypothesis-profile open $(PYTEST_ARGS)
 
 bench: setup ## what the performance claims are measured with, as JSON
 	@for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done
