@@ -107,6 +107,12 @@ class Link:
                 raise
             raise connect_error(target, error, self._denied) from None
 
+    async def reopen(self) -> None:
+        """Connect anew after the connection was lost for good (`is_closed`). Raises ConnectError."""
+        await self._abandon()
+        self._client = _Client()
+        await self.open()
+
     def _check_encrypted(self) -> None:
         """nats-py takes `tls://` to a server without TLS for a plain connection; nobody who writes that wants it."""
         wanted = self.target.url.startswith("tls://") or self.target.ca or self.target.tls_first

@@ -38,15 +38,15 @@ async def attach(api: DomainApi, stream: str, stage: Stage) -> None:
         await _update(api, stream, info["config"], [*(info["config"].get("sources") or []), {"name": stage.name}])
 
 
-async def detach(api: DomainApi, stream: str, stage: Stage) -> None:
-    """Take a stage out of the target's sources again, and every other one that is not there any more: its owner died before this.
+async def detach(api: DomainApi, stream: str) -> None:
+    """Take every staging stream that is not there any more out of the target's sources, our own and of who died before this.
 
     Those that are there belong to somebody who may still be at work. Raises ApiError.
     """
     info = await api.stream_info(stream)
     if info is None or not (ours := own_sources(info["config"])):
         return
-    gone = {name for name in ours if name == stage.name or await api.stream_info(name) is None}
+    gone = {name for name in ours if await api.stream_info(name) is None}
     left = [source for source in info["config"]["sources"] if source["name"] not in gone or source.get("external")]
     if gone:
         await _update(api, stream, info["config"], left)

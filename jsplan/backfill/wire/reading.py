@@ -129,7 +129,7 @@ def _created(wire: Wire, what: Range, name: str, inbox: str, first: int) -> bool
     config: dict[str, Any] = {
         "name": name, "deliver_subject": inbox, "deliver_policy": "by_start_sequence", "opt_start_seq": first, "ack_policy": "none",
         "replay_policy": "instant", "max_deliver": 1, "mem_storage": True, "num_replicas": 1, "flow_control": True,
-        "idle_heartbeat": int(HEARTBEAT * SECOND), "inactive_threshold": 30 * SECOND, "headers_only": what.headers_only,
+        "idle_heartbeat": int(HEARTBEAT * SECOND), "inactive_threshold": 5 * SECOND, "headers_only": what.headers_only,
     }  # fmt: skip
     if len(what.filters) == 1:
         config["filter_subject"] = what.filters[0]

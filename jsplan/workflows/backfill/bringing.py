@@ -48,13 +48,14 @@ class Bringing:
         or of a stream that its origin was before, and is dropped then. Raises LeaseLostError, JsplanError and ApiError.
         """
         self.may_write(WRITING)
-        for stage in await patiently(partial(stages.find, self.ends.target, self.entry)):
+        for stage in await patiently(self.ends.target, partial(stages.find, self.ends.target, self.entry)):
             if stage.origin == self.leg.origin:
                 await self._take_over(stage)
+        await self._written(partial(promoting.detach, self.ends.target, self.stream))
 
     async def _take_over(self, stage: Stage) -> None:
         sealed = await self.sealed(stage)
-        info = await patiently(partial(promoting.target_info, self.ends.target, self.stream))
+        info = await patiently(self.ends.target, partial(promoting.target_info, self.ends.target, self.stream))
         begun = stage.name in promoting.own_sources(info["config"])
         if sealed.messages and (begun or stage.text == self.text):
             self.observer.phase(f"Taking over {sealed.messages:,} messages that an earlier attempt had written")
@@ -77,7 +78,7 @@ class Bringing:
         """Let the target take all of a sealed stage, and prove that it has. `since`: some of it may be there, from that sequence on;
         `may_lack`: the target may have deleted some of it again. Raises ApiError, and JsplanError where it did not take everything.
         """
-        next_place = await patiently(partial(promoting.next_place, self.ends.target, self.stream))
+        next_place = await patiently(self.ends.target, partial(promoting.next_place, self.ends.target, self.stream))
         if stage.messages:
             await self._written(partial(promoting.attach, self.ends.target, self.stream, stage))
         first = next_place if since is None else min(since, next_place)
@@ -85,8 +86,14 @@ class Bringing:
         task = Follow(self.ends.target_way, self.stream, first, stage.name, stage.messages, self.ends.identity, origin, expected)
         self.observer.phase(f"Bringing {stage.messages:,} messages into {self.leg.target} and comparing them")
         said = (await self.engine.near(partial(follow, task), f"{self.leg.origin} to {self.leg.target}: comparing"))[-1]
+        may_lack = may_lack and (said["reached"] >= stage.messages or await self._has_deleted(first))
         self._require_all(stage, said, hashes, may_lack=may_lack)
         self._count(stage, said)
+
+    async def _has_deleted(self, first: int) -> bool:
+        """Whether the target has lost messages from a sequence on: then nobody can tell what arrived, and what is missing is looked for."""
+        state = (await patiently(self.ends.target, partial(promoting.target_info, self.ends.target, self.stream)))["state"]
+        return bool(state["first_seq"] > first or state.get("num_deleted"))
 
     def _count(self, stage: Stage, said: dict[str, Any]) -> None:
         self.result.copied += stage.messages
@@ -95,14 +102,14 @@ class Bringing:
         self.leg.target_last = max(self.leg.target_last, said["last"])
 
     def _require_all(self, stage: Stage, said: dict[str, Any], hashes: list[str], *, may_lack: bool) -> None:
-        if said["reached"] < stage.messages:
+        if said["reached"] < stage.messages and not may_lack:
             raise JsplanError(
                 f"{self.leg.target} took {said['messages']:,} of {stage.messages:,} messages of staging stream {stage.name} and no more",
                 hint="Look at its limits and at the server's log. Nothing is lost: run the backfill again when it takes messages.",
             )
         if said["messages"] < stage.messages and may_lack:
             gone = stage.messages - said["messages"]
-            self.observer.warn(f"{self.leg.target} took all of {stage.messages:,} messages, and {gone:,} of them are gone there again")
+            self.observer.warn(f"{self.leg.target} took {stage.messages:,} messages, and {gone:,} of them are not there any more")
         elif said["twice"] or said["hashes"] != hashes:
             raise self._differs(stage, said, hashes)
         else:
@@ -124,7 +131,7 @@ class Bringing:
     async def drop(self, stage: Stage) -> None:
         """Leave nothing of a stage. The stream goes first: as long as it is there it is known whether it was begun to be brought in."""
         await self._written(partial(stages.remove, self.ends.target, stage))
-        await self._written(partial(promoting.detach, self.ends.target, self.stream, stage))
+        await self._written(partial(promoting.detach, self.ends.target, self.stream))
 
     async def _written(self, ask: Callable[[], Any]) -> Any:
         """Ask for something that writes, each time only if the lock is still ours."""
@@ -133,7 +140,7 @@ class Bringing:
             self.may_write(WRITING)
             return await ask()
 
-        return await patiently(once)
+        return await patiently(self.ends.target, once)
 
     @property
     def stream(self) -> str:

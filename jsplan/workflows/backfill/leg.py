@@ -73,8 +73,7 @@ class LegRun:
 
     async def run(self) -> LegResult:
         """Copy what is missing and prove it. Raises RefusedError, JsplanError and ApiError; then it can be run again."""
-        origin = await patiently(partial(promoting.target_info, self.ends.origin, self._origin.stream))
-        target = await self._target_info()
+        origin, target = await self._origin_info(), await self._target_info()
         require_same(self.leg, origin, target)
         refuse_target(self.leg.target, target["config"])
         await self._until_done()
@@ -95,11 +94,12 @@ class LegRun:
                 fruitless = fruitless + 1 if self.result.copied == before else 1
                 if fruitless == ATTEMPTS or not passes(error):
                     raise
-                self.work.observer.warn(f"{self._title}: {error.in_full} It goes on from where it is.")
+                self.work.observer.warn(f"{self._title}: {error.in_full.rstrip('.')}. It goes on from where it is.")
 
     async def _attempt(self) -> None:
         """Copy what is not there yet. Raises ApiError and ConnectError for what another attempt may not meet."""
         self.result.attempts += 1
+        await self._origin_info()  # it may have gone away since, and come back
         todo = await self.missing.todo()
         if not todo.spans:
             return
@@ -120,7 +120,7 @@ class LegRun:
 
     async def _require_room_for(self, todo: Todo) -> None:
         """Raise RefusedError before anything is copied if there will be no room for it: as far as that can be told then."""
-        info, target = await patiently(partial(promoting.target_info, self.ends.origin, self._origin.stream)), await self._target_info()
+        info, target = await self._origin_info(), await self._target_info()
         each = info["state"]["bytes"] // max(1, info["state"]["messages"])
         if shortage(self.leg.target, target, todo.messages, todo.messages * each) is not None:
             messages = min(todo.messages, await self.missing.counted())
@@ -190,8 +190,11 @@ class LegRun:
 
     # --- names --------------------------------------------------------------------------------------------------
 
+    async def _origin_info(self) -> dict[str, Any]:
+        return await patiently(self.ends.origin, partial(promoting.target_info, self.ends.origin, self._origin.stream))
+
     async def _target_info(self) -> dict[str, Any]:
-        return await patiently(partial(promoting.target_info, self.ends.target, self._target.stream))
+        return await patiently(self.ends.target, partial(promoting.target_info, self.ends.target, self._target.stream))
 
     @property
     def _origin(self) -> Address:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
+from jsplan.jetstream import DomainApi
 
 Result = TypeVar("Result")
 
@@ -27,13 +28,16 @@ def passes(error: JsplanError) -> bool:
     return error.away if isinstance(error, ConnectError) else True
 
 
-async def patiently(ask: Callable[[], Awaitable[Result]], patience: float = PATIENCE) -> Result:
-    """Ask until there is an answer: a server that is restarted comes back. Raises what `ask` raises when that does not pass, or has
-    not for `patience` seconds.
+async def patiently(api: DomainApi, ask: Callable[[], Awaitable[Result]], patience: float = PATIENCE) -> Result:
+    """Ask a domain until there is an answer: a server that is restarted comes back, and then it is connected to again.
+
+    Raises what `ask` raises when that does not pass, or has not for `patience` seconds.
     """
     end = time.monotonic() + patience
     while True:
         try:
+            if api.link.is_closed:
+                await api.link.reopen()
             return await ask()
         except (ApiError, ConnectError) as error:
             if not passes(error) or time.monotonic() > end:
