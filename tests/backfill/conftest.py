@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.backfill.job.ways import export
 from jsplan.backfill.wire import Wire
 from jsplan.jetstream.contexts import Target
 from jsplan.sandbox import Sandbox, shapes
@@ -30,12 +31,13 @@ def target_of(server: Server, **settings: Any) -> Target:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session for all tests of a worker: starting it takes longer than most of them."""
+def spark(tmp_path_factory: pytest.TempPathFactory, hub_leaf: Sandbox) -> Iterator[SparkSession]:
+    """One session for all tests of a worker: starting it takes longer than most of them. Its tasks know the way to the worker's hub."""
     from jsplan.backfill.spark.session import start  # noqa: PLC0415 - only where Spark is wanted
 
     folder = tmp_path_factory.mktemp("spark")
     os.environ["HUB_PASSWORD"] = str(shapes.ACC.password)  # its workers have the environment of this moment
+    export(target_of(hub_leaf["hub"]))
     settings = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder)}
     session = start("tests", master="local[2]", cache=folder, settings=settings)
     yield session

@@ -41,7 +41,7 @@ _EMPTY: Final = b"NATS/1.0\r\n\r\n"
 _OWN_LINE: Final = f"\r\n{ORIGIN}:[^\r]*"
 #: What a server does not carry along when it copies natively.
 _DROPPED: Final = f"\r\n{KEPT}(?:Nats-Expected-[^:\r]*|{SOURCE}):[^\r]*"
-_WORDS: Final = f"\r\n{SOURCE}: ?(?P<name>[^ \r]*) [0-9]+(?: [^ \r]* [^ \r]* (?P<subject>[^\r]*))?"
+_WORDS: Final = f"\r\n{SOURCE}: ?(?P<name>[^ \r]*) [0-9]+(?: [^ \r]* [^ \r]* (?P<subject>[^ \r]*))?"
 
 
 @dataclass(frozen=True, slots=True)

