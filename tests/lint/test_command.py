@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
@@ -13,12 +13,11 @@ import yaml
 from jsplan.cli.main import main
 from jsplan.documents.schema import schemas
 from jsplan.lint import RULES
+from jsplan.sandbox import Sandbox
+from tests.conftest import PROGRAM
 from tests.lint.support import HEAD
 from tests.support.raw import NoResponders, Raw
 from tests.support.workspaces import hub_leaf_space
-
-if TYPE_CHECKING:
-    from jsplan.sandbox import Sandbox
 
 Capture = pytest.CaptureFixture[str]
 SCHEMA = json.loads((Path(__file__).parent / "sarif-part.json").read_text("utf-8"))
@@ -207,6 +206,22 @@ def test_servers_are_read_when_asked_for(clean_hub_leaf: Sandbox, tmp_path: Path
     assert document["live"] is True
     with Raw(hub.url, hub.user, hub.password) as raw:
         assert [stream["config"] for stream in raw.done("$JS.hub.API.STREAM.LIST")["streams"]] == before
+
+
+@pytest.mark.timeout(180)
+def test_a_cluster_is_seen(tmp_path: Path, capsys: Capture) -> None:
+    """That one copy is little is known from the servers before any stream is there, and not from the files alone."""
+    with Sandbox.cluster(binary=PROGRAM) as cluster:
+        server = cluster["n1"]
+        connections = {"acc": {"url": server.url, "user": server.user, "password": server.password}}
+        streams = [{"name": "A", "subjects": ["a"], "max_age": "1d"}]
+        write(tmp_path, connections=connections, domains={"hub": {"connection": "acc", "js_domain": None}}, streams=streams)
+        found = {}
+        for words in ([], ["--live"]):
+            assert main(["-C", str(tmp_path), "lint", "--json", *words]) == 0
+            found["".join(words)] = [f["code"] for f in json.loads(capsys.readouterr().out)["findings"]]
+
+    assert found == {"": [], "--live": ["JS222"]}
 
 
 def test_a_domain_that_is_away_is_told(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
