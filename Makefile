@@ -29,7 +29,7 @@ setup: ## .venv with everything that development needs
 setup-spark: ## the same with PySpark, for backfill
 	@"$(PYTHON)" tools/bootstrap.py spark
 
-demo: setup ## plan, apply and drift on embedded nats-servers, hub and leaf
+demo: setup-spark ## plan, apply, drift and backfill on embedded nats-servers, hub and leaf
 	@$(BIN)/python examples/demo.py
 
 test: lint types imports pytest ## everything that has to pass
@@ -61,7 +61,7 @@ soak: setup-spark ## long runs
 bench: setup ## what the performance claims are measured with, as JSON
 	@for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done
 
-demo-svg: setup ## run the demo and draw what it prints, into docs/images/
+demo-svg: setup-spark ## run the demo and draw what it prints, into docs/images/
 	@$(BIN)/python -m tools.make_demo_svg
 
 docs-pages: setup ## write the generated pages under docs/reference/ anew

@@ -1,4 +1,4 @@
-"""`make demo`: the main job of jsplan on real servers, from the first plan to drift and back.
+"""`make demo`: the main job of jsplan on real servers, from the first plan to drift and back, and a backfill.
 
 Starts a hub and a leaf with the accounts and the leafnode connection of the NATS documentation on free ports,
 runs the installed `jsplan` on a copy of examples/hub-and-leaf, and leaves nothing running. `make demo-svg` draws it.
@@ -76,6 +76,12 @@ def story(folder: Path, hub: Server, leaf: Server) -> None:
     jsplan(folder, environment, "apply", "repair.plan")
     jsplan(folder, environment, "drift")
 
+    chapter("History is copied from the leaf into the hub")
+    asyncio.run(make_archive(hub))
+    ends = ("--from", "leaf/stream/test", "--to", "hub/stream/archive")
+    jsplan(folder, environment, "backfill", "run", *ends)
+    jsplan(folder, environment, "backfill", "verify", *ends)
+
 
 def jsplan(folder: Path, environment: dict[str, str], *words: str, expect: int = 0) -> None:
     """Run the command as a user would, on this terminal; an unexpected exit code ends the demo."""
@@ -134,6 +140,18 @@ async def tamper(hub: Server) -> None:
     say("With another tool, on a Friday afternoon:")
     point("stream test keeps messages for one day instead of thirty, and at most 500,000 of them")
     point("consumer dur is deleted")
+
+
+async def make_archive(hub: Server) -> None:
+    """A stream that nothing fills."""
+    client = await nats.connect(hub.url, user=hub.user, password=hub.password)
+    await client.request(
+        "$JS.hub.API.STREAM.CREATE.archive", json.dumps({"name": "archive", "subjects": ["archive.>"]}).encode(), timeout=5
+    )
+    await client.close()
+    console.print()
+    say("An empty stream, archive, was made in the hub. PySpark copies into it what the leaf has,")
+    say("exactly once, and compares both sides. Java comes along as a wheel where there is none.")
 
 
 def chapter(title: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,13 +95,3 @@ def test_templates_plan(template: str, tmp_path: Path, clean_hub_leaf: Sandbox, 
     assert not made.errored
     assert made.workspace == "shop"
     assert made.summary["add"] == (2 if template == "single" else 4)
-
-
-def test_demo() -> None:
-    """`make demo` tells its whole story, ends well, and leaves nothing running."""
-    done = subprocess.run([sys.executable, ROOT / "examples/demo.py"], capture_output=True, text=True, check=False, timeout=120)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "No changes. Your streams match the configuration." in done.stdout
-    assert "Drift: 1 changed, 1 missing, 0 unhealthy, 0 unmanaged." in done.stdout
-    assert "Apply complete! Resources: 1 added, 1 changed, 0 destroyed." in done.stdout

@@ -32,13 +32,16 @@ class Engine:
         self._starting: asyncio.Future[Any] | None = None
         self._ours = self._closed = self._keep_log = False
         self.log: Path | None = None
+        self.start_took = 0.0
 
     async def session(self) -> Any:
         """The session. Raises NotAvailableError without Java or PySpark, and where Spark does not start."""
         if self._session is None:
             self._observer.phase("Starting Spark")
+            began = time.monotonic()
             self._starting = asyncio.ensure_future(asyncio.to_thread(self._start))
             self._session = await asyncio.shield(self._starting)
+            self.start_took = time.monotonic() - began
         return self._session
 
     def _start(self) -> Any:

@@ -36,7 +36,9 @@ def _entries(world: World, names: tuple[str, ...]) -> list[EntryStatus]:
     every = dict.fromkeys([*declared, *kept])
     for name in names:
         if name not in every:
-            raise UsageError(f"there is no backfill {name}.{did_you_mean(name, every)}".rstrip("."), hint="See all of them: jsplan backfill status")
+            raise UsageError(
+                f"there is no backfill {name}.{did_you_mean(name, every)}".rstrip("."), hint="See all of them: jsplan backfill status"
+            )
     return [_entry(name, declared.get(name), kept.get(name)) for name in every if not names or name in names]
 
 
