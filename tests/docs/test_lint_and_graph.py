@@ -20,20 +20,13 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_page_on_lint_shows_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The workspace of the page has the findings of the page, to the letter."""
-    files, printed = (next(b for b in blocks(HOW_TO / "lint.md") if b.language == language) for language in ("yaml", "text"))
+@pytest.mark.parametrize("command", ["lint", "graph"])
+def test_the_page_shows_what_is_printed(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The workspace of the page has the findings, or the Mermaid, of the page, to the letter."""
+    files, printed = (next(b for b in blocks(HOW_TO / f"{command}.md") if b.language == language) for language in ("yaml", "text"))
     (tmp_path / files.title).write_text(files.text, encoding="utf-8")
 
-    assert printed.text == "$ jsplan lint\n" + run(capsys, "-C", str(tmp_path), "lint")
-
-
-def test_the_page_on_graph_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Mermaid of the page is that of examples/hub-and-leaf."""
-    monkeypatch.setenv("ACC_PASSWORD", "acc")
-    printed = next(b for b in blocks(HOW_TO / "graph.md") if b.language == "text")
-
-    assert printed.text == "$ jsplan graph\n" + run(capsys, "-C", str(ROOT / "examples" / "hub-and-leaf"), "graph")
+    assert printed.text == f"$ jsplan {command}\n" + run(capsys, "-C", str(tmp_path), command)
 
 
 def test_the_picture_is_of_this_release(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
