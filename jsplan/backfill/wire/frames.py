@@ -176,6 +176,8 @@ def delivered(found: Parts) -> Delivered:
     """
     words = pc.split_pattern(found.line.view(pa.string()), " ", max_splits=3)
     subject, rest = (pc.list_element(words, place).view(BYTES) for place in (1, 3))
+    if pc.any(pc.match_substring(rest, b"@")).as_py():
+        return _delivered_slowly(found)
     head = _before_numbers(rest[0].as_py())
     if not pc.all(pc.starts_with(rest, head)).as_py():
         return _delivered_slowly(found)
@@ -195,12 +197,22 @@ def _before_numbers(rest: bytes) -> bytes:
 def _delivered_slowly(found: Parts) -> Delivered:
     """The same where replies differ in more than their numbers."""
     words = pc.split_pattern(found.line.view(pa.string()), " ")
-    reply = pc.list_element(words, 3)
+    reply, subject = _untangled(pc.list_element(words, 3), pc.list_element(words, 1))
     place = _PLACES[reply[0].as_py().count(".") + 1]
     parts = pc.split_pattern(reply, ".")
     seq, number, time = (pc.cast(pc.list_element(parts, place + k), pa.int64()) for k in range(3))
-    columns = [seq, time, pc.list_element(words, 1).view(BYTES), found.headers, found.data]
+    columns = [seq, time, subject.view(BYTES), found.headers, found.data]
     return Delivered(pa.RecordBatch.from_arrays(columns, schema=MESSAGES), number.to_numpy(), int(parts[-1].as_py()[place + 3]))
+
+
+def _untangled(reply: pa.StringArray, subject: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray]:
+    """Replies and subjects as they were meant: between servers the subject travels behind the reply and an `@`, and servers before 2.11
+    cut at the last one, also where that is in the subject.
+    """
+    found = pc.extract_regex(reply.view(BYTES), pattern=_TANGLED)
+    meant, rest = pc.struct_field(found, "reply"), pc.struct_field(found, "rest")
+    whole = pc.if_else(pc.is_valid(rest), joined(pc.coalesce(rest, b""), b"@", subject.view(BYTES)), subject.view(BYTES))
+    return pc.coalesce(meant, reply.view(BYTES)).view(pa.string()), whole.view(pa.string())
 
 
 def joined(*pieces: pa.BinaryArray | pa.BinaryScalar | bytes) -> pa.BinaryArray:
