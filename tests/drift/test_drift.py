@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from jsplan.cli.main import main
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.drift.conftest import STREAMS
@@ -104,8 +105,9 @@ def test_exit_codes(place: Place) -> None:
     place.write()
     folder = place.space.folder
     place.ask("STREAM.CREATE.Z", {"name": "Z", "subjects": ["z"]})
-    codes = [jsplan(folder, "drift").code, jsplan(folder, "drift", "--fail-on", "unmanaged", "--format", "junit").code]
+    said = ["-C", str(folder), "drift"]
+    codes = [main(said), main([*said, "--fail-on", "unmanaged", "--format", "junit"])]
     place.change("A", max_age=10**12)
-    codes += [jsplan(folder, "drift", "--format", "github").code, jsplan(folder, "drift", "--fail-on", "none").code]
+    codes += [main([*said, "--format", "github"]), main([*said, "--fail-on", "none"])]
 
     assert codes == [0, 2, 2, 0]

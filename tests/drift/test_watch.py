@@ -5,9 +5,10 @@ import signal
 from typing import TYPE_CHECKING
 
 import jsonschema
+import pytest
 
+from jsplan.cli.main import main
 from tests.drift.conftest import STREAMS
-from tests.support.process import jsplan
 
 if TYPE_CHECKING:
     from tests.drift.conftest import Place
@@ -20,6 +21,7 @@ def schema_of_notices(place: Place) -> dict[str, object]:
     return schemas()["notice-v1.json"]
 
 
+@pytest.mark.matrix
 def test_changes_are_told_as_they_happen(place: Place) -> None:
     """An update, one behind the leafnode, one of a consumer, a new stream and a deletion: each once, with who it was, and no other."""
     job = place.write().job("--every", "1h")
@@ -52,6 +54,7 @@ def test_changes_are_told_as_they_happen(place: Place) -> None:
     assert job.quiet() == []
 
 
+@pytest.mark.matrix
 def test_an_apply_of_our_own_is_no_drift(place: Place) -> None:
     """Streams, consumers and buckets that the workspace itself makes, changes and deletes are never told; what it mends is resolved."""
     job = place.write().job("--every", "1h")
@@ -87,6 +90,7 @@ def test_what_nobody_heard_is_found_by_schedule(place: Place) -> None:
     assert job.end() == 0
 
 
+@pytest.mark.matrix
 def test_a_restart_of_the_servers_is_survived(place: Place) -> None:
     """Hub and leaf are restarted while somebody changes the leaf: told once, and nothing is told about the restart."""
     job = place.write().job("--every", "1s", "--grace", "60s")
@@ -193,4 +197,4 @@ def test_wrong_words_are_refused(place: Place) -> None:
         ["--cron", "often"],
         ["--metrics", "9464"],
     ):
-        assert jsplan(place.space.folder, "drift", "watch", *words).code == 64
+        assert main(["-C", str(place.space.folder), "drift", "watch", *words]) == 64

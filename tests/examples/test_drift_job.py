@@ -121,6 +121,7 @@ def test_leaves_are_asked_as_the_hub_is(block: str) -> None:
     assert own == {p.removeprefix("$JS.*.API.") for p in allowed(block) if p.startswith("$JS.*.")}
 
 
+@pytest.mark.matrix
 def test_the_permissions_are_what_is_sent(hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Apply, plan, drift and the watch work on a server that permits exactly this; what drift may publish is used to the last line."""
     shop = Shop(tmp_path, hub, monkeypatch)
