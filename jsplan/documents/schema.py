@@ -11,6 +11,7 @@ from typing import Any, get_args
 from jsplan.address import KINDS
 from jsplan.codes import HAZARDS
 from jsplan.documents.apply import StepStatus
+from jsplan.documents.backfill import COUNTED, DIFFERENCES
 from jsplan.documents.graph import Fate
 from jsplan.documents.notice import Kind, Occasion
 from jsplan.documents.plan import Effect, Op, Severity
@@ -282,6 +283,45 @@ GRAPH = _HEAD | {
 }  # fmt: skip
 
 
+SPAN: Schema = {"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}
+_LEG = {"from": ADDRESS, "to": ADDRESS, "first": COUNT, "last": COUNT}
+COPIED = _object(
+    _LEG | {"copied": COUNT, "bytes": COUNT, "seconds": {"type": "number"}, "attempts": COUNT, "verified": FLAG, "path": TEXT,
+            "gaps": _list(SPAN), "gap_messages": COUNT, "skipped": _list(COUNT), "skipped_count": COUNT},
+    description="One origin. `gaps`: first and last of sequences that were gone before they could be copied; `seconds`: without Spark's start.",
+)  # fmt: skip
+CHECKED = _object(
+    _LEG
+    | {
+        "counts": _counts(*COUNTED),
+        "differences": _list(_object({"kind": _one_of(*DIFFERENCES), "from": ADDRESS, "origin_seq": COUNT, "target_seq": _or_null(COUNT)})),
+    },
+    description="One origin compared with the target. `differences` are the first of them, `counts` counts all.",
+)
+LEFTOVER = _object(
+    {"domain": TEXT, "stream": TEXT, "entry": TEXT, "from": TEXT, "messages": COUNT, "bytes": COUNT, "sealed": FLAG,
+     "source_of": _list(ADDRESS)},
+    description="A staging stream, and the streams that have it as a temporary source.",
+)  # fmt: skip
+ENTRY = _object(
+    {
+        "name": TEXT, "status": _one_of("new", "begun", "done", "changed", "gone"), "frozen_at": _or_null(TIME), "done_at": _or_null(TIME),
+        "leftovers": _list(_ref("leftover")), "next": _or_null(TEXT),
+        "legs": _list(_object(_LEG | {"status": TEXT, "copied": COUNT, "gaps": _list(SPAN), "skipped": _list(COUNT)})),
+    }
+)  # fmt: skip
+RUN = _HEAD | {"kind": _one_of("backfill"), "name": TEXT, "legs": _list(_ref("leg")), "exit_code": COUNT}
+VERIFY = _HEAD | {
+    "kind": _one_of("backfill-verify"), "name": TEXT, "legs": _list(_ref("leg")), "others": COUNT, "seconds": {"type": "number"},
+    "exit_code": COUNT,
+}  # fmt: skip
+STANDING = _HEAD | {
+    "kind": _one_of("backfill-status"), "workspace": TEXT, "environment": _or_null(TEXT), "entries": _list(_ref("entry")),
+    "strays": _list(_ref("leftover")), "unreachable": _map(TEXT),
+    "locked": _or_null(_object(dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT})),
+}  # fmt: skip
+
+
 def _document(name: str, fields: dict[str, Schema], defs: dict[str, Schema]) -> Schema:
     title = f"jsplan {name} document, format 1"
     return {"$schema": DIALECT, "$id": f"urn:jsplan:schema:{name}-v1", "title": title, "$defs": defs} | _object(fields)
@@ -299,4 +339,7 @@ def schemas() -> dict[str, Schema]:
         "status-v1.json": _document("status", STATUS, _STATUS),
         "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
         "graph-v1.json": _document("graph", GRAPH, {"node": NODE, "link": LINK}),
+        "backfill-v1.json": _document("backfill", RUN, {"leg": COPIED}),
+        "backfill-verify-v1.json": _document("backfill-verify", VERIFY, {"leg": CHECKED}),
+        "backfill-status-v1.json": _document("backfill-status", STANDING, {"entry": ENTRY, "leftover": LEFTOVER}),
     }

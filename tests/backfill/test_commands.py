@@ -7,6 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from jsplan.backfill.job.stages import ENTRY, ORIGIN, PREFIX, TEXT
 from jsplan.backfill.spark import session
 from jsplan.cli.main import main
 from jsplan.config import load
+from jsplan.documents.schema import schemas
 from jsplan.errors import NotAvailableError
 from jsplan.state import LockInfo, backend_of
 from jsplan.workflows import backfill
@@ -47,7 +49,16 @@ def command(pair: Pair, capsys: Capture, *words: str) -> tuple[int, Any]:
     """The exit code and the document of `jsplan backfill …`."""
     capsys.readouterr()
     code = main(["-C", str(pair.space.folder), "backfill", *words, "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return code, promised(json.loads(capsys.readouterr().out))
+
+
+def promised(document: Any) -> Any:
+    """The document, which is what its schema says, with no field besides."""
+    schema = schemas().get(f"{document['kind']}-v1.json")
+    if schema is not None:
+        jsonschema.Draft202012Validator(schema).validate(document)
+        assert set(document) == set(schema["properties"])
+    return document
 
 
 def counted(document: Any) -> dict[str, int]:
@@ -153,7 +164,7 @@ def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
     main(["-C", str(pair.space.folder), "backfill", "status"])
     assert f"left over: staging stream {PREFIX}1 in hub (0 messages, 0 B)" in capsys.readouterr().out
 
-    pair.run()
+    assert promised(pair.result().to_json())["legs"][0]["copied"] == 5
     entry = command(pair, capsys, "status", "x")[1]["entries"][0]
     assert (entry["status"], entry["next"], entry["leftovers"]) == ("done", None, [])
     assert [(leg["first"], leg["last"], leg["status"], leg["copied"]) for leg in entry["legs"]] == [(1, 5, "done", 5)]
