@@ -288,7 +288,7 @@ _LEG = {"from": ADDRESS, "to": ADDRESS, "first": COUNT, "last": COUNT}
 COPIED = _object(
     _LEG | {"copied": COUNT, "bytes": COUNT, "seconds": {"type": "number"}, "attempts": COUNT, "verified": FLAG, "path": TEXT,
             "gaps": _list(SPAN), "gap_messages": COUNT, "skipped": _list(COUNT), "skipped_count": COUNT},
-    description="One origin. `gaps`: first and last of sequences that were gone before they could be copied; `seconds`: without Spark's start.",
+    description="One origin. `gaps`: sequences that were gone before they could be copied; `seconds` without Spark's start.",
 )  # fmt: skip
 CHECKED = _object(
     _LEG
