@@ -50,7 +50,9 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class DriftOptions:
-    """Options of one drift run. `fail_on` are among changed, missing, replication, unmanaged; without `replication` no flow is looked at."""
+    """Options of one drift run. `fail_on` are among changed, missing, replication, unmanaged; without `replication` no flow is
+    looked at.
+    """
 
     targets: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()

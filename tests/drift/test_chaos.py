@@ -186,6 +186,7 @@ def rounds(place: Place, hook: Hook, seed: int, count: int, actions: int, end: f
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [11])
 def test_a_moment_of_chaos(place: Place, chaos_hook: Hook, seed: int) -> None:
     """What is there at the end was told, with one id for each, nothing twice, nothing of our own, and every sink has it."""

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from jsplan.cli.main import main
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
@@ -14,6 +16,9 @@ from tests.support.workspaces import Quiet
 if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
     from tests.drift.conftest import Place
+
+#: Generous: a machine may be busy with other things.
+pytestmark = pytest.mark.timeout(180)
 
 
 def look(place: Place, **settings: Any) -> Drift:

@@ -233,7 +233,7 @@ def test_notices_fit_their_schema() -> None:
     ],
 )
 def test_a_consumer_that_its_server_wrote_down_later_is_the_same(address: Address, created: str, drifts: bool) -> None:
-    """Milliseconds in a consumer's time of creation are what old servers say after a restart; seconds, or a stream's, are another object."""
+    """Milliseconds in a consumer's time of creation are what old servers say after a restart; seconds, or a stream's, are another."""
     config = {"name": address.name.rpartition("/")[2]}
     entry = Entry(config, {}, "2026-01-31T12:00:00.399401669Z")
     found = drift_of(address, entry, LiveObject(address, config, created, {}), 0, now=NOON)

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tests.conftest import MakeServer
     from tests.drift.conftest import Place
 
+#: Generous: a machine may be busy with other things.
+pytestmark = pytest.mark.timeout(180)
+
 SECRET = "T0/B0/s3cr3t"
 
 

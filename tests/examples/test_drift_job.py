@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
+#: Generous: a machine may be busy with other things.
+pytestmark = pytest.mark.timeout(180)
+
 EXAMPLE = Path(__file__).parent.parent.parent / "examples/drift-job"
 TEXT = (EXAMPLE / "nats/permissions.conf").read_text("utf-8")
 #: What an apply needs only for on_replace: preserve, backup and restore, which have tests of their own.
