@@ -32,6 +32,8 @@ LEASE = 30.0
 READ = 128 * 1024
 #: Seconds for a cluster to bring consumers back: since 2.15 it answers before it has.
 SETTLES = 20.0
+#: Seconds for which a consumer in a cluster must be where it was: on 2.10 one that was given nothing yet may jump to the end later.
+STEADY = 2.0
 #: Seconds for one answer about something that may not have a leader yet.
 PATIENCE = 2.0
 
@@ -82,8 +84,14 @@ class Restoring:
     async def consumer(self, work: Work, step: Step) -> None:
         """A consumer came with its stream: is it there, and where it was? Raises StepFailed that says what differs."""
         stream, saved = self.consumers[step.address]
-        end, lost = time.monotonic() + SETTLES, list[str]()
-        while (live := await _looked_up(work, step)) is None or (lost := position_differences(stream, saved, position(live.state))):
+        end, since, lost = time.monotonic() + SETTLES, time.monotonic(), list[str]()
+        while True:
+            live = await _looked_up(work, step)
+            lost = position_differences(stream, saved, position(live.state)) if live is not None else []
+            if live is None or lost:
+                since = time.monotonic()
+            elif not live.clustered or time.monotonic() - since > STEADY:
+                break
             if time.monotonic() > end or work.stop.is_set():
                 break
             await asyncio.sleep(0.1)

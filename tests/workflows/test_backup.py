@@ -427,6 +427,11 @@ def messages(raw: Raw, stream: str, prefix: str) -> int:
     return int(raw.done(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
 
 
+def places(consumer: Any, *, old: bool) -> Any:
+    """All of it, or of an old cluster where it stands, without the counts."""
+    return {name: consumer[name] for name in ("delivered", "ack_floor")} if old else consumer
+
+
 @pytest.mark.matrix
 def test_consumers_that_a_cluster_saves(tmp_path: Path, server_version: tuple[int, ...]) -> None:
     """A cluster since 2.15 saves a busy consumer at its ack floor: what is delivered again is a hazard; before, all comes back."""
@@ -442,9 +447,18 @@ def test_consumers_that_a_cluster_saves(tmp_path: Path, server_version: tuple[in
             raw.done(f"{PLAIN}.STREAM.DELETE.S")
             assert manifest(space)["streams"][0]["server"]["clustered"]
             if server_version < (2, 15):
-                assert bring_back(space)[1].exit_code == 0
-                back = before["consumers"]
-                server.wait_until(lambda: picture(raw, "S", PLAIN)["consumers"] == back, "bring consumers back as they were", 30)
+                _, result = bring_back(space)
+                lost = [step.address for step in result.steps if step.error]
+                assert lost in ([], ["main/consumer/S/FRESH"])
+                assert lost == [] or (server_version < (2, 11) and result.exit_code == 6)  # such a server may let it jump to the end
+                # there the count of pending messages may stay one off, and FRESH may jump after we looked
+                old = server_version < (2, 11)
+                back = {name: places(where, old=old) for name, where in before["consumers"].items() if not (old and name == "FRESH")}
+
+                def now() -> dict[str, Any]:
+                    return {n: places(w, old=old) for n, w in picture(raw, "S", PLAIN)["consumers"].items() if n in back}
+
+                server.wait_until(lambda: now() == back, "bring consumers back as they were", 30)
                 return
             with pytest.raises(RefusedError, match=r"main/consumer/S/BUSY: up to 3 messages .* are delivered again"):
                 bring_back(space)
