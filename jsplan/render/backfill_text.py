@@ -120,6 +120,9 @@ _STATUS = {
 }
 
 
+_NEXT = {"new": "To run it", "done": "To clear that away"}
+
+
 def status(found: BackfillStatus, console: Console) -> None:
     """Each entry with its range and what lies around of it, who works now, and what nobody knows."""
     lines = Lines()
@@ -154,7 +157,7 @@ def _entry(lines: Lines, entry: EntryStatus) -> None:
     for left in entry.leftovers:
         _left(lines, left)
     if entry.next:
-        lines.add(2, f"{'To clear that away' if entry.status == 'done' else 'To go on'}: {safe(entry.next)}")
+        lines.add(2, f"{_NEXT.get(entry.status, 'To go on')}: {safe(entry.next)}")
 
 
 def _left(lines: Lines, left: Leftover) -> None:
