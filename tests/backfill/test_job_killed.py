@@ -1,0 +1,156 @@
+"""Real Spark, real kills. A run that is killed and run again leaves neither a gap nor a duplicate."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import ExitCode, StateLockedError
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions
+from tests.backfill.copies import Pair, bulk
+from tests.backfill.kills import Workers, await_progress, require_whole
+from tests.support.process import PROGRAM
+from tests.support.workspaces import Quiet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from jsplan.documents.backfill import LegResult
+    from jsplan.sandbox import Sandbox
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    return Pair.of(tmp_path, clean_hub_leaf)
+
+
+def on_spark(pair: Pair) -> LegResult:
+    """Run the entry on the Spark that runs already."""
+    return backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).legs[0]
+
+
+@contextmanager
+def driver(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
+    """A run of its own, with its own Spark; dead in the end."""
+    place = pair.space.folder
+    with (place / "driver.log").open("ab") as log:
+        process = subprocess.Popen([PROGRAM, "backfill", "run", "x"], cwd=place, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def publishing(pair: Pair) -> Iterator[list[int]]:
+    """Somebody publishes to the target all the while; in the end the list has how many messages."""
+    stop, told = threading.Event(), list[int]()
+
+    def publish() -> None:
+        number = 0
+        with pair.raw("hub") as raw:
+            while not stop.wait(0.002):
+                number += 1
+                raw.request("t.live", b"%d" % number)
+        told.append(number)
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(publish)
+        try:
+            yield told
+        finally:
+            stop.set()
+        done.result()
+
+
+def watched(pair: Pair, share: float, count: int, strike: Callable[[], None], run: Callable[[], Any]) -> Any:
+    """Run to the end, and strike once when so much is there."""
+    with ThreadPoolExecutor(1) as threads:
+        done = threading.Event()
+        striking = threads.submit(_strike, pair, int(share * count), strike, done)
+        try:
+            found = run()
+        finally:
+            done.set()
+        assert striking.result(), "the copy was over before it was struck"
+        return found
+
+
+def _strike(pair: Pair, count: int, strike: Callable[[], None], done: threading.Event) -> bool:
+    if not await_progress(pair, count, done):
+        return False
+    strike()
+    return True
+
+
+def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
+    """A driver is killed while its worker sleeps; a second driver is refused meanwhile; the run after it loses a worker and goes on by
+    itself; the first worker wakes up at last. All the while somebody publishes to the target.
+    """
+    count, chance = 60_000, random.Random(6)
+    bulk(pair.sandbox["leaf"], "S", count)
+    pair.stream("hub", "T")
+    pair.says(rate="8MB/s")
+    jvm: Any = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to its process
+
+    with publishing(pair) as told:
+        with driver(pair) as process:
+            assert await_progress(pair, chance.randrange(count // 10, count // 2)), (pair.space.folder / "driver.log").read_text()
+            with pytest.raises(StateLockedError) as locked:
+                backfill.run(pair.space.load, BackfillOptions(name="x", lock_timeout=0), Quiet())
+            sleeping = Workers.below(process.pid)
+            sleeping.stop()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert locked.value.exit_code == ExitCode.LOCKED
+        found = watched(pair, 0.75, count, lambda: Workers.below(jvm.proc.pid).kill(), lambda: on_spark(pair))
+        sleeping.wake()
+
+    assert found.verified
+    assert found.copied == count
+    require_whole(pair, count, *told)
+    pair.require_nothing_left(readers=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("who", ["driver", "worker", "hub", "leaf"])
+def test_a_million_messages(pair: Pair, who: str) -> None:
+    """Killed when 10, 35, 60 and 85 % are stored, with somebody publishing to the target: every message once, in order, unharmed."""
+    count, hits, server = 1_000_000, 0, pair.sandbox["leaf" if who == "leaf" else "hub"]
+    bulk(pair.sandbox["leaf"], "S", count)
+    pair.stream("hub", "T")
+
+    with publishing(pair) if who in {"driver", "worker"} else nullcontext([0]) as told, ExitStack() as drivers:
+        process = drivers.enter_context(driver(pair))
+        for share in (0.10, 0.35, 0.60, 0.85):
+            hits += await_progress(pair, int(share * count))
+            if who == "driver":
+                process.kill()
+                process.wait()
+                process = drivers.enter_context(driver(pair))
+            elif who == "worker":
+                Workers.below(process.pid).kill()
+            else:
+                server.kill()
+                server.start()
+        assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
+
+    assert hits == 4
+    require_whole(pair, count, *told)
+    pair.require_nothing_left(readers=8)
