@@ -31,14 +31,17 @@ def command() -> None:
 
 def _ends(function: Callable[..., Any]) -> Callable[..., Any]:
     """NAME, or --from and --to."""
-    function = click.option("--to", "target", type=AddressGlob(), metavar="ADDR", help="The stream that it goes to.")(function)
-    function = click.option("--from", "origin", type=AddressGlob(), metavar="ADDR", help="Without an entry: the stream to copy.")(function)
+    function = click.option("--to", type=AddressGlob(), metavar="ADDR", help="The stream that it goes to.")(function)
+    function = click.option("--from", type=AddressGlob(), metavar="ADDR", help="Without an entry: the stream to copy.")(function)
     return click.argument("name", required=False)(function)
 
 
-def _check_ends(name: str | None, origin: str | None, target: str | None) -> None:
+def _ends_of(name: str | None, given: dict[str, Any]) -> tuple[str | None, str | None]:
+    """`--from` and `--to`. Raises UsageError unless there is either a name or both of them."""
+    origin, target = given["from"], given["to"]
     if (name is None) == (origin is None and target is None) or (origin is None) != (target is None):
         raise UsageError("name an entry of `backfills:`, or give both --from and --to", hint="See the entries: jsplan backfill status")
+    return origin, target
 
 
 @declare("run")
@@ -52,8 +55,8 @@ def _check_ends(name: str | None, origin: str | None, target: str | None) -> Non
 @_master
 @click.pass_context
 def run(
-    ctx: click.Context, name: str | None, origin: str | None, target: str | None, fresh: bool, fail_on_gap: bool,
-    allow_hazard: tuple[str, ...], lock_timeout: int, master: str | None,
+    ctx: click.Context, name: str | None, fresh: bool, fail_on_gap: bool, allow_hazard: tuple[str, ...], lock_timeout: int,
+    master: str | None, **ends: Any,
 ) -> int:  # fmt: skip
     """Copy what is missing of the entry NAME, and prove that it arrived.
 
@@ -61,7 +64,7 @@ def run(
     Ctrl-C stops it calmly.
     """
     settings, output = start(ctx)
-    _check_ends(name, origin, target)
+    origin, target = _ends_of(name, ends)
     from jsplan.workflows import backfill
 
     options = backfill.BackfillOptions(name, origin, target, fresh, fail_on_gap, allow_hazard, lock_timeout, master)
@@ -78,13 +81,13 @@ def run(
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Name the first N differences.")
 @_master
 @click.pass_context
-def verify(ctx: click.Context, name: str | None, origin: str | None, target: str | None, limit: int, master: str | None) -> int:
+def verify(ctx: click.Context, name: str | None, limit: int, master: str | None, **ends: Any) -> int:
     """Compare both sides of the entry NAME by where each message comes from and by what is in it.
 
     Takes no lock and changes no stream; exits with 2 if both sides differ. What expired on either side is no difference.
     """
     settings, output = start(ctx)
-    _check_ends(name, origin, target)
+    origin, target = _ends_of(name, ends)
     from jsplan.workflows import backfill
 
     found = backfill.verify(settings.load_options(), backfill.VerifyOptions(name, origin, target, limit, master), output.progress)
