@@ -309,8 +309,8 @@ def test_state_commands(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Non
     """list, show, rm and mv print one line per thing, or a document."""
     monkeypatch.setattr("jsplan.workflows.state.show", lambda _: samples.state())
     monkeypatch.setattr("jsplan.workflows.state.list_", lambda _, globs: [str(Address("hub", "stream", "A")), *globs])
-    monkeypatch.setattr("jsplan.workflows.state.rm", lambda _, addresses, __: list(addresses))
-    monkeypatch.setattr("jsplan.workflows.state.mv", lambda _, source, target, __: [(source, target)])
+    monkeypatch.setattr("jsplan.workflows.state.rm", lambda _, addresses, *__: list(addresses))
+    monkeypatch.setattr("jsplan.workflows.state.mv", lambda _, source, target, *__: [(source, target)])
     said = []
     for line in ("list hub/**", "list --json", "show hub/stream/ORDERS", "rm hub/stream/A", "mv hub/stream/A leaf/stream/A"):
         assert main(["state", *line.split()]) == 0

@@ -24,7 +24,7 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
     """What `workflows.backfill.run` does. Cancelled, it stops Spark, saves the state and lets go of the lock."""
     async with open_world(load) as world:
         entry_of(world, options)
-        async with locked(world, "backfill", options.lock_timeout), open_pool(world, read_only=False) as pool:
+        async with locked(world, "backfill", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
             await world.backend.start(world.state)
             engine = Engine(observer, options.master)
             try:
