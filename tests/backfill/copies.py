@@ -12,15 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from jsplan.backfill.wire import Wire, read
+from jsplan.backfill.wire import Wire, publish, read
+from jsplan.backfill.wire.frames import BYTES, digits, joined
 from jsplan.backfill.wire.reading import Range
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from jsplan.workflows.backfill.engine import Engine, Task
 from tests.backfill.conftest import target_of
-from tests.backfill.test_reading import fill
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Quiet, Space, hub_leaf_space
 
@@ -216,9 +217,16 @@ def bulk(server: Server, name: str, count: int, size: int = 100) -> None:
     """A stream of so many messages, numbered in their payload."""
     wire = Wire(target_of(server))
     try:
-        fill(wire, count, name, size)
+        wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+        publish(wire, (_rows(f"{name.lower()}.x", first, min(count, first + 4999), size) for first in range(1, count + 1, 5000)))
     finally:
         wire.close()
+
+
+def _rows(subject: str, first: int, last: int, size: int) -> tuple[Any, Any, Any]:
+    numbers = pa.array(range(first, last + 1), pa.int64())
+    subjects, empty = (pa.repeat(pa.scalar(text, BYTES), len(numbers)) for text in (subject.encode(), b""))
+    return subjects, empty, joined(digits(numbers), b" ", b"." * size)
 
 
 def read_all(server: Server, api_prefix: str, name: str) -> list[tuple[int, bytes, bytes, bytes]]:

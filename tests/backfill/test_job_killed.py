@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from jsplan.backfill.spark import tasks
 from jsplan.errors import ExitCode, StateLockedError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
@@ -125,6 +127,27 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
     assert found.copied == count
     require_whole(pair, count, *told)
     pair.require_nothing_left(readers=2)
+
+
+def test_spark_does_not_begin_a_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second attempt at a task, which Spark may start beside the first, writes nothing: the driver takes over."""
+
+    class Second:
+        def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
+            return 1
+
+    done = list[int]()
+
+    def task() -> Iterator[dict[str, Any]]:
+        done.append(1)
+        yield {}
+
+    batch = pa.RecordBatch.from_pydict({"id": [0]})
+    for context, expected in ((None, "{}"), (Second(), "began a task again")):
+        monkeypatch.setattr("pyspark.TaskContext.get", lambda context=context: context)
+        (row,) = tasks._runner([task])(iter([batch]))  # noqa: SLF001 - what Spark calls
+        assert expected in row["said"][0].as_py()
+    assert done == [1]
 
 
 @pytest.mark.soak

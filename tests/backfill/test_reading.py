@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jsplan.backfill.wire import Chain, Wire, publish, read
+from jsplan.backfill.wire import Chain, Wire, publish, read, reading
 from jsplan.backfill.wire.frames import BYTES, digits, joined
 from jsplan.backfill.wire.reading import Range
 from jsplan.backfill.wire.writing import Refused
@@ -109,6 +109,22 @@ def test_ranges(server: Server) -> None:
     assert seqs(19, 20) == []
     assert seqs(9, 8) == []
     assert seqs(30, 40) == []
+
+
+def test_a_consumer_that_lags(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that sees nothing of what the stream has, as on a server that lags behind the leader, is not believed: read again."""
+    store(server, [(b"s.a", b"", b"1"), (b"s.b", b"", b"2")])
+    created, seen = reading._created, list[bool]()  # noqa: SLF001 - no server lags when it is told to
+
+    def lagging(*arguments: Any) -> bool:
+        seen.append(created(*arguments))
+        return seen[-1] and len(seen) > 1
+
+    monkeypatch.setattr(reading, "_created", lagging)
+    assert [row[0] for row in rows_of(server, everything())] == [1, 2]
+    assert [row[0] for row in rows_of(server, everything(filters=("s.b", "s.c")))] == [2]
+    assert rows_of(server, everything(filters=("s.c",))) == []
+    assert len(seen) == 4
 
 
 def test_a_stream_that_begins_late(server: Server) -> None:
