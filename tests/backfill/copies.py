@@ -213,11 +213,11 @@ def numbered(count: int, first: int = 1, subject: bytes = b"s.x") -> list[Row]:
     return [(subject, b"", b"%d" % number) for number in range(first, first + count)]
 
 
-def bulk(server: Server, name: str, count: int, size: int = 100) -> None:
+def bulk(server: Server, name: str, count: int, size: int = 100, **config: Any) -> None:
     """A stream of so many messages, numbered in their payload."""
     wire = Wire(target_of(server))
     try:
-        wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+        wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], **config})
         publish(wire, (_rows(f"{name.lower()}.x", first, min(count, first + 4999), size) for first in range(1, count + 1, 5000)))
     finally:
         wire.close()

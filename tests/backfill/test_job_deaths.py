@@ -11,14 +11,20 @@ import pytest
 from jsplan.backfill.job.copying import Copy, copy
 from jsplan.backfill.job.reading import follow
 from jsplan.errors import JsplanError, LeaseLostError
-from tests.backfill.copies import Pair, bulk, numbered, read_all, twice
+from jsplan.sandbox import Sandbox
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions
+from tests.backfill.copies import Pair, bulk, numbered, read_all, twice, without_spark
+from tests.conftest import PROGRAM
 from tests.support.mortal import Died, dying
+from tests.support.raw import Raw, streams
+from tests.support.workspaces import Quiet, Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from jsplan.sandbox import Sandbox, Server
+    from jsplan.sandbox import Server
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -295,3 +301,30 @@ def test_a_target_that_stops_taking(pair: Pair) -> None:
     pair.run()
 
     pair.require_copied()
+
+
+@pytest.mark.soak
+def test_replicas_in_a_cluster(tmp_path: Path) -> None:
+    """Origin and target with three replicas: staged with as many, everything there once, in order, and nothing left."""
+    count = 20_000
+    with Sandbox.cluster(binary=PROGRAM) as sandbox:
+        server = next(iter(sandbox.servers.values()))
+        connection = {"url": server.url} | ({"user": server.user, "password": server.password} if server.user else {})
+        base = {
+            "jsplan": 1,
+            "workspace": "test",
+            "connections": {"c": connection},
+            "domains": {"c": {"connection": "c", "js_domain": None}},
+        }
+        sides = {"from": {"domain": "c", "stream": "S"}, "to": {"domain": "c", "stream": "T"}}
+        space = Space(tmp_path, base).write(backfills=[{"name": "x"} | sides])
+        bulk(server, "S", count, num_replicas=3)
+        bulk(server, "T", 0, num_replicas=3)
+
+        with without_spark():
+            found = backfill.run(space.load, BackfillOptions(name="x"), Quiet()).legs[0]
+
+        assert (found.copied, found.gaps, found.verified) == (count, [], True)
+        assert [int(data.split()[0]) for *_, data in read_all(server, "$JS.API", "T")] == list(range(1, count + 1))
+        with Raw(server.url, server.user, server.password) as raw:
+            assert sorted(streams(raw)) == ["S", "T"]
