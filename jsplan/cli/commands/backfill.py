@@ -55,7 +55,7 @@ def _ends_of(name: str | None, given: dict[str, Any]) -> tuple[str | None, str |
 @_master
 @click.pass_context
 def run(
-    ctx: click.Context, name: str | None, fresh: bool, fail_on_gap: bool, allow_hazard: tuple[str, ...], lock_timeout: int,
+    ctx: click.Context, /, name: str | None, fresh: bool, fail_on_gap: bool, allow_hazard: tuple[str, ...], lock_timeout: int,
     master: str | None, **ends: Any,
 ) -> int:  # fmt: skip
     """Copy what is missing of the entry NAME, and prove that it arrived.
@@ -81,7 +81,7 @@ def run(
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Name the first N differences.")
 @_master
 @click.pass_context
-def verify(ctx: click.Context, name: str | None, limit: int, master: str | None, **ends: Any) -> int:
+def verify(ctx: click.Context, /, name: str | None, limit: int, master: str | None, **ends: Any) -> int:
     """Compare both sides of the entry NAME by where each message comes from and by what is in it.
 
     Takes no lock and changes no stream; exits with 2 if both sides differ. What expired on either side is no difference.
