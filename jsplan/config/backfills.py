@@ -140,9 +140,7 @@ def _side(node: Node, keys: Collection[str], reading: Reading) -> list[BackfillS
     filters = grammar.texts(node.get("filter_subjects"), "`filter_subjects`", findings)
     one = grammar.text(node.get("filter_subject"), "`filter_subject`", findings)
     every = (*([one] if one else []), *filters)
-    return [
-        BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every) for domain in _domains(node, reading)
-    ]
+    return [BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every) for domain in _domains(node, reading)]
 
 
 def _domains(node: Node, reading: Reading) -> list[str]:

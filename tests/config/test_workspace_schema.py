@@ -24,7 +24,9 @@ SCHEMA = workspace_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 HEAD: dict[str, Any] = {"jsplan": 1, "workspace": "shop"}
 EXAMPLES = sorted(
-    path for path in (ROOT / "examples").rglob("*") if path.suffix in (".yaml", ".json") and "\njsplan: 1\n" in "\n" + path.read_text("utf-8")
+    path
+    for path in (ROOT / "examples").rglob("*")
+    if path.suffix in (".yaml", ".json") and "\njsplan: 1\n" in "\n" + path.read_text("utf-8")
 )
 
 
