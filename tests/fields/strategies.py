@@ -45,6 +45,10 @@ _BY_TYPE: dict[str, Callable[[Field], st.SearchStrategy[Any]]] = {
 }
 
 
+#: Inactivity after which a consumer goes: shorter ones would take it away in the middle of a test.
+_LONG = [0, 3000 * SECOND, 6000 * SECOND, 6100 * SECOND, 36000 * SECOND]
+
+
 def _rows(
     table: Table, known: dict[str, st.SearchStrategy[Any]], level: int, *, most: int, without: tuple[str, ...] = ()
 ) -> st.SearchStrategy[dict[str, Any]]:
@@ -104,7 +108,7 @@ def streams(name: str, level: int) -> st.SearchStrategy[dict[str, Any]]:
             optional={"src": st.sampled_from(["", ">", f"{name}.>", f"{name}.a"]), "headers_only": st.booleans()},
         ),
         "subject_transform": _transforms(name),
-        "consumer_limits": _rows(CONSUMER_LIMITS, {}, level, most=2),
+        "consumer_limits": _rows(CONSUMER_LIMITS, {"inactive_threshold": st.sampled_from(_LONG)}, level, most=2),
     }
     return _rows(STREAM, known, level, most=7).map(lambda body: {"name": name} | body)
 
@@ -122,8 +126,7 @@ def consumers(name: str, stream: str, level: int) -> st.SearchStrategy[dict[str,
         "deliver_group": st.sampled_from(["", "g"]),
         "priority_groups": st.lists(st.sampled_from(["g", "h"]), unique=True, max_size=1),
         "opt_start_seq": st.sampled_from([0, 1, 9]),
-        # Shorter ones would take the consumer away in the middle of the test.
-        "inactive_threshold": st.sampled_from([0, 3000 * SECOND, 6000 * SECOND, 6100 * SECOND, 36000 * SECOND]),
+        "inactive_threshold": st.sampled_from(_LONG),
     }
     durable = st.sampled_from([{"durable_name": name}, {"durable_name": name}, {"durable_name": None, "inactive_threshold": 5500 * SECOND}])
     rows = _rows(CONSUMER, known, level, most=6, without=("durable_name", "direct", "sourcing", "pause_until"))
