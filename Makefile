@@ -3,7 +3,8 @@
 
 SHELL := /bin/sh
 BIN := .venv/bin
-WORKERS ?= 2
+# Much of it is waiting for servers: three keep two cores busy.
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest
 # A name on PATH may be a shim without an interpreter behind it, so each is run before it is taken.
 ifndef PYTHON
