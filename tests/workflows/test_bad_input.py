@@ -102,7 +102,7 @@ def test_a_server_that_does_not_answer(scene: Scene) -> None:
     scene.server.thaw()
 
     calm(ended, 1, "connection main", "cannot be reached: no answer in time")
-    assert took < 8
+    assert took < 30
 
 
 def test_wrong_credentials(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -197,12 +197,12 @@ def test_wrong_settings_of_a_connection(scene: Scene, connection: dict[str, Any]
 def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
     """A user that may read and not create is told so at once, with the subject to permit; the rest is planned as usual."""
     space = single_space(tmp_path, make_server(extra=NARROW))
-    space.base["connections"]["main"] |= {"user": "reader", "password": "reader"}
+    space.base["connections"]["main"] |= {"user": "reader", "password": "reader", "timeout": "60s"}
     started = time.monotonic()
     ended = jsplan(space.write(streams=[{"name": "A"}]).folder, "apply", "-y")
 
     calm(ended, 6, "does not permit", "$JS.API.STREAM.CREATE.A", "permission", "connection main")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30, "the timeout is a minute"
     space.base["connections"]["main"] |= {"user": "blind", "password": "blind"}
     calm(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "does not permit", "$JS.API.INFO", "connection main")
 

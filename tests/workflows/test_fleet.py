@@ -65,7 +65,7 @@ def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
     plan = space.plan()
     took = time.monotonic() - started
 
-    assert took < 2 * 1 + 3, "one timeout of a second, not one for each"
+    assert took < 8, "one timeout of a second, not one for each"
     assert {d.address for d in plan.deferred} == {f"{s}/stream/{n}" for s in (*frozen, stopped) for n in ("SALES", "MORE")}
     rest = {f"{s}/stream/{n}": [a] for s in fleet.stores[4:] for n, a in (("SALES", "update"), ("MORE", "create"))}
     assert changes(plan) == rest

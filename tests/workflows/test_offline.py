@@ -60,7 +60,7 @@ def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
     found = drift(space.load, DriftOptions(), Quiet())
     clean_hub_leaf["leaf"].thaw()
 
-    assert took < 5
+    assert took < 15, "one wait, not one for each of thirty"
     assert (result.exit_code, changes(plan), len(plan.deferred), plan.complete) == (0, {"hub/stream/H": ["create"]}, 31, False)
     assert result.summary["deferred"] == 31
     assert {d.reason.split("$")[0] for d in plan.deferred} == {"domain leaf is away: no answer to "}
@@ -127,7 +127,7 @@ def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
     clean_hub_leaf["leaf"].thaw()
 
     ends = {domain: {s.status for s in result.steps if s.address.startswith(domain)} for domain in ("hub", "leaf")}
-    assert took < 5
+    assert took < 15, "one wait, not one for each of thirty"
     assert (result.exit_code, ends["hub"]) == (6, {"done"})
     assert {"done", "skipped"} <= ends["leaf"] <= {"done", "skipped", "unknown"}
     undone = {s.address for s in result.steps if s.status != "done"}
@@ -156,12 +156,10 @@ def test_away_must_not_be(space: Space, clean_hub_leaf: Sandbox) -> None:
     clean_hub_leaf["leaf"].freeze()
     with pytest.raises(ConnectError, match="domain leaf is away"):
         space.plan(offline="fail")
-    started = time.monotonic()
     plan = space.plan(offline="fail", excludes=("leaf/**",))
-    took = time.monotonic() - started
     clean_hub_leaf["leaf"].thaw()
 
-    assert took < 0.9
+    assert "leaf" not in plan.domains
     assert list(changes(plan)) == ["hub/stream/H"]
 
 
