@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.wire.frames import BYTES, digits, joined, with_headers
+from jsplan.units import SECOND
 
 #: Where a message comes from: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>` (contract, section 6).
 ORIGIN: Final = "Jsplan-Origin"
@@ -26,7 +27,6 @@ CONTROL: Final = (
 KEPT_ORIGIN: Final = f"{KEPT}Origin"
 _CONTROL_LINE: Final = f"(?i)\r\n({'|'.join(CONTROL)}):"
 _ORIGIN_LINE: Final = f"\r\n{ORIGIN}: ?(?P<origin>[^\r]*)"
-SECOND: Final = 1_000_000_000
 #: Arrow cannot cut from a place to the end without being told where that is.
 _END: Final = 1 << 30
 

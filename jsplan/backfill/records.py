@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
+from jsplan.address import Address
 from jsplan.config.model import Backfill
 
 #: Of how many ranges a gap list has the bounds; of the rest only the numbers.
@@ -52,6 +54,16 @@ class Leg:
     gap_messages: int = 0
 
     @property
+    def origin_address(self) -> Address:
+        """Where it is copied from."""
+        return Address.parse(self.origin)
+
+    @property
+    def target_address(self) -> Address:
+        """Where it is copied to."""
+        return Address.parse(self.target)
+
+    @property
     def span(self) -> Span:
         """The frozen range; it may be empty."""
         return Span(self.first, self.last)
@@ -83,3 +95,9 @@ def text_of(entry: Backfill) -> str:
     for name in ("range", "rate", "window", "strategy"):
         said.pop(name)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def kept(backfills: Mapping[str, dict[str, Any]], entry: Backfill) -> Record | None:
+    """What state keeps of an entry, if the files still say the same of it."""
+    raw = backfills.get(entry.name)
+    return Record.from_json(raw) if raw is not None and raw["text"] == text_of(entry) else None

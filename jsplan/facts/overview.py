@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError
 from jsplan.facts.inventory import may_be_listed
 from jsplan.facts.live import DomainFacts, Live, LiveObject
-from jsplan.facts.survey import all_away, consumer_of, in_parallel, read_object, roll_call, stream_of
+from jsplan.facts.survey import all_away, consumer_of, in_parallel, read_into, roll_call, stream_of
 from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.jetstream.api import STREAM_OFFLINE
 from jsplan.topology.reach import is_import
 
 #: The metadata by which a stream tells its server's version, in INFO since 2.11.
@@ -42,27 +42,13 @@ async def _of_domain(api: DomainApi, live: Live, declared: list[Address]) -> Non
     key = api.domain.key
     try:
         if is_import(api.domain):
-            await _by_name(api, live, declared)
+            await in_parallel(partial(read_into, api, live), declared)
         else:
             await _by_list(api, live)
     except (NoRespondersError, ApiTimeoutError) as error:
         live.domains[key] = DomainFacts(key, reachable=False, reason=f"{error} (it answered a moment ago)")
     except ApiError as error:
         live.unlisted[key] = str(error)
-
-
-async def _by_name(api: DomainApi, live: Live, declared: Iterable[Address]) -> None:
-    async def read(address: Address) -> None:
-        try:
-            found = await read_object(api, address)
-        except ServerRefusedError as error:
-            if error.err_code != STREAM_OFFLINE:
-                raise
-            live.broken[address] = error.description
-        else:
-            live.objects |= {address: found} if found is not None else {}
-
-    await in_parallel(read, declared)
 
 
 async def _by_list(api: DomainApi, live: Live) -> None:

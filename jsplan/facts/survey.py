@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from jsplan.address import Address
@@ -191,22 +192,23 @@ def _wrong_name(domain: Domain, answered: str | None) -> ConnectError:
     )
 
 
+async def read_into(api: DomainApi, live: Live, address: Address) -> None:
+    """Read one object into `live`; one that is offline on its server is among the broken. Raises ApiError."""
+    try:
+        found = await read_object(api, address)
+    except ServerRefusedError as error:
+        if error.err_code != STREAM_OFFLINE:
+            raise
+        live.broken[address] = error.description
+    else:
+        if found is not None:
+            live.objects[address] = found
+
+
 async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[Address], workers: int) -> None:
     api = pool.api(domain)
-
-    async def read(address: Address) -> None:
-        try:
-            found = await read_object(api, address)
-        except ServerRefusedError as error:
-            if error.err_code != STREAM_OFFLINE:
-                raise
-            live.broken[address] = error.description
-        else:
-            if found is not None:
-                live.objects[address] = found
-
     try:
-        await in_parallel(read, addresses, workers)
+        await in_parallel(partial(read_into, api, live), addresses, workers)
     except (NoRespondersError, ApiTimeoutError) as error:
         live.domains[domain.key] = DomainFacts(domain.key, reachable=False, reason=f"{error} (it answered a moment ago)")
 

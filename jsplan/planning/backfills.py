@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address, matches
+from jsplan.backfill.records import kept
 from jsplan.documents.plan import Deferred
 
 if TYPE_CHECKING:
@@ -40,18 +41,8 @@ def _any(globs: Iterable[str], address: str) -> bool:
 
 
 def _done(inputs: Inputs, entry: Backfill) -> bool:
-    record = _record(inputs, entry)
+    record = kept(inputs.state.backfills, entry)
     return record is not None and bool(record.done_at)
-
-
-def _record(inputs: Inputs, entry: Backfill) -> Record | None:
-    """What state keeps of it, if it says the same as then."""
-    raw = inputs.state.backfills.get(entry.name)
-    if raw is None:
-        return None
-    from jsplan.backfill.records import Record, text_of  # noqa: PLC0415 - most workspaces have no backfill
-
-    return Record.from_json(raw) if raw["text"] == text_of(entry) else None
 
 
 def streams_of(inputs: Inputs) -> set[Address]:
@@ -76,7 +67,7 @@ def _away(inputs: Inputs, entry: Backfill) -> list[BackfillSide]:
 
 
 def _planned(inputs: Inputs, entry: Backfill) -> dict[str, Any]:
-    record = _record(inputs, entry)
+    record = kept(inputs.state.backfills, entry)
     amounts = [_amount(inputs, side, record) for side in entry.origins]
     known = [amount for amount in amounts if amount is not None]
     whole = len(known) == len(amounts)

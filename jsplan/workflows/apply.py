@@ -69,7 +69,7 @@ async def apply_world(world: World, options: PlanOptions, approve: Approve, obse
         if plan.has_changes:
             await asyncio.to_thread(approve, plan)
             require_permission(plan)
-            require_means(plan, options)
+            require_means(world, plan, options)
         result = await carry_out(world, pool, plan, options, observer)
         return plan, await follow_up(world, pool, plan, result, options, observer)
 
@@ -93,7 +93,7 @@ async def _apply_saved(load: LoadOptions, plan: Plan, path: Path, options: PlanO
         if plan.errored:
             raise PlanError(plan.diagnostics, "the saved plan has errors; nothing was changed")
         require_permission(plan)
-        require_means(plan, options)
+        require_means(world, plan, options)
         async with open_pool(world, read_only=False) as pool:
             result = await carry_out(world, pool, plan, options, observer, saved=True)
             return await follow_up(world, pool, plan, result, options, observer)

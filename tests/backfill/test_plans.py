@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.raw import Raw, publish
+from jsplan.errors import NotAvailableError
+from tests.support.raw import Raw, publish, streams
 from tests.support.workspaces import hub_leaf_space
 
 if TYPE_CHECKING:
@@ -123,11 +124,37 @@ def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) ->
     assert (plan.has_changes, plan.resource_drift) == (False, [])
 
 
+def test_an_entry_that_cannot_be_run_yet_stops_an_apply_before_it_begins(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """What a later release does is refused before anything is changed, with the way to leave it for later."""
+    space.write(streams=[ALL], backfills=[ENTRY | {"order": "subject"}])
+
+    with pytest.raises(NotAvailableError, match=r"order: subject` is not in this release; nothing was changed") as refused:
+        space.apply()
+
+    assert "--no-backfill" in str(refused.value.hint)
+    hub = clean_hub_leaf["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        assert streams(raw) == []
+    assert space.apply(backfill=False)[1].exit_code == 0
+
+
 @pytest.mark.timeout(300)
-def test_apply_copies_once(space: Space) -> None:
-    """The target is made, then filled, then the entry is done: the next plan is empty, whatever is published since."""
+def test_apply_copies_once(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """The target is made, then filled, then the entry is done: the next plan is empty, whatever is published since.
+
+    All entries share one Spark, also where each has connections of its own.
+    """
+    leaf = clean_hub_leaf["leaf"]
+    space.base["connections"]["near"] = {"url": leaf.url, "user": leaf.user, "password": leaf.password}
+    space.base["domains"] = space.base["domains"] | {"by-leaf": {"connection": "near", "js_domain": "leaf", "same_as": "leaf"}}
+    second = {"name": "again", "from": {"domain": "by-leaf", "stream": "ORDERS", "end_seq": 5}, "to": {"domain": "hub", "stream": "FEW"}}
+    space.write(streams=[ALL, ALL | {"name": "FEW", "subjects": ["few.>"]}], backfills=[ENTRY, second])
+
     done = jsplan(space, "apply", "-y")
 
     assert (done["returned"], done["exit_code"]) == (0, 0)
-    assert done["backfills"] == [{"name": "history", "status": "done", "copied": 20, "gap_messages": 0, "error": None}]
+    assert done["backfills"] == [
+        {"name": "history", "status": "done", "copied": 20, "gap_messages": 0, "error": None},
+        {"name": "again", "status": "done", "copied": 5, "gap_messages": 0, "error": None},
+    ]
     assert not space.plan().has_changes

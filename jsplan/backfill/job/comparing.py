@@ -21,9 +21,10 @@ from jsplan.backfill.job.stages import PREFIX
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Sequences
 from jsplan.backfill.wire import read
-from jsplan.backfill.wire.asking import SECOND, from_text
+from jsplan.backfill.wire.asking import from_text
 from jsplan.backfill.wire.frames import BYTES
 from jsplan.backfill.wire.reading import Range
+from jsplan.units import SECOND
 
 #: `side` is 0 at the origin and 1 at the target; `time` is ns (0: not told); `place` is the sequence at the target; `mark` is a sum of the
 #: numbers below. `said` is an error.

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from jsplan.backfill.wire.socket import Wire
 from jsplan.errors import ServerRefusedError
+from jsplan.units import SECOND
 
-SECOND: Final = 1_000_000_000
 #: The server counts times in 64 bits: one after the year 2262 would be one long ago.
 FAR: Final = 1 << 63
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")

@@ -19,6 +19,7 @@ import pyarrow as pa
 from jsplan.backfill.wire.frames import Delivered, Parts, delivered, parts, scan, scan_many, statuses, tokens
 from jsplan.backfill.wire.socket import Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.units import SECOND
 
 #: A batch is parsed when so many bytes are there, or nothing more is: below, Arrow's cost per batch shows; far above, whoever writes
 #: what was read has nothing to do meanwhile.
@@ -30,7 +31,6 @@ BUFFER: Final = 8 << 20
 #: How often the consumer says that it is alive, and after how much silence it counts as gone. Seconds.
 HEARTBEAT: Final = 2.0
 SILENCE: Final = 3 * HEARTBEAT
-SECOND: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from jsplan.backfill.job import promoting, stages
 from jsplan.backfill.job.reading import Follow, follow, read_stage
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import Leg, Span
-from jsplan.backfill.wire.asking import SECOND, first_at, from_text
+from jsplan.backfill.wire.asking import first_at, from_text
 from jsplan.documents.backfill import LegResult
 from jsplan.errors import JsplanError
+from jsplan.units import SECOND
 from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import Ends
 from jsplan.workflows.backfill.waiting import patiently

@@ -6,56 +6,74 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.backfill.installed import require
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, combine
+from jsplan.workflows.backfill.options import BackfillOptions
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
-    from jsplan.documents.backfill import BackfillResult
     from jsplan.documents.plan import Plan
     from jsplan.jetstream import Pool
     from jsplan.workflows.options import Observer, PlanOptions
     from jsplan.workflows.world import World
 
 
-def require_means(plan: Plan, options: PlanOptions) -> None:
-    """Raise NotAvailableError where the plan has backfills to run and Spark is not installed: before anything is changed."""
-    if plan.backfills and options.backfill:
-        try:
-            require()
-        except NotAvailableError as error:
-            hint = f"{error.hint} Or leave the backfills for later: --no-backfill"
-            raise NotAvailableError(f"{error}; nothing was changed", hint=hint) from None
+def require_means(world: World, plan: Plan, options: PlanOptions) -> None:
+    """Raise NotAvailableError where the plan has backfills to run and they cannot be: before anything is changed."""
+    if not (plan.backfills and options.backfill):
+        return
+    try:
+        require()
+        from jsplan.workflows.backfill.freeze import entry_of  # noqa: PLC0415 - only a plan with backfills needs any of it
+
+        for entry in plan.backfills:
+            entry_of(world, BackfillOptions(name=entry["name"]))
+    except NotAvailableError as error:
+        hint = f"{error.hint} Or leave the backfills for later: --no-backfill"
+        raise NotAvailableError(f"{error}; nothing was changed", hint=hint) from None
 
 
 async def follow_up(world: World, pool: Pool, plan: Plan, result: ApplyResult, options: PlanOptions, observer: Observer) -> ApplyResult:
     """Copy what the plan lists, once its changes are done. One that fails makes the apply one in part; the next plan lists it again."""
-    for entry in plan.backfills:
-        why = _left(plan, entry, result, options)
-        found = {"name": entry["name"], "status": "left", "error": why} if why else await _copied(world, pool, plan, entry, observer)
-        result.backfills.append(found)
-        if found["status"] == "failed":
-            result.exit_code = int(combine([ExitCode(result.exit_code), ExitCode.PARTIAL]))
-    if plan.backfills:
+    found = {entry["name"]: _left(plan, entry, result, options) for entry in plan.backfills}
+    if wanted := [name for name, left in found.items() if left is None]:
+        found |= await _copied(world, pool, wanted, tuple(plan.allowed_hazards), observer)
         result.state |= {"serial": world.state.serial}
+    for name, said in found.items():
+        result.backfills.append({"name": name, **(said or {})})
+        if said is not None and said["status"] == "failed":
+            result.exit_code = int(combine([ExitCode(result.exit_code), ExitCode.PARTIAL]))
     return result
 
 
-def _left(plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanOptions) -> str | None:
+def _left(plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanOptions) -> dict[str, Any] | None:
     """Why a backfill is not run now; None: it is."""
-    how = f"run it with: jsplan backfill run {entry['name']}"
     if not options.backfill:
-        return f"left out by --no-backfill; {how}"
+        return {"status": "left", "error": f"left out by --no-backfill; run it with: jsplan backfill run {entry['name']}"}
     if result.exit_code != int(ExitCode.OK):
-        return "the changes before it were not all made; the next apply runs it"
+        return {"status": "left", "error": "the changes before it were not all made; the next apply runs it"}
     ends = [end for end in (*entry["from"], entry["to"]) if "domain" in end]
     away = sorted({end["domain"] for end in ends if not plan.domains.get(end["domain"], {}).get("reachable", True)})
-    return f"domain {', '.join(away)} is away; the next apply runs it" if away else None
+    return {"status": "left", "error": f"domain {', '.join(away)} is away; the next apply runs it"} if away else None
 
 
-async def _copied(world: World, pool: Pool, plan: Plan, entry: dict[str, Any], observer: Observer) -> dict[str, Any]:
-    from jsplan.workflows.backfill.runs import run_within  # noqa: PLC0415 - only a plan with backfills needs Spark
+async def _copied(world: World, pool: Pool, names: list[str], allow: tuple[str, ...], observer: Observer) -> dict[str, dict[str, Any]]:
+    """What became of each entry. One that fails holds up no other."""
+    from jsplan.workflows.backfill.runs import Run, copying  # noqa: PLC0415 - only a plan with backfills needs Spark
 
+    wanted = {name: BackfillOptions(name=name, allow_hazards=allow) for name in names}
+    found: dict[str, dict[str, Any]] = {}
     try:
-        done: list[BackfillResult] = await run_within(world, pool, [entry["name"]], tuple(plan.allowed_hazards), observer)
-    except JsplanError as error:
-        return {"name": entry["name"], "status": "failed", "error": error.in_full}
-    return {"name": entry["name"], "status": "done", "copied": done[0].copied, "gap_messages": done[0].gap_messages, "error": None}
+        async with copying(world, wanted.values(), observer) as engine:
+            for name, options in wanted.items():
+                try:
+                    done = await Run(world, pool, options, observer, engine).all()
+                except JsplanError as error:
+                    found[name] = _failed(error)
+                else:
+                    found[name] = {"status": "done", "copied": done.copied, "gap_messages": done.gap_messages, "error": None}
+    except JsplanError as error:  # the state could not be written
+        return dict.fromkeys(names, _failed(error))
+    return found
+
+
+def _failed(error: JsplanError) -> dict[str, Any]:
+    return {"status": "failed", "error": error.in_full}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.ways import Way, export
-from jsplan.backfill.ranges import Leg, Record, text_of
+from jsplan.backfill.records import Leg, Record, kept, text_of
 from jsplan.backfill.wire.asking import first_at, from_text
 from jsplan.config.model import Backfill, BackfillSide, Domain
 from jsplan.errors import JsplanError, NotAvailableError, UsageError
@@ -32,12 +33,28 @@ class Ends:
     @classmethod
     def of(cls, world: World, pool: Pool, origin: Domain, target: Domain) -> Ends:
         """`identity` is what the origin's domain is called in `Jsplan-Origin`."""
-        for domain in (origin, target):
-            export(resolve(world.workspace.connections[domain.connection], world.environ))
+        export_domains(world, (origin, target))
         return cls(
             pool.api(origin), pool.api(target), Way(origin.connection, origin.api_prefix), Way(target.connection, target.api_prefix),
             origin.js_domain or origin.key,
         )  # fmt: skip
+
+    @classmethod
+    def of_leg(cls, world: World, pool: Pool, leg: Leg) -> Ends:
+        """The ends that a leg names."""
+        origin, target = (world.workspace.domains[address.domain] for address in (leg.origin_address, leg.target_address))
+        return cls.of(world, pool, origin, target)
+
+
+def export_domains(world: World, domains: Iterable[Domain]) -> None:
+    """Let tasks that are started from now on reach the domains."""
+    for domain in domains:
+        export(resolve(world.workspace.connections[domain.connection], world.environ))
+
+
+def export_ends(world: World, entry: Backfill) -> None:
+    """Let tasks that are started from now on reach every end of an entry."""
+    export_domains(world, (world.workspace.domains[side.domain] for side in (*entry.origins, entry.target)))
 
 
 def entry_of(world: World, options: BackfillOptions) -> Backfill:
@@ -84,9 +101,7 @@ def _check(entry: Backfill) -> None:
 
 def record_of(world: World, entry: Backfill) -> Record | None:
     """What state keeps of the entry, if its text is still the same."""
-    raw = world.state.backfills.get(entry.name)
-    record = Record.from_json(raw) if raw is not None else None
-    return record if record is not None and record.text == text_of(entry) else None
+    return kept(world.state.backfills, entry)
 
 
 async def freeze(world: World, pool: Pool, entry: Backfill) -> Record:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from jsplan.address import Address
 from jsplan.backfill.job import promoting, stages
 from jsplan.backfill.job.copying import Copy, copy
 from jsplan.backfill.job.room import growth, shortage
@@ -145,7 +144,7 @@ class LegRun:
     def _copy(self, stage: Stage, todo: Todo, target: dict[str, Any]) -> Copy:
         entry, leg, largest = self.work.entry, self.leg, int(target.get("max_msg_size", -1))
         return Copy(
-            self.ends.source_way, self.ends.identity, self._origin.stream, todo.spans, tuple(leg.filters), self.ends.target_way,
+            self.ends.source_way, self.ends.identity, self.leg.origin_address.stream, todo.spans, tuple(leg.filters), self.ends.target_way,
             stage.ingest, stage.name, todo.known, todo.claims, entry.oversize, largest, entry.rate,
         )  # fmt: skip
 
@@ -191,18 +190,10 @@ class LegRun:
     # --- names --------------------------------------------------------------------------------------------------
 
     async def _origin_info(self) -> dict[str, Any]:
-        return await patiently(self.ends.origin, partial(promoting.target_info, self.ends.origin, self._origin.stream))
+        return await patiently(self.ends.origin, partial(promoting.target_info, self.ends.origin, self.leg.origin_address.stream))
 
     async def _target_info(self) -> dict[str, Any]:
-        return await patiently(self.ends.target, partial(promoting.target_info, self.ends.target, self._target.stream))
-
-    @property
-    def _origin(self) -> Address:
-        return Address.parse(self.leg.origin)
-
-    @property
-    def _target(self) -> Address:
-        return Address.parse(self.leg.target)
+        return await patiently(self.ends.target, partial(promoting.target_info, self.ends.target, self.leg.target_address.stream))
 
     @property
     def _title(self) -> str:

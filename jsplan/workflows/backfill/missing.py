@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from jsplan.address import Address
 from jsplan.backfill.job.copying import Claim, Known
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.reading import Look, look
@@ -74,7 +73,7 @@ class Missing:
         return await asyncio.to_thread(self._counted)
 
     def _counted(self) -> int:
-        way, name = self.ends.source_way, self._origin.stream
+        way, name = self.ends.source_way, self.leg.origin_address.stream
         wire = way.open()
         try:
             first, after = (
@@ -86,7 +85,7 @@ class Missing:
 
     async def _known(self) -> tuple[Known, tuple[Claim, ...]]:
         """What the target has already, and what its own sources will bring by themselves."""
-        info = await target_info(self.ends.target, self._target.stream)
+        info = await target_info(self.ends.target, self.leg.target_address.stream)
         sources = [s for s in info["config"].get("sources") or [] if self._is_origin(s)]
         state = info["state"]
         claims = tuple(await asyncio.gather(*(self._claim(source) for source in sources)))
@@ -94,20 +93,24 @@ class Missing:
             return Known(), claims
         names = {header_of(source)[0] for source in [*sources, self._as_source()]}
         first, last, since = int(state["first_seq"]), int(state["last_seq"]), from_text(self.leg.created)
-        stream, origin = self._target.stream, self._origin.stream
+        stream, origin = self.leg.target_address.stream, self.leg.origin_address.stream
         task = Look(self.ends.target_way, stream, first, last, self.ends.identity, origin, tuple(sorted(names)), since)
         return await asyncio.to_thread(look, task), claims
 
     def _is_origin(self, source: dict[str, Any]) -> bool:
         api = (source.get("external") or {}).get("api")
-        leads_to = self.topology.reach.leads_to(self._target.domain, api)
-        return bool(source["name"] == self._origin.stream and leads_to == self.topology.real(self._origin).domain)
+        leads_to = self.topology.reach.leads_to(self.leg.target_address.domain, api)
+        return bool(source["name"] == self.leg.origin_address.stream and leads_to == self.topology.real(self.leg.origin_address).domain)
 
     def _as_source(self) -> dict[str, Any]:
         """The origin as the target would name it in a source of its own."""
-        way = self.topology.reach.way(self._target.domain, self._origin.domain) if self._origin.domain != self._target.domain else None
+        way = (
+            self.topology.reach.way(self.leg.target_address.domain, self.leg.origin_address.domain)
+            if self.leg.origin_address.domain != self.leg.target_address.domain
+            else None
+        )
         api = way.api if way is not None else None
-        return {"name": self._origin.stream} | ({"external": {"api": api}} if api else {})
+        return {"name": self.leg.origin_address.stream} | ({"external": {"api": api}} if api else {})
 
     async def _claim(self, source: dict[str, Any]) -> Claim:
         filters = tuple(t["src"] for t in source.get("subject_transforms") or []) or tuple(filter(None, [source.get("filter_subject")]))
@@ -120,7 +123,7 @@ class Missing:
     def _first_at(self, time: int) -> int:
         wire = self.ends.source_way.open()
         try:
-            return first_at(wire, self.ends.source_way.api_prefix, self._origin.stream, time)
+            return first_at(wire, self.ends.source_way.api_prefix, self.leg.origin_address.stream, time)
         finally:
             wire.close()
 
@@ -133,7 +136,7 @@ class Missing:
         """What was copied and has expired at the target is not brought back; nor is what a limit per subject has pushed out, which looks
         like anything else that is missing.
         """
-        info = await target_info(self.ends.target, self._target.stream)
+        info = await target_info(self.ends.target, self.leg.target_address.stream)
         if info["config"].get("max_msgs_per_subject", -1) > 0:
             return []
         there = minus(spans, self._never_copied())
@@ -167,7 +170,7 @@ class Missing:
             tries += 1
             try:
                 asked = {"seq": int(seqs[place]), "next_by_subj": ">"}
-                found = (await self.ends.origin.request(f"STREAM.MSG.GET.{self._origin.stream}", asked))["message"]
+                found = (await self.ends.origin.request(f"STREAM.MSG.GET.{self.leg.origin_address.stream}", asked))["message"]
             except ServerRefusedError as error:
                 if error.err_code == NO_MESSAGE:
                     return True  # all of it is gone there; there is nothing that could be copied twice
@@ -179,26 +182,18 @@ class Missing:
 
     async def gone(self) -> list[Span]:
         """Sequences that the origin does not have any more."""
-        info = await target_info(self.ends.origin, self._origin.stream)
+        info = await target_info(self.ends.origin, self.leg.origin_address.stream)
         state = info["state"]
         gone = [Span(1, int(state["first_seq"]) - 1)] if state["first_seq"] > 1 else []
         deleted = int(state.get("num_deleted") or 0)
         if deleted > MANY_DELETED:
             return minus([Span(1, int(state["last_seq"]))], await asyncio.to_thread(self._present))
         if deleted:
-            detailed = await self.ends.origin.request(f"STREAM.INFO.{self._origin.stream}", {"deleted_details": True})
+            detailed = await self.ends.origin.request(f"STREAM.INFO.{self.leg.origin_address.stream}", {"deleted_details": True})
             gone += runs(np.array(sorted(detailed["state"].get("deleted") or []), dtype=np.int64))
         return gone
 
     def _present(self) -> list[Span]:
         way, last = self.ends.source_way, self.leg.last
-        what = Range(way.api_prefix, self._origin.stream, self.leg.first, last, headers_only=True)
+        what = Range(way.api_prefix, self.leg.origin_address.stream, self.leg.first, last, headers_only=True)
         return runs(np.concatenate([rows["seq"].to_numpy() for rows in read(way.open, what)] or [np.empty(0, dtype=np.int64)]))
-
-    @property
-    def _origin(self) -> Address:
-        return Address.parse(self.leg.origin)
-
-    @property
-    def _target(self) -> Address:
-        return Address.parse(self.leg.target)

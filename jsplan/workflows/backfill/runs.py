@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 from jsplan.address import Address
 from jsplan.backfill.ranges import Leg, Record
@@ -13,7 +14,7 @@ from jsplan.jetstream import Pool
 from jsplan.planning.hazards import permits
 from jsplan.units import stamp
 from jsplan.workflows.backfill.engine import Engine
-from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze, record_of
+from jsplan.workflows.backfill.freeze import Ends, entry_of, export_ends, freeze, record_of
 from jsplan.workflows.backfill.leg import LegRun, Work
 from jsplan.workflows.backfill.options import BackfillOptions
 from jsplan.workflows.options import Observer
@@ -24,31 +25,32 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
     """What `workflows.backfill.run` does. Cancelled, it stops Spark, saves the state and lets go of the lock."""
     async with open_world(load) as world:
         entry_of(world, options)
-        async with locked(world, "backfill", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
-            await world.backend.start(world.state)
-            engine = Engine(observer, options.master)
-            try:
-                return await _Run(world, pool, options, observer, engine).all()
-            finally:
-                await engine.close()
-                await world.backend.finish(world.state)
+        async with (
+            locked(world, "backfill", options.lock_timeout, observer),
+            open_pool(world, read_only=False) as pool,
+            copying(world, [options], observer, options.master) as engine,
+        ):
+            return await Run(world, pool, options, observer, engine).all()
 
 
-async def run_within(world: World, pool: Pool, names: Sequence[str], allow: tuple[str, ...], observer: Observer) -> list[BackfillResult]:
-    """Entries one after the other on one Spark session, under the lock that the caller holds. Raises what a run raises, of the first that
-    fails; what was done before it is in the state.
+@asynccontextmanager
+async def copying(world: World, wanted: Iterable[BackfillOptions], observer: Observer, master: str | None = None) -> AsyncIterator[Engine]:
+    """One writing session of the state and one Spark for all of the runs, under the lock that the caller holds.
+
+    Connections are exported first: Spark's workers have the environment of the moment in which it starts. Raises StateError.
     """
+    for options in wanted:
+        export_ends(world, entry_of(world, options))
     await world.backend.start(world.state)
-    engine = Engine(observer, None)
+    engine = Engine(observer, master)
     try:
-        options = (BackfillOptions(name=name, allow_hazards=allow) for name in names)
-        return [await _Run(world, pool, one, observer, engine).all() for one in options]
+        yield engine
     finally:
         await engine.close()
         await world.backend.finish(world.state)
 
 
-class _Run:
+class Run:
     """One run: the range, then each origin."""
 
     def __init__(self, world: World, pool: Pool, options: BackfillOptions, observer: Observer, engine: Engine) -> None:
@@ -60,6 +62,7 @@ class _Run:
         self.entry = entry_of(world, options)
 
     async def all(self) -> BackfillResult:
+        """Copy what is missing. Raises what `workflows.backfill.run` raises."""
         await self._open()
         record = record_of(self.world, self.entry)
         if record is None or self.options.fresh:
@@ -67,9 +70,8 @@ class _Run:
             await self._keep(record)
         result = BackfillResult(self.entry.name)
         work = self._work(record)
-        every = [self._ends(leg) for leg in record.legs]  # before Spark starts: its workers have the environment of now
-        for leg, ends in zip(record.legs, every, strict=True):
-            result.legs.append(await self._leg(record, leg, LegRun(work, leg, ends)))
+        for leg in record.legs:
+            result.legs.append(await self._leg(record, leg, LegRun(work, leg, Ends.of_leg(self.world, self.pool, leg))))
         result.exit_code = int(ExitCode.CHANGES if result.gap_messages and self.options.fail_on_gap else ExitCode.OK)
         return result
 
@@ -93,11 +95,6 @@ class _Run:
         await self.pool.open(domain.connection for domain in domains.values())
         for key in keys:
             await self.pool.api(domains[key]).request("INFO")
-
-    def _ends(self, leg: Leg) -> Ends:
-        domains = self.world.workspace.domains
-        origin, target = Address.parse(leg.origin), Address.parse(leg.target)
-        return Ends.of(self.world, self.pool, domains[origin.domain], domains[target.domain])
 
     def _work(self, record: Record) -> Work:
         world, apis = self.world, {}

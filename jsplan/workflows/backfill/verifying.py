@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from jsplan.address import Address
 from jsplan.backfill.job.comparing import Compared, origin_rows, target_rows
 from jsplan.backfill.job.digests import origin_of
 from jsplan.backfill.job.promoting import target_info
@@ -56,32 +55,28 @@ class _Check:
 
     async def all(self) -> Verification:
         record = record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
-        every = [self._ends(leg) for leg in record.legs]  # before Spark starts: its workers have the environment of now
+        # Before Spark starts: its workers have the environment of now.
+        every = [Ends.of_leg(self.world, self.pool, leg) for leg in record.legs]
         target = await target_info(every[0].target, self.entry.target.stream)
         legs, floors = [], {}
         for number, (leg, ends) in enumerate(zip(record.legs, every, strict=True)):
-            origin = await target_info(ends.origin, Address.parse(leg.origin).stream)
+            origin = await target_info(ends.origin, leg.origin_address.stream)
             require_same(leg, origin, target)
             legs.append(self._compared(number, leg, ends, origin, target["config"]))
             floors[number] = await asyncio.to_thread(_floor, legs[-1], leg, ends, target)
         said, seconds = await self._compare(every, legs, target["state"], floors)
         return _told(self.entry.name, record.legs, said, seconds, self.listed)
 
-    def _ends(self, leg: Leg) -> Ends:
-        domains = self.world.workspace.domains
-        origin, target = Address.parse(leg.origin), Address.parse(leg.target)
-        return Ends.of(self.world, self.pool, domains[origin.domain], domains[target.domain])
-
     def _compared(self, number: int, leg: Leg, ends: Ends, origin: Config, target: Config) -> Compared:
         natives = self._natives(leg, target)
         return Compared(
-            number, ends.identity, Address.parse(leg.origin).stream, leg.first, leg.last, tuple(leg.filters), from_text(leg.created),
+            number, ends.identity, leg.origin_address.stream, leg.first, leg.last, tuple(leg.filters), from_text(leg.created),
             int(origin["state"]["last_seq"]), natives, bool(natives), tuple((first, last) for first, last in leg.gaps), tuple(leg.skipped),
         )  # fmt: skip
 
     def _natives(self, leg: Leg, target: Config) -> tuple[str, ...]:
         """How the target's own sources name the origin."""
-        origin, to = Address.parse(leg.origin), Address.parse(leg.target)
+        origin, to = leg.origin_address, leg.target_address
         reach = self.world.topology.reach
         real = self.world.topology.real(origin).domain
         found = [
@@ -114,7 +109,7 @@ def _floor(compared: Compared, leg: Leg, ends: Ends, target: Config) -> int:
     first, last = int(state["first_seq"]), int(state["last_seq"])
     if not any(config.get(limit, -1) > 0 for limit in _LIMITS) or first <= leg.target_next or leg.status != "done":
         return 0
-    what = Range(ends.target_way.api_prefix, Address.parse(leg.target).stream, first, last, headers_only=True)
+    what = Range(ends.target_way.api_prefix, leg.target_address.stream, first, last, headers_only=True)
     for rows in read(ends.target_way.open, what) if first <= last else ():
         seqs = origin_of(rows["headers"], compared.domain, compared.stream)[0].drop_null()
         if len(seqs):
