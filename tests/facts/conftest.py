@@ -117,23 +117,27 @@ class Lake:
         wanted = {"durable_name": name, "ack_policy": "explicit", "max_ack_pending": -1} | config
         self.raw.done(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted})
 
-    def take(self, stream: str, consumer: str, count: int, *, skip: int = 0) -> None:
-        """Fetch messages and acknowledge them; `skip`: but not every so many."""
+    def take(self, stream: str, consumer: str, count: int, *, skip: int = 0) -> dict[int, str]:
+        """Fetch messages and acknowledge them, `skip`: but not every so many; sequence and subject of what was acknowledged."""
         inbox = f"_INBOX.{os.urandom(6).hex()}"
+        left = self._ack_pending(stream, consumer) + count
+        acked: dict[int, str] = {}
         with Raw(self.server.url, self.server.user, self.server.password) as raw:
             raw.subscribe(inbox)
             wanted = json.dumps({"batch": count, "no_wait": True}).encode()
             raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", wanted, reply=inbox)
             for number in range(count):
-                reply = raw.next_reply()
+                subject, reply, _, _ = raw.next_with_reply()
                 if not (skip and number % skip == 0):
                     raw.publish(reply, b"+ACK")
+                    acked[int(reply.split(".")[5])] = subject  # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQ.…
             raw.flush()
-        self.server.wait_until(lambda: self._settled(stream, consumer), "the acknowledgements to arrive", 10)
+        left -= len(acked)
+        self.server.wait_until(lambda: self._ack_pending(stream, consumer) == left, "the acknowledgements to arrive", 20)
+        return acked
 
-    def _settled(self, stream: str, consumer: str) -> bool:
-        first, second = (self.raw.done(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}") for _ in range(2))
-        return bool(first["ack_floor"] == second["ack_floor"] and first["num_ack_pending"] == second["num_ack_pending"])
+    def _ack_pending(self, stream: str, consumer: str) -> int:
+        return int(self.raw.done(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")["num_ack_pending"])
 
 
 @contextmanager
