@@ -1,0 +1,103 @@
+"""YAML as people write it: an entry on a line where it fits, else a line per field; text in quotes where it could be read otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from jsplan.config.scalars import resolve
+
+#: Columns that a line may have.
+WIDTH: Final = 110
+#: Text that no YAML reader can take for anything else; what only looks like text is found by `_means_text`.
+_PLAIN = re.compile(r"(label:)?[A-Za-z0-9_$][A-Za-z0-9_$./+%@-]*")
+#: Words with blanks, as in descriptions.
+_WORDS = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*( [A-Za-z0-9_(][A-Za-z0-9_./+()-]*)+")
+_ESCAPED = re.compile("[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_NAMED: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_RESOLVER: Any = yaml.resolver.Resolver()
+
+
+def section(name: str, entries: Sequence[tuple[tuple[str, ...], Mapping[str, Any]]]) -> Iterator[str]:
+    """The lines of a top-level list: each entry with the comments above it."""
+    yield f"{name}:"
+    for comment, entry in entries:
+        yield from (f"  # {line}" for line in comment)
+        yield from _element(entry, "  ")
+
+
+def block(name: str, value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """The lines of a mapping under a key."""
+    yield f"{indent}{scalar(name)}:"
+    for key, item in value.items():
+        yield from _field(key, item, indent + "  ")
+
+
+def _element(entry: Mapping[str, Any], indent: str) -> Iterator[str]:
+    line = f"{indent}- {flow(entry)}"
+    if len(line) <= WIDTH and not any(_deep(value) for value in entry.values()) and (len(entry) < 4 or "consumers" not in entry):
+        yield line
+        return
+    first = f"{indent}- "
+    for key, value in entry.items():
+        for text in _field(key, value, indent + "  "):
+            yield first + text[len(first) :] if first else text
+            first = ""
+
+
+def _field(key: str, value: Any, indent: str) -> Iterator[str]:
+    if key == "consumers" or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):
+        yield f"{indent}{scalar(key)}:"
+        for item in value:
+            yield from _element(item, indent + "  ")
+        return
+    line = f"{indent}{scalar(key)}: {flow(value)}"
+    if len(line) <= WIDTH or not value or isinstance(value, str | int):
+        yield line
+    elif isinstance(value, Mapping):
+        yield from block(key, value, indent)
+    else:
+        yield f"{indent}{scalar(key)}:"
+        yield from (f"{indent}  - {flow(item)}" for item in value)
+
+
+def _deep(value: Any) -> bool:
+    """Whether a value reads better on lines of its own."""
+    return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+
+
+def flow(value: Any) -> str:
+    """The value on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{scalar(key)}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(flow(item) for item in value) + "]"
+    return scalar(value)
+
+
+def scalar(value: Any) -> str:
+    """A scalar that every reader of YAML 1.1 and 1.2 takes for the same."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return str(value)
+    plain = (_PLAIN.fullmatch(value) or _WORDS.fullmatch(value)) and _means_text(value)
+    return value if plain else f'"{_escaped(value)}"'
+
+
+def _means_text(value: str) -> bool:
+    """Whether both versions of YAML take it for text: `on`, `1e3`, `010` and `12:30` are none in one of them."""
+    return isinstance(resolve(value), str) and _RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) == "tag:yaml.org,2002:str"
+
+
+def _escaped(value: str) -> str:
+    def code(found: re.Match[str]) -> str:
+        character = found[0]
+        return _NAMED.get(character) or (f"\\u{ord(character):04X}" if ord(character) < 0x10000 else f"\\U{ord(character):08X}")
+
+    return _ESCAPED.sub(code, value.replace("\\", "\\\\").replace('"', '\\"'))
