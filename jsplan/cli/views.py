@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
     from jsplan.documents.plan import Plan
 
+#: What `plan` and `show PLANFILE` make besides text and JSON.
+PLAN_FORMATS = ("markdown", "html")
 #: What `drift` makes besides text and JSON.
 DRIFT_FORMATS = ("markdown", "html", "junit", "github")
 
@@ -32,7 +34,15 @@ def plan_result(output: Output, plan: Plan) -> None:
 
     plain = summary.NO_CHANGES if summary.is_quiet(plan) else None
     verbose = bool(output.settings.verbose)
-    output.result(plan.to_json, lambda console: print_plan(plan, console, verbose=verbose), plain=plain)
+    views = {name: partial(plan_view, plan, name, verbose=verbose) for name in PLAN_FORMATS}
+    output.result(plan.to_json, lambda console: print_plan(plan, console, verbose=verbose), plain=plain, views=views)
+
+
+def plan_view(plan: Plan, format_: str, *, verbose: bool = False) -> str:
+    """The plan in one of `PLAN_FORMATS`."""
+    from jsplan.render import plan_html, plan_markdown
+
+    return (plan_html if format_ == "html" else plan_markdown).render(plan, verbose=verbose)
 
 
 def apply_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:

@@ -29,12 +29,9 @@ def render(diagnostics: Sequence[Diagnostic], console: Console, *, after: bool =
     What is found in many domains alike is said once. Of warnings that differ in their numbers alone the first few are shown,
     unless everything is wanted.
     """
-    lines, seen, left = Lines(), dict[str, int](), dict[str, int]()
-    for diagnostic, where in [(d, "") for d in diagnostics] if verbose else _alike(diagnostics):
-        seen[diagnostic.code] = seen.get(diagnostic.code, 0) + 1
-        if diagnostic.severity != "error" and seen[diagnostic.code] > _SHOWN and not verbose:
-            left[diagnostic.code] = left.get(diagnostic.code, 0) + 1
-            continue
+    lines = Lines()
+    shown, left = shortlist(diagnostics, verbose=verbose)
+    for diagnostic, where in shown:
         if len(lines):
             lines.blank()
         _one(lines, diagnostic, where)
@@ -44,6 +41,21 @@ def render(diagnostics: Sequence[Diagnostic], console: Console, *, after: bool =
     if after and len(lines):
         lines.blank()
     lines.print(console)
+
+
+def shortlist(diagnostics: Sequence[Diagnostic], *, verbose: bool = False) -> tuple[list[tuple[Diagnostic, str]], dict[str, int]]:
+    """What is written out, each with where else it holds, and how many more of which code are only counted."""
+    if verbose:
+        return [(diagnostic, "") for diagnostic in diagnostics], {}
+    shown: list[tuple[Diagnostic, str]] = []
+    seen, left = dict[str, int](), dict[str, int]()
+    for diagnostic, where in _alike(diagnostics):
+        seen[diagnostic.code] = seen.get(diagnostic.code, 0) + 1
+        if diagnostic.severity != "error" and seen[diagnostic.code] > _SHOWN:
+            left[diagnostic.code] = left.get(diagnostic.code, 0) + 1
+        else:
+            shown.append((diagnostic, where))
+    return shown, left
 
 
 def _alike(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic, str]]:

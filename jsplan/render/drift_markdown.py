@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from jsplan.render import drift_rows, summary
+from jsplan.render.markdown import LONGEST, code, diff, text
 from jsplan.render.safe import safe
 
 if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
     from jsplan.render.drift_rows import Row
 
-#: Characters of a page at most (contract, section 4: under 65,000).
-LONGEST = 64_000
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
-
 
 def render(drift: Drift) -> str:
     """The whole page."""
     found = drift_rows.rows(drift)
     where = f"{drift.workspace}, {drift.environment}" if drift.environment else drift.workspace
-    head = [drift_rows.mark(drift, found), f"## Drift: {_text(where)}", "", f"**{drift_rows.verdict(drift)}**", ""]
+    head = [drift_rows.mark(drift, found), f"## Drift: {text(where)}", "", f"**{drift_rows.verdict(drift)}**", ""]
     if not found:
         head += [summary.NO_DRIFT, ""]
     tail = [*_notes(drift), f"<sub>Looked at {drift.timestamp} by jsplan {drift.jsplan_version}.</sub>"]
@@ -47,26 +43,13 @@ def _within(found: list[Row], room: int) -> list[str]:
 
 
 def _item(row: Row) -> list[str]:
-    lines = [f"- `{row.address.replace('`', '')}` {_text(row.says)} ({row.severity})"]
-    if row.details:
-        fence = "~~~" if not any("~~~" in line for line in row.details) else "~~~~~~"
-        lines += [f"  {fence}diff", *(f"  {_signed(line)}" for line in row.details), f"  {fence}"]
-    return lines
-
-
-def _signed(line: str) -> str:
-    """GitHub colours a line of a diff by its first character; `~` is not among those, `!` is."""
-    return f"!{line[1:]}" if line.startswith("~") else line
+    line = f"- {code(row.address)} {text(row.says)} ({row.severity})"
+    return [line, *(diff(row.details, indent="  ") if row.details else [])]
 
 
 def _notes(drift: Drift) -> list[str]:
-    lines = [f"- :warning: {_text(safe(d.summary))}. {_text(safe(d.detail))}" for d in drift.diagnostics]
+    lines = [f"- :warning: {text(safe(d.summary))}. {text(safe(d.detail))}" for d in drift.diagnostics]
     counts = drift.summary
     lines += [f"- {summary.count(counts['muted'], 'finding')} muted."] if counts["muted"] else []
     lines += [f"- {summary.count(counts['pending'], 'resource')} pending in the files: see `jsplan plan`."] if counts["pending"] else []
     return [*lines, ""] if lines else []
-
-
-def _text(words: str) -> str:
-    """Foreign words without a character that markdown or HTML would act on; nobody is notified by an @."""
-    return _SPECIAL.sub(r"\\\1", words).replace("@", "@\u200b")

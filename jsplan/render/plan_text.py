@@ -27,12 +27,12 @@ def render(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     """Print the whole plan, the greppable summary last. `verbose` writes out what is alike."""
     drift = relevant_drift(plan)
     _outside(drift, console, verbose=verbose)
-    changing = _changing(plan)
-    _intro(plan, bool(changing or plan.backfills), console)
-    groups = grouped(changing, plan, verbose=verbose)
+    found = changing(plan)
+    _intro(plan, bool(found or plan.backfills), console)
+    groups = grouped(found, plan, verbose=verbose)
     _resources(groups, console, verbose=verbose)
-    _backfills(plan).print(console)
-    _deferred(plan, verbose=verbose).print(console)
+    backfills(plan).print(console)
+    deferred(plan, verbose=verbose).print(console)
     diagnostics_text.render(plan.diagnostics, console, after=True, verbose=verbose)
     _permissions(groups).print(console)
     _summary(plan).print(console)
@@ -44,7 +44,8 @@ def relevant_drift(plan: Plan) -> list[ResourceChange]:
     return [r for r in plan.resource_drift if plan.mode == "refresh-only" or r.address in touched]
 
 
-def _changing(plan: Plan) -> list[ResourceChange]:
+def changing(plan: Plan) -> list[ResourceChange]:
+    """What there is to show, in the order of this page."""
     changed = [r for r in plan.resource_changes if r.change.importing or r.previous_address or actions_of(r) != ("no-op",)]
     rank = {actions: number for number, actions in enumerate(_ORDER)}
     return sorted(changed, key=lambda r: (rank.get(actions_of(r), 0), r.address))
@@ -87,9 +88,8 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
     limited = bool(plan.targets or plan.options.get("excludes"))
     if anything:
         where = f"workspace {safe(plan.workspace)}" + (f", environment {safe(plan.environment)}" if plan.environment else "")
-        what = _what(plan, limited=limited)
-        lines.add(0, (f"{what} ", "strong"), f"({where}):")
-    if shaped := _planned_with(plan):
+        lines.add(0, (f"{what(plan, limited=limited)} ", "strong"), f"({where}):")
+    if shaped := planned_with(plan):
         lines.add(0, (f"Planned with {shaped}", "dim"))
     if limited:
         lines.add(0, ("This plan is limited by --target or --exclude: it does not show everything that differs.", "warn"))
@@ -98,13 +98,14 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
     lines.print(console)
 
 
-def _what(plan: Plan, *, limited: bool) -> str:
+def what(plan: Plan, *, limited: bool) -> str:
+    """What is about to happen, as a sentence without its end."""
     if plan.mode != "destroy":
         return "jsplan will do the following"
     return "jsplan will destroy the following" if limited else "jsplan will destroy everything that it manages"
 
 
-def _planned_with(plan: Plan) -> str:
+def planned_with(plan: Plan) -> str:
     """The options that shaped the plan, as they are written."""
     options: dict[str, Any] = plan.options
     words = [f"--target {safe(str(t))}" for t in plan.targets]
@@ -127,7 +128,8 @@ def _resources(groups: list[collapse.Group], console: Console, *, verbose: bool)
         lines.print(console)
 
 
-def _backfills(plan: Plan) -> Lines:
+def backfills(plan: Plan) -> Lines:
+    """Each backfill with its ends and its amount."""
     lines = Lines()
     for job in plan.backfills:
         amount = [summary.count(job["messages"], "message")] if job.get("messages") is not None else []
@@ -148,7 +150,7 @@ def _end(end: Any) -> str:
     return safe(str(end["parquet"])) if isinstance(end, dict) and "parquet" in end else quoted(end)
 
 
-def _deferred(plan: Plan, *, verbose: bool) -> Lines:
+def deferred(plan: Plan, *, verbose: bool) -> Lines:
     """Why what is left for later, a few addresses of each; domains with the same reason together."""
     lines, reasons = Lines(), dict[tuple[str, str], list[str]]()
     for item in plan.deferred:
@@ -185,7 +187,7 @@ def _summary(plan: Plan) -> Lines:
         lines.add(0, safe(rehearsed))
     if plan.errored:
         lines.add(0, ("The plan has errors; nothing can be applied.", "bad"))
-    if plan.has_changes or _changing(plan):
+    if plan.has_changes or changing(plan):
         lines.add(0, (summary.plan_line(plan), "strong"))
     elif not plan.errored:
         lines.add(0, (safe(summary.nothing_line(plan)), "good"))

@@ -46,20 +46,25 @@ def actions_of(resource: ResourceChange) -> tuple[str, ...]:
 def render(resource: ResourceChange, where: str = "") -> Lines:
     """Head, fields and hazards of one element of `resource_changes`; `where` says for which domains it stands."""
     lines = Lines()
-    _head(lines, resource, where)
+    head(lines, resource, where)
     body(lines, resource)
     for hazard in resource.hazards:
-        _hazard(lines, hazard)
+        hazard_lines(lines, hazard)
     return lines
 
 
-def _head(lines: Lines, resource: ResourceChange, where: str) -> None:
+def headline(resource: ResourceChange) -> tuple[str, str, str]:
+    """A sign, its role, and what becomes of the resource in words."""
     actions = actions_of(resource)
     heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
-    symbol, role, says = heads.get(actions, ("?", "warn", "will be changed in a way this release does not know"))
     if resource.change.importing:
-        symbol, role = (">", "import")
-        says = "will be imported as it is" if actions == ("no-op",) else "will be imported, then updated in place"
+        return ">", "import", "will be imported as it is" if actions == ("no-op",) else "will be imported, then updated in place"
+    return heads.get(actions, ("?", "warn", "will be changed in a way this release does not know"))
+
+
+def head(lines: Lines, resource: ResourceChange, where: str) -> None:
+    """The first line: what becomes of it."""
+    symbol, role, says = headline(resource)
     pieces: list[tuple[str, str] | str] = [(f"{symbol:>3} ", role), (safe(resource.address), "strong"), f" {says}"]
     if resource.previous_address:
         pieces.append((f" (moved from {safe(resource.previous_address)})", "dim"))
@@ -141,7 +146,8 @@ def _elements(lines: Lines, row: Field | None, before: list[Any], after: list[An
         lines.add(BODY + 6, (f"({kept} unchanged)", "dim"))
 
 
-def _hazard(lines: Lines, hazard: Hazard) -> None:
+def hazard_lines(lines: Lines, hazard: Hazard) -> None:
+    """A hazard with its amount, its causes, and how to allow it."""
     role = "good" if hazard.allowed else "bad" if hazard.blocking else "warn"
     amount = amount_of(hazard)
     pieces: list[tuple[str, str] | str] = [("! ", role), (hazard.code, role), f": {safe(hazard.message)}"]

@@ -79,7 +79,7 @@ def test_words_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "line",
     [
-        ["plan", "--format", "markdown"],
+        ["show", "--format", "markdown"],
         ["--format", "html", "apply"],
         ["import", "--all", "--generate-config", "x.yaml"],
     ],

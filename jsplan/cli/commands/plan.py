@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exitcode: bool, **planning: Any) -> int:
     """Show what apply would do, without changing anything."""
-    settings, output = start(ctx)
+    from jsplan.cli.views import PLAN_FORMATS, plan_result
+
+    settings, output = start(ctx, PLAN_FORMATS)
     options = plan_options(planning, destroy=destroy)
-    from jsplan.cli.views import plan_result
     from jsplan.workflows.plan import plan as plan_workflow
     from jsplan.workflows.plan import save
 

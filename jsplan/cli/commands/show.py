@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(ctx: click.Context, planfile: Path | None, state: bool) -> int:
     """Show a saved plan, or the state."""
-    settings, output = start(ctx)
+    from jsplan.cli.views import PLAN_FORMATS, plan_result
+
+    settings, output = start(ctx, PLAN_FORMATS if planfile is not None else ())
     if planfile is not None and state:
         raise UsageError("give a saved plan or --state, not both")
     if planfile is not None:
-        from jsplan.cli.views import plan_result
         from jsplan.workflows.plan import load_plan
 
         plan_result(output, load_plan(planfile))

@@ -1,0 +1,115 @@
+"""The changes of a plan as rows, what deletes first: what the pages (markdown, HTML) are made of. Layout is left to those."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jsplan.render import plan_text, resource_text
+from jsplan.render.fold import folded
+from jsplan.render.lines import Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.text import Text
+
+    from jsplan.documents.plan import Hazard, Plan, ResourceChange
+    from jsplan.render.collapse import Group
+
+#: What becomes of a resource, in one word; those that delete come first.
+_WORDS = {
+    ("delete",): "destroy", ("delete", "create"): "replace", ("create", "delete"): "replace", ("update",): "update",
+    ("create",): "create", ("forget",): "forget", ("no-op",): "move",
+}  # fmt: skip
+ACTIONS = ("destroy", "replace", "update", "create", "import", "forget", "move", "other")
+_TITLES = {
+    "destroy": "Destroyed", "replace": "Replaced", "update": "Updated in place", "create": "Created", "import": "Imported",
+    "forget": "Forgotten, they stay on the server", "move": "Moved", "other": "Changed in a way this release does not know",
+}  # fmt: skip
+#: What no name in a comment of HTML may hold.
+_FOREIGN = re.compile(r"[^\w.-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One change, or many that are alike, in the lines of the terminal: what becomes of it, its fields, its hazards."""
+
+    number: int
+    group: Group
+    head: Text
+    fields: list[Text]
+    hazards: list[Text]
+
+    @property
+    def action(self) -> str:
+        """One of `ACTIONS`."""
+        return action_of(self.group.resource)
+
+    @property
+    def members(self) -> Sequence[ResourceChange]:
+        """The changes that it speaks for."""
+        return self.group.members
+
+    @property
+    def says(self) -> str:
+        """What becomes of it, in words."""
+        return resource_text.headline(self.group.resource)[2]
+
+
+def title(action: str) -> str:
+    """The heading of an action."""
+    return _TITLES[action]
+
+
+def action_of(resource: ResourceChange) -> str:
+    """What becomes of it, as one of `ACTIONS`."""
+    return "import" if resource.change.importing else _WORDS.get(resource_text.actions_of(resource), "other")
+
+
+def rows(plan: Plan, *, verbose: bool = False) -> list[Row]:
+    """All changes: what is destroyed, what is replaced, then the rest, within each what costs something first."""
+    found = sorted(plan_text.grouped(plan_text.changing(plan), plan, verbose=verbose), key=_gravity)
+    return [_row(number, group, verbose=verbose) for number, group in enumerate(found, 1)]
+
+
+def _row(number: int, group: Group, *, verbose: bool) -> Row:
+    head, fields, hazards = Lines(), Lines(), Lines()
+    resource_text.head(head, group.resource, group.where)
+    resource_text.body(fields, group.resource)
+    for hazard in group.resource.hazards:
+        resource_text.hazard_lines(hazards, hazard)
+    return Row(number, group, head.rows[0], (fields if verbose else folded(fields)).rows, hazards.rows)
+
+
+def plain(lines: Iterable[Text]) -> list[str]:
+    """The lines as text, without what all of them are indented by."""
+    return [line.plain.removeprefix(" " * resource_text.BODY) for line in lines]
+
+
+def _gravity(group: Group) -> tuple[int, bool, int, str]:
+    resource = group.resource
+    worst = min((_rank(hazard) for hazard in resource.hazards), default=3)
+    return ACTIONS.index(action_of(resource)), resource.change.actions == ["create", "delete"], worst, group.members[0].address
+
+
+def _rank(hazard: Hazard) -> int:
+    return 2 if hazard.allowed else 0 if hazard.blocking else 1
+
+
+def hazards(found: Iterable[Row]) -> list[tuple[Row, Hazard]]:
+    """Every hazard with its row: those that stop an apply, then warnings, then what is allowed."""
+    every = [(row, hazard) for row in found for hazard in row.group.resource.hazards]
+    return sorted(every, key=lambda pair: (_rank(pair[1]), pair[0].number))
+
+
+def name(plan: Plan) -> str:
+    """`shop, prod`."""
+    return f"{plan.workspace}, {plan.environment}" if plan.environment else plan.workspace
+
+
+def mark(plan: Plan, sha256: str) -> str:
+    """`<!-- jsplan:shop.prod:SHA -->`, by which a comment is found again and a plan is known (contract, section 4)."""
+    where = f"{plan.workspace}.{plan.environment}" if plan.environment else plan.workspace
+    return f"<!-- jsplan:{_FOREIGN.sub('_', where)}:{sha256} -->"
