@@ -12,6 +12,10 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 STAGING = "JSPLAN_STAGING_"
 #: How the names of the streams begin that a backfill writes to before its messages reach the target, whose sources they are meanwhile.
 BACKFILL = f"{STAGING}BACKFILL_"
+#: Metadata of a stream while a backfill has a source of its own in it: which one, and (with `.entry` behind it) whose it is.
+BACKFILL_SOURCE = "jsplan.backfill.source"
+#: Metadata of a stream while a backfill makes it from a snapshot: whose it is.
+BACKFILL_FILLING = "jsplan.backfill.filling"
 #: The metadata by which a bucket that jsplan made for state is known, also to workspaces that keep theirs elsewhere.
 STATE_MARK = ("jsplan", "state")
 #: How the names of consumers begin that are the server's own or stand in for one: never planned, imported or listed.

@@ -35,7 +35,8 @@ class Leg:
     sequences. `target_created` and `target_next` say which stream it goes to, and the sequence that came next there.
     `status` is `planned`, `running` or `done`; `copied` counts messages, `gaps` are ranges that were gone before they
     could be copied (the first of them; `gap_messages` is how many messages all of them have), `skipped` are sequences too large to be
-    copied.
+    copied. `strategy` is what copies; who takes over goes on with it. `seconds` is what copying took.
+    `archive` is the folder that is read in the place of the origin, as written; a `target` that is no address is one that is written to.
     """
 
     origin: str
@@ -52,6 +53,9 @@ class Leg:
     skipped: list[int] = field(default_factory=list)
     target_last: int = 0
     gap_messages: int = 0
+    strategy: str = "spark"
+    seconds: float = 0.0
+    archive: str = ""
 
     @property
     def origin_address(self) -> Address:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsplan.address import BACKFILL, Address
+from jsplan.address import BACKFILL, BACKFILL_FILLING, BACKFILL_SOURCE, Address
 from jsplan.documents.base import digest
 from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
+from jsplan.resources.nested import origin_key
 
 
 @dataclass(slots=True)
@@ -78,11 +79,19 @@ class LiveObject:
 
 def _lasting(raw: dict[str, Any]) -> dict[str, Any]:
     """A configuration without what a backfill adds while it runs: nobody's change, and gone afterwards."""
-    sources = raw.get("sources")
-    if not sources or not any(source["name"].startswith(BACKFILL) for source in sources):
+    sources, metadata = raw.get("sources"), raw.get("metadata") or {}
+    own = metadata.get(BACKFILL_SOURCE)
+    if not sources or (own is None and not any(source["name"].startswith(BACKFILL) for source in sources)):
         return raw
-    left = [source for source in sources if not source["name"].startswith(BACKFILL)]
-    return {name: value for name, value in raw.items() if name != "sources"} | ({"sources": left} if left else {})
+    left = [source for source in sources if not source["name"].startswith(BACKFILL) and origin_key(source) != own]
+    said = {name: value for name, value in metadata.items() if not name.startswith(BACKFILL_SOURCE)}
+    lasting = {name: value for name, value in raw.items() if name not in ("sources", "metadata")}
+    return lasting | ({"sources": left} if left else {}) | ({"metadata": said} if said else {})
+
+
+def is_being_filled(config: Mapping[str, Any]) -> bool:
+    """Whether a backfill makes the stream and has not finished: until then it counts as not there."""
+    return BACKFILL_FILLING in (config.get("metadata") or {})
 
 
 def _shown(raw: dict[str, Any]) -> dict[str, Any]:

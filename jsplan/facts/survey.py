@@ -14,7 +14,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
-from jsplan.facts.live import DomainFacts, Live, LiveObject
+from jsplan.facts.live import DomainFacts, Live, LiveObject, is_being_filled
 from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
@@ -236,7 +236,7 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
         answer = await api.consumer_info(address.stream, address.consumer)
         return consumer_of(address, answer) if answer else None
     answer = await api.stream_info(address.stream)
-    if not answer:
+    if not answer or is_being_filled(answer["config"]):
         return None
     return stream_of(address, answer)
 

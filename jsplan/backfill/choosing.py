@@ -1,0 +1,160 @@
+"""Which tool copies an entry: a source of the server, a snapshot, or Spark; and why. Pure; both planning and a run ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from jsplan.config.model import Backfill, BackfillSide
+from jsplan.units import format_duration
+
+Strategy = Literal["native", "snapshot", "spark"]
+#: Servers of this API level restore a snapshot under any name and into any storage.
+ANY_NAME_LEVEL: Final = 5
+#: Why Spark where `keep: origin` asks for what nothing else does.
+SAYS_WHERE_FROM: Final = "copied by Spark, so that each message says where it comes from"
+NATIVE: Final = "a source of the target brings it: the server copies by itself, and the range has no end"
+SNAPSHOT: Final = "the whole stream into a target that does not exist yet: a snapshot keeps sequences and times"
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What is known of a stream: its configuration and state, the API level of its domain, and whether that is another account's import.
+
+    `exists` False: the configuration is what the files declare (empty: nothing does).
+    """
+
+    config: Config = field(default_factory=dict)
+    state: Config = field(default_factory=dict)
+    level: int = 0
+    exists: bool = True
+    imported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One entry with its ends. `origins` are in the order of the entry. `sourced`: a source of the target brings some of an origin;
+    `no_way`: why the target's servers cannot reach an origin by themselves; `now` is UTC.
+    """
+
+    entry: Backfill
+    origins: tuple[Stream, ...]
+    target: Stream
+    now: datetime
+    sourced: bool = False
+    no_way: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What copies, and why. `against` is why it is not what the entry asks for: then it must not be run."""
+
+    strategy: Strategy
+    reason: str
+    against: str = ""
+
+
+def choose(it: Situation) -> Choice:
+    """The tool for an entry. `auto` takes another one than Spark only where sequence and time are to be kept, not where from."""
+    asked, against_snapshot, against_native = it.entry.strategy, _against_snapshot(it), _against_native(it)
+    if asked == "snapshot":
+        return Choice("snapshot", SNAPSHOT, against_snapshot)
+    if asked == "native":
+        return Choice("native", NATIVE, against_native)
+    if asked == "spark":
+        return Choice("spark", "copied by Spark, as the entry says")
+    if it.entry.keep != "server":
+        return Choice("spark", SAYS_WHERE_FROM)
+    if not against_snapshot:
+        return Choice("snapshot", SNAPSHOT)
+    if not against_native:
+        return Choice("native", f"{NATIVE} (no snapshot: {against_snapshot})")
+    return Choice("spark", f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})")
+
+
+def _against_both(it: Situation) -> str:
+    """What neither of them does. An entry whose origin is not there yet is judged by what it says."""
+    entry = it.entry
+    if entry.keep != "server":
+        return "it keeps no Jsplan-Origin; say `keep: server` to do without"
+    if any(side.parquet is not None for side in (*entry.origins, entry.target)):
+        return "an archive is read and written by Spark"
+    for name in ("where", "transform", "subject_transform", "rate", "window"):
+        if getattr(entry, name) is not None:
+            return f"only Spark knows `{name}`"
+    if any(side.end_seq is not None or side.end_time is not None for side in entry.origins):
+        return "the range has an end"
+    return ""
+
+
+def _against_native(it: Situation) -> str:
+    if both := _against_both(it):
+        return both
+    if any(len(side.filters) > 1 for side in it.entry.origins):
+        return "a source has one filter, and the entry has several"
+    if it.sourced:
+        return "a source of the target brings some of that stream already, and both would bring the same"
+    if it.no_way:
+        return it.no_way
+    if any(one.config.get("retention", "limits") != "limits" for one in it.origins):
+        return "the origin lets go of what a source takes (its retention is not limits)"
+    for name, what in (("allow_rollup_hdrs", "delete by rollup"), ("allow_msg_ttl", "expire by a time to live of their own")):
+        if it.target.config.get(name):
+            return f"messages would act again in the target: they may {what} (`{name}`)"
+    return ""
+
+
+def _against_snapshot(it: Situation) -> str:
+    if both := _against_both(it):
+        return both
+    side, target = it.entry.origins[0], it.target
+    if len(it.entry.origins) > 1:
+        return "a snapshot is of one stream, and the entry has several origins"
+    if not _is_whole(side):
+        return "a snapshot is of the whole stream, and the entry has a start or filters"
+    if target.exists:
+        return "the target exists already"
+    if not target.config:
+        return "the target is in no file, so nothing says how it is to be configured"
+    if any(target.config.get(name) for name in ("mirror", "sources")):
+        return "the target has a mirror or sources of its own, which would bring messages again"
+    if not it.origins:
+        return "the origin does not exist"
+    return _against_servers(it) or _against_limits(it.origins[0], target.config, it.now)
+
+
+def _is_whole(side: BackfillSide) -> bool:
+    return side.start_seq is None and side.start_time is None and not side.filters
+
+
+def _against_servers(it: Situation) -> str:
+    origin, target = it.origins[0], it.target
+    if origin.imported or target.imported:
+        return "snapshots do not come over another account's import"
+    if origin.level >= ANY_NAME_LEVEL > target.level:
+        return "the target's server is older than nats-server 2.15 and cannot read the origin's snapshot"
+    if origin.level < ANY_NAME_LEVEL:
+        if origin.config.get("name") != it.entry.target.stream:
+            return "servers before 2.15 restore a stream under its own name only"
+        if {origin.config.get("storage", "file"), target.config.get("storage", "file")} != {"file"}:
+            return "servers before 2.15 make and restore snapshots of file storage only"
+    return ""
+
+
+def _against_limits(origin: Stream, config: Config, now: datetime) -> str:
+    """What the target would let go as soon as it has it: that is for somebody to decide who sees it."""
+    state = origin.state
+    for name, key in (("max_msgs", "messages"), ("max_bytes", "bytes")):
+        limit = int(config.get(name) or -1)
+        if 0 < limit < int(state[key]):
+            return f"the target would not keep all of it (`{name}`)"
+    if int(config.get("max_msgs_per_subject") or -1) > 0 and state["messages"]:
+        return "the target would not keep all of it (`max_msgs_per_subject`)"
+    age = int(config.get("max_age") or 0)
+    if age and state["messages"] and datetime.fromisoformat(state["first_ts"]) < now - timedelta(microseconds=age / 1000):
+        return f"a snapshot keeps the times, and the target would expire what is older than {format_duration(age)}"
+    return ""
