@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.columns import addressed, origins, tamed
+from jsplan.backfill.job.archived import Placed, batches, require_unharmed
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Span, runs
@@ -53,7 +54,7 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Copy:
     """One task. `ingest` is the subject prefix of its staging stream, with the dot; `largest` is what the target takes of one
-    message in bytes (-1: no limit of its own), `rate` bytes per second.
+    message in bytes (-1: no limit of its own), `rate` bytes per second. `archive` are the files to read in the place of `source`.
     """
 
     source: Way
@@ -69,9 +70,10 @@ class Copy:
     oversize: str = "error"
     largest: int = -1
     rate: int | None = None
+    archive: tuple[Placed, ...] = ()
 
 
-class _Pace:
+class Pace:
     """Waits, so that no more than `rate` bytes per second go out."""
 
     def __init__(self, rate: int | None) -> None:
@@ -86,7 +88,7 @@ class _Pace:
             time.sleep(max(0.0, self.bytes / self._rate - (time.monotonic() - self._started)))
 
 
-class _TooLarge:
+class TooLarge:
     """Messages that the target does not take."""
 
     def __init__(self, task: Copy, payload: int) -> None:
@@ -141,8 +143,8 @@ def copy(task: Copy) -> Iterator[dict[str, Any]]:
 
 
 def _copied(task: Copy, wire: Wire, found: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    chain, blocks, pace = Chain(wire, 0, task.ingest.encode()), Blocks(), _Pace(task.rate)
-    large = _TooLarge(task, wire.max_payload)
+    chain, blocks, pace = Chain(wire, 0, task.ingest.encode()), Blocks(), Pace(task.rate)
+    large = TooLarge(task, wire.max_payload)
     for rows in found:
         own = origins(task.domain, task.stream, rows["seq"], rows["time"])
         block = addressed(tamed(rows["headers"]), own)
@@ -158,9 +160,10 @@ def _copied(task: Copy, wire: Wire, found: Iterator[pa.RecordBatch]) -> Iterator
 
 def messages(task: Copy) -> Generator[pa.RecordBatch, None, None]:
     """What is to be copied, in the columns of `wire.MESSAGES`, in order."""
+    require_unharmed(task.archive)
     for span, inside in _readings(task.spans):
         what = Range(task.source.api_prefix, task.stream, span.first, span.last, task.filters)
-        for rows in read(task.source.open, what):
+        for rows in batches(task.archive, span) if task.archive else read(task.source.open, what):
             wanted = _wanted(task, rows, inside)
             if wanted is not None:
                 rows = rows.filter(pa.array(wanted))  # noqa: PLW2901 - the rest of the batch
@@ -186,13 +189,14 @@ def _wanted(task: Copy, rows: pa.RecordBatch, inside: tuple[Span, ...] | None) -
         place = np.searchsorted(firsts, seq, side="right") - 1
         wanted &= (place >= 0) & (seq <= lasts[np.maximum(place, 0)])
     if len(task.known.seq):
-        wanted &= ~_known(task.known, seq, rows["time"].to_numpy())
+        wanted &= ~known_among(task.known, seq, rows["time"].to_numpy())
     for claim in task.claims:
         wanted &= ~((seq >= claim.first) & _matching(rows["subject"], claim.filters))
     return None if wanted.all() else wanted
 
 
-def _known(known: Known, seq: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def known_among(known: Known, seq: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Which of these messages are known."""
     first, after = (np.searchsorted(known.seq, seq, side=side) for side in ("left", "right"))
     found = np.zeros(len(seq), dtype=bool)
     for later in range(int((after - first).max(initial=0))):  # as often as a sequence is there with another time
