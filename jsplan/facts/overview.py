@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from jsplan.address import Address
@@ -20,12 +20,14 @@ from jsplan.topology.reach import is_import
 VERSION = "_nats.ver"
 
 
-async def overview(pool: Pool, domains: Mapping[str, Domain], known: frozenset[str], declared: Iterable[Address]) -> Live:
+async def overview(
+    pool: Pool, domains: Mapping[str, Domain], known: frozenset[str], declared: Iterable[Address], only: Collection[str] | None = None
+) -> Live:
     """Every stream and consumer of the domains that stand for themselves. Of an import, which may not be listed, those in `declared`.
 
-    Raises ConnectError as `survey` does.
+    `only` are the keys of those that are looked at, all unless given. Raises ConnectError as `survey` does.
     """
-    named = {key: domain for key, domain in domains.items() if domain.same_as is None}
+    named = {key: domain for key, domain in domains.items() if domain.same_as is None and (only is None or key in only)}
     await pool.open(domain.connection for domain in named.values())
     async with Witnesses() as witnesses:
         live = Live({facts.key: facts for facts in await roll_call(pool, named.values(), domains, known, witnesses)})

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from jsplan.address import Address, is_glob, matches
+from jsplan.config.expand import Selectors, has_range
+from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
-from jsplan.diagnostics import Diagnostic
+from jsplan.config.node import Source, node_of
+from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PlanError, UsageError
+from jsplan.generating import Written
 from jsplan.workflows.apply import apply_world
+from jsplan.workflows.importing import generate, new_file, require_new, require_read
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.running import run
-from jsplan.workflows.world import open_world
+from jsplan.workflows.world import World, open_world
 
 
 def import_(
@@ -21,20 +28,86 @@ def import_(
 ) -> tuple[Plan, ApplyResult]:
     """Adopt what the addresses (or globs) name; each must be in the files and on its server.
 
-    What differs from the files is refused without `options.adopt`; with it, it is taken as it is and shows as a
-    change in the next plan. Raises PlanError for what is in no file, and what `apply` raises.
+    The domain of an address may be a selector, as in `label:edge/**`. What differs from the files is refused without
+    `options.adopt`; with it, it is taken as it is and shows as a change in the next plan. Raises PlanError for what is in no
+    file, UsageError for a domain that does not exist, and what `apply` raises.
     """
-    return run(_import(load, addresses, replace(options, targets=addresses, imports=addresses), approve, observer))
+    return run(_import(load, addresses, options, approve, observer))
+
+
+def import_writing(
+    load: LoadOptions, addresses: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer, path: Path
+) -> tuple[Plan, ApplyResult, Written | None]:
+    """The same, after what is in no file was written into a new one at `path`, which the workspace must read.
+
+    The file stays only if the import was approved and carried out. None as the last part: there was nothing to write. Raises
+    JsplanError when the file exists, UsageError when the workspace would not read it.
+    """
+    require_new(path)
+    return run(_import_writing(load, addresses, options, approve, observer, path))
 
 
 async def _import(
     load: LoadOptions, addresses: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
     async with open_world(load) as world:
-        found = [d for text in addresses for d in _problems(text, set(world.workspace.resources), set(world.state.resources))]
-        if found:
-            raise PlanError(found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None)
-        return await apply_world(world, options, approve, observer)
+        return await _import_world(world, globs_of(world, addresses), options, approve, observer)
+
+
+async def _import_world(
+    world: World, globs: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer
+) -> tuple[Plan, ApplyResult]:
+    found = [d for text in globs for d in _problems(text, set(world.workspace.resources), set(world.state.resources))]
+    if found:
+        raise PlanError(found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None)
+    return await apply_world(world, replace(options, targets=globs, imports=globs), approve, observer)
+
+
+async def _import_writing(
+    load: LoadOptions, addresses: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer, path: Path
+) -> tuple[Plan, ApplyResult, Written | None]:
+    async with open_world(load) as world:
+        globs = globs_of(world, addresses)
+        chosen = await generate(load, world, globs, observer)
+    if chosen is None:
+        return *await _import(load, addresses, options, approve, observer), None
+    with new_file(path, chosen.written.text) as keep:
+        async with open_world(load) as world:
+            require_read(world, chosen.addresses, path)
+            plan, result = await _import_world(world, globs, options, _then(approve, keep), observer)
+        keep()
+    return plan, result, chosen.written
+
+
+def _then(approve: Approve, keep: Callable[[], None]) -> Approve:
+    """From the approval on something may be in state: then the file stays, whatever happens."""
+
+    def approving(plan: Plan) -> None:
+        approve(plan)
+        keep()
+
+    return approving
+
+
+def globs_of(world: World, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """The addresses and globs with selectors of domains (`label:edge`, `store-{001..100}`, `!store-099`) written out.
+
+    Raises UsageError for one that matches no domain.
+    """
+    domains = world.workspace.domains
+    out: dict[str, None] = {}
+    for text in addresses:
+        key, _, rest = text.partition("/")
+        if key.startswith(("label:", "!")) or has_range(key):
+            found = Selectors(domains, Findings()).select(node_of(key, (Source(world.workspace.root, text), 0, 0)))
+            if not found:
+                raise UsageError(f"{key} matches no domain", hint="Labels are given under `domains:` in jsplan.yaml.")
+            out |= dict.fromkeys(f"{name}/{rest}" for name in found)
+        elif rest == "**" and key not in domains and not is_glob(key):
+            raise UsageError(f'there is no domain "{key}". There are {", ".join(domains)}.{did_you_mean(key, domains)}')
+        else:
+            out[text] = None
+    return tuple(out)
 
 
 def _problems(text: str, declared: set[Address], managed: set[Address]) -> list[Diagnostic]:
@@ -43,7 +116,8 @@ def _problems(text: str, declared: set[Address], managed: set[Address]) -> list[
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not any(matches(glob, address) for glob in named for address in declared):
-        return [Diagnostic("error", "JS418", "is in no file", "Declare it first; the plan shows what differs from what is live.", text)]
+        detail = "Declare it first; the plan shows what differs from what is live. Or have it written: --generate-config NAME.jsplan.yaml."
+        return [Diagnostic("error", "JS418", "is in no file", detail, text)]
     if not is_glob(text) and Address.parse(text) in managed:
         return [Diagnostic("error", "JS419", "is managed already", "There is nothing to import.", text)]
     return []

@@ -81,7 +81,6 @@ def test_words_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[
     [
         ["show", "--format", "markdown"],
         ["--format", "html", "apply"],
-        ["import", "--all", "--generate-config", "x.yaml"],
     ],
 )
 def test_options_of_later_releases(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:

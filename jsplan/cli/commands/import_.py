@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,38 +10,47 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.planning import approval_options, import_options, plan_options
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob
-from jsplan.errors import NotAvailableError, UsageError
+from jsplan.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUESTION = "Do you want jsplan to take these into its state?"
 
 
 @declare("import")
 @click.argument("addresses", nargs=-1, type=AddressGlob(), metavar="[ADDRESS]...")
-@click.option("--all", is_flag=True, help="Everything in the files that exists and is not in state.")
-@click.option("--domain", multiple=True, metavar="D", help="With --all: only in this domain; repeatable.")
-@click.option("--generate-config", type=AbsolutePath(), metavar="FILE", help="Write the files too (not in this release yet).")
+@click.option("--all", is_flag=True, help="Everything that exists and is not in state; what is in no file only with --generate-config.")
+@click.option("--domain", multiple=True, metavar="D", help="With --all: only in this domain; a glob or label:NAME, repeatable.")
+@click.option("--generate-config", type=AbsolutePath(), metavar="FILE", help="Write what is in no file into this new one.")
 @approval_options
 @import_options
 @click.pass_context
 def command(
-    ctx: click.Context, /, addresses: tuple[str, ...], domain: tuple[str, ...], generate_config: object, auto_approve: bool,
+    ctx: click.Context, /, addresses: tuple[str, ...], domain: tuple[str, ...], generate_config: Path | None, auto_approve: bool,
     no_input: bool, **planning: Any,
 ) -> int:  # fmt: skip
-    """Adopt resources that are in the files and on the server, but not in state."""
+    """Adopt resources that are on the server, but not in state. No server is changed."""
     settings, output = start(ctx)
-    if generate_config is not None:
-        raise NotAvailableError("--generate-config is not in this release yet", hint="Write the resource into a file, then import it.")
     wanted = _wanted(addresses, domain, everything=planning.pop("all"))
     options = plan_options(planning)
     from jsplan.cli.approval import Approval
     from jsplan.cli.views import apply_result
-    from jsplan.workflows.imports import import_ as import_workflow
+    from jsplan.workflows import imports
 
     approval = Approval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
+    load, written = settings.load_options(), None
     with approval.interruptible() as approve:
-        plan, result = import_workflow(settings.load_options(), wanted, options, approve, output.progress)
+        if generate_config is None:
+            plan, result = imports.import_(load, wanted, options, approve, output.progress)
+        else:
+            plan, result, written = imports.import_writing(load, wanted, options, approve, output.progress, generate_config)
     output.progress.stop()
-    return apply_result(output, plan, result, shown=approval.shown)
+    code = apply_result(output, plan, result, shown=approval.shown)
+    if written is not None:
+        many = "" if written.resources == 1 else "s"
+        output.note(f"{generate_config} is new: {written.resources:,} resource{many} in {written.text.count(chr(10)):,} lines.")
+    return code
 
 
 def _wanted(addresses: tuple[str, ...], domains: tuple[str, ...], *, everything: bool) -> tuple[str, ...]:
