@@ -54,16 +54,16 @@ def collected(session: SparkSession, frame: DataFrame, name: str) -> list[Any]:
 
 def _runner(tasks: list[Task]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        again = _is_repeated()
+        again = is_repeated()
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for said in _carried_out(_refused if again else tasks[number]):
+                for said in _carried_out(refused if again else tasks[number]):
                     yield pa.RecordBatch.from_pydict({"task": [number], "said": [json.dumps(said)]}, schema=_SAID)
 
     return run_all
 
 
-def _is_repeated() -> bool:
+def is_repeated() -> bool:
     """Whether Spark has begun this task before, and may still be at it. What that has written is for the driver to look at first."""
     from pyspark import TaskContext  # noqa: PLC0415
 
@@ -71,7 +71,8 @@ def _is_repeated() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def _refused() -> Iterator[dict[str, Any]]:
+def refused() -> Iterator[dict[str, Any]]:
+    """Raise ApiError in the place of a task that Spark began again."""
     raise ApiError("Spark began a task again whose first attempt died, or is slow", hint="It is taken over by the next attempt.")
 
 

@@ -1,0 +1,306 @@
+"""The lanes of a job on Spark: readers, then what users ask for (SQL, a function), then lanes, each sorted, then their writers.
+
+What needs no rows gets none: messages whose order alone changes go through the shuffle in blocks, and lanes that read for themselves keep
+them in one process. No lane writes before all readers are done, so that no lane goes on where another reader failed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.columns import TABLE, origins, table
+from jsplan.backfill.job.lane_writing import LaneWriter, write_fused
+from jsplan.backfill.job.lanes import Block, Job, Packer, Piece, read_piece, unpacked
+from jsplan.backfill.job.returned import returned
+from jsplan.backfill.spark.tasks import WorkerDiedError, is_repeated, raise_failure, refused, telling
+from jsplan.backfill.spark.tasks import run as run_tasks
+from jsplan.backfill.spark.transforming import filtered, first_line, transformed
+from jsplan.backfill.wire import MESSAGES
+from jsplan.backfill.wire.frames import BYTES
+from jsplan.errors import JsplanError, RefusedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_HEADERS: Final = "headers ARRAY<STRUCT<name: STRING, value: STRING>>"
+_MESSAGES: Final = f"domain STRING, stream STRING, seq BIGINT, time BIGINT, subject STRING, {_HEADERS}, data BINARY, origin STRING"
+_BLOCKS: Final = "lane INT, leg INT, first BIGINT, rows BINARY"
+_ROWS: Final = "lane INT, leg INT, seq BIGINT, time BIGINT, subject BINARY, headers BINARY, data BINARY"
+_SAID: Final = pa.schema([("said", pa.string())])
+_PACKED: Final = pa.schema([("lane", pa.int32()), ("leg", pa.int32()), ("first", pa.int64()), ("rows", pa.binary())])
+#: What a message has on its way to SQL, beside what users see.
+_HIDDEN: Final = [pa.field("_leg", pa.int32()), pa.field("_block", BYTES)]
+#: How an error of ours travels in the words of Spark.
+_MARKED = re.compile(r"jsplan-said:([A-Za-z0-9+/=]+):")
+#: Bytes that Spark hands to Python at once, where it can be told.
+_BATCH: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20)}
+Batches = Iterator[pa.RecordBatch]
+#: Of the parts that are to be read and the number of readers, what a task makes of the numbers of parts.
+Reader = Callable[[list[Piece], int, Batches], Batches]
+
+
+class _SaidError(Exception):
+    """An error of ours, as Spark carries it from a reader to the driver."""
+
+    def __init__(self, error: JsplanError) -> None:
+        super().__init__(f"jsplan-said:{base64.b64encode(json.dumps(telling(error)).encode()).decode()}:")
+
+
+def run(session: SparkSession, job: Job, name: str) -> list[dict[str, Any]]:
+    """Carry out a job; what each lane that has written says. Raises RefusedError, and TaskFailedError for what another attempt may not
+    meet.
+    """
+    if job.fused:
+        said = run_tasks(session, [partial(write_fused, job, lane) for lane in range(len(job.lanes))], name)
+        return [one[-1] for one in said]
+    rows = _lanes(session, job)
+    write = _block_writer(job) if job.transform is None else _row_writer(job)
+    found = [json.loads(row.said) for row in _collected(session, rows.mapInArrow(write, "said STRING"), job, name)]
+    raise_failure(found)
+    return found
+
+
+def _lanes(session: SparkSession, job: Job) -> DataFrame:
+    """Everything that is to be written, each lane in a partition and in its order."""
+    if job.transform is not None:
+        frame = shaped(session, job).mapInArrow(_returned(job), _ROWS)
+        return _partitioned(frame, len(job.lanes)).sortWithinPartitions("lane", "leg", "seq")
+    if job.where is not None:
+        hidden = "headers" in job.where.lower()
+        rows = filtered(_read(session, job, _row_reader(job, hidden=True, headers=hidden), _schema(headers=hidden)), job.where)
+        frame = rows.select("_leg", "seq", "time", "subject", "_block", "data").mapInArrow(_row_packer(job), _BLOCKS)
+    else:
+        frame = _read(session, job, _block_reader(job), _BLOCKS)
+    return _partitioned(frame, len(job.lanes)).sortWithinPartitions("lane", "leg", "first")
+
+
+def shaped(session: SparkSession, job: Job) -> DataFrame:
+    """The messages that a job reads, in the columns that users know, after its SQL and its function: `origin` is whatever was read,
+    `RETURNED` has the columns where there is a function. Raises RefusedError for what cannot be done with them.
+    """
+    frame = _read(session, job, _row_reader(job, hidden=False, headers=True), _MESSAGES)
+    frame = filtered(frame, job.where) if job.where is not None else frame
+    return transformed(frame, job.transform) if job.transform is not None else frame
+
+
+def _read(session: SparkSession, job: Job, reader: Reader, schema: str) -> DataFrame:
+    """One row for each part that is to be read becomes its messages; several parts are one task where there are many."""
+    cores = session.sparkContext.defaultParallelism
+    pieces = job.pieces(2 * cores)
+    return session.range(0, len(pieces), 1, max(1, min(len(pieces), 4 * cores))).mapInArrow(partial(reader, pieces, cores), schema)
+
+
+def _partitioned(frame: DataFrame, lanes: int) -> DataFrame:
+    """Lanes to partitions; where two of them fall into one, its writer does one after the other."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - it costs a second, and only a job needs it
+
+    if hasattr(frame, "repartitionById"):
+        return frame.repartitionById(lanes, f.col("lane"))
+    return frame.repartition(lanes, "lane")
+
+
+# --- readers ---------------------------------------------------------------------------------------------------------
+
+
+def _block_reader(job: Job) -> Reader:
+    def read_all(pieces: list[Piece], readers: int, batches: Batches) -> Batches:
+        for piece in (pieces[number] for batch in batches for number in batch.column(0).to_pylist()):
+            packer = Packer(job, piece.leg)
+            try:
+                for rows in read_piece(job, piece, readers):
+                    yield from map(_row, packer.take(rows))
+                yield from map(_row, packer.rest())
+            except JsplanError as error:
+                raise _SaidError(error) from None
+
+    return read_all
+
+
+def _row(block: Block) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([value]) for value in (block.lane, block.leg, block.first, block.rows)], schema=_PACKED)
+
+
+def _row_reader(job: Job, *, hidden: bool, headers: bool) -> Reader:
+    def read_all(pieces: list[Piece], readers: int, batches: Batches) -> Batches:
+        for piece in (pieces[number] for batch in batches for number in batch.column(0).to_pylist()):
+            try:
+                for rows in read_piece(job, piece, readers):
+                    yield _seen(job, piece.leg, rows, hidden=hidden, headers=headers)
+            except JsplanError as error:
+                raise _SaidError(error) from None
+
+    return read_all
+
+
+def _seen(job: Job, leg: int, rows: pa.RecordBatch, *, hidden: bool, headers: bool) -> pa.RecordBatch:
+    """Messages as users see them; `origin` is what will be theirs at the target, also of what was copied before."""
+    task = job.legs[leg]
+    found = table(task.domain, task.stream, rows) if headers else None
+    own = origins(task.domain, task.stream, rows["seq"], rows["time"]).view(pa.string())
+    count = rows.num_rows
+    columns: dict[str, Any] = {
+        "domain": pa.repeat(pa.scalar(task.domain), count), "stream": pa.repeat(pa.scalar(task.stream), count), "seq": rows["seq"],
+        "time": rows["time"], "subject": rows["subject"].view(pa.string()), "headers": found["headers"] if found is not None else None,
+        "data": rows["data"], "origin": own, "_leg": pa.array([leg] * count, pa.int32()), "_block": rows["headers"],
+    }  # fmt: skip
+    fields = [field for field in (*TABLE, *(_HIDDEN if hidden else ())) if headers or field.name != "headers"]
+    return pa.RecordBatch.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
+
+
+def _schema(*, headers: bool) -> str:
+    return (_MESSAGES if headers else _MESSAGES.replace(f" {_HEADERS},", "")) + ", _leg INT, _block BINARY"
+
+
+def _row_packer(job: Job) -> Callable[[Batches], Batches]:
+    """Blocks of the rows that are left; they come in order, piece by piece."""
+
+    def pack(batches: Batches) -> Batches:
+        packers: dict[int, Packer] = {}
+        try:
+            for batch in batches:
+                columns = [batch[name] for name in ("seq", "time", "subject", "_block", "data")]
+                rows = pa.RecordBatch.from_arrays(
+                    [_plain(column) for column in columns], names=["seq", "time", "subject", "headers", "data"]
+                )
+                for leg, part in _by_leg(batch["_leg"], rows):
+                    yield from map(_row, packers.setdefault(leg, Packer(job, leg)).take(part))
+            for packer in packers.values():
+                yield from map(_row, packer.rest())
+        except JsplanError as error:
+            raise _SaidError(error) from None
+
+    return pack
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """As messages have it: Spark may hand over larger offsets, and texts as text."""
+    if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
+        column = column.cast(BYTES)
+    return column.view(BYTES) if pa.types.is_string(column.type) else column
+
+
+def _by_leg(legs: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows that follow each other and are of one origin."""
+    ends = pc.run_end_encode(legs)
+    start = 0
+    for leg, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
+        yield leg, rows.slice(start, end - start)
+        start = end
+
+
+def _returned(job: Job) -> Callable[[Batches], Batches]:
+    def check(batches: Batches) -> Batches:
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    yield returned(job, batch)
+        except JsplanError as error:
+            raise _SaidError(error) from None
+
+    return check
+
+
+# --- writers ---------------------------------------------------------------------------------------------------------
+
+
+def _block_writer(job: Job) -> Callable[[Batches], Batches]:
+    def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        for batch in batches:
+            for lane, leg, block in zip(*(batch[name] for name in ("lane", "leg", "rows")), strict=True):
+                for rows in unpacked(block.as_buffer()):
+                    yield lane.as_py(), leg.as_py(), rows
+
+    return partial(_written, job, parts)
+
+
+def _row_writer(job: Job) -> Callable[[Batches], Batches]:
+    def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        for batch in batches:
+            rows = pa.RecordBatch.from_arrays([_plain(batch[name]) for name in MESSAGES.names], schema=MESSAGES)
+            start = 0
+            for lane, found in _by_leg(batch["lane"], rows):
+                for leg, part in _by_leg(batch["leg"].slice(start, found.num_rows), found):
+                    yield lane, leg, part
+                start += found.num_rows
+
+    return partial(_written, job, parts)
+
+
+def _written(job: Job, parts: Callable[[Batches], Iterator[tuple[int, int, pa.RecordBatch]]], batches: Batches) -> Batches:
+    """Write what comes to the lanes of a partition, and say what was written."""
+    writer, current = None, -1
+    try:
+        for lane, leg, rows in parts(batches):
+            if is_repeated():
+                refused()
+            if lane != current:
+                if writer is not None:
+                    yield _told(writer.finish())
+                    writer.close()
+                writer, current = LaneWriter(job, lane), lane
+            assert writer is not None
+            writer.take(leg, rows)
+        if writer is not None:
+            yield _told(writer.finish())
+    except JsplanError as error:
+        yield _told(telling(error))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _told(said: dict[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"said": [json.dumps(said)]}, schema=_SAID)
+
+
+# --- the driver ------------------------------------------------------------------------------------------------------
+
+
+def _collected(session: SparkSession, frame: DataFrame, job: Job, name: str) -> list[Any]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
+
+    session.sparkContext.setJobDescription(name)
+    before = {key: session.conf.get(key, None) for key in _BATCH}
+    try:
+        for key, value in _BATCH.items():
+            session.conf.set(key, value)
+        return frame.collect()
+    except (PySparkException, Py4JError) as error:
+        raise_said(error, job)
+    finally:
+        for key, old in before.items():
+            session.conf.unset(key) if old is None else session.conf.set(key, old)
+
+
+def raise_said(error: Exception, job: Job) -> NoReturn:
+    """Raise what an error of Spark means: one of ours that came with it, one of the user's function or SQL, or a worker that died."""
+    text = str(error)
+    if (match := _MARKED.search(text)) is not None:
+        raise_failure([json.loads(base64.b64decode(match[1]))])
+    if job.transform is not None and "Traceback (most recent call last)" in text and job.transform.path in text:
+        raise RefusedError(f"transform {job.transform}: {_last_line(text)}. Nothing of this attempt was copied") from None
+    if (job.where is not None or job.transform is not None) and (condition := _condition(error)):
+        what = f"transform {job.transform}" if job.transform is not None else "where"
+        raise RefusedError(f"{what}: {condition} {first_line(error)}. Nothing of this attempt was copied") from None
+    raise WorkerDiedError(f"a worker died: {first_line(error)}", hint="It is taken over by the next attempt.") from None
+
+
+def _condition(error: Exception) -> str:
+    """What Spark calls an error of somebody's SQL; empty for any other."""
+    names = ("ArithmeticException", "NumberFormatException", "DateTimeException", "ArrayIndexOutOfBoundsException", "SparkRuntimeException")
+    return type(error).__name__ if type(error).__name__ in names else ""
+
+
+def _last_line(text: str) -> str:
+    """The error that a traceback ends with."""
+    lines = [line.strip() for line in text[text.index("Traceback (most recent call last)") :].splitlines()]
+    return next((line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Interrupt)?: ", line)), "it failed")[:300]
