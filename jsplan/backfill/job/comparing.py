@@ -69,12 +69,16 @@ def origin_rows(way: Way, leg: Compared) -> Iterator[pa.RecordBatch]:
     """The origin's side of a leg. Raises what `wire.read` raises."""
     if leg.first > leg.last:
         return
-    skipped = np.array(sorted(leg.skipped), dtype=np.int64)
     for rows in read(way.open, Range(way.api_prefix, leg.stream, leg.first, leg.last, leg.filters)):
-        seq = rows["seq"].to_numpy()
-        mark = np.where(np.isin(seq, skipped), LEFT_OUT, 0)
-        hashes = _hashes(rows["subject"], _kept(rows["headers"], leg.loose), rows["data"])
-        yield _batch(leg.number, seq, 0, rows["time"].to_numpy(), hashes, np.zeros(len(seq), dtype=np.int64), mark)
+        yield as_stored(leg, rows)
+
+
+def as_stored(leg: Compared, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The origin's side of messages as it has them."""
+    seq = rows["seq"].to_numpy()
+    mark = np.where(np.isin(seq, np.array(sorted(leg.skipped), dtype=np.int64)), LEFT_OUT, 0)
+    hashes = _hashes(rows["subject"], _kept(rows["headers"], leg.loose), rows["data"])
+    return _batch(leg.number, seq, 0, rows["time"].to_numpy(), hashes, np.zeros(len(seq), dtype=np.int64), mark)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from jsplan.errors import JsplanError, NotAvailableError, UsageError
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.contexts import resolve
 from jsplan.units import stamp
+from jsplan.workflows.backfill.archives import archived_legs, check_archives
 from jsplan.workflows.backfill.options import BackfillOptions
 from jsplan.workflows.world import World
 
@@ -54,7 +55,8 @@ def export_domains(world: World, domains: Iterable[Domain]) -> None:
 
 def export_ends(world: World, entry: Backfill) -> None:
     """Let tasks that are started from now on reach every end of an entry."""
-    export_domains(world, (world.workspace.domains[side.domain] for side in (*entry.origins, entry.target)))
+    sides = [side for side in (*entry.origins, entry.target) if side.parquet is None]
+    export_domains(world, (world.workspace.domains[side.domain] for side in sides))
 
 
 def entry_of(world: World, options: BackfillOptions) -> Backfill:
@@ -69,6 +71,7 @@ def entry_of(world: World, options: BackfillOptions) -> Backfill:
         name = f"{origin}>{target}"
         found = Backfill(name, (BackfillSide(origin.domain, origin.stream),), BackfillSide(target.domain, target.stream))
     _check(found)
+    check_archives(world, found)
     return found
 
 
@@ -92,7 +95,6 @@ def _check(entry: Backfill) -> None:
         "keep: server": entry.keep == "server",
         "strategy: " + entry.strategy: entry.strategy not in ("auto", "spark"),
         "oversize: native": entry.oversize == "native",
-        "parquet": any(side.parquet is not None for side in (*entry.origins, entry.target)),
     }
     for what, asked in later.items():
         if asked:
@@ -106,8 +108,22 @@ def record_of(world: World, entry: Backfill) -> Record | None:
 
 async def freeze(world: World, pool: Pool, entry: Backfill) -> Record:
     """Ask for the range of each origin. Raises JsplanError for what cannot be copied or into what nothing can be."""
-    legs = [await _leg(world, pool, side, entry.target) for side in entry.origins]
+    legs = [leg for side in entry.origins for leg in await _legs(world, pool, side, entry.target)]
     return Record(entry.name, text_of(entry), legs, stamp())
+
+
+async def _legs(world: World, pool: Pool, side: BackfillSide, to: BackfillSide) -> list[Leg]:
+    """The leg of an origin; of an archive one for each stream that it has."""
+    domains = world.workspace.domains
+    if side.parquet is not None:
+        target = await target_info(pool.api(domains[to.domain]), to.stream)
+        refuse_target(str(to), target["config"])
+        return await archived_legs(world, side.parquet, str(to), target)
+    if to.parquet is not None:
+        ends = Ends.of(world, pool, domains[side.domain], domains[side.domain])
+        origin = await target_info(ends.origin, side.stream)
+        return [Leg(str(side), to.parquet, origin["created"], *_bounds(ends, side, origin), list(side.filters), "", 0)]
+    return [await _leg(world, pool, side, to)]
 
 
 async def _leg(world: World, pool: Pool, side: BackfillSide, to: BackfillSide) -> Leg:

@@ -13,8 +13,10 @@ from jsplan.errors import ExitCode
 from jsplan.jetstream import Pool
 from jsplan.planning.hazards import permits
 from jsplan.units import stamp
+from jsplan.workflows.backfill.archiving import ArchiveRun
 from jsplan.workflows.backfill.engine import Engine
-from jsplan.workflows.backfill.freeze import Ends, entry_of, export_ends, freeze, record_of
+from jsplan.workflows.backfill.freeze import entry_of, export_ends, freeze, record_of
+from jsplan.workflows.backfill.jobs import job_of
 from jsplan.workflows.backfill.leg import LegRun, Work
 from jsplan.workflows.backfill.options import BackfillOptions
 from jsplan.workflows.options import Observer
@@ -71,11 +73,11 @@ class Run:
         result = BackfillResult(self.entry.name)
         work = self._work(record)
         for leg in record.legs:
-            result.legs.append(await self._leg(record, leg, LegRun(work, leg, Ends.of_leg(self.world, self.pool, leg))))
+            result.legs.append(await self._leg(record, leg, await job_of(self.world, self.pool, work, leg)))
         result.exit_code = int(ExitCode.CHANGES if result.gap_messages and self.options.fail_on_gap else ExitCode.OK)
         return result
 
-    async def _leg(self, record: Record, leg: Leg, job: LegRun) -> LegResult:
+    async def _leg(self, record: Record, leg: Leg, job: LegRun | ArchiveRun) -> LegResult:
         """Carry out one leg, and keep how far it came, also where it breaks off."""
         before = self.engine.start_took
         try:
@@ -91,7 +93,7 @@ class Run:
 
     async def _open(self) -> None:
         domains = self.world.workspace.domains
-        keys = {side.domain for side in (*self.entry.origins, self.entry.target)}
+        keys = {side.domain for side in (*self.entry.origins, self.entry.target) if side.parquet is None}
         await self.pool.open(domain.connection for domain in domains.values())
         for key in keys:
             await self.pool.api(domains[key]).request("INFO")

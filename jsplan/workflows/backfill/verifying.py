@@ -34,15 +34,24 @@ async def verify_backfill(load: LoadOptions, options: VerifyOptions, observer: O
     """What `workflows.backfill.verify` does."""
     async with open_world(load) as world, open_pool(world, read_only=True) as pool:
         entry = entry_of(world, BackfillOptions(options.name, options.origin, options.target))
-        await pool.open({world.workspace.domains[side.domain].connection for side in (*entry.origins, entry.target)})
+        streams = [side for side in (*entry.origins, entry.target) if side.parquet is None]
+        await pool.open({world.workspace.domains[side.domain].connection for side in streams})
         engine = Engine(observer, options.master)
         try:
-            return await _Check(world, pool, entry, options.listed, engine, observer).all()
+            check = Check if len(streams) > len(entry.origins) else _archive_check()
+            return await check(world, pool, entry, options.listed, engine, observer).all()
         finally:
             await engine.close()
 
 
-class _Check:
+def _archive_check() -> type[Check]:
+    """Where one side is an archive."""
+    from jsplan.workflows.backfill.archive_check import ArchiveCheck  # noqa: PLC0415 - it is made of what is below
+
+    return ArchiveCheck
+
+
+class Check:
     """One comparison: the range that state keeps, or that a run would freeze now, then both sides of it."""
 
     def __init__(self, world: World, pool: Pool, entry: Backfill, listed: int, engine: Engine, observer: Observer) -> None:
@@ -54,6 +63,7 @@ class _Check:
         self.observer = observer
 
     async def all(self) -> Verification:
+        """What both sides say. Raises what `verify_backfill` raises."""
         record = record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
         # Before Spark starts: its workers have the environment of now.
         every = [Ends.of_leg(self.world, self.pool, leg) for leg in record.legs]
@@ -63,18 +73,18 @@ class _Check:
             origin = await target_info(ends.origin, leg.origin_address.stream)
             require_same(leg, origin, target)
             legs.append(self._compared(number, leg, ends, origin, target["config"]))
-            floors[number] = await asyncio.to_thread(_floor, legs[-1], leg, ends, target)
+            floors[number] = await asyncio.to_thread(floor_of, legs[-1], leg, ends, target)
         said, seconds = await self._compare(every, legs, target["state"], floors)
-        return _told(self.entry.name, record.legs, said, seconds, self.listed)
+        return told(self.entry.name, record.legs, said, seconds, self.listed)
 
     def _compared(self, number: int, leg: Leg, ends: Ends, origin: Config, target: Config) -> Compared:
-        natives = self._natives(leg, target)
+        natives = self.natives(leg, target)
         return Compared(
             number, ends.identity, leg.origin_address.stream, leg.first, leg.last, tuple(leg.filters), from_text(leg.created),
             int(origin["state"]["last_seq"]), natives, bool(natives), tuple((first, last) for first, last in leg.gaps), tuple(leg.skipped),
         )  # fmt: skip
 
-    def _natives(self, leg: Leg, target: Config) -> tuple[str, ...]:
+    def natives(self, leg: Leg, target: Config) -> tuple[str, ...]:
         """How the target's own sources name the origin."""
         origin, to = leg.origin_address, leg.target_address
         reach = self.world.topology.reach
@@ -101,7 +111,7 @@ class _Check:
         return said, time.monotonic() - started
 
 
-def _floor(compared: Compared, leg: Leg, ends: Ends, target: Config) -> int:
+def floor_of(compared: Compared, leg: Leg, ends: Ends, target: Config) -> int:
     """Origins below this have expired at the target since they were copied: it has limits, and let go of its oldest."""
     config, state = target["config"], target["state"]
     if config.get("max_msgs_per_subject", -1) > 0:
@@ -117,7 +127,7 @@ def _floor(compared: Compared, leg: Leg, ends: Ends, target: Config) -> int:
     return leg.last + 1
 
 
-def _told(name: str, legs: Iterable[Leg], said: list[Config], seconds: float, listed: int) -> Verification:
+def told(name: str, legs: Iterable[Leg], said: list[Config], seconds: float, listed: int) -> Verification:
     """What Spark found, as the document."""
     found = Verification(name, [LegCheck(leg.origin, leg.target, leg.first, leg.last) for leg in legs], seconds=seconds)
     for one in said:

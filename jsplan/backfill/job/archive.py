@@ -1,0 +1,280 @@
+"""The folder of an archive: Parquet files by day, and a log of commits that says which files it has. Writing messages is left to
+`archiving`, reading them to `archived`.
+
+Files are written into a folder of their attempt, whose name begins with `_`, so that nobody takes them for a part of the archive. A commit
+is one new file of the log, made in one step that fails if somebody else was first; what it names is moved to its day then, by the
+committer or by whoever comes next. Until all of it is moved there is no `_SUCCESS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from jsplan.backfill.records import Span
+from jsplan.errors import ApiError, JsplanError
+
+FORMAT: Final = "jsplan-archive/1"
+LOG, SUCCESS, MARK = "_jsplan", "_SUCCESS", "attempt.json"
+_ATTEMPT, _COMMIT = "attempt-", "commit-"
+
+
+class ArchiveError(JsplanError):
+    """A folder is no archive, or not what its log says."""
+
+
+class Origin(NamedTuple):
+    """Which stream messages are of: what its domain is called in `Jsplan-Origin`, its name, and when it was made."""
+
+    domain: str
+    stream: str
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One Parquet file. `name` is relative to the archive; times are ns."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    first_seq: int
+    last_seq: int
+    first_time: int
+    last_time: int
+
+
+@dataclass(slots=True)
+class Commit:
+    """What one run added of one origin: it read the `spans` (of `first` to `last`, the frozen range) and found there what is in `files`.
+
+    `attempt` names the folder that the files come from, `origins` all of the entry; `lost` are files that were gone and are replaced.
+    """
+
+    entry: str
+    origin: Origin
+    first: int
+    last: int
+    filters: list[str]
+    spans: list[list[int]]
+    attempt: str
+    at: str
+    files: list[File] = field(default_factory=list)
+    gaps: list[list[int]] = field(default_factory=list)
+    gap_messages: int = 0
+    origins: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The file of the log."""
+        said = {"format": FORMAT} | asdict(self) | {"origin": self.origin._asdict(), "rows": sum(file.rows for file in self.files)}
+        said["files"] = [asdict(file) for file in self.files]
+        return said
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Commit:
+        """The reverse of `to_json`."""
+        said = {key: value for key, value in raw.items() if key not in {"format", "rows"}}
+        return cls(**said | {"origin": Origin(**raw["origin"]), "files": [File(**file) for file in raw["files"]]})
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archive as it is now."""
+
+    folder: Path
+    commits: tuple[Commit, ...] = ()
+
+    @classmethod
+    def read(cls, folder: Path) -> Archive:
+        """What the log says; a folder that is not there is an archive without anything. Raises ArchiveError."""
+        log = folder / LOG
+        paths = sorted(log.glob(f"{_COMMIT}*.json")) if log.is_dir() else []
+        if not log.is_dir() and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ArchiveError(f"{folder} is not empty, and no archive that jsplan wrote", hint="Name a folder of its own.")
+        return cls(folder, tuple(_read(path) for path in paths))
+
+    @property
+    def files(self) -> dict[str, tuple[Commit, File]]:
+        """Every file that belongs to it, by name."""
+        found: dict[str, tuple[Commit, File]] = {}
+        for commit in self.commits:
+            for name in commit.lost:
+                found.pop(name, None)
+            found |= {file.name: (commit, file) for file in commit.files}
+        return found
+
+    def of(self, origin: Origin) -> list[File]:
+        """The files of one origin, in its order."""
+        mine = [file for commit, file in self.files.values() if commit.origin == origin]
+        return sorted(mine, key=lambda file: (file.first_seq, file.last_seq))
+
+    @property
+    def origins(self) -> dict[Origin, list[Commit]]:
+        """The streams that it has messages of, in the order in which they came."""
+        found: dict[Origin, list[Commit]] = {}
+        for commit in self.commits:
+            found.setdefault(commit.origin, []).append(commit)
+        return found
+
+    def begin(self, attempt: str, mark: dict[str, str]) -> Path:
+        """Make the folder of an attempt. Raises ArchiveError."""
+        place = self.folder / LOG / f"{_ATTEMPT}{attempt}"
+        try:
+            place.mkdir(parents=True)
+            (place / MARK).write_text(json.dumps(mark), "utf-8")
+        except OSError as error:
+            raise ArchiveError(f"cannot write to {place}: {error.strerror}") from None
+        return place
+
+    def attempts(self, entry: str) -> Iterator[tuple[str, dict[str, str], Path]]:
+        """What attempts of an entry left behind: name, mark and folder. One that died before it was marked is everybody's."""
+        for place in sorted((self.folder / LOG).glob(f"{_ATTEMPT}*")):
+            try:
+                mark = json.loads((place / MARK).read_text("utf-8"))
+            except (OSError, ValueError):
+                continue
+            if mark.get("entry") == entry:
+                yield place.name.removeprefix(_ATTEMPT), mark, place
+
+    def commit(self, commit: Commit) -> Archive:
+        """Add to the log and move the files to their days. Raises ApiError when somebody else did so first, and ArchiveError."""
+        log = self.folder / LOG
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / SUCCESS).unlink()
+        beside, path = log / f"{_ATTEMPT}{commit.attempt}" / "commit", log / f"{_COMMIT}{len(self.commits) + 1:06}.json"
+        try:
+            write(beside, commit.to_json())
+            os.link(beside, path)  # fails where there is one: a rename would replace it
+            sync(log)
+        except FileExistsError:
+            raise ApiError(f"somebody else wrote to the archive {self.folder} meanwhile", hint="Run the backfill again.") from None
+        except OSError as error:
+            raise ArchiveError(f"cannot write {path}: {error.strerror}") from None
+        done = Archive(self.folder, (*self.commits, commit))
+        done.finish()
+        return done
+
+    def finish(self) -> None:
+        """Move whatever a commit names and its writer did not come to, and say that all is there. Raises ArchiveError."""
+        if not self.commits:
+            return
+        days, moved = set(), False
+        for name, (commit, _) in self.files.items():
+            path, staged = self.folder / name, staged_at(self.folder, commit.attempt, name)
+            if path.exists() or not staged.exists():
+                continue
+            try:
+                path.parent.mkdir(exist_ok=True)
+                staged.rename(path)
+            except OSError as error:
+                if path.exists():  # somebody else was about to do the same
+                    continue
+                raise ArchiveError(f"cannot move {staged} to {path}: {error.strerror}") from None
+            days.add(path.parent)
+            moved = True
+        for day in days:
+            sync(day)
+        if moved or not (self.folder / SUCCESS).exists():
+            (self.folder / SUCCESS).touch()
+            sync(self.folder)
+
+    def gone(self) -> list[str]:
+        """Files that are not there any more. Raises ArchiveError for one that is another than was written, and one that nobody knows."""
+        files, found = self.files, []
+        for name, (_, file) in files.items():
+            try:
+                size = (self.folder / name).stat().st_size
+            except FileNotFoundError:
+                found.append(name)
+            else:
+                if size != file.bytes:
+                    raise ArchiveError(
+                        f"{self.folder / name} has {size:,} bytes, and {file.bytes:,} were written",
+                        hint="Take it away and run the backfill that wrote the archive: it copies what is missing.",
+                    )
+        strange = next((path for path in self.folder.glob("day=*/*.parquet") if str(path.relative_to(self.folder)) not in files), None)
+        if strange is not None:
+            raise ArchiveError(f"{strange} is not in the log of the archive", hint="Whoever reads the folder reads it, too: take it away.")
+        return found
+
+    def require_whole(self) -> None:
+        """Raise ArchiveError for a folder that is no archive, or does not have all of it."""
+        if not self.commits:
+            raise ArchiveError(f"{self.folder} is no archive, or one that nothing has been written to yet")
+        if gone := self.gone():
+            staged = (staged_at(self.folder, self.files[name][0].attempt, name) for name in gone)
+            why = "has not been moved to its place yet" if any(path.exists() for path in staged) else "is gone"
+            raise ArchiveError(
+                f"the archive {self.folder} is not whole: {gone[0]} {why}", hint="Run the backfill that writes it: it puts that right."
+            )
+        there = {f"{origin.domain}/{origin.stream}" for origin in self.origins}
+        if missing := sorted({name for commit in self.commits for name in commit.origins} - there):
+            raise ArchiveError(
+                f"the archive {self.folder} is not whole: it has nothing of {missing[0]} yet", hint="Run the backfill that writes it."
+            )
+
+    def drop(self, attempt: str) -> None:
+        """Leave nothing of an attempt whose files are all committed or of no use."""
+        shutil.rmtree(self.folder / LOG / f"{_ATTEMPT}{attempt}", ignore_errors=True)
+
+
+def staged_at(folder: Path, attempt: str, name: str) -> Path:
+    """Where a file is before it is moved."""
+    return folder / LOG / f"{_ATTEMPT}{attempt}" / name
+
+
+def covered(commits: Iterable[Commit], filters: Iterable[str], lost: Iterable[File]) -> tuple[list[Span], list[Span]]:
+    """What was read already with these filters or none, sorted and without overlaps, and what of it was in files that are lost."""
+    wanted = sorted(filters)
+    spans = sorted(Span(*span) for commit in commits if not commit.filters or sorted(commit.filters) == wanted for span in commit.spans)
+    return merged(spans), merged(sorted(Span(file.first_seq, file.last_seq) for file in lost))
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Sorted spans as the fewest that have the same sequences."""
+    found: list[Span] = []
+    for span in spans:
+        if found and span.first <= found[-1].last + 1:
+            found[-1] = Span(found[-1].first, max(found[-1].last, span.last))
+        else:
+            found.append(span)
+    return found
+
+
+def _read(path: Path) -> Commit:
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArchiveError(f"{path} cannot be read: {error}") from None
+    if raw.get("format") != FORMAT:
+        raise ArchiveError(f"{path} is of format {raw.get('format')!r}, and this jsplan reads {FORMAT}")
+    return Commit.from_json(raw)
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """A document that is there whole or not at all, also after a power failure. Raises OSError."""
+    beside = path.with_name(f"{path.name}.part")
+    with beside.open("w", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    sync(path.parent)
+
+
+def sync(folder: Path) -> None:
+    """Names in a folder survive a power failure."""
+    with contextlib.suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

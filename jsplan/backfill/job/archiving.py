@@ -1,0 +1,208 @@
+"""What one task of an archive does: read a piece of a stream and write it as Parquet, one file for each day, into the folder of its
+attempt; read it back, and leave a receipt. What becomes of the files is left to `archive`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from jsplan.backfill.columns import TABLE, blocks_of, table
+from jsplan.backfill.job.archive import File, write
+from jsplan.backfill.job.archived import batches
+from jsplan.backfill.job.digests import Blocks, canonical
+from jsplan.backfill.job.ways import Way
+from jsplan.backfill.ranges import Sequences, Span
+from jsplan.backfill.wire import read
+from jsplan.backfill.wire.frames import BYTES
+from jsplan.backfill.wire.reading import Range
+from jsplan.errors import JsplanError
+from jsplan.units import SECOND
+
+#: The columns of a file: those of the format `jetstream`, a time that every tool knows, and header blocks that lists cannot say exactly.
+SCHEMA: Final = pa.schema([*TABLE, ("timestamp", pa.timestamp("us", tz="UTC")), ("raw_headers", pa.binary())])
+#: A row group ends after so many rows or bytes.
+ROWS, SIZE = 1 << 16, 32 << 20
+_DAY: Final = 86_400 * SECOND
+_LISTED: Final = ["domain", "stream", "subject"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One task. `domain` is what the origin's is called in `Jsplan-Origin`; `known` are sequences of the piece that the archive has."""
+
+    source: Way
+    domain: str
+    stream: str
+    span: Span
+    filters: tuple[str, ...]
+    folder: str
+    attempt: str
+    known: Sequences = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    rate: int | None = None
+
+
+def archive(pieces: tuple[Piece, ...]) -> Iterator[dict[str, Any]]:
+    """Carry them out, one after the other. Raises what `wire.read` raises, and JsplanError where the folder takes nothing."""
+    for piece in pieces:
+        try:
+            yield _archived(piece)
+        except OSError as error:
+            raise JsplanError(
+                f"cannot write to {piece.folder}: {error.strerror or error}",
+                hint="An archive is a folder that this machine, and on a cluster every worker, reaches under the same path.",
+            ) from None
+
+
+def _archived(piece: Piece) -> dict[str, Any]:
+    files, blocks, started, size = _Files(piece), Blocks(), time.monotonic(), 0
+    what = Range(piece.source.api_prefix, piece.stream, piece.span.first, piece.span.last, piece.filters)
+    try:
+        for found in read(piece.source.open, what):
+            rows = _without(found, piece.known)
+            files.add(rows)
+            blocks.add(canonical(rows["subject"], rows["headers"], rows["data"]))
+            size += rows["headers"].nbytes + rows["data"].nbytes
+            if piece.rate:
+                time.sleep(max(0.0, size / piece.rate - (time.monotonic() - started)))
+    finally:
+        files.close()
+    _require_equal(piece, files.done, blocks)
+    said = {"span": list(piece.span), "rows": blocks.count, "bytes": size, "files": [asdict(file) for file in files.done]}
+    write(Path(piece.folder) / f"piece-{piece.span.first}-{piece.span.last}.json", said)
+    return said
+
+
+def _without(rows: pa.RecordBatch, known: Sequences) -> pa.RecordBatch:
+    if not len(known):
+        return rows
+    return rows.filter(pa.array(~np.isin(rows["seq"].to_numpy(), known)))
+
+
+def _require_equal(piece: Piece, files: list[File], blocks: Blocks) -> None:
+    """What is in the files is what was read: every message, in order, each once."""
+    found = Blocks()
+    for rows in batches(tuple((f"{piece.folder}/{file.name}", file) for file in files)):
+        found.add(canonical(rows["subject"], rows["headers"], rows["data"]))
+    if (found.count, found.hashes()) != (blocks.count, blocks.hashes()):
+        raise JsplanError(f"what was written to {piece.folder} is not what {piece.stream} has", hint="Is something wrong with the disk?")
+
+
+def exact(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Messages as read, in the columns of a file."""
+    found = table(domain, stream, rows)
+    again = blocks_of(found["headers"])
+    raw = pc.if_else(pc.equal(again, rows["headers"]), pa.scalar(None, BYTES), rows["headers"])
+    stamps = pc.divide(rows["time"], 1000).cast(pa.timestamp("us", tz="UTC"))
+    return pa.RecordBatch.from_arrays([*found.columns, stamps, raw], schema=SCHEMA)
+
+
+class _Files:
+    """The files of a piece, one for each day. Messages come in the order of their times, all but."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        self._open: dict[int, _Growing] = {}
+        self.done: list[File] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take more messages."""
+        if not rows.num_rows:
+            return
+        days = rows["time"].to_numpy() // _DAY
+        found = exact(self._piece.domain, self._piece.stream, rows)
+        for day in np.unique(days):
+            if day not in self._open:
+                self._open[int(day)] = _Growing(self._piece, int(day))
+            self._open[int(day)].add(found.filter(pa.array(days == day)) if (days != day).any() else found)
+
+    def close(self) -> None:
+        """Everything is on disk then."""
+        self.done = [growing.close() for _, growing in sorted(self._open.items())]
+        self._open = {}
+
+
+class _Growing:
+    """One file that is being written."""
+
+    def __init__(self, piece: Piece, day: int) -> None:
+        folder = f"day={datetime.fromtimestamp(day * 86_400, UTC):%Y-%m-%d}"
+        stream = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in piece.stream)
+        self._name = f"{folder}/{stream}-{piece.span.first:012}-{piece.attempt}.parquet"
+        path = Path(piece.folder) / self._name
+        path.parent.mkdir(exist_ok=True)
+        self._hash = _Hashing(path.open("wb"))
+        # Many small row groups are slow to read, large values in a dictionary slow to write.
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._hash, "w"), SCHEMA, compression="zstd", use_dictionary=_LISTED, write_statistics=[*_LISTED, "seq", "time"]
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._seqs = (1 << 63, 0)
+        self._times = (1 << 63, 0)
+        self._rows = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        self._seqs, self._times = _widened(self._seqs, rows["seq"]), _widened(self._times, rows["time"])
+        if sum(batch.num_rows for batch in self._waiting) >= ROWS or sum(batch.nbytes for batch in self._waiting) >= SIZE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, SCHEMA))
+            self._waiting = []
+
+    def close(self) -> File:
+        self._flush()
+        self._writer.close()
+        size, digest = self._hash.finish()
+        return File(self._name, self._rows, size, digest, *self._seqs, *self._times)
+
+
+def _widened(bounds: tuple[int, int], column: pa.Array) -> tuple[int, int]:
+    found = pc.min_max(column).as_py()
+    return min(bounds[0], found["min"]), max(bounds[1], found["max"])
+
+
+class _Hashing:
+    """A file that knows the sha256 of what was written to it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sha = hashlib.sha256()
+        self._size = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._sha.update(data)
+        self._size += memoryview(data).nbytes
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closed by `finish`."""
+
+    def finish(self) -> tuple[int, str]:
+        """Size and digest, once everything is on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self.closed = True
+        return self._size, self._sha.hexdigest()

@@ -1,0 +1,135 @@
+"""Archives as ends of a backfill: where they are, and which range of which stream is to be taken out of one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from jsplan.address import Address
+from jsplan.backfill.job.archive import Archive, Origin
+from jsplan.backfill.ranges import LISTED, Leg
+from jsplan.errors import NotAvailableError, UsageError
+
+if TYPE_CHECKING:
+    from jsplan.backfill.job.archived import Placed
+    from jsplan.config.model import Backfill, Domain
+    from jsplan.workflows.world import World
+
+#: What an entry with an archive can say. The rest would change messages of which the archive says that they are what the origin has.
+_STREAMS_ONLY: Final = ("where", "transform", "subject_transform")
+
+
+def folder_of(world: World, text: str) -> Path:
+    """The folder that an entry means; a relative one is below the workspace. Raises NotAvailableError for one that is no folder."""
+    parts = urlsplit(text)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+        return Path(unquote(parts.path))
+    if "://" in text:
+        raise NotAvailableError(
+            f"{text} is no folder: an archive is written to a file system, where a file is moved to its place in one step",
+            hint="Name a folder (on a cluster one that every worker reaches), and copy it there when the backfill is done.",
+        )
+    return world.workspace.root / text
+
+
+def check_archives(world: World, entry: Backfill) -> None:
+    """Raise UsageError or NotAvailableError for an entry with an archive that cannot be carried out."""
+    sides = [side for side in (*entry.origins, entry.target) if side.parquet is not None]
+    if not sides:
+        return
+    for side in sides:
+        folder_of(world, side.parquet or "")
+    if entry.target.parquet is not None and any(side.parquet is not None for side in entry.origins):
+        raise UsageError(f"backfill {entry.name} goes from an archive to an archive", hint="Copy the folder: it is complete in itself.")
+    if any(side.parquet is not None for side in entry.origins) != all(side.parquet is not None for side in entry.origins):
+        raise UsageError(f"backfill {entry.name} mixes archives and streams as origins", hint="Make two entries of it.")
+    for name in _STREAMS_ONLY:
+        if getattr(entry, name) is not None:
+            raise NotAvailableError(
+                f"backfill {entry.name}: `{name}` does not go together with an archive, which holds what the origin has",
+                hint="Archive all of it, and read the archive with Spark: spark.read.parquet(…). See docs/reference/archive.md.",
+            )
+    if entry.order != "stream" or entry.keep == "server" or entry.strategy not in {"auto", "spark"}:
+        raise NotAvailableError(f"backfill {entry.name}: an archive is written and read in the order of the stream, by Spark")
+
+
+@dataclass(slots=True)
+class Held:
+    """What an archive has of one stream."""
+
+    folder: Path
+    archive: Archive
+    origin: Origin
+    gaps: list[list[int]]
+    gap_messages: int
+
+    @property
+    def files(self) -> tuple[Placed, ...]:
+        """Where they are, in order."""
+        return tuple((str(self.folder / file.name), file) for file in self.archive.of(self.origin))
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """As much of a STREAM.INFO as a copy asks for."""
+        files = self.archive.of(self.origin)
+        return {
+            "created": self.origin.created,
+            "state": {"messages": sum(file.rows for file in files), "bytes": sum(file.bytes for file in files)},
+        }
+
+
+def held_of(archive: Archive) -> list[Held]:
+    """Everything that an archive has, by stream."""
+    found = []
+    for origin, commits in archive.origins.items():
+        gaps = sorted([*gap] for commit in commits for gap in commit.gaps)
+        found.append(Held(archive.folder, archive, origin, gaps[:LISTED], sum(commit.gap_messages for commit in commits)))
+    return found
+
+
+async def held_by(world: World, leg: Leg) -> Held:
+    """What the archive of a leg has of its stream, if it is whole. Raises ArchiveError."""
+    archive = await _whole(world, leg.archive)
+    return next(held for held in held_of(archive) if (key_of(world, held.origin), held.origin.created) == (leg.origin, leg.created))
+
+
+async def _whole(world: World, text: str) -> Archive:
+    archive = await asyncio.to_thread(Archive.read, folder_of(world, text))
+    await asyncio.to_thread(archive.require_whole)
+    return archive
+
+
+async def archived_legs(world: World, text: str, target: str, info: dict[str, Any]) -> list[Leg]:
+    """The legs that bring everything of an archive into a stream with this STREAM.INFO. Raises ArchiveError."""
+    legs = []
+    for held in held_of(await _whole(world, text)):
+        files = [file for _, file in held.files]
+        first, last = (min(file.first_seq for file in files), max(file.last_seq for file in files)) if files else (1, 0)
+        legs.append(
+            Leg(
+                key_of(world, held.origin),
+                target,
+                held.origin.created,
+                first,
+                last,
+                [],
+                info["created"],
+                int(info["state"]["last_seq"]) + 1,
+                archive=text,
+            )
+        )
+    return legs
+
+
+def key_of(world: World, origin: Origin) -> str:
+    """The address of a stream that an archive has, as this workspace calls its domain; one that it does not know keeps its name."""
+    keys = (domain.key for domain in world.workspace.domains.values() if identity(domain) == origin.domain)
+    return str(Address.of_stream(next(keys, origin.domain), origin.stream))
+
+
+def identity(domain: Domain) -> str:
+    """What a domain is called in `Jsplan-Origin`."""
+    return domain.js_domain or domain.key

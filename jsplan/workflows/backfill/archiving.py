@@ -1,0 +1,232 @@
+"""One stream into an archive, each message once: written by pieces, each read back, and made a part of the archive in one step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from jsplan.backfill.job import promoting
+from jsplan.backfill.job.archive import Archive, Commit, File, Origin, covered, merged, staged_at
+from jsplan.backfill.job.archived import sequences_of
+from jsplan.backfill.job.archiving import Piece, archive
+from jsplan.backfill.ranges import LISTED, Span, common, minus, total, without
+from jsplan.documents.backfill import LegResult, MessagesMoved
+from jsplan.errors import ApiError, ConnectError, JsplanError
+from jsplan.units import stamp
+from jsplan.workflows.backfill.archives import folder_of, identity
+from jsplan.workflows.backfill.bringing import WRITING
+from jsplan.workflows.backfill.missing import Missing
+from jsplan.workflows.backfill.waiting import PERIOD, passes, patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.backfill.ranges import Leg
+    from jsplan.workflows.backfill.freeze import Ends
+    from jsplan.workflows.backfill.leg import Work
+    from jsplan.workflows.world import World
+
+#: A piece has at most so many sequences and about so many bytes: what is lost when a worker dies, and how large files become.
+SEQUENCES, SIZE = 1_000_000, 256 << 20
+#: Into so many pieces a range is cut if it has at least so many messages for each.
+LANES, WORTHWHILE = 4, 50_000
+#: How often an archive that makes no progress is begun again.
+ATTEMPTS: Final = 5
+
+
+class ArchiveRun:
+    """Carries out one leg into an archive. `result` says at any time how far it is."""
+
+    def __init__(self, world: World, work: Work, leg: Leg, ends: Ends) -> None:
+        self.work = work
+        self.leg = leg
+        self.ends = ends
+        self.result = LegResult(leg.origin, leg.target, leg.first, leg.last)
+        self.folder = folder_of(world, leg.target)
+        self.origin = Origin(ends.identity, leg.origin_address.stream, leg.created)
+        domains = world.workspace.domains
+        self._origins = sorted({f"{identity(domains[side.domain])}/{side.stream}" for side in work.entry.origins})
+        self._missing = Missing(leg, ends, work.topology)
+
+    async def run(self) -> LegResult:
+        """Archive what is missing, and prove it. Raises JsplanError and ApiError; then it can be run again."""
+        started, fruitless = time.monotonic(), 0
+        info = await self._origin_info()
+        if info["created"] != self.leg.created:
+            raise JsplanError(
+                f"{self.leg.origin} was made anew ({info['created']}) since the range of this backfill was frozen",
+                hint="Run it with --fresh to freeze the range of the new stream.",
+            )
+        while True:
+            try:
+                await self._attempt()
+                break
+            except (ApiError, ConnectError) as error:
+                fruitless += 1
+                if fruitless == ATTEMPTS or not passes(error):
+                    raise
+                self.work.observer.warn(f"{self._title}: {error.in_full.rstrip('.')}. It goes on from where it is.")
+        self.result.seconds = time.monotonic() - started
+        return self.result
+
+    async def _attempt(self) -> None:
+        self.result.attempts += 1
+        self.work.may_write(WRITING)
+        found = await asyncio.to_thread(self._opened)
+        lost = [file for name in await asyncio.to_thread(found.gone) for file in (found.files[name][1],)]
+        spans, known = await asyncio.to_thread(self._left, found, [file for file in lost if file in found.of(self.origin)])
+        if not spans and self.origin in found.origins:
+            self._drop_others(found, "")
+            self._tell(found)
+            return
+        attempt = os.urandom(6).hex()
+        mark = {"entry": self.work.entry_id, "text": self._text(found), "origin": json.dumps(self.origin)}
+        place = await asyncio.to_thread(found.begin, attempt, mark)
+        pieces = await asyncio.to_thread(self._adopted, found, place, spans)
+        await self._written(minus(spans, [Span(*piece["span"]) for piece in pieces]), known, place, attempt)
+        pieces = await asyncio.to_thread(_receipts, place)
+        await self._committed(found, spans, pieces, attempt, [file.name for file in lost if file in found.of(self.origin)])
+
+    # --- what is there ------------------------------------------------------------------------------------------
+
+    def _opened(self) -> Archive:
+        found = Archive.read(self.folder)
+        found.finish()
+        return found
+
+    def _left(self, found: Archive, lost: list[File]) -> tuple[list[Span], np.ndarray[Any, Any]]:
+        """What has not been read yet, and sequences among it that the archive has from a reading with other filters."""
+        commits = found.origins.get(self.origin, [])
+        read, again = covered(commits, self.leg.filters, lost)
+        whole = [self.leg.span] if self.leg.span.size > 0 else []
+        spans = minus(whole, minus(read, again))
+        there = [file for file in found.of(self.origin) if file not in lost and common(spans, [Span(file.first_seq, file.last_seq)])]
+        seqs, _ = sequences_of((str(self.folder / file.name), file) for file in there)
+        return spans, seqs
+
+    def _adopted(self, found: Archive, place: Path, spans: list[Span]) -> list[dict[str, Any]]:
+        """Take over the pieces that attempts which died have finished, as far as they are still meant. Nobody writes to those again."""
+        for _, mark, other in found.attempts(self.work.entry_id):
+            if other == place or (mark["text"], mark["origin"]) != (self._text(found), json.dumps(self.origin)):
+                continue
+            for piece in _receipts(other):
+                span = Span(*piece["span"])
+                if common(spans, [span]) == [span] and not common([Span(*one["span"]) for one in _receipts(place)], [span]):
+                    _move(piece, other, place)
+        if found_ones := _receipts(place):
+            self.work.observer.phase(f"Taking over {sum(one['rows'] for one in found_ones):,} messages that an earlier attempt had written")
+        return found_ones
+
+    # --- doing it -----------------------------------------------------------------------------------------------
+
+    async def _written(self, spans: list[Span], known: np.ndarray[Any, Any], place: Path, attempt: str) -> None:
+        if not spans:
+            return
+        piece = Piece(
+            self.ends.source_way, self.ends.identity, self.origin.stream, spans[0], tuple(self.leg.filters), str(place), attempt,
+            rate=self.work.entry.rate,
+        )  # fmt: skip
+        pieces = [replace(piece, span=span, known=_inside(known, span)) for span in _cut(spans, await self._step(spans))]
+        lanes = [tuple(pieces)] if piece.rate else [(one,) for one in pieces]
+        await self.work.engine.session()
+        self.work.observer.phase(f"Archiving {self._title}")
+        job = self.work.engine.run([partial(archive, lane) for lane in lanes], self._title)
+        await self._watched(job, place, total(spans))
+
+    async def _step(self, spans: list[Span]) -> int:
+        """How many sequences a piece has."""
+        state = (await self._origin_info())["state"]
+        each: int = max(1, state["bytes"] // max(1, state["messages"]))
+        return max(1, min(SEQUENCES, SIZE // each, max(WORTHWHILE, -(-total(spans) // LANES))))
+
+    async def _watched(self, job: Any, place: Path, messages: int) -> None:
+        task, started = asyncio.ensure_future(job), time.monotonic()
+        while not (await asyncio.wait([task], timeout=PERIOD))[0]:
+            done = sum(piece["rows"] for piece in await asyncio.to_thread(_receipts, place))
+            self.work.observer.event(
+                MessagesMoved(self.leg.origin, f"{self._title}: archiving", done, messages, time.monotonic() - started)
+            )
+        task.result()
+
+    async def _committed(self, found: Archive, spans: list[Span], pieces: list[dict[str, Any]], attempt: str, lost: list[str]) -> None:
+        """Make the pieces a part of the archive, all of them or none."""
+        if left := minus(spans, merged(sorted(Span(*piece["span"]) for piece in pieces))):
+            raise ApiError(f"{self.folder} has no receipt of sequence {left[0].first:,}: does every worker reach this folder?")
+        files = [File(**file) for piece in pieces for file in piece["files"]]
+        gaps = await self._gaps(spans, found, attempt, files)
+        commit = Commit(
+            self.work.entry_id, self.origin, self.leg.first, self.leg.last, list(self.leg.filters), [list(span) for span in spans], attempt,
+            stamp(), files, [list(gap) for gap in gaps[:LISTED]], total(gaps), self._origins, lost,
+        )  # fmt: skip
+        self.work.may_write(WRITING)
+        done = await asyncio.to_thread(found.commit, commit)
+        self.result.copied += sum(file.rows for file in files)
+        self.result.bytes += sum(piece["bytes"] for piece in pieces)
+        self.result.path, self.result.verified = "spark, as Parquet", bool(files)
+        await asyncio.to_thread(self._drop_others, done, attempt)
+        self._tell(done)
+
+    async def _gaps(self, spans: list[Span], found: Archive, attempt: str, files: list[File]) -> list[Span]:
+        """Sequences that were gone before they could be archived. Of what is chosen by subject only what is gone counts."""
+        placed = [(str(staged_at(found.folder, attempt, file.name)), file) for file in files]
+        seqs, _ = await asyncio.to_thread(sequences_of, placed)
+        left = without(spans, seqs)
+        return common(left, await self._missing.gone()) if self.leg.filters else left
+
+    def _drop_others(self, found: Archive, attempt: str) -> None:
+        """What attempts of this entry at this stream left is committed, or of no use."""
+        for name, mark, _ in list(found.attempts(self.work.entry_id)):
+            if name == attempt or mark["origin"] == json.dumps(self.origin):
+                found.drop(name)
+
+    def _tell(self, found: Archive) -> None:
+        commits = found.origins[self.origin]
+        gaps = sorted([*gap] for commit in commits for gap in commit.gaps)
+        self.result.gaps, self.result.gap_messages = gaps[:LISTED], sum(commit.gap_messages for commit in commits)
+
+    async def _origin_info(self) -> dict[str, Any]:
+        ask: Callable[[], Any] = partial(promoting.target_info, self.ends.origin, self.origin.stream)
+        found: dict[str, Any] = await patiently(self.ends.origin, ask)
+        return found
+
+    def _text(self, found: Archive) -> str:
+        """What a piece must have been made for: the same range of the same stream, on top of the same commits."""
+        return f"{self.work.text} {self.leg.created} {self.leg.first} {self.leg.last} {len(found.origins.get(self.origin, []))}"
+
+    @property
+    def _title(self) -> str:
+        return f"{self.leg.origin} to {self.leg.target}"
+
+
+def _cut(spans: list[Span], step: int) -> Iterator[Span]:
+    for span in spans:
+        yield from (Span(first, min(span.last, first + step - 1)) for first in range(span.first, span.last + 1, step))
+
+
+def _inside(seqs: np.ndarray[Any, Any], span: Span) -> np.ndarray[Any, Any]:
+    return seqs[np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")]
+
+
+def _receipts(place: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [json.loads(path.read_text("utf-8")) for path in place.glob("piece-*.json")]
+    return sorted(found, key=lambda piece: piece["span"])
+
+
+def _move(piece: dict[str, Any], other: Path, place: Path) -> None:
+    """The files first: a receipt is believed. One whose files somebody began to move and died is left."""
+    if not all((other / file["name"]).exists() for file in piece["files"]):
+        return
+    for file in piece["files"]:
+        (place / file["name"]).parent.mkdir(exist_ok=True)
+        (other / file["name"]).rename(place / file["name"])
+    name = f"piece-{piece['span'][0]}-{piece['span'][1]}.json"
+    (other / name).rename(place / name)
