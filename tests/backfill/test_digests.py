@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsplan.backfill.job.digests import BLOCK, Blocks, bare, canonical, origin_of, source_of, sourced
+from jsplan.backfill.job.digests import BLOCK, Blocks, bare, canonical, last_line, origin_of, source_of, sourced
 
 SOURCE = b"Nats-Stream-Source: STAGE %d > > orders.1 q8Pd3xYz\r\n"
 OURS = b"Jsplan-Origin: leaf/ORDERS/%d/2026-11-22T04:55:23.988835043Z\r\n"
@@ -27,11 +28,28 @@ def column(*values: bytes) -> pa.Array:
 def test_the_quick_way_finds_what_the_slow_way_finds(blocks: list[bytes], skip: int) -> None:
     """Header blocks of sourced messages, alone and among others, whole columns and parts of them."""
     headers = column(*blocks).slice(min(skip, len(blocks)))
+    slow = source_of(headers, "STAGE")
+    found = pc.is_valid(slow)
 
-    kept, numbers = sourced(headers, "STAGE")
+    rows, kept, numbers = sourced(pa.RecordBatch.from_arrays([headers], names=["headers"]), "STAGE")
 
-    assert kept.to_pylist() == bare(headers).to_pylist()
-    assert numbers.to_pylist() == source_of(headers, "STAGE").to_pylist()
+    assert rows["headers"].to_pylist() == headers.filter(found).to_pylist()
+    assert kept.to_pylist() == bare(headers.filter(found)).to_pylist()
+    assert numbers.tolist() == slow.filter(found).to_pylist()
+
+
+@given(st.lists(BLOCKS, min_size=1, max_size=6))
+def test_a_last_line_is_only_taken_where_it_is_the_last(blocks: list[bytes]) -> None:
+    """Each block is put together again from both parts, or there is no answer at all."""
+    line = b"\r\nNats-Stream-Source: STAGE "
+
+    found = last_line(column(*blocks), line, ends=3)
+
+    if any(line not in block or block.count(b"\r\n", block.index(line)) != 3 for block in blocks):
+        assert found is None
+    else:
+        assert found is not None
+        assert [kept + line + rest for kept, rest in zip(*(part.to_pylist() for part in found), strict=True)] == blocks
 
 
 def test_where_a_message_comes_from() -> None:

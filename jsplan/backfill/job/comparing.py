@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.columns import KEPT, KEPT_ORIGIN, ORIGIN, mentions, tamed
-from jsplan.backfill.job.digests import SOURCE, bare, canonical, origin_of, source_of
+from jsplan.backfill.job.digests import SOURCE, bare, canonical, last_line, origin_of, source_of
 from jsplan.backfill.job.stages import PREFIX
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Sequences
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import from_text
-from jsplan.backfill.wire.frames import BYTES
+from jsplan.backfill.wire.frames import BYTES, joined
 from jsplan.backfill.wire.reading import Range
 from jsplan.units import SECOND
 
@@ -82,7 +82,7 @@ def as_stored(leg: Compared, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @dataclass(slots=True)
-class _Order:
+class Order:
     """The highest origin so far: of everything that came, of what our copies brought, and of each copy by its staging stream."""
 
     all: int = 0
@@ -112,11 +112,11 @@ def _running(highest: int, seqs: Sequences) -> tuple[Sequences, int]:
 
 def target_rows(way: Way, stream: str, first: int, last: int, legs: tuple[Compared, ...]) -> Iterator[pa.RecordBatch]:
     """The target's side of all legs, in one reading; then how many messages are of none. Raises what `wire.read` raises."""
-    orders, others = {leg.number: _Order() for leg in legs}, 0
+    orders, others = {leg.number: Order() for leg in legs}, 0
     for rows in read(way.open, Range(way.api_prefix, stream, first, last)) if first <= last else ():
         taken = 0
         for leg in legs:
-            for batch in (_copied(leg, rows, orders[leg.number]), *(_native(leg, rows, name) for name in leg.natives)):
+            for batch in (copied(leg, rows, orders[leg.number]), *(_native(leg, rows, name) for name in leg.natives)):
                 if batch is not None:
                     taken += batch.num_rows
                     yield batch
@@ -125,21 +125,49 @@ def target_rows(way: Way, stream: str, first: int, last: int, legs: tuple[Compar
     yield _batch(NONE, none, 1, none, none, np.array([others], dtype=np.int64), none)
 
 
-def _copied(leg: Compared, rows: pa.RecordBatch, order: _Order) -> pa.RecordBatch | None:
+def copied(leg: Compared, rows: pa.RecordBatch, order: Order) -> pa.RecordBatch | None:
     """Of a batch what says that it comes from this origin."""
-    seqs, texts = origin_of(rows["headers"], leg.domain, leg.stream)
-    mine = pc.is_valid(seqs)
+    mine = pc.match_substring(rows["headers"], _own(leg))
     if not pc.any(mine).as_py():
         return None
-    if not pc.all(mine).as_py():
+    rows = rows if pc.all(mine).as_py() else rows.filter(mine)
+    quick = _quickly(leg, rows["headers"])
+    if quick is not None:
+        seqs, texts, names, headers = quick
+    else:
+        seqs, texts = origin_of(rows["headers"], leg.domain, leg.stream)
+        mine = pc.is_valid(seqs)
         rows, seqs, texts = rows.filter(mine), seqs.filter(mine), texts.filter(mine)
+        names, _ = _source_words(rows["headers"])
+        names = pc.if_else(pc.starts_with(names, PREFIX), names, "")
+        headers = pc.replace_substring_regex(bare(rows["headers"]), pattern=_OWN_LINE, replacement="")
     seq, time = seqs.to_numpy(), _times(texts)
-    names, _ = _source_words(rows["headers"])
-    marks = order.marks(pc.if_else(pc.starts_with(names, PREFIX), names, ""), seq) | _impossible(leg, seq)
+    marks = order.marks(names, seq) | _impossible(leg, seq)
     wanted = (((seq >= leg.first) & (seq <= leg.last)) | (seq > leg.ceiling)) & (time >= leg.since)
-    headers = pc.replace_substring_regex(bare(rows["headers"]), pattern=_OWN_LINE, replacement="")
     hashes = _hashes(rows["subject"], _normal(headers, leg.loose), rows["data"])
     return _chosen(_batch(leg.number, seq, 1, time, hashes, rows["seq"].to_numpy(), marks), wanted)
+
+
+def _own(leg: Compared) -> bytes:
+    """How the value of `Jsplan-Origin` begins, in what was copied from there."""
+    return f"{leg.domain}/{leg.stream}/".encode()
+
+
+def _quickly(leg: Compared, headers: pa.BinaryArray) -> tuple[pa.Array, pa.StringArray, pa.StringArray, pa.BinaryArray] | None:
+    """Sequence and time at the origin, staging stream, and header block without the lines that say so: of messages that all came by
+    one, as they do in a stream that nobody else writes to. At a third of the price of the regular expressions; None: they are needed.
+    """
+    by_stage = last_line(headers, f"\r\n{SOURCE}: {PREFIX}".encode(), ends=3)
+    own = last_line(by_stage[0], f"\r\n{ORIGIN}: ".encode() + _own(leg)) if by_stage is not None else None
+    if by_stage is None or own is None or mentions(own[0], b"\r\nNats-"):
+        return None
+    words = pc.split_pattern(own[1].view(pa.string()), "/", max_splits=1)
+    name = pc.list_element(pc.split_pattern(by_stage[1].view(pa.string()), " ", max_splits=1), 0)
+    try:
+        seqs, texts = pc.cast(pc.list_element(words, 0), pa.int64()), pc.list_element(words, 1)
+    except pa.ArrowInvalid:
+        return None
+    return seqs, texts, joined(PREFIX.encode(), name.view(BYTES)).view(pa.string()), joined(own[0], b"\r\n\r\n")
 
 
 def _native(leg: Compared, rows: pa.RecordBatch, name: str) -> pa.RecordBatch | None:

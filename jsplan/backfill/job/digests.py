@@ -6,7 +6,7 @@ Equal lists of hashes are equal messages, in equal order, each once: subject, he
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -87,26 +87,50 @@ def source_of(headers: pa.BinaryArray, name: str) -> pa.Array:
     return _number(pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq"))
 
 
-def sourced(headers: pa.BinaryArray, name: str) -> tuple[pa.BinaryArray, pa.Array]:
-    """What `bare` and `source_of` say of messages that a server copied from the stream `name`, at the price of one search each.
+def sourced(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
+    """The rows that a server copied from the stream `name`, their header blocks as `bare` has them, and their sequences there.
 
-    A server puts its line behind all others. Where anything else is found, the slow way decides.
+    A server puts its line behind all others, so one search finds everything. Where anything else is found, the slow way decides.
     """
     line = f"\r\n{SOURCE}: {name} ".encode()
-    place = pc.find_substring(headers, line)
-    at = place.to_numpy()
-    offsets = np.frombuffer(headers.buffers()[1], dtype=np.int32)[headers.offset : headers.offset + len(headers) + 1]
-    if not len(at) or (at < 0).any():
-        return bare(headers), source_of(headers, name)
+    at = pc.find_substring(rows["headers"], line).to_numpy()
+    if not (at >= 0).all():
+        rows, at = rows.filter(pa.array(at >= 0)), at[at >= 0]
+    headers = rows["headers"]
+    if not len(at):
+        return rows, headers, at
+    halves = _halves(headers, line, at, ends=3)
+    if halves is None or mentions(halves[0], b"\r\nNats-"):
+        numbers = source_of(headers, name)
+        found = pc.is_valid(numbers)
+        return rows.filter(found), bare(headers.filter(found)), numbers.filter(found).to_numpy()
+    words = pc.split_pattern(halves[1].view(pa.string()), " ", max_splits=1)
+    return rows, joined(halves[0], b"\r\n\r\n"), pc.cast(pc.list_element(words, 0), pa.int64()).to_numpy()
+
+
+def last_line(headers: pa.BinaryArray, line: bytes, ends: int = 1) -> tuple[pa.BinaryArray, pa.BinaryArray] | None:
+    """Each block without its last line, and of that what follows `line`; `ends`: how many line ends there are from there on.
+
+    None where a block has no such line, or not as its last one.
+    """
+    at = pc.find_substring(headers, line).to_numpy()
+    return _halves(headers, line, at, ends) if len(at) and (at >= 0).all() else None
+
+
+def _halves(headers: pa.BinaryArray, line: bytes, at: np.ndarray[Any, Any], ends: int) -> tuple[pa.BinaryArray, pa.BinaryArray] | None:
+    halves = _cut(headers, at)
+    kept, tail = (halves.take(pa.array(np.arange(len(at), dtype=np.int64) * 2 + half)) for half in (0, 1))
+    if pc.any(pc.not_equal(pc.count_substring(tail, b"\r\n"), ends)).as_py():
+        return None
+    return kept, pc.binary_slice(tail, len(line), 1 << 30)
+
+
+def _cut(values: pa.BinaryArray, at: np.ndarray[Any, Any]) -> pa.BinaryArray:
+    """Each value in two, the second half from `at` on; no byte is copied."""
+    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
     cuts = np.empty(2 * len(at) + 1, dtype=np.int32)
     cuts[:-1:2], cuts[1::2], cuts[-1] = offsets[:-1], offsets[:-1] + at, offsets[-1]
-    halves = pa.Array.from_buffers(BYTES, 2 * len(at), [None, pa.py_buffer(cuts), headers.buffers()[2]])
-    first = np.arange(len(at), dtype=np.int64) * 2
-    kept, tail = halves.take(pa.array(first)), halves.take(pa.array(first + 1))
-    if pc.any(pc.not_equal(pc.count_substring(tail, b"\r\n"), 3)).as_py() or mentions(kept, b"\r\nNats-"):
-        return bare(headers), source_of(headers, name)
-    words = pc.split_pattern(pc.binary_slice(tail, len(line), 1 << 30).view(pa.string()), " ", max_splits=1)
-    return joined(kept, b"\r\n\r\n"), pc.cast(pc.list_element(words, 0), pa.int64())
+    return pa.Array.from_buffers(BYTES, 2 * len(at), [None, pa.py_buffer(cuts), values.buffers()[2]])
 
 
 def _number(texts: pa.Array) -> pa.Array:
@@ -118,4 +142,4 @@ def _escaped(text: str) -> str:
     return "".join(c if c.isalnum() or c in "_/" else f"\\x{{{ord(c):x}}}" for c in text)
 
 
-__all__ = ["BLOCK", "BYTES", "Blocks", "bare", "canonical", "origin_of", "source_of", "sourced"]
+__all__ = ["BLOCK", "BYTES", "Blocks", "bare", "canonical", "last_line", "origin_of", "source_of", "sourced"]

@@ -23,6 +23,8 @@ from jsplan.errors import ApiTimeoutError
 #: Between two looks at a target that has nothing new, and for how long nothing new may come. Seconds.
 PAUSE: Final = 0.1
 PATIENCE: Final = 120.0
+#: So many messages are read at once while more arrive: few at a time cost several times as much, on both sides.
+STRIDE: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Look:
     """Find what a target has of an origin: by `Jsplan-Origin`, and what its own sources brought.
 
     `sources` are names as `Nats-Stream-Source` has them; what they brought before `since` (ns) was of another stream of that name.
+    `placed`: it was made from a snapshot, so messages are known by their sequence and time.
     """
 
     target: Way
@@ -40,6 +43,7 @@ class Look:
     origin: str
     sources: tuple[str, ...] = ()
     since: int = 0
+    placed: bool = False
 
 
 def look(task: Look) -> Known:
@@ -52,6 +56,9 @@ def look(task: Look) -> Known:
         found = pc.is_valid(seq)
         seqs.append(seq.filter(found).to_numpy())
         times.append(np.fromiter((from_text(one) for one in text.filter(found).to_pylist()), dtype=np.int64))
+        if task.placed:
+            seqs.append(rows["seq"].to_numpy())
+            times.append(rows["time"].to_numpy())
         for source in task.sources:
             brought = source_of(headers, source)
             found = pc.and_(pc.is_valid(brought), pc.greater_equal(rows["time"], task.since))
@@ -104,9 +111,8 @@ def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]
     seen, origins = _Seen(Blocks()), [np.empty(0, dtype=np.int64)]
     place, since = task.first, time.monotonic()
     while seen.last < task.messages and time.monotonic() - since < patience:
-        end = _end(task)
+        end = _enough(task, place, min(STRIDE, task.messages - seen.last))
         if end < place:
-            time.sleep(PAUSE)
             continue
         for rows in read(task.target.open, Range(task.target.api_prefix, task.stream, place, end)):
             if _take(task, rows, seen, origins):
@@ -124,23 +130,27 @@ def _may_have_gaps(task: Follow) -> bool:
     return bool(task.expected) and total(task.expected) != task.messages
 
 
-def _end(task: Follow) -> int:
+def _enough(task: Follow, place: int, wanted: int) -> int:
+    """The target's last sequence once so many messages are there from `place` on, or no more came for a moment. 0: it does not answer."""
     wire = task.target.open()
     try:
-        return stream_facts(wire, task.target.api_prefix, task.stream).last
+        end, before = 0, -1
+        while end - place + 1 < wanted and end != before:
+            time.sleep(PAUSE if before >= 0 else 0)
+            end, before = stream_facts(wire, task.target.api_prefix, task.stream).last, end
     except ApiTimeoutError:
+        time.sleep(PAUSE)
         return 0
     finally:
         wire.close()
+    return end
 
 
 def _take(task: Follow, rows: pa.RecordBatch, seen: _Seen, origins: list[np.ndarray[Any, Any]]) -> bool:
     """Take the rows that came from the staging stream; whether there were any."""
-    blocks, numbers = sourced(rows["headers"], task.stage)
-    found = pc.is_valid(numbers)
-    if numbers.null_count == len(numbers):
+    mine, block, number = sourced(rows, task.stage)
+    if not len(number):
         return False
-    mine, number, block = rows.filter(found), numbers.filter(found).to_numpy(), blocks.filter(found)
     seen.first_place = seen.first_place or int(mine["seq"][0].as_py())
     seen.last_place = int(mine["seq"][-1].as_py())
     highest = np.maximum.accumulate(np.concatenate([[seen.last], number]))

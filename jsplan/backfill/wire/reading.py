@@ -193,7 +193,7 @@ def _filled(wire: Wire, buffer: bytearray, start: int, end: int) -> int:
             end += wire.receive(view[end : end + ENOUGH], SILENCE)
         except TimeoutError:
             raise _Lost("the consumer fell silent") from None
-        while end - start < ENOUGH and end < len(buffer) and wire.waiting():
+        while end - start < ENOUGH and end < len(buffer) and wire.waiting(3):
             end += wire.receive(view[end : end + ENOUGH], SILENCE)
     return end
 

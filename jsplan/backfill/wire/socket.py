@@ -176,11 +176,11 @@ class Wire:
             raise self.lost(OSError("the server closed it"))
         return count
 
-    def waiting(self) -> bool:
-        """Whether something can be read without waiting."""
+    def waiting(self, patience: int = 0) -> bool:
+        """Whether there is something to be read, or comes within `patience` milliseconds."""
         if self.pushed_back or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             return True
-        return bool(self._poll.poll(0))
+        return bool(self._poll.poll(patience))
 
     def lost(self, error: Exception) -> ApiError:
         """What is raised when the connection breaks."""
