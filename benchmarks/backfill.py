@@ -1,7 +1,8 @@
 """How fast a backfill copies, next to the server's own mirror of the same stream, to snapshot and restore, and to a nats-py loop.
 
-A hub and a leaf on this machine, linked as leafnodes; the stream is in the leaf, its copies in the hub. All paths take turns in one run,
-so that ratios hold also where absolute figures move; every copy is deleted before the next one begins, Spark is warm.
+A hub and a leaf on this machine, linked as leafnodes; the stream is in the leaf, its copies in the hub. Each has a connection of its own,
+or with `--through-hub` the leaf is read by way of the hub. All paths take turns in one run, so that ratios hold also where absolute
+figures move; every copy is deleted before the next one begins, Spark is warm.
 
     python benchmarks/backfill.py [--repeat 5] [--messages 1000000] [--large 100000]
 
@@ -43,6 +44,7 @@ from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze
 from jsplan.workflows.backfill.leg import LegRun, Work
 from jsplan.workflows.backfill.options import BackfillOptions
+from jsplan.workflows.backfill.verifying import Check
 from jsplan.workflows.world import World, open_pool, open_world
 
 SUBJECTS, BATCH, LOOP = 100, 20_000, 20_000
@@ -148,6 +150,15 @@ async def staging(bench: Bench) -> float:
     return seconds
 
 
+async def verify(bench: Bench) -> float:
+    """What `backfill verify` does, after a copy end to end: both sides read, hashed and joined on Spark."""
+    await end_to_end(bench)
+    started = time.monotonic()
+    found = await Check(bench.world, bench.pool, bench.world.workspace.backfills["bench"], 20, bench.engine, Silent()).all()
+    assert found.legs[0].counts["equal"] == bench.count, found
+    return time.monotonic() - started
+
+
 async def end_to_end(bench: Bench) -> float:
     """A whole backfill into a stream that somebody else writes to: staging, sealing, promotion, comparison, cleaning up."""
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["others.>"]})
@@ -214,7 +225,7 @@ def _batch(first: int, count: int, size: int) -> tuple[pa.Array, pa.Array, pa.Ar
 
 PATHS: dict[str, Path_] = {
     "mirror": mirror, "snapshot and restore": snapshot_restore, "spark to staging": staging, "spark end to end": end_to_end,
-    "nats-py loop": loop,
+    "verify": verify, "nats-py loop": loop,
 }  # fmt: skip
 
 
@@ -222,7 +233,7 @@ async def turns(folder: Path, sandbox: Sandbox, count: int, repeat: int, only: l
     """Every path, `repeat` times, one after the other."""
     load = LoadOptions(folder, environ=dict(os.environ))
     async with open_world(load) as world, open_pool(world, read_only=False) as pool:
-        await pool.open(["hub"])
+        await pool.open({domain.connection for domain in world.workspace.domains.values()})
         engine = Engine(Silent(), None)
         bench = Bench(sandbox, world, pool, engine, count)
         bench.ends()  # before Spark starts: its workers have the environment of now
@@ -252,18 +263,21 @@ def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[s
     return out
 
 
-def run(count: int, size: int, repeat: int, only: list[str]) -> dict[str, Any]:
+def run(count: int, size: int, repeat: int, only: list[str], *, through_hub: bool) -> dict[str, Any]:
     """One size of messages, on servers of its own."""
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
         fill(sandbox["leaf"], count, size)
-        hub = sandbox["hub"]
         (Path(folder) / "jsplan.yaml").write_text(
             "jsplan: 1\nworkspace: bench\n"
-            f"connections: {{hub: {{url: '{hub.url}', user: {hub.user}, password: {hub.password}, timeout: 30s}}}}\n"
-            "domains: {hub: {connection: hub}, leaf: {connection: hub}}\n"
+            f"connections: {{hub: {_connection(sandbox['hub'])}, leaf: {_connection(sandbox['leaf'])}}}\n"
+            f"domains: {{hub: {{connection: hub}}, leaf: {{connection: {'hub' if through_hub else 'leaf'}}}}}\n"
             "backfills: [{name: bench, from: {domain: leaf, stream: BENCH}, to: {domain: hub, stream: COPY}}]\n"
         )
         return asyncio.run(turns(Path(folder), sandbox, count, repeat, only))
+
+
+def _connection(server: Any) -> str:
+    return f"{{url: '{server.url}', user: {server.user}, password: {server.password}, timeout: 30s}}"
 
 
 def main() -> None:
@@ -273,17 +287,19 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000, help="messages of 128 bytes")
     parser.add_argument("--large", type=int, default=100_000, help="messages of 4 KiB")
     parser.add_argument("--only", default=",".join(PATHS), help="paths, separated by commas; mirror is always one")
+    parser.add_argument("--through-hub", action="store_true", help="reach the leaf by the hub's connection, as a driver in the cloud may")
     wanted = parser.parse_args()
     only = ["mirror", *wanted.only.split(",")]
     found: dict[str, Any] = {}
     if wanted.messages and wanted.large:  # each in a process of its own: Spark's workers know the servers of its beginning
         words = [sys.executable, __file__, "--repeat", str(wanted.repeat), "--only", wanted.only]
+        words += ["--through-hub"] if wanted.through_hub else []
         for one in (["--messages", str(wanted.messages), "--large", "0"], ["--messages", "0", "--large", str(wanted.large)]):
             found |= json.loads(subprocess.run([*words, *one], check=True, stdout=subprocess.PIPE).stdout)
     elif wanted.messages:
-        found["128 bytes"] = run(wanted.messages, 128, wanted.repeat, only)
+        found["128 bytes"] = run(wanted.messages, 128, wanted.repeat, only, through_hub=wanted.through_hub)
     else:
-        found["4 KiB"] = run(wanted.large, 4096, wanted.repeat, only)
+        found["4 KiB"] = run(wanted.large, 4096, wanted.repeat, only, through_hub=wanted.through_hub)
     print(json.dumps(found, indent=2))
 
 
