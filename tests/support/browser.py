@@ -7,6 +7,7 @@ import json
 import os
 import select
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 
 #: Seconds that an answer may take; generous, since the machine may be busy with other things.
 PATIENCE = 60
-#: Both ends of the pipe are numbers that the browser knows.
-_START = 'exec "$@" 3<&"$JSPLAN_IN" 4>&"$JSPLAN_OUT"'
+#: The browser reads from 3 and writes to 4, whatever the ends of the pipes are called here.
+_START = (
+    "import fcntl, os, sys; ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]; "
+    "os.dup2(ends[0], 3); os.dup2(ends[1], 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
 _OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
@@ -30,21 +34,28 @@ class Browser:
     """One page in a browser of its own. `asked` are the addresses that the page wanted to load."""
 
     def __init__(self, program: str, *, width: int = 1200, height: int = 900) -> None:
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # its helpers may write for a moment longer
         read, self._to = os.pipe()
         self._from, write = os.pipe()
         self._buffer = b""
         self._last = 0
         self._session: str | None = None
         self._heard: list[dict[str, Any]] = []
+        window = (f"--window-size={width},{height}", f"--user-data-dir={self._folder.name}")
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _START, "sh", program, *_OPTIONS, f"--window-size={width},{height}", f"--user-data-dir={self._folder.name}"],
-            env={**os.environ, "JSPLAN_IN": str(read), "JSPLAN_OUT": str(write)},
+            [sys.executable, "-c", _START, str(read), str(write), program, *_OPTIONS, *window],
             pass_fds=(read, write),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(read)
         os.close(write)
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self) -> None:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -54,6 +65,10 @@ class Browser:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, and forget what it kept."""
         self._process.kill()
         self._process.wait()
         os.close(self._to)
