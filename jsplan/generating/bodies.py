@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jsplan.address import Address
+from jsplan.config.body import REFERENCE
 from jsplan.facts.live import limits_of
 from jsplan.generating.model import Found, Surroundings
 from jsplan.planning.merge import expected_new
@@ -17,6 +18,7 @@ from jsplan.resources import TABLES
 from jsplan.resources.buckets import CARRYING, field_of, is_bucket, lift_change, lower, made, word_of
 from jsplan.resources.consumer import CONSUMER
 from jsplan.resources.fields import ABSENT, Config, Field, Table
+from jsplan.resources.nested import ORIGIN
 
 #: What the files name otherwise, or not at all.
 _NAMES: Final = frozenset({"name", "durable_name"})
@@ -53,8 +55,13 @@ class _Search:
         self.around = _around(found, world, there)
         self.notes: list[str] = []
         self.given = _known(self.table, found.config, "", self.notes)
-        self.target = self.table.compact(self.given)
+        self.target = self.table.compact(self.given) if found.complete else self._settled()
         self._drop_past_pause(world.now)
+
+    def _settled(self) -> Config:
+        """What a server makes of a configuration that says less than a server shows."""
+        name = self.address.consumer if self.kind == "consumer" else self.address.stream
+        return expected_new(self.table, {"name": name} | self.given, self.level, self.around)
 
     def _drop_past_pause(self, now: str) -> None:
         pause = self.target.get("pause_until")
@@ -139,7 +146,7 @@ def _known(table: Table, config: Mapping[str, Any], path: str, notes: list[str])
     out: Config = {}
     for name, value in config.items():
         row = table.by_name.get(name)
-        if row is None and path:
+        if row is None and path and not (table is ORIGIN and name in REFERENCE):
             notes.append(f"{path}{name} is not known to this release: it stays on the server, and is not in the file")
         elif row is not None and row.table is not None and isinstance(value, dict):
             out[name] = _known(row.table, value, f"{path}{name}.", notes)
@@ -163,5 +170,6 @@ def _around(found: Found, world: Surroundings, there: Mapping[Address, Mapping[s
         limits = CARRYING["stream"].compact({"consumer_limits": stream.get("consumer_limits") or {}}).get("consumer_limits", {})
         return {**limits, **({"account_max_ack_pending": most} if most > 0 else {})}
     mirror = found.config.get("mirror") or {}
-    origin = there.get(Address.of_stream(address.domain, mirror["name"])) if mirror and not mirror.get("external") else None
+    local = bool(mirror) and not mirror.get("external") and mirror.get("domain", address.domain) == address.domain
+    origin = there.get(Address.of_stream(address.domain, mirror["name"])) if local else None
     return {"mirror_direct": bool(origin.get("allow_direct"))} if origin is not None else {}

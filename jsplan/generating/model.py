@@ -17,13 +17,15 @@ from jsplan.topology.reach import Reach
 class Found:
     """One resource that is to be written.
 
-    `config` is in API names and units, server defaults included or not; for a bucket it is that of its stream (`bucket` makes it
-    of words). An origin has `external`, or a symbolic `domain` as in the files. `settings` are keys beside the fields that are
-    written as they are (`lifecycle`, `lint`, `depends_on`, `environments`), `comment` are lines above the entry.
+    `config` is in API names and units; for a bucket it is that of its stream (`bucket` makes it of words). It may leave out what
+    the server would add, unless it is `complete`, as a server shows it: then nothing is added to it. An origin has `external`, or
+    a symbolic `domain` as in the files. `settings` are keys beside the fields that are written as they are (`lifecycle`, `lint`,
+    `depends_on`, `environments`), `comment` are lines above the entry.
     """
 
     address: Address
     config: Mapping[str, Any]
+    complete: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     comment: tuple[str, ...] = ()
 

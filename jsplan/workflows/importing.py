@@ -20,6 +20,7 @@ from jsplan.errors import JsplanError, PlanError, UsageError
 from jsplan.facts.inventory import keeps_state, may_be_listed
 from jsplan.facts.live import Live, LiveObject, is_being_filled
 from jsplan.facts.overview import overview
+from jsplan.facts.survey import read_into
 from jsplan.generating import Found, Surroundings, Written, document
 from jsplan.generating.references import leads_home
 from jsplan.jetstream import Pool
@@ -59,6 +60,7 @@ async def generate(load: LoadOptions, world: World, globs: tuple[str, ...], obse
     async with open_pool(world, read_only=True, sealed=True) as pool:
         observer.phase(f"Listing {len(keys)} domain{'' if len(keys) == 1 else 's'}")
         live = await overview(pool, world.workspace.domains, known_domains(world), _exact(globs), only=keys)
+        await _read_named(pool, world, live, _exact(globs))
         choice = choose(world, live, globs)
         await _own_streams(pool, world, live, globs, choice)
     _require_there(world, live, _exact(globs))
@@ -68,7 +70,7 @@ async def generate(load: LoadOptions, world: World, globs: tuple[str, ...], obse
     if not choice.taken:
         return None
     around = _surroundings(load, world, live)
-    written = document((Found(one.address, one.config) for one in choice.taken), around, _title(choice.taken))
+    written = document((Found(one.address, one.config, complete=True) for one in choice.taken), around, _title(choice.taken))
     for note in written.notes:
         observer.warn(note)
     return Generated(written, tuple(one.address for one in choice.taken))
@@ -91,6 +93,13 @@ def _require_there(world: World, live: Live, exact: Iterable[Address]) -> None:
 
 def _may_name(glob: str, key: str) -> bool:
     return matches(glob.split("/", 1)[0], key) or glob.startswith("**")
+
+
+async def _read_named(pool: Pool, world: World, live: Live, exact: Iterable[Address]) -> None:
+    """What was named and is in no list: consumers that are internal to the server, and what an import does not let us list."""
+    for address in exact:
+        if address not in live.objects and address not in live.broken and live.reachable(address.domain):
+            await read_into(pool.api(world.workspace.domains[address.domain]), live, address)
 
 
 async def _own_streams(pool: Pool, world: World, live: Live, globs: tuple[str, ...], choice: Choice) -> None:

@@ -1,0 +1,57 @@
+"""Adoption of everything that the suite knows: imported with a file, the plan is empty; destroyed and applied, it is there again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.adoption.known import measured, of_cases
+from tests.adoption.trip import Trip
+from tests.fields.strategies import ORIGINS
+from tests.support.raw import Raw
+from tests.support.workspaces import hub_leaf_space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox, Server
+
+pytestmark = pytest.mark.matrix
+
+
+def test_every_acceptance_case(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Every configuration of the acceptance cases that the server takes survives adoption and a new beginning, all at once."""
+    hub = clean_hub_leaf["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        trip = Trip(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
+        known = of_cases(tmp_path / "cases", trip.level("hub"))
+        refused = [one for one in known if not trip.make(one)]
+        assert len(trip.made) > 12 * len(refused)
+        assert {one.address.kind for one in trip.made} == {"stream", "consumer", "kv", "object_store"}
+        trip.there_and_back()
+
+
+def test_every_measured_configuration(tmp_path: Path, server: Server) -> None:
+    """Both sides of every measured update survive it too, on a server without a domain."""
+    with Raw(server.url) as raw:
+        trip = Trip(single_space(tmp_path, server), raw)
+        for name in ORIGINS:
+            raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"})
+        raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+        everything = list(measured())
+        refused = [one for one in everything if not trip.make(one)]
+        assert len(everything) > 120
+        assert len(trip.made) > 3 * len(refused)
+        trip.there_and_back()
+
+
+def test_what_a_file_cannot_make(tmp_path: Path, server: Server) -> None:
+    """A stream and a store that clients have sealed cannot be made so, and are adopted as they are all the same."""
+    with Raw(server.url) as raw:
+        trip = Trip(single_space(tmp_path, server), raw)
+        for name, subjects in (("OLD", ["old"]), ("OBJ_OLD", ["$O.OLD.C.>", "$O.OLD.M.>"])):
+            made = raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "max_msgs": 7})
+            raw.done(f"$JS.API.STREAM.UPDATE.{name}", made["config"] | {"sealed": True})
+        text = trip.adopt()
+    assert "sealed: true" in text

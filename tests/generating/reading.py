@@ -1,0 +1,63 @@
+"""Reads a written file back: what the workspace makes of it, as a plan would see it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from jsplan.address import Address
+from jsplan.config.load import load
+from jsplan.config.model import Domain, LoadOptions, Workspace
+from jsplan.generating import Found, Surroundings, document
+from jsplan.planning.merge import expected_new
+from jsplan.planning.verdict import table_of
+from jsplan.resources.buckets import made
+from jsplan.resources.fields import NEWEST
+from jsplan.topology import resolve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.resources.fields import Config
+
+
+def domains(*keys: str, **labels: str) -> dict[str, Domain]:
+    """Domains over one connection, named as they are called; `hub="core"` gives a label."""
+    return {key: Domain(key, "hub", key, f"$JS.{key}.API", frozenset({labels[key]} if key in labels else ())) for key in keys}
+
+
+def workspace(folder: Path, text: str, world: Surroundings, **sections: Any) -> Workspace:
+    """A workspace with these domains that reads the text beside its own sections. Raises ConfigError."""
+    declared = {key: {"connection": d.connection, "labels": sorted(d.labels)} for key, d in world.domains.items()}
+    base = {"jsplan": 1, "workspace": "read", "connections": {"hub": {"url": "nats://h"}}, "domains": declared}
+    (folder / "jsplan.yaml").write_text(json.dumps(base | sections), "utf-8")
+    (folder / "found.jsplan.yaml").write_text(text, "utf-8")
+    return load(LoadOptions(folder))
+
+
+def meant(found: Workspace, level: int = NEWEST) -> dict[Address, Config]:
+    """What each resource of the workspace would be on an empty server, in compact form."""
+    topology = resolve(found)
+    assert [one for one in topology.diagnostics if one.severity == "error"] == []
+    out = {}
+    for address, body in topology.bodies.items():
+        name = address.consumer if address.kind == "consumer" else address.stream
+        whole = {"name": name} | body
+        limits = topology.bodies.get(address.parent, {}).get("consumer_limits") or {} if address.parent else {}
+        out[address] = expected_new(table_of(address), whole | made(address.kind, whole), level, limits)
+    return out
+
+
+def there(address: Address, config: Config, level: int = NEWEST) -> Found:
+    """The resource as a server of the level would show it after a create of this configuration."""
+    table = table_of(address)
+    return Found(address, table.full(expected_new(table, config, level, {}), level), complete=True)
+
+
+def read_back(folder: Path, found: list[Found], world: Surroundings, **sections: Any) -> str:
+    """Write, read, compare: the workspace means exactly what was found. The text."""
+    written = document(found, world)
+    assert written.notes == ()
+    expected = {one.address: table_of(one.address).compact(dict(one.config)) for one in found}
+    assert meant(workspace(folder, written.text, world, **sections)) == expected, written.text
+    return written.text

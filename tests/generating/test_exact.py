@@ -1,0 +1,128 @@
+"""What is written means exactly what was found, whatever that is, and whoever reads the YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jsplan.address import Address
+from jsplan.config.checks import check_stream
+from jsplan.config.checks_consumers import check_consumer
+from jsplan.generating import Found, Surroundings, bucket, document
+from jsplan.generating.layout import flow
+from jsplan.planning.merge import expected_new
+from jsplan.planning.refusals import Place, consumer_problems, stream_problems
+from jsplan.resources import CONSUMER, STREAM
+from jsplan.resources.fields import NEWEST
+from tests.fields import strategies
+from tests.generating.reading import domains, meant, read_back, there, workspace
+
+TWO = Surroundings(domains("hub", "leaf"))
+#: What some reader of YAML takes for something else than text, and what ends a text too early.
+ODD = [
+    "on", "NO", "y", "~", "null", "true", "1e3", "010", "0o17", "0x1F", "12:30", "1_000", "2026-01-01", "-", "-1", "+.5", ".5", ".inf",
+    ">", "*", "ORDERS.*", "> x", "| x", "& a", "!x", "%a", "@a", "`a`", "a: b", "a #b", "#a", "{a}", "[a]", "a,b", "'", '"', "\\", " a",
+    "a ", "", "=", "<<", "---", "...", "?", "? a", "a\nb", "a\tb", "\u0007", "\u0085", "\u2028", "\ufeff", "ü", "日本", "🐇", "${a}",
+    "$${a}", "$JS.FC.>", "$",
+    "label:edge", "a:", ":a", "1.5GiB", "00", "1.", "0b1", "=a", "Köln Süd", "x" * 200,
+]  # fmt: skip
+
+
+@settings(max_examples=150)
+@given(body=strategies.streams("S", NEWEST))
+def test_any_stream(body: dict[str, Any]) -> None:
+    """A stream that the server would take is written so that the plan after it is empty, and an empty server would get exactly it."""
+    after = expected_new(STREAM, body, NEWEST, {})
+    if [*check_stream(body), *stream_problems(None, after, Place(NEWEST, standalone=True))]:
+        return
+    with TemporaryDirectory() as folder:
+        read_back(Path(folder), [there(Address("hub", "stream", "S"), body)], TWO)
+
+
+@settings(max_examples=150)
+@given(body=strategies.consumers("C", "S", NEWEST))
+def test_any_consumer(body: dict[str, Any]) -> None:
+    """The same for a consumer of a stream with and without limits for it."""
+    limits = {"inactive_threshold": 6000 * strategies.SECOND, "max_ack_pending": 50}
+    for around in ({}, limits):
+        stream = STREAM.compact({"name": "S", "subjects": ["S.>"], "consumer_limits": around})
+        place = Place(NEWEST, standalone=True, stream=stream)
+        if [*check_consumer(body), *consumer_problems(None, expected_new(CONSUMER, body, NEWEST, around), place)]:
+            continue
+        address = Address("hub", "consumer", "S/C")
+        one = Found(address, expected_new(CONSUMER, body, NEWEST, around), complete=True)
+        with TemporaryDirectory() as folder:
+            read_back(Path(folder), [there(Address("hub", "stream", "S"), stream), one], TWO)
+
+
+def test_text_survives_every_reader(tmp_path: Path) -> None:
+    """What looks like a number, a date, a reference or a piece of YAML is read as the text that it is, by jsplan and by YAML 1.1."""
+    for text in ODD:
+        assert yaml.safe_load(flow({"a": [text], text: text})) == {"a": [text], text: text}, text
+    metadata = {f"k{number}": text for number, text in enumerate(ODD)}
+    keys = {text: "v" for text in ODD if "${" not in text}
+    written = read_back(
+        tmp_path,
+        [there(Address("hub", "stream", "010"), {"name": "010", "subjects": [">"], "no_ack": True, "metadata": metadata | keys})],
+        TWO,
+    )
+    assert '"1e3"' in written
+
+
+@given(st.text(max_size=20))
+def test_any_text(text: str) -> None:
+    """Any text that UTF-8 can say comes back from YAML as it was."""
+    assert yaml.safe_load(flow([text])) == [text]
+
+
+def test_units_are_exact(tmp_path: Path) -> None:
+    """Times and sizes that no unit fits are written exactly all the same."""
+    ages = [1, 999, 1_000_000_001, 90_061_000_000_001, 86_400_000_000_000 * 365]
+    sizes = [1, 1000, 1023, 1024, 1536, 1024**3 + 1, 3 * 1024**4]
+    found = [
+        there(Address("hub", "stream", f"S{age}"), {"name": f"S{age}", "max_age": age + 10**8, "max_bytes": size})
+        for age, size in zip(ages, [*sizes], strict=False)
+    ]
+    found += [there(Address("hub", "stream", f"B{size}"), {"name": f"B{size}", "max_bytes": size}) for size in sizes]
+    text = read_back(tmp_path, found, TWO)
+    assert "max_bytes: 3TiB" in text
+    assert "max_bytes: 1000}" in text
+    assert "max_bytes: 1536}" in text
+
+
+def test_buckets_in_their_own_words(tmp_path: Path) -> None:
+    """A bucket as every client makes it is one line; what its maker chose otherwise is named, and so is what no word covers."""
+    words = {"history": 5, "ttl": 7 * 86_400 * 10**9}
+    found = [
+        bucket(Address("hub", "kv", "CONFIG"), words),
+        bucket(Address("hub", "kv", "OLD"), words | {"allow_direct": False, "allow_msg_ttl": True}),
+        bucket(Address("hub", "kv", "ALL"), {"sources": [{"name": "CONFIG"}, {"name": "OLD", "external": {"api": "$JS.leaf.API"}}]}),
+        bucket(Address("leaf", "kv", "COPY"), {"mirror": {"name": "CONFIG", "domain": "hub"}}),
+        bucket(Address("hub", "kv", "DEEP"), {"max_msgs_per_subject": 100, "deny_delete": False}),
+        bucket(Address("hub", "object_store", "ASSETS"), {"max_bytes": 1024**3, "compression": True}),
+    ]
+    written = document(found, TWO)
+    assert written.notes == ()
+    expected = {one.address: expected_new(STREAM, one.config, NEWEST, {}) for one in found}
+    expected[Address("leaf", "kv", "COPY")]["mirror"] = {"name": "KV_CONFIG", "external": {"api": "$JS.hub.API"}}
+    assert meant(workspace(tmp_path, written.text, TWO)) == expected
+    assert "{bucket: CONFIG, history: 5, ttl: 1w}" in written.text
+    assert "{bucket: OLD, history: 5, ttl: 1w, allow_direct: false, allow_msg_ttl: true}" in written.text
+    assert "{bucket: COPY, domain: leaf, mirror: {name: CONFIG, domain: hub}}" in written.text
+    assert "{bucket: DEEP, deny_delete: false, x_raw: {max_msgs_per_subject: 100}}" in written.text
+    assert "{bucket: ASSETS, max_bytes: 1GiB, compression: true}" in written.text
+
+
+def test_what_this_release_does_not_know(tmp_path: Path) -> None:
+    """A field of a newer server is passed through; inside of an object, where the files have no place for it, it is named."""
+    config = {"name": "S", "subjects": ["s"], "new_field": {"on": ["${x}", 1, True, None]}, "placement": {"tags": ["a"], "zone": "b"}}
+    found = there(Address("hub", "stream", "S"), config)
+    written = document([found], TWO)
+    read = meant(workspace(tmp_path, written.text, TWO))[found.address]
+    assert read["new_field"] == config["new_field"]
+    assert written.notes == ("hub/stream/S: placement.zone is not known to this release: it stays on the server, and is not in the file",)
