@@ -166,6 +166,10 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
 #: What `lint` advises on: one rule each, under `jsplan/lint/rules`. None is an error unless the files say so.
 LINT: Final[Mapping[str, str]] = {
     "JS200": "An ignored finding that is not found.",
+    "JS307": "What `revert` would undo was changed since; the message says how it was left and how it is.",
+    "JS491": "What an apply deleted or moved on does not come back when it is undone.",
+    "JS492": "After a `revert` the files say something else: what to write, and what the next plan would do otherwise.",
+    "JS493": "A part of an apply that `revert` leaves as it is, and why.",
     # between streams
     "JS201": "One subject is stored by streams of two domains that hear each other.",
     "JS202": "A message comes to one stream by two ways.",

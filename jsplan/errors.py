@@ -13,6 +13,7 @@ JsplanError                      1
 │   ├── StateLockedError         5   somebody else works on this state
 │   └── LeaseLostError           1   the lock ran out or was taken away while we worked
 ├── RefusedError                 3   a hazard that is not allowed, prevent_destroy, --adopt needed
+├── ConflictError                3   what a revert would undo was changed since; carries what differs
 ├── NotApprovedError             1   nobody said `yes`
 ├── StalePlanError               4   what the plan touches is no longer as it was when planned
 ├── PartialApplyError            6   applied in part; state says exactly how far
@@ -155,6 +156,12 @@ class LeaseLostError(StateError):
 
 class RefusedError(JsplanError):
     """Apply stops before anything is changed: a hazard nobody allowed, `prevent_destroy`, or `--adopt` needed."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class ConflictError(DiagnosticsError):
+    """What should be undone is no longer as it was left: undoing it would undo more than that."""
 
     exit_code = ExitCode.REFUSED
 

@@ -23,9 +23,11 @@ DRIFT_FORMATS = ("markdown", "html", "junit", "github")
 
 def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     """The text view on a console."""
-    from jsplan.render import plan_text
+    from jsplan.render import plan_text, revert_text
 
+    revert_text.head(plan, console)
     plan_text.render(plan, console, verbose=verbose)
+    revert_text.tail(plan, console)
 
 
 def plan_result(output: Output, plan: Plan) -> None:

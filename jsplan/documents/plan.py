@@ -276,8 +276,8 @@ class Plan:
     """The whole document. `domains` says for each domain key how it was reached and who answered.
 
     `state` is `{"lineage", "serial"}` of the state it was planned against (lineage null: there was none).
-    `options` are the planning options that shaped it. `mode` is `normal`, `destroy`, `refresh-only` or `restore`. `rehearsal` is
-    None unless it was tried on embedded servers.
+    `options` are the planning options that shaped it. `mode` is `normal`, `destroy`, `refresh-only`, `restore` or `revert`. `rehearsal`
+    is None unless it was tried on embedded servers. `sha256` is that of the document that it was read from, empty where it was just made.
     """
 
     jsplan_version: str
@@ -303,6 +303,7 @@ class Plan:
     deferred: list[Deferred] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     rehearsal: Rehearsal | None = None
+    sha256: str = ""
 
     @property
     def summary(self) -> dict[str, int]:
@@ -377,4 +378,5 @@ class Plan:
             deferred=[Deferred(**d) for d in raw["deferred"]],
             diagnostics=[Diagnostic.from_json(d) for d in raw["diagnostics"]],
             rehearsal=Rehearsal.from_json(raw["rehearsal"]) if raw.get("rehearsal") else None,
+            sha256=raw["sha256"],
         )

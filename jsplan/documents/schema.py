@@ -143,7 +143,8 @@ PLAN = _HEAD | _RUN | {
     "kind": _one_of("plan"),
     "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     "state": _object({"lineage": _or_null(TEXT), "serial": COUNT}),
-    "config_hash": TEXT, "variables": OBJECT, "mode": _one_of("normal", "destroy", "refresh-only", "restore"), "targets": _list(TEXT),
+    "config_hash": TEXT, "variables": OBJECT, "mode": _one_of("normal", "destroy", "refresh-only", "restore", "revert"),
+    "targets": _list(TEXT),
     "complete": FLAG, "applyable": FLAG, "errored": FLAG, "allowed_hazards": _list(TEXT), "options": OBJECT,
     "domains": _map(OBJECT), "resource_changes": _list(_ref("resource")), "steps": _list(_ref("step")),
     "resource_drift": _list(_ref("resource")), "backfills": _list(_ref("backfill")), "deferred": _list(_ref("deferred")),
@@ -198,8 +199,28 @@ NOTICE = _HEAD | {
 STATE = _HEAD | {
     "kind": _one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
     "environment": _or_null(TEXT), "domains": _map(OBJECT), "ownership": OBJECT, "pending": _map(OBJECT),
-    "replacements": _map(OBJECT), "deferred": _list(OBJECT), "backfills": _map(OBJECT),
+    "replacements": _map(OBJECT), "deferred": _list(OBJECT), "backfills": _map(OBJECT), "history": _list(_ref("applied")),
     "resources": {"type": "object", "propertyNames": ADDRESS, "additionalProperties": _ref("entry")},
+APPLIED = _object(
+    {
+        "id": COUNT, "at": TIME, "ended": _or_null(TIME), "who": TEXT, "host": TEXT, "operation": TEXT, "environment": _or_null(TEXT),
+        "plan": _or_null(_object({"id": TEXT, "sha256": TEXT})), "summary": _map(COUNT), "jsplan_version": TEXT,
+        "result": _one_of("begun", "done", "partial", "failed", "interrupted"),
+    },
+    {"changes": ANYTHING, "backfills": _list(TEXT), "of": COUNT, "backup": TEXT},
+    "One session that changed something. `id` is the serial that it gave the state; `changes` may be compressed, or given up (null).",
+)  # fmt: skip
+CHANGED = _object(
+    {
+        "address": ADDRESS, "actions": _one_of(*ACTIONS), "status": _one_of("begun", *get_args(StepStatus)),
+        "fields": _list(_ref("field")), "costs": _list(OBJECT), "error": _or_null(TEXT),
+    },
+    {"importing": FLAG, "moved_from": ADDRESS},
+    "What became of one resource; `costs` is what does not come back.",
+)  # fmt: skip
+HISTORY = _HEAD | {
+    "kind": _one_of("history"), "workspace": TEXT, "environment": _or_null(TEXT), "entries": _list(_ref("applied")),
+}  # fmt: skip
 }  # fmt: skip
 
 POSITION = _object(
@@ -334,7 +355,8 @@ def schemas() -> dict[str, Schema]:
         "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
         "drift-v1.json": _document("drift", DRIFT, _CHANGES | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
         "notice-v1.json": _document("notice", NOTICE, {"field": FIELD, "situation": SITUATION}),
-        "state-v1.json": _document("state", STATE, {"entry": STATE_ENTRY}),
+        "state-v1.json": _document("state", STATE, {"entry": STATE_ENTRY, "applied": APPLIED}),
+        "history-v1.json": _document("history", HISTORY, {"applied": APPLIED, "changed": CHANGED, "field": FIELD}),
         "backup-v1.json": _document("backup", BACKUP, {"saved": SAVED}),
         "status-v1.json": _document("status", STATUS, _STATUS),
         "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),

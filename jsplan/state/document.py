@@ -13,6 +13,7 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.documents.base import DocumentError, check_format, flaw
 from jsplan.errors import StateError
+from jsplan.state.history import remembered
 
 FORMAT_VERSION = "1.0"
 #: Applied plans of which state remembers what is left of them.
@@ -72,7 +73,8 @@ class State:
     when the old object is gone already; or, as `left`, the sources that are out of a stream meanwhile.
     `deferred` says of saved plans that were applied in part which steps are
     left because their domains were away: `{plan, steps}`, ids both, the newest last. `backfills` has by name which range
-    of which origin an entry means, and what of it is done (`backfill.ranges.Record`).
+    of which origin an entry means, and what of it is done (`backfill.ranges.Record`). `history` has one entry for each session
+    that changed something, the newest last (see `history`).
     """
 
     workspace: str
@@ -86,6 +88,7 @@ class State:
     replacements: dict[str, dict[str, Any]] = field(default_factory=dict)
     deferred: list[dict[str, Any]] = field(default_factory=list)
     backfills: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def exists(self) -> bool:
@@ -98,7 +101,7 @@ class State:
             "format_version": FORMAT_VERSION, "kind": "state", "jsplan_version": __version__, "lineage": self.lineage,
             "serial": self.serial, "workspace": self.workspace, "environment": self.environment,
             "domains": self.domains, "ownership": self.ownership, "pending": self.pending,
-            "deferred": self.deferred, "replacements": self.replacements, "backfills": self.backfills,
+            "deferred": self.deferred, "replacements": self.replacements, "backfills": self.backfills, "history": self.history,
             "resources": {str(address): entry.to_json() for address, entry in sorted(self.resources.items())},
         }  # fmt: skip
 
@@ -111,6 +114,7 @@ class State:
                 workspace=raw["workspace"], environment=raw["environment"], lineage=raw["lineage"], serial=raw["serial"],
                 domains=raw["domains"], ownership=raw["ownership"], pending=raw["pending"],
                 replacements=raw.get("replacements", {}), deferred=raw.get("deferred", []), backfills=raw.get("backfills", {}),
+                history=raw.get("history", []),
                 resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
             )  # fmt: skip
         except DocumentError as error:
@@ -133,7 +137,7 @@ class State:
 
         `begin` is a step, `end` the address whose step is over; `put` is `{address, entry}` and `drop` an address,
         and both end what was pending there; `domain` is `{key, server}`, `ownership` is `{id}`. `replacing` is
-        `{address, …}`, and `replaced` the address whose replacement is over. `backfill` is the record of one entry.
+        `{address, …}`, and `replaced` the address whose replacement is over. `backfill` and `history` are one entry of those.
         """
         match change:
             case {"session": {"lineage": str(lineage), "serial": int(serial)}}:
@@ -150,7 +154,12 @@ class State:
                 self.ownership = {"id": owner}
             case {"backfill": {"name": str(name)} as what}:
                 self.backfills[name] = what
-            case {"backfill": _} | {"ownership": _} | {"deferred": _} | {"session": _} | {"begin": _} | {"domain": _} | {"replacing": _}:
+            case {"history": {"id": int()} as what}:
+                self.history = remembered(self.history, what)
+            case (
+                {"backfill": _} | {"ownership": _} | {"deferred": _} | {"session": _} | {"begin": _} | {"domain": _} | {"replacing": _}
+                | {"history": _}
+            ):  # fmt: skip
                 raise ValueError(f"not a journal line: {change}")
             case _:
                 self._apply_end(change)

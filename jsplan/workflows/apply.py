@@ -39,6 +39,7 @@ from jsplan.workflows.deferred import left_over, rest_of, without_steps
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.plan import load_plan, plan_world
 from jsplan.workflows.running import run
+from jsplan.workflows.recording import Recording
 from jsplan.workflows.securing import Securing
 from jsplan.workflows.waves import RollOut, Wave, require_known, waves_of
 from jsplan.workflows.world import World, known_domains, locked, open_pool, open_world
@@ -145,7 +146,7 @@ async def carry_out(
     waves = waves_of(options.waves, plan, world.workspace.domains, world.topology) if options.waves else []
     apis, gone = await _reach(world, pool, plan)
     await _require_fresh(plan, apis, gone)
-    if not plan.steps and plan.mode != "refresh-only":
+    if not plan.steps and plan.mode != "refresh-only" and not (plan.summary["backfill"] and options.backfill):
         return _result(plan, world, [], {}, interrupted=False)
     securing = Securing(plan, apis, options.backup, observer) if options.backup else None
     if securing is not None:
@@ -154,6 +155,7 @@ async def carry_out(
     execution = Execution(
         plan, apis, world.backend, world.state, observer.event, asyncio.Event(), options.parallelism,
         before_write=securing.before_write if securing else None, operations=operations or {},
+    recording = Recording.begin(world, plan)
     )  # fmt: skip
     try:
         _remember_servers(world, plan)
@@ -164,10 +166,10 @@ async def carry_out(
         if saved:
             _remember_deferred(world, plan, results, gone.keys() | execution.lost.keys())
     finally:
-        await _save(world, execution)
-    result = _result(plan, world, results, gone | execution.lost, interrupted=execution.stop.is_set())
-    if securing is not None and securing.saved:
-        result.backup = {"folder": str(securing.path), "streams": sorted(securing.saved)}
+        result = _result(plan, world, execution.ended(), gone | execution.lost, interrupted=execution.stop.is_set())
+        if securing is not None and securing.saved:
+            result.backup = {"folder": str(securing.path), "streams": sorted(securing.saved)}
+        await _save(world, execution, recording, result)
     return result
 
 
@@ -188,11 +190,13 @@ def _remember_deferred(world: World, plan: Plan, results: list[StepResult], away
         world.backend.append(world.state, {"deferred": {"plan": plan.id, "steps": left}})
 
 
-async def _save(world: World, execution: Execution) -> None:
+async def _save(world: World, execution: Execution, recording: Recording | None, result: ApplyResult) -> None:
     try:
         await world.backend.finish(world.state)
     except StateError as error:
         done = sum(1 for result in execution.results.values() if result.status == "done")
+        if recording is not None:
+            recording.end(execution.ended(), result)
         message = f"{error}; {done} of {len(execution.plan.steps)} steps are done"
         raise PartialApplyError(
             message, hint="What is done is in the journal of the state. When it can be written again, run: jsplan plan"

@@ -13,7 +13,9 @@ from jsplan.documents.base import dumps
 from jsplan.errors import JsplanError, StateError, UsageError
 from jsplan.planning.inputs import moved_address, with_names
 from jsplan.state import Backend, LockInfo, State
+from jsplan.state.history import joined
 from jsplan.workflows.options import Observer
+from jsplan.workflows.recording import record_by_hand
 from jsplan.workflows.running import run
 from jsplan.workflows.world import World, locked, open_backend, open_world, telling
 
@@ -76,8 +78,19 @@ async def _push(load: LoadOptions, pushed: State, name: str, force: bool, lock_t
                 )
             pushed.serial = max(pushed.serial, present.serial if present else 0)
             pushed.begin()
+            _tell(pushed, present)
             await backend.replace(pushed)
     return Pushed(pushed.lineage, pushed.serial, reasons)
+
+
+def _tell(pushed: State, present: State | None) -> None:
+    """The history of this place goes on, with one more entry; another lineage brings its own."""
+    here = present.history if present is not None and present.lineage == pushed.lineage else []
+    known = present.resources if present is not None else {}
+    pushed.history = joined(here, pushed.history)
+    gone = [{"address": str(a), "actions": ["forget"]} for a in sorted(known.keys() - pushed.resources.keys())]
+    come = [{"address": str(a), "actions": ["no-op"]} for a, e in sorted(pushed.resources.items()) if e != known.get(a)]
+    pushed.apply(record_by_hand(pushed, "state push", [*gone, *come]))
 
 
 async def _present(backend: Backend, force: bool) -> tuple[State | None, list[str]]:
@@ -140,7 +153,7 @@ def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observe
 async def _rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observer: Observer | None = None) -> list[str]:
     async with open_world(load) as world, locked(world, "state rm", lock_timeout, observer):
         gone = dict.fromkeys(str(a) for text in addresses for a in _named(world, text))
-        await _record(world, [{"drop": address} for address in gone])
+        await _record(world, [{"drop": address} for address in gone], "state rm", [{"address": a, "actions": ["forget"]} for a in gone])
     return list(gone)
 
 
@@ -158,7 +171,8 @@ async def _mv(load: LoadOptions, source: str, target: str, lock_timeout: int, ob
         moves = [(old, _new_address(source, target, old)) for old in _named(world, source)]
         for old, new in moves:
             _check_move(world, old, new)
-        await _record(world, _renamed(world, dict(moves)))
+        renamed = [{"address": str(new), "actions": ["no-op"], "moved_from": str(old)} for old, new in moves]
+        await _record(world, _renamed(world, dict(moves)), "state mv", renamed)
     return [(str(old), str(new)) for old, new in moves]
 
 
@@ -192,9 +206,9 @@ def _named(world: World, text: str) -> list[Address]:
     return found
 
 
-async def _record(world: World, changes: list[dict[str, Any]]) -> None:
+async def _record(world: World, changes: list[dict[str, Any]], operation: str, told: list[dict[str, Any]]) -> None:
     await world.backend.start(world.state)
     try:
-        world.backend.append(world.state, *changes)
+        world.backend.append(world.state, *changes, record_by_hand(world.state, operation, told))
     finally:
         await world.backend.finish(world.state)

@@ -160,9 +160,9 @@ def test_a_create_that_never_arrived_is_no_longer_pending(tmp_path: Path, server
 
 
 def die_after_the_call(space: Space) -> None:
-    """Session, server and begin are written; the end of the first step is not."""
+    """Session, history, server and begin are written; the end of the first step is not."""
     with pytest.MonkeyPatch.context() as patch:
-        Mortal(patch, 3)
+        Mortal(patch, 4)
         with pytest.raises(Died):
             space.apply(parallelism=1)
     state = read_state(space.folder)

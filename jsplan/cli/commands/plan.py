@@ -42,13 +42,13 @@ def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exi
     if plan.errored:
         return ExitCode.ERROR
     if out is not None:
-        _saved(output, plan, out)
+        saved(output, plan, out)
     if any(d.severity == "error" and d.code in LINT for d in plan.diagnostics):
         return ExitCode.REFUSED
     return ExitCode.CHANGES if detailed_exitcode and plan.has_changes else ExitCode.OK
 
 
-def _saved(output: Output, plan: Plan, out: Path) -> None:
+def saved(output: Output, plan: Plan, out: Path) -> None:
     """Where it is, seen from where the command was typed, and how to apply it."""
     here = Path.cwd()
     shown = out.relative_to(here) if out.is_relative_to(here) else out

@@ -1,0 +1,22 @@
+"""`jsplan history [ID]`: what was applied here, by whom, and how it ended. Reads the state alone."""
+
+from __future__ import annotations
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+
+
+@declare("history")
+@click.argument("number", required=False, type=click.IntRange(min=1), metavar="[ID]")
+@click.pass_context
+def command(ctx: click.Context, number: int | None) -> int:
+    """List what was applied, the newest first; with an ID, what that one changed."""
+    settings, output = start(ctx)
+    from jsplan.render import history_text
+    from jsplan.workflows.history import history as workflow
+
+    document = workflow(settings.load_options(), number)
+    output.result(lambda: document, lambda console: history_text.render(document, console, one=number is not None))
+    return 0

@@ -1,0 +1,52 @@
+"""What an apply cost that nobody can give back: written into the history as it begins, and said when it is to be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.plan import Hazard
+
+#: Hazards whose effect stays whatever the configuration is later, and what to say of it.
+_SAYS = {
+    "DELETES_STREAM": "{messages} that were deleted with the stream do not come back",
+    "DELETES_MESSAGES": "{messages} that were deleted do not come back",
+    "LOSES_CONSUMER_POSITION": "the position that the consumer had does not come back",
+    "DELETES_CONSUMER": "the position that the consumer had does not come back",
+    "DUPLICATES_MESSAGES": "messages that were copied twice stay",
+}
+
+
+def costs_of(hazard: Hazard) -> dict[str, Any] | None:
+    """What the history keeps of a hazard; None where undoing the change undoes its effect too."""
+    if hazard.code not in _SAYS:
+        return None
+    known = {"messages": hazard.messages, "at_least": hazard.at_least, "at_most": hazard.at_most, "consumers": hazard.consumers}
+    return {"code": hazard.code} | {name: value for name, value in known.items() if value}
+
+
+def lost(item: Mapping[str, Any], backup: str | None) -> Iterable[Diagnostic]:
+    """What of one change stays lost, each with a warning that says where it might still be."""
+    costs = [cost for cost in item.get("costs", ()) if cost["code"] == "DELETES_CONSUMER" or _counts(cost)]
+    for cost in costs:
+        detail = ""
+        if backup and cost["code"] in ("DELETES_STREAM", "DELETES_MESSAGES"):
+            kind, _, name = str(item["address"]).partition("/")[2].partition("/")
+            detail = (
+                f"That apply saved the {kind} before. To have the messages too, leave {name} out with --exclude {item['address']} and run: "
+                f"jsplan restore {backup} --target {item['address']}"
+            )
+        yield Diagnostic("warning", "JS491", _SAYS[cost["code"]].format(messages=_messages(cost)), detail, str(item["address"]))
+
+
+def _counts(cost: Mapping[str, Any]) -> bool:
+    """Whether there was anything: a stream that was deleted empty lost nothing."""
+    return not cost["code"].startswith("DELETES_") or any(cost.get(name) for name in ("messages", "at_most", "at_least"))
+
+
+def _messages(cost: Mapping[str, Any]) -> str:
+    exact, most = cost.get("messages"), cost.get("at_most")
+    count = most or exact or cost.get("at_least") or 0
+    bound = "at most " if most and most != cost.get("at_least") else "" if exact else "at least "
+    return f"{bound}{count:,} message{'' if count == 1 else 's'}"

@@ -1,0 +1,100 @@
+"""The history as text: a table of what was applied, or one entry with each field that it changed. The document is `workflows/history`'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jsplan.documents.plan import FieldChange
+from jsplan.render import grid
+from jsplan.render.lines import Lines
+from jsplan.render.resource_text import field_change
+from jsplan.render.safe import safe, safe_lines
+from jsplan.render.summary import count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.render.grid import Cell
+
+EMPTY = "Nothing was applied here yet, or by releases before this one, which kept no history."
+_ROLES = {"done": "good", "begun": "warn", "interrupted": "warn", "partial": "bad", "failed": "bad", "unknown": "bad", "skipped": "dim"}
+_SAYS = {"begun": "cut off"}
+_PARTS = ("imported", "added", "changed", "replaced", "destroyed", "forgotten", "failed", "skipped", "deferred")
+#: A summary of a plan, where the session never came to say what it had done.
+_PLANNED = ("import", "add", "change", "replace", "destroy", "forget")
+_SIGNS = {
+    ("create",): ("+", "create"), ("update",): ("~", "update"), ("delete",): ("-", "delete"), ("forget",): ("#", "forget"),
+    ("no-op",): (">", "import"), ("delete", "create"): ("-/+", "replace"), ("create", "delete"): ("-/+", "update"),
+}  # fmt: skip
+
+
+def render(document: dict[str, Any], console: Console, *, one: bool) -> None:
+    """The table, or with `one` the single entry of the document."""
+    lines = Lines()
+    if one:
+        _entry(lines, document["entries"][0])
+    elif not document["entries"]:
+        lines.add(0, EMPTY)
+    else:
+        width = console.width if console.is_terminal else None
+        rows = [_row(entry) for entry in document["entries"]]
+        grid.add(lines, ("ID", "WHEN", "WHO", "WHAT", "CHANGES", "RESULT"), rows, left=6, width=width)
+    lines.print(console)
+
+
+def _row(entry: dict[str, Any]) -> list[Cell]:
+    of = f" of {entry['of']}" if "of" in entry else ""
+    return [
+        str(entry["id"]), entry["at"], safe(f"{entry['who']}@{entry['host']}"), safe(entry["operation"]) + of, _counts(entry),
+        (_SAYS.get(entry["result"], entry["result"]), _ROLES.get(entry["result"], "")),
+    ]  # fmt: skip
+
+
+def _counts(entry: dict[str, Any]) -> str:
+    known: dict[str, int] = entry["summary"]
+    if "state" in known:
+        return f"{count(known['state'], 'entry', 'entries')} of the state"
+    if entry["result"] == "begun":
+        return ", ".join(f"{known[part]} to {part}" for part in _PLANNED if known.get(part)) or "nothing"
+    parts = [f"{known[part]} {part}" for part in _PARTS if known.get(part)]
+    parts += [count(len(entry["backfills"]), "backfill")] if entry.get("backfills") else []
+    return ", ".join(parts) or "state brought up to date"
+
+
+def _entry(lines: Lines, entry: dict[str, Any]) -> None:
+    result = _SAYS.get(entry["result"], entry["result"])
+    lines.add(0, (safe(f"{entry['operation']} {entry['id']}"), "strong"), f"  {result}", (f"  {_counts(entry)}", "dim"))
+    _fact(lines, "by", f"{entry['who']}@{entry['host']}, jsplan {entry['jsplan_version']}")
+    _fact(lines, "began", entry["at"])
+    _fact(lines, "ended", entry["ended"])
+    _fact(lines, "environment", entry["environment"])
+    _fact(lines, "undoes", entry.get("of"))
+    if entry["plan"]:
+        _fact(lines, "plan", f"{entry['plan']['id']}, sha256 {entry['plan']['sha256']}")
+    _fact(lines, "saved in", entry.get("backup"))
+    _fact(lines, "backfills", ", ".join(entry.get("backfills", ())))
+    lines.blank()
+    if entry["changes"] is None:
+        lines.add(0, "Of this one only the counts are kept: it, or what came after it, was too large.")
+    for item in entry["changes"] or ():
+        _change(lines, item)
+
+
+def _fact(lines: Lines, name: str, value: Any) -> None:
+    if value:
+        lines.add(2, (f"{name:<12}", "dim"), safe(str(value)))
+
+
+def _change(lines: Lines, item: dict[str, Any]) -> None:
+    sign, role = _SIGNS.get(tuple(item["actions"]), ("?", "warn"))
+    status = "" if item["status"] == "done" else f"  {_SAYS.get(item['status'], item['status'])}"
+    moved = (f" (was {safe(item['moved_from'])})", "dim") if "moved_from" in item else ""
+    lines.add(0, (f"{sign:>3} ", role), (safe(item["address"]), "strong"), moved, (status, _ROLES.get(item["status"], "")))
+    kind = item["address"].split("/")[1]
+    for raw in item["fields"]:
+        field_change(lines, kind, FieldChange.from_json(raw))
+    for cost in item["costs"]:
+        number = cost.get("messages") or cost.get("at_most") or cost.get("at_least")
+        lines.add(6, ("! ", "bad"), (cost["code"], "bad"), f" [{count(number, 'message')}]" if number else "")
+    for line in safe_lines(item["error"] or ""):
+        lines.add(6, line)

@@ -1,0 +1,55 @@
+"""What stands around the plan of a revert, as text: which apply is undone, and what the files say to it afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan.render import summary
+from jsplan.render.lines import Lines
+from jsplan.render.safe import safe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+
+NOTHING = "Nothing to undo: all of it is as it was before."
+
+
+def head(plan: Plan, console: Console) -> None:
+    """Which entry of the history this is the way back from, if it is one."""
+    if (entry := plan.options.get("revert")) is None:
+        return
+    lines = Lines()
+    lines.add(0, ("The way back from ", "strong"), (safe(f"{entry['operation']} {entry['id']}"), "strong"),
+              safe(f" of {entry['who']}@{entry['host']}, {entry['at']}:"))  # fmt: skip
+    lines.blank()
+    lines.print(console)
+
+
+def tail(plan: Plan, console: Console) -> None:
+    """What the next plan would be after it, with the files as they are."""
+    if (entry := plan.options.get("revert")) is None:
+        return
+    lines, following = Lines(), entry["next"]
+    if not plan.has_changes and not plan.deferred and not plan.errored:
+        lines.add(0, (NOTHING, "good"))
+    elif following:
+        lines.add(0, ("The files still say otherwise. ", "warn"), f"With them as they are, the next plan would be: {_counts(following)}.")
+    elif plan.has_changes:
+        lines.add(0, "The files say the same already: the next plan shows nothing of this.")
+    lines.print(console)
+
+
+def line(plan: Plan, result: ApplyResult) -> str | None:
+    """The last line of one that went through, which says what is left to do."""
+    if result.exit_code:
+        return None
+    done = summary.apply_line(result)
+    return f"{done} Now change the files as it says above, or the next apply does it again." if plan.options["revert"]["next"] else done
+
+
+def _counts(following: dict[str, int]) -> str:
+    words = {kind: following.get(kind, 0) for kind in ("import", "add", "change", "replace", "destroy", "forget")}
+    return ", ".join(f"{number} to {kind}" for kind, number in words.items() if number or kind in ("add", "change", "destroy"))

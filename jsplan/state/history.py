@@ -1,0 +1,81 @@
+"""What was applied, as state keeps it: one entry for each session that changed something. What it means for servers is left to planning.
+
+An entry is plain data, as it stands in the document (state/SPEC.md). It is written when the session begins, and again when it
+ends, so that one that was killed is in the history too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+from jsplan.documents.base import dumps
+from jsplan.errors import StateError
+
+#: Sessions that state remembers.
+KEPT: Final = 50
+#: Bytes that the changes of all entries may take together. Beyond that the older ones keep their counts alone; the newest keeps all.
+ROOM: Final = 4 * 1024 * 1024
+#: Bytes from which the changes of one entry are kept compressed.
+PACK_FROM: Final = 64 * 1024
+
+Item = dict[str, Any]
+
+
+def packed(changes: list[Item]) -> Any:
+    """The changes as an entry keeps them: as they are, or as `{"zlib": TEXT}` where they are many."""
+    data = dumps(changes, pretty=False)
+    if len(data) < PACK_FROM:
+        return changes
+    return {"zlib": base64.b64encode(zlib.compress(data, 6)).decode("ascii")}
+
+
+def changes_of(entry: Item) -> list[Item] | None:
+    """The changes of an entry; None where only their counts were kept. Raises StateError where they are damaged."""
+    match entry.get("changes"):
+        case list(changes):
+            return changes
+        case {"zlib": str(text)}:
+            try:
+                changes = orjson.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+            except (binascii.Error, zlib.error, orjson.JSONDecodeError):
+                raise StateError(f"entry {entry.get('id')} of the history is damaged", hint="Other entries are not.") from None
+            return list(changes)
+        case _:
+            return None
+
+
+def remembered(entries: Iterable[Item], new: Item) -> list[Item]:
+    """The history with one more entry, or with one as it is now; the oldest are forgotten."""
+    kept = sorted([*(entry for entry in entries if entry["id"] != new["id"]), new], key=lambda entry: int(entry["id"]))[-KEPT:]
+    return _within(kept)
+
+
+def _within(kept: list[Item]) -> list[Item]:
+    room, found = ROOM, list[Item]()
+    for entry in reversed(kept):
+        room -= _size(entry)
+        found.append(entry if room >= 0 or not found else entry | {"changes": None})
+    return found[::-1]
+
+
+def _size(entry: Item) -> int:
+    """About how many bytes its changes take."""
+    match entry.get("changes"):
+        case {"zlib": str(text)}:
+            return len(text)
+        case list(changes):
+            return len(dumps(changes, pretty=False))
+        case _:
+            return 0
+
+
+def joined(here: Iterable[Item], pushed: Iterable[Item]) -> list[Item]:
+    """The history of this place with what another document of the same lineage knows besides."""
+    known = {entry["id"]: entry for entry in pushed} | {entry["id"]: entry for entry in here}
+    return [known[number] for number in sorted(known)][-KEPT:]

@@ -1,0 +1,76 @@
+"""history: what was applied, as state remembers it. Reads the files and the state; never asks a server about a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.config.model import LoadOptions
+from jsplan.diagnostics import did_you_mean
+from jsplan.errors import JsplanError
+from jsplan.planning.diff import field_changes
+from jsplan.planning.verdict import table_of
+from jsplan.planning.words import in_words
+from jsplan.resources.fields import NEWEST
+from jsplan.state import State
+from jsplan.state.history import KEPT, Item, changes_of
+from jsplan.workflows.running import run
+from jsplan.workflows.world import open_backend
+
+
+def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
+    """The history document: all entries, the newest first, without what each changed; or one with that.
+
+    Raises JsplanError for an entry that is not there (any more).
+    """
+    return run(_history(load, number))
+
+
+async def _history(load: LoadOptions, number: int | None) -> dict[str, Any]:
+    async with open_backend(load) as (workspace, backend):
+        state = await backend.read()
+    listed = [without_changes(entry) for entry in reversed(state.history)] if number is None else [in_full(find(state, number))]
+    return {
+        "format_version": "1.0", "kind": "history", "workspace": workspace.name, "environment": workspace.environment, "entries": listed,
+    }  # fmt: skip
+
+
+def find(state: State, number: int) -> Item:
+    """The entry with this id. Raises JsplanError that says which there are."""
+    for entry in state.history:
+        if entry["id"] == number:
+            return entry
+    known = [str(entry["id"]) for entry in state.history]
+    if not known:
+        raise JsplanError(f"nothing is known of an apply {number}: the history is empty", hint="It begins with the next apply.")
+    near = did_you_mean(str(number), known) or f" It has {known[0]} to {known[-1]}."
+    raise JsplanError(f"the history has no entry {number}.{near}", hint=f"See: jsplan history. The newest {KEPT} are kept.")
+
+
+def without_changes(entry: Item) -> Item:
+    """An entry for the list."""
+    return {name: value for name, value in entry.items() if name != "changes"}
+
+
+def in_full(entry: Item) -> Item:
+    """An entry with its changes field by field; `changes` is null where only counts were kept."""
+    changes = changes_of(entry)
+    return entry | {"changes": None if changes is None else [_shown(item) for item in changes]}
+
+
+def _shown(item: Item) -> Item:
+    """One change for readers: what differed, instead of whole configurations."""
+    kept = {name: item[name] for name in ("address", "actions", "importing", "moved_from") if name in item}
+    return kept | {
+        "status": item.get("status", "done"), "fields": _fields(item), "costs": item.get("costs", []), "error": item.get("error"),
+    }  # fmt: skip
+
+
+def _fields(item: Item) -> list[dict[str, Any]]:
+    values, address = (item.get("after") or {}).get("values") or {}, Address.parse(item["address"])
+    if not values or not item.get("before"):
+        return []
+    table = table_of(address)
+    before = table.compact(item["before"])
+    after = {name: value for name, value in (before | values).items() if value is not None}
+    return [change.to_json() for change in in_words(address, field_changes(table, before, after, NEWEST))]

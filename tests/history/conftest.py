@@ -1,0 +1,139 @@
+"""Fixtures of history and undo: a place whose applies are undone, and what is on its servers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.cli.main import main
+from jsplan.codes import HAZARDS
+from jsplan.workflows.history import history
+from jsplan.workflows.options import PlanOptions
+from jsplan.workflows.reverting import RevertOptions, plan_revert, revert
+from tests.support.process import Ended
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, Space, single_space, yes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox, Server
+
+#: Everything is permitted: what a hazard is and when it blocks is not the question here.
+ALL = tuple(code for code, blocks in HAZARDS.items() if blocks)
+
+
+def apply(space: Space, **options: Any) -> int:
+    """Apply with every permission; the id of what is recorded."""
+    _, result = space.apply(allow_hazards=ALL, **options)
+    assert result.exit_code == 0, result
+    return int(result.state["serial"])
+
+
+def undo(space: Space, number: int, **options: Any) -> tuple[Plan, ApplyResult]:
+    """Undo one apply with every permission."""
+    chosen = {name: options.pop(name) for name in ("targets", "excludes") if name in options}
+    planning = PlanOptions(**{"allow_hazards": ALL} | options)
+    return revert(space.load, RevertOptions(number, planning=planning, **chosen), yes, Quiet())
+
+
+def planned(space: Space, number: int, **options: Any) -> Plan:
+    """The plan that would undo it."""
+    return plan_revert(space.load, RevertOptions(number, planning=PlanOptions(**options)), Quiet())
+
+
+def entries(space: Space) -> list[dict[str, Any]]:
+    """The history as `jsplan history --json` has it, the newest first."""
+    found = history(space.load)["entries"]
+    assert isinstance(found, list)
+    return found
+
+
+def entry(space: Space, number: int) -> dict[str, Any]:
+    """One entry with its changes."""
+    found = history(space.load, number)["entries"][0]
+    assert isinstance(found, dict)
+    return found
+
+
+def found(plan: Plan, code: str) -> list[tuple[str, str, str]]:
+    """The findings of one code: address, summary, detail."""
+    return [(d.address or "", d.summary, d.detail) for d in plan.diagnostics if d.code == code]
+
+
+def everything(sandbox: Sandbox) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Every stream and consumer of hub and leaf as the server has it, without what it says of itself in metadata."""
+    seen: dict[tuple[str, ...], dict[str, Any]] = {}
+    hub = sandbox["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        for domain in ("hub", "leaf"):
+            api = f"$JS.{domain}.API"
+            for stream in raw.api(f"{api}.STREAM.NAMES", {}).get("streams") or []:
+                seen[domain, stream] = _plain(raw.done(f"{api}.STREAM.INFO.{stream}")["config"])
+                for name in raw.api(f"{api}.CONSUMER.NAMES.{stream}", {}).get("consumers") or []:
+                    if not name.startswith("JS_"):
+                        seen[domain, stream, name] = _plain(raw.done(f"{api}.CONSUMER.INFO.{stream}.{name}")["config"])
+    return seen
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    theirs = {name: value for name, value in (config.pop("metadata", None) or {}).items() if not name.startswith("_nats.")}
+    return config | ({"metadata": theirs} if theirs else {})
+
+
+@dataclass
+class Place:
+    """A workspace on one server, its command line, and the server."""
+
+    space: Space
+    server: Server
+    run: Callable[..., Ended]
+
+    def write(self, *streams: dict[str, Any], **sections: Any) -> Place:
+        """What the files declare from now on."""
+        self.space.write(streams=list(streams), **sections)
+        return self
+
+    def config(self, name: str) -> dict[str, Any] | None:
+        """A stream's configuration as the server has it; None where there is no such stream."""
+        with Raw(self.server.url) as raw:
+            answer = raw.api(f"$JS.API.STREAM.INFO.{name}")
+        return _plain(answer["config"]) if "config" in answer else None
+
+    def change(self, name: str, **fields: Any) -> None:
+        """Somebody else changes a stream."""
+        with Raw(self.server.url) as raw:
+            raw.done(f"$JS.API.STREAM.UPDATE.{name}", raw.done(f"$JS.API.STREAM.INFO.{name}")["config"] | fields)
+
+    def publish(self, subject: str, count: int) -> None:
+        """Messages, stored."""
+        with Raw(self.server.url) as raw:
+            for _ in range(count):
+                assert b'"seq"' in raw.request(subject, b"x")[1]
+
+
+@pytest.fixture
+def place(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> Place:
+    """A workspace without a stream, on an empty server."""
+    space = single_space(tmp_path, server)
+
+    def run(*args: str) -> Ended:
+        capsys.readouterr()
+        code = main(["-C", str(space.folder), *args])
+        said = capsys.readouterr()
+        return Ended(code, said.out, said.err)
+
+    return Place(space, server, run)
+
+
+def document(ended: Ended) -> dict[str, Any]:
+    """The JSON on stdout."""
+    read = json.loads(ended.out)
+    assert isinstance(read, dict)
+    return read

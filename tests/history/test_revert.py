@@ -1,0 +1,323 @@
+"""What `jsplan revert` does where the world went on meanwhile, what it says cannot come back, and what the files say to it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import ConflictError, JsplanError, RefusedError, StalePlanError, UsageError
+from jsplan.workflows.plan import load_plan
+from jsplan.workflows.state import pull
+from tests.history.conftest import apply, document, entries, entry, found, planned, undo
+from tests.support.buckets import new_bucket
+from tests.support.raw import Raw
+from tests.support.workspaces import hub_leaf_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+    from tests.history.conftest import Place
+
+A = "main/stream/A"
+
+
+def remembered(place: Place) -> dict[str, Any]:
+    """The resources of the state, without the times at which they were written down and made."""
+    resources = json.loads(pull(place.space.load))["resources"]
+    return {
+        address: {name: value for name, value in entry.items() if name not in ("applied_at", "created")}
+        for address, entry in resources.items()
+    }
+
+
+@pytest.mark.parametrize("backend", ["local", "kv"])
+def test_there_and_back_and_there_again(place: Place, backend: str) -> None:
+    """A revert brings back servers and state; undoing it brings back the apply; with the files put back the plan is empty."""
+    if backend == "kv":
+        place.space.base["backend"] = {"kv": {"bucket": new_bucket()}}
+    old = ({"name": "A", "max_age": "1h"}, {"name": "B", "consumers": [{"name": "C", "ack_policy": "explicit"}]})
+    apply(place.write(*old).space)
+    before, was = (place.config("A"), place.config("B"), None), remembered(place)
+    number = apply(place.write({"name": "A", "max_age": "2h", "metadata": {"a": "b"}}, {"name": "NEW"}).space)
+    after, became = (place.config("A"), None, place.config("NEW")), remembered(place)
+    back = undo(place.space, number)[1].state["serial"]
+    assert ((place.config("A"), place.config("B"), place.config("NEW")), remembered(place)) == (before, was)
+
+    undo(place.space, back)
+    assert ((place.config("A"), place.config("B"), place.config("NEW")), remembered(place)) == (after, became)
+    assert [(e["operation"], e.get("of")) for e in entries(place.space)[:2]] == [("revert", back), ("revert", number)]
+    undo(place.space, back + 1)
+    assert not place.write(*old).space.plan().has_changes
+
+
+def test_saved(place: Place) -> None:
+    """With -o it only plans, writes nothing, and exactly that is applied later, and recorded as a revert of what it undoes."""
+    apply(place.write({"name": "A", "max_age": "1h"}).space)
+    number = apply(place.write({"name": "A", "max_age": "2h"}).space)
+    path = place.space.folder / "back.plan"
+    ended = place.run("revert", str(number), "-o", str(path))
+    assert (ended.code, entries(place.space)[0]["id"]) == (0, number)
+    assert "The way back from apply 2" in ended.out
+    assert "The way back from apply 2" in place.run("show", str(path)).out
+    assert load_plan(path).mode == "revert"
+
+    assert place.run("apply", str(path)).code == 0
+    assert (place.config("A") or {})["max_age"] == 3_600_000_000_000
+    assert (entries(place.space)[0]["operation"], entries(place.space)[0].get("of")) == ("revert", number)
+    assert entry(place.space, 3)["plan"]["sha256"] == json.loads(path.read_bytes())["sha256"]
+    assert place.run("apply", str(path)).code == StalePlanError.exit_code
+
+
+def test_destroy(place: Place) -> None:
+    """After a destroy everything is there again, guarded as it was, and empty."""
+    apply(place.write({"name": "A"}, {"name": "B", "consumers": [{"name": "C"}]}, kv=[{"bucket": "K", "history": 3}]).space)
+    place.publish("A", 4)
+    before, was = (place.config("A"), place.config("B"), place.config("KV_K")), remembered(place)
+    plan, _ = undo(place.space, apply(place.space, destroy=True))
+
+    assert ((place.config("A"), place.config("B"), place.config("KV_K")), remembered(place)) == (before, was)
+    assert [(a, s) for a, s, _ in found(plan, "JS491")] == [(A, "4 messages that were deleted with the stream do not come back")]
+    assert found(plan, "JS492") == []
+    assert not place.space.plan().has_changes
+
+
+# --- three-way ---------------------------------------------------------------------------------------------------
+
+
+def test_other_fields_stay(place: Place) -> None:
+    """Fields that a later apply, or somebody else, changed are left as they are; only what this one changed goes back."""
+    apply(place.write({"name": "A", "max_age": "1h"}).space)
+    number = apply(place.write({"name": "A", "max_age": "2h"}).space)
+    apply(place.write({"name": "A", "max_age": "2h", "max_msgs": 7}).space)
+    place.change("A", description="by hand")
+    undo(place.space, number)
+    config = place.config("A") or {}
+
+    assert (config["max_age"], config["max_msgs"], config["description"]) == (3_600_000_000_000, 7, "by hand")
+
+
+def test_the_same_field_was_changed_by_an_apply(place: Place) -> None:
+    """It says what it was, what this apply made it, what it is now and who did that, changes nothing, and exits 3."""
+    apply(place.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
+    number = apply(place.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space)
+    apply(place.write({"name": "A", "max_age": "3h"}, {"name": "B", "max_age": "2h"}).space)
+    ended = place.run("revert", str(number), "-y")
+
+    assert (ended.code, entries(place.space)[0]["id"]) == (3, 3)
+    assert "main/stream/A: was changed since (apply 3 of " in ended.err
+    assert "max_age was 1h before, 2h after it, and is 3h now" in ended.err
+    assert (place.config("B") or {})["max_age"] == 7_200_000_000_000
+    assert place.run("revert", str(number), "-y", "--exclude", A).code == 0
+    assert [(place.config(name) or {})["max_age"] // 3_600_000_000_000 for name in "AB"] == [3, 1]
+
+
+def test_the_same_field_was_changed_by_somebody_else(place: Place) -> None:
+    """What changed behind our back is no reason to write over it either."""
+    apply(place.write({"name": "A", "max_age": "1h"}).space)
+    number = apply(place.write({"name": "A", "max_age": "2h"}).space)
+    place.change("A", max_age=5_400_000_000_000)
+    with pytest.raises(ConflictError) as raised:
+        undo(place.space, number)
+
+    assert [d.detail for d in raised.value.diagnostics] == ["max_age was 1h before, 2h after it, and is 1h30m now"]
+
+
+def test_what_was_made_was_changed_since(place: Place) -> None:
+    """A stream that the apply made is not deleted once somebody changed it, gave it consumers or made it anew."""
+    number = apply(place.write({"name": "A"}, {"name": "B"}, {"name": "C"}).space)
+    place.change("A", max_msgs=3)
+    apply(
+        place.write({"name": "A", "max_msgs": 3}, {"name": "B", "consumers": [{"name": "NEW"}]}, {"name": "C"}).space,
+        replace=("main/stream/C",),
+    )
+    place.change("A", max_msgs=4)
+    with pytest.raises(ConflictError) as raised:
+        undo(place.space, number)
+    told = {d.address: f"{d.summary} {d.detail}" for d in raised.value.diagnostics}
+
+    assert "would be deleted max_msgs was 3 when last applied, and is 4" in told[A]
+    assert told["main/consumer/B/NEW"].startswith("was added since (apply 2 of ")
+    assert told["main/stream/C"].startswith("was made anew since (apply 2 of ")
+    assert place.config("B") is not None
+
+
+def test_what_was_deleted_is_there_again(place: Place) -> None:
+    """Whatever somebody made in its place is not touched; what is as it was before is no work."""
+    apply(place.write({"name": "A", "max_msgs": 3}, {"name": "B"}).space)
+    number = apply(place.write().space)
+    with Raw(place.server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A"], "max_msgs": 9})
+    with pytest.raises(ConflictError, match="apply 2 cannot be undone as it is"):
+        undo(place.space, number)
+    place.change("A", max_msgs=3)
+    undo(place.space, number)
+
+    assert remembered(place).keys() == {A, "main/stream/B"}
+    plan, result = undo(place.space, number)
+    assert (plan.has_changes, result.exit_code, {s for _, s, _ in found(plan, "JS493")}) == (False, 0, {"is there, as it was before"})
+
+
+# --- what does not come back -------------------------------------------------------------------------------------
+
+
+def test_messages_do_not_come_back(place: Place) -> None:
+    """The number that an apply deleted is said when it is undone, and where that apply saved them."""
+    apply(place.write({"name": "A"}, {"name": "B"}).space)
+    place.publish("A", 5)
+    place.publish("B", 2)
+    saves = place.space.folder / "saves"
+    number = apply(place.write({"name": "A", "max_msgs": 3}).space, backup=saves)
+    told = {a: (s, d) for a, s, d in found(planned(place.space, number), "JS491")}
+
+    assert told[A][0] == "2 messages that were deleted do not come back"
+    assert told["main/stream/B"][0] == "2 messages that were deleted with the stream do not come back"
+    folder = entry(place.space, number)["backup"]
+    assert f"--exclude main/stream/B and run: jsplan restore {folder} --target main/stream/B" in told["main/stream/B"][1]
+
+
+def test_a_revert_has_hazards_as_any_plan(place: Place) -> None:
+    """Deleting what an apply made, with the messages that came since, needs permission with the number of them."""
+    number = apply(place.write({"name": "A"}).space)
+    place.publish("A", 3)
+    refused = place.run("revert", str(number), "-y")
+    assert (refused.code, "deletes the stream with 3 messages" in refused.err) == (RefusedError.exit_code, True)
+    assert place.config("A") is not None
+    assert place.run("revert", str(number)).code == 3
+    assert place.run("revert", str(number), "--allow-hazard", "DELETES_STREAM").code == 1  # nobody there to ask
+    assert place.run("revert", str(number), "-y", "--allow-hazard", "DELETES_STREAM").code == 0
+    assert place.config("A") is None
+
+
+def test_a_guard_holds(place: Place) -> None:
+    """What prevent_destroy guards is not deleted by a revert either."""
+    number = apply(place.write({"name": "A", "lifecycle": {"prevent_destroy": True}}).space)
+    with pytest.raises(RefusedError, match="prevent_destroy"):
+        undo(place.space, number)
+
+
+def test_half_way(place: Place) -> None:
+    """Of an apply that failed half-way, what was done is undone."""
+    apply(place.write({"name": "A", "max_age": "1h"}).space)
+    plan = place.write({"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}).space.plan()
+    with Raw(place.server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["x"]})
+    assert place.space.apply_saved(plan).exit_code == 6
+    undo(place.space, 2)
+
+    assert (place.config("A") or {})["max_age"] == 3_600_000_000_000
+    assert place.config("FIRST") is not None
+
+
+def test_a_domain_that_is_away(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Its part is deferred and said; the rest is undone, and the same revert later does what was left."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.base["connections"]["hub"]["timeout"] = "500ms"
+    both: list[dict[str, Any]] = [{"name": "A", "domain": "hub"}, {"name": "A", "domain": "leaf", "subjects": ["b"]}]
+    apply(space.write(streams=both))
+    number = apply(space.write(streams=[body | {"max_msgs": 5} for body in both]))
+    clean_hub_leaf["leaf"].freeze()
+    try:
+        plan, _ = undo(space, number)
+    finally:
+        clean_hub_leaf["leaf"].thaw()
+    assert [d.address for d in plan.deferred] == ["leaf/stream/A"]
+    clean_hub_leaf.wait_ready()
+    undo(space, number)
+    with Raw(clean_hub_leaf["hub"].url, clean_hub_leaf["hub"].user, clean_hub_leaf["hub"].password) as raw:
+        assert [raw.done(f"$JS.{d}.API.STREAM.INFO.A")["config"]["max_msgs"] for d in ("hub", "leaf")] == [-1, -1]
+
+
+# --- what the files say ------------------------------------------------------------------------------------------
+
+
+def test_the_files_say_otherwise(place: Place) -> None:
+    """For each field that the files bring back: the place, what they say, what to write. And what the next plan would be."""
+    apply(place.write({"name": "A", "max_age": "30d"}, {"name": "GONE", "subjects": ["g"], "max_bytes": 1 << 20}).space)
+    number = apply(place.write({"name": "A", "max_age": "6d"}, {"name": "NEW"}).space)
+    plan, _ = undo(place.space, number)
+    told = {a: (s, d) for a, s, d in found(plan, "JS492")}
+
+    assert told[A][0] == "the files still say otherwise: the next plan changes it again"
+    assert told[A][1].startswith("max_age: 6d in the files; for it to stay, write: 30d  (jsplan.yaml:1:")
+    assert told["main/stream/NEW"][0] == "the files still have it: the next plan makes it again"
+    assert told["main/stream/GONE"][0] == "no file has it: the next plan deletes it again"
+    assert told["main/stream/GONE"][1] == (
+        'Put it back into the files:\nstreams:\n  - {"name": "GONE", "domain": "main", "subjects": ["g"], "max_bytes": "1MiB"}'
+    )
+    places = [d.range for d in plan.diagnostics if d.code == "JS492" and d.address == A]
+    assert places[0] is not None
+    assert places[0].file == "jsplan.yaml"
+    assert plan.options["revert"]["next"] == {"add": 1, "change": 1, "destroy": 1}
+    again = place.space.plan().summary
+    assert (again["add"], again["change"], again["destroy"]) == (1, 1, 1)
+
+
+def test_what_it_says_to_write_is_right(place: Place) -> None:
+    """The files written as it says make the next plan empty, for streams, consumers and buckets."""
+    kv = [{"bucket": "K", "history": 5, "ttl": "1h", "compression": True}]
+    consumer = {"name": "C", "ack_policy": "explicit", "ack_wait": "10s", "filter_subject": "S"}
+    apply(place.write({"name": "S", "max_age": "1h", "consumers": [consumer]}, kv=kv, object_stores=[{"bucket": "O"}]).space)
+    plan, _ = undo(place.space, apply(place.write().space))
+    sections: dict[str, list[Any]] = {}
+    for _, _, detail in found(plan, "JS492"):
+        _, section, line = detail.splitlines()
+        sections.setdefault(section.removesuffix(":"), []).append(json.loads(line.removeprefix("  - ")))
+
+    place.space.write(**sections)
+    assert [s.title for s in place.space.plan().steps if s.op != "state.update"] == []
+    assert not place.space.plan().has_changes
+
+
+def test_the_files_say_the_same(place: Place) -> None:
+    """Where the files were put back already there is nothing to say, and the next plan is empty."""
+    apply(place.write({"name": "A", "max_age": "30d"}).space)
+    number = apply(place.write({"name": "A", "max_age": "6d"}).space)
+    plan, _ = undo(place.write({"name": "A", "max_age": "30d"}).space, number)
+
+    assert (found(plan, "JS492"), plan.options["revert"]["next"]) == ([], {})
+    assert not place.space.plan().has_changes
+
+
+# --- what cannot be asked for ------------------------------------------------------------------------------------
+
+
+def test_what_changed_no_server(place: Place) -> None:
+    """The state commands and a refresh are not undone by a plan; it says how the state before is had."""
+    apply(place.write({"name": "A"}).space)
+    assert place.run("state", "rm", A).code == 0
+    with pytest.raises(JsplanError, match="state rm 2 changed no server") as raised:
+        undo(place.space, 2)
+    assert "jsplan state pull --serial 1" in str(raised.value.hint)
+
+
+def test_only_a_part(place: Place) -> None:
+    """--target undoes only that; one that names nothing of the apply is wrong usage."""
+    number = apply(place.write({"name": "A"}, {"name": "B"}).space)
+    undo(place.space, number, targets=("main/stream/B",))
+    assert (place.config("A") is None, place.config("B") is None) == (False, True)
+    with pytest.raises(UsageError, match="names nothing that apply 1 changed"):
+        undo(place.space, number, targets=("main/stream/X",))
+
+
+def test_a_domain_that_left(place: Place) -> None:
+    """What was applied to a domain that is no longer declared is said, and nothing is done."""
+    number = apply(place.write({"name": "A"}).space)
+    place.space.base["domains"] = {"other": place.space.base["domains"]["main"]}
+    place.space.base["defaults"] = {"domain": "other"}
+    with pytest.raises(ConflictError) as raised:
+        undo(place.write().space, number)
+    assert [d.summary for d in raised.value.diagnostics] == ["its domain main is no longer declared"]
+
+
+def test_json(place: Place) -> None:
+    """Applied it prints the apply document, planned the plan; what stands in the way is in the error document."""
+    apply(place.write({"name": "A", "max_age": "1h"}).space)
+    number = apply(place.write({"name": "A", "max_age": "2h"}).space)
+    assert document(place.run("revert", str(number), "-o", str(place.space.folder / "p"), "--json"))["mode"] == "revert"
+    assert document(place.run("revert", str(number), "-y", "--json"))["kind"] == "apply"
+    apply(place.write({"name": "A", "max_age": "3h"}).space)
+    refused = document(place.run("revert", str(number), "-y", "--json"))
+    assert (refused["exit_code"], [d["code"] for d in refused["diagnostics"]]) == (3, ["JS307"])
