@@ -160,16 +160,16 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS303": "A replacement is needed, and `on_replace` does not allow it, or what it should keep cannot be kept; the message says why.",
     "JS304": "A restore would go over something that exists.",
     "JS306": "Something carries the mark of another workspace (`ownership: {marker: true}`).",
+    "JS307": "What `revert` would undo was changed since; the message says how it was left and how it is.",
+    "JS491": "What an apply deleted or moved on does not come back when it is undone.",
+    "JS492": "After a `revert` the files say something else: what to write, and what the next plan would do otherwise.",
+    "JS493": "A part of an apply that `revert` leaves as it is, and why.",
     "JS305": "DOMAIN_REINSTALLED: a domain answers and has nothing of ours any more; `--reinstalled` sets it up anew.",
 }
 
 #: What `lint` advises on: one rule each, under `jsplan/lint/rules`. None is an error unless the files say so.
 LINT: Final[Mapping[str, str]] = {
     "JS200": "An ignored finding that is not found.",
-    "JS307": "What `revert` would undo was changed since; the message says how it was left and how it is.",
-    "JS491": "What an apply deleted or moved on does not come back when it is undone.",
-    "JS492": "After a `revert` the files say something else: what to write, and what the next plan would do otherwise.",
-    "JS493": "A part of an apply that `revert` leaves as it is, and why.",
     # between streams
     "JS201": "One subject is stored by streams of two domains that hear each other.",
     "JS202": "A message comes to one stream by two ways.",

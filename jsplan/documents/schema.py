@@ -196,11 +196,6 @@ NOTICE = _HEAD | {
     "kind": _one_of("notice"), "id": TEXT, "occasion": _one_of(*get_args(Occasion)), "situation": _ref("situation"), "workspace": TEXT,
     "environment": _or_null(TEXT), "timestamp": TIME, "since": TIME, "by": _or_null(BY), "text": TEXT,
 }  # fmt: skip
-STATE = _HEAD | {
-    "kind": _one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
-    "environment": _or_null(TEXT), "domains": _map(OBJECT), "ownership": OBJECT, "pending": _map(OBJECT),
-    "replacements": _map(OBJECT), "deferred": _list(OBJECT), "backfills": _map(OBJECT), "history": _list(_ref("applied")),
-    "resources": {"type": "object", "propertyNames": ADDRESS, "additionalProperties": _ref("entry")},
 APPLIED = _object(
     {
         "id": COUNT, "at": TIME, "ended": _or_null(TIME), "who": TEXT, "host": TEXT, "operation": TEXT, "environment": _or_null(TEXT),
@@ -221,6 +216,11 @@ CHANGED = _object(
 HISTORY = _HEAD | {
     "kind": _one_of("history"), "workspace": TEXT, "environment": _or_null(TEXT), "entries": _list(_ref("applied")),
 }  # fmt: skip
+STATE = _HEAD | {
+    "kind": _one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
+    "environment": _or_null(TEXT), "domains": _map(OBJECT), "ownership": OBJECT, "pending": _map(OBJECT),
+    "replacements": _map(OBJECT), "deferred": _list(OBJECT), "backfills": _map(OBJECT), "history": _list(_ref("applied")),
+    "resources": {"type": "object", "propertyNames": ADDRESS, "additionalProperties": _ref("entry")},
 }  # fmt: skip
 
 POSITION = _object(

@@ -38,8 +38,8 @@ from jsplan.workflows.backfill.following import follow_up, require_means
 from jsplan.workflows.deferred import left_over, rest_of, without_steps
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.plan import load_plan, plan_world
-from jsplan.workflows.running import run
 from jsplan.workflows.recording import Recording
+from jsplan.workflows.running import run
 from jsplan.workflows.securing import Securing
 from jsplan.workflows.waves import RollOut, Wave, require_known, waves_of
 from jsplan.workflows.world import World, known_domains, locked, open_pool, open_world
@@ -152,10 +152,10 @@ async def carry_out(
     if securing is not None:
         securing.require_possible()
     await world.backend.start(world.state)
+    recording = Recording.begin(world, plan)
     execution = Execution(
         plan, apis, world.backend, world.state, observer.event, asyncio.Event(), options.parallelism,
         before_write=securing.before_write if securing else None, operations=operations or {},
-    recording = Recording.begin(world, plan)
     )  # fmt: skip
     try:
         _remember_servers(world, plan)
@@ -192,11 +192,11 @@ def _remember_deferred(world: World, plan: Plan, results: list[StepResult], away
 
 async def _save(world: World, execution: Execution, recording: Recording | None, result: ApplyResult) -> None:
     try:
+        if recording is not None:
+            recording.end(execution.ended(), result)
         await world.backend.finish(world.state)
     except StateError as error:
         done = sum(1 for result in execution.results.values() if result.status == "done")
-        if recording is not None:
-            recording.end(execution.ended(), result)
         message = f"{error}; {done} of {len(execution.plan.steps)} steps are done"
         raise PartialApplyError(
             message, hint="What is done is in the journal of the state. When it can be written again, run: jsplan plan"
