@@ -125,9 +125,12 @@ class _Search:
         return Body(fields, raw, [name for name in kept if name not in _NAMES], self.notes)
 
     def _as_given(self, name: str, value: Any) -> Any:
-        """Sets of texts in the order that somebody once chose; compact forms have their own."""
+        """Sets in the order that somebody once chose; compact forms have their own."""
         row, given = self.table.by_name.get(name), self.given.get(name)
-        return given if row is not None and row.type == "strings" and given and sorted(given) == value else value
+        if row is None or not given or not row.unordered:
+            return value
+        order = [row.table.compact(item) for item in given] if row.table else list(given)
+        return sorted(value, key=order.index) if all(item in order for item in value) else value
 
 
 def _takes(row: Field, value: Any) -> bool:
