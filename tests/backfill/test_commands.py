@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jsplan.backfill.job.comparing import LATE, REPAIRED, _Order
+from jsplan.backfill.job.comparing import LATE, REPAIRED, Order
 from jsplan.backfill.job.stages import ENTRY, ORIGIN, PREFIX, TEXT
 from jsplan.backfill.spark import session
 from jsplan.cli.main import main
@@ -132,7 +132,7 @@ def test_what_need_not_be_on_both_sides(pair: Pair, spark: SparkSession, capsys:
 
 def test_order_is_that_of_each_copy() -> None:
     """Inside one staging stream an earlier origin is late, behind an earlier copy it is a repair; by itself it is late."""
-    order = _Order()
+    order = Order()
 
     def marks(names: list[str], seqs: list[int]) -> list[int]:
         return [int(mark) for mark in order.marks(pa.array(names), np.array(seqs, dtype=np.int64))]
