@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
+from jsplan.topology import Topology
+from jsplan.topology.reach import NoWay
 from jsplan.units import format_duration
 
 Strategy = Literal["native", "snapshot", "spark"]
@@ -86,6 +89,8 @@ def _against_both(it: Situation) -> str:
     for name in ("where", "transform", "subject_transform", "rate", "window"):
         if getattr(entry, name) is not None:
             return f"only Spark knows `{name}`"
+    if entry.order != "stream":
+        return f"it keeps the order of the stream, and `order: {entry.order}` is Spark's"
     if any(side.end_seq is not None or side.end_time is not None for side in entry.origins):
         return "the range has an end"
     return ""
@@ -158,3 +163,25 @@ def _against_limits(origin: Stream, config: Config, now: datetime) -> str:
     if age and state["messages"] and datetime.fromisoformat(state["first_ts"]) < now - timedelta(microseconds=age / 1000):
         return f"a snapshot keeps the times, and the target would expire what is older than {format_duration(age)}"
     return ""
+
+
+def situation(topology: Topology, entry: Backfill, origins: Iterable[Stream], target: Stream, now: datetime) -> Situation:
+    """An entry with its ends as far as they are known."""
+    sides = [side for side in entry.origins if side.parquet is None]
+    ways = [_no_way(topology, side, entry.target) for side in sides] if entry.target.parquet is None else []
+    sourced = any(_is_sourced(topology, side, entry.target, target.config) for side in sides)
+    return Situation(entry, tuple(origins), target, now, sourced, next(filter(None, ways), ""))
+
+
+def _no_way(topology: Topology, side: BackfillSide, to: BackfillSide) -> str:
+    try:
+        topology.reach.way(to.domain, side.domain)
+    except NoWay as error:
+        return str(error)
+    return ""
+
+
+def _is_sourced(topology: Topology, side: BackfillSide, to: BackfillSide, config: Any) -> bool:
+    real = topology.real(Address.of_stream(side.domain, side.stream)).domain
+    named = [source for source in config.get("sources") or () if source["name"] == side.stream]
+    return any(topology.reach.leads_to(to.domain, (source.get("external") or {}).get("api")) == real for source in named)

@@ -321,7 +321,7 @@ class Plan:
             "replace_deletes": sum(1 for r in replaced if r.change.actions == ["delete", "create"]),
             "destroy": actions.count(("delete",)),
             "forget": actions.count(("forget",)),
-            "backfill": len(self.backfills),
+            "backfill": sum(1 for job in self.backfills if job.get("declared", True)),
             "deferred": len(self.deferred),
             "hazards": sum(1 for r in self.resource_changes for h in r.hazards if h.blocking),
         }
@@ -333,7 +333,7 @@ class Plan:
         Steps that only bring state up to date are carried out without a word, but for a refresh-only plan.
         """
         visible = [s for s in self.steps if s.op != "state.update" or self.mode == "refresh-only"]
-        return bool(visible or self.backfills)
+        return bool(visible or self.summary["backfill"])
 
     def to_json(self) -> dict[str, Any]:
         """The document, with `sha256` over everything else in it."""

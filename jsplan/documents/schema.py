@@ -115,10 +115,15 @@ STEP = _object(
     description="One call, with what must hold before it and what the read-back must show after it.",
 )  # fmt: skip
 DEFERRED = _object({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")
+ESTIMATE = _object({"seconds": {"type": "number"}, "basis": TEXT}, description="About how long it takes, and what that rests on.")
 BACKFILL = _object(
     {"name": TEXT, "from": ANYTHING, "to": ANYTHING},
-    {"messages": _or_null(COUNT), "bytes": _or_null(COUNT), "strategy": TEXT, "reason": TEXT},
-)
+    {
+        "messages": _or_null(COUNT), "bytes": _or_null(COUNT), "strategy": TEXT, "reason": TEXT, "declared": FLAG, "command": TEXT,
+        "estimate": _or_null(ESTIMATE),
+    },
+    description="`declared` false: history that a new source leaves out; nothing copies it but `command`.",
+)  # fmt: skip
 REHEARSAL = _object(
     {
         "servers": _list(_object({"domain": TEXT, "version": TEXT, "real": _or_null(TEXT)})),

@@ -9,17 +9,22 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address, matches
-from jsplan.backfill.records import kept
+from jsplan.backfill.choosing import NATIVE, SAYS_WHERE_FROM, SNAPSHOT, Choice, Stream, choose, situation
+from jsplan.backfill.estimating import estimate
+from jsplan.backfill.records import Leg, Record, kept
+from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Deferred
+from jsplan.topology.reach import is_import
 
 if TYPE_CHECKING:
-    from jsplan.backfill.records import Record
     from jsplan.config.model import Backfill, BackfillSide
     from jsplan.facts.live import LiveObject
     from jsplan.planning.inputs import Inputs
+    from jsplan.state.document import State
 
-#: Why Spark: nothing else keeps where each message comes from.
-REASON: Final = "copied by Spark, so that each message says where it comes from"
+IMPOSSIBLE: Final = "JS472"
+#: Why what was begun is gone on with.
+BEGUN: Final = {"native": Choice("native", f"{NATIVE}; begun so"), "snapshot": Choice("snapshot", f"{SNAPSHOT}; begun so")}
 
 
 def open_entries(inputs: Inputs) -> list[Backfill]:
@@ -67,17 +72,59 @@ def _away(inputs: Inputs, entry: Backfill) -> list[BackfillSide]:
 
 
 def _planned(inputs: Inputs, entry: Backfill) -> dict[str, Any]:
-    record = kept(inputs.state.backfills, entry)
+    record, choice = kept(inputs.state.backfills, entry), choice_of(inputs, entry)
     amounts = [_amount(inputs, side, record) for side in entry.origins]
     known = [amount for amount in amounts if amount is not None]
-    whole = len(known) == len(amounts)
+    messages, size = (sum(one) for one in zip((0, 0), *known, strict=True)) if len(known) == len(amounts) else (None, None)
     return {
-        "name": entry.name, "from": [_end(side) for side in entry.origins], "to": _end(entry.target), "strategy": "spark", "reason": REASON,
-        "messages": sum(messages for messages, _ in known) if whole else None, "bytes": sum(size for _, size in known) if whole else None,
+        "name": entry.name, "from": [end_of(side) for side in entry.origins], "to": end_of(entry.target), "strategy": choice.strategy,
+        "reason": choice.reason, "messages": messages, "bytes": size, "estimate": _estimated(inputs, entry, choice, messages, size),
     }  # fmt: skip
 
 
-def _end(side: BackfillSide) -> dict[str, Any]:
+def _estimated(inputs: Inputs, entry: Backfill, choice: Choice, messages: int | None, size: int | None) -> dict[str, Any] | None:
+    if messages is None or size is None:
+        return None
+    pairs = {(side.domain, entry.target.domain) for side in entry.origins}
+    return estimate(choice.strategy, messages, size, entry.rate, pairs, past_legs(inputs.state)).to_json()
+
+
+def past_legs(state: State) -> list[Leg]:
+    """What was copied before, the newest last."""
+    records = [Record.from_json(raw) for raw in state.backfills.values()]
+    return [leg for record in sorted(records, key=lambda one: one.frozen_at) for leg in record.legs]
+
+
+def choice_of(inputs: Inputs, entry: Backfill) -> Choice:
+    """What copies an entry: what began it goes on with it."""
+    record = kept(inputs.state.backfills, entry)
+    if record is not None:
+        return BEGUN.get(record.legs[0].strategy, Choice("spark", SAYS_WHERE_FROM)) if record.legs else Choice("spark", SAYS_WHERE_FROM)
+    origins = [found for side in entry.origins if side.parquet is None and (found := _stream(inputs, side)).exists]
+    target = _stream(inputs, entry.target) if entry.target.parquet is None else Stream()
+    return choose(situation(inputs.topology, entry, origins, target, inputs.request.now))
+
+
+def _stream(inputs: Inputs, side: BackfillSide) -> Stream:
+    address = Address.of_stream(side.domain, side.stream)
+    live, level = inputs.live.get(address), inputs.level(address)
+    imported = is_import(inputs.workspace.domains[side.domain])
+    if live is not None:
+        return Stream(live.raw, live.state, level, imported=imported)
+    declared = inputs.body(address) if address in inputs.workspace.resources else {}
+    return Stream(declared, {}, level, exists=False, imported=imported)
+
+
+def impossible_backfills(inputs: Inputs) -> Iterable[Diagnostic]:
+    """Entries that ask for a tool that cannot do it."""
+    for entry in open_entries(inputs):
+        if not _away(inputs, entry) and (against := choice_of(inputs, entry).against):
+            text = f"backfill {entry.name}: `strategy: {entry.strategy}` is not possible: {against}"
+            yield Diagnostic("error", IMPOSSIBLE, text, "Leave it to `strategy: auto`.", str(entry.target), entry.range)
+
+
+def end_of(side: BackfillSide) -> dict[str, Any]:
+    """One side, as documents have it."""
     if side.parquet is not None:
         return {"parquet": side.parquet}
     said = {
@@ -95,14 +142,35 @@ def _amount(inputs: Inputs, side: BackfillSide, record: Record | None) -> tuple[
     legs = {leg.origin: leg for leg in record.legs} if record is not None else {}
     if (leg := legs.get(str(side))) is not None:
         first, last = leg.first, leg.last
-    elif side.start_time is not None or side.end_time is not None:
-        return None
+    elif (found := _bounds(inputs, side, live)) is not None:
+        first, last = found
     else:
-        first, last = side.start_seq or 1, side.end_seq or int(live.state["last_seq"])
-    return _between(live, first, last)
+        return None
+    return between(live, first, last)
 
 
-def _between(live: LiveObject, first: int, last: int) -> tuple[int, int]:
+def _bounds(inputs: Inputs, side: BackfillSide, live: LiveObject) -> tuple[int, int] | None:
+    """First and last sequence; None where a bound is a time and nobody said where that is."""
+    first, last = side.start_seq or 1, side.end_seq or int(live.state["last_seq"])
+    for time, place in ((side.start_time, "start"), (side.end_time, "end")):
+        if time is None:
+            continue
+        seq = inputs.places.get((live.address, time))
+        if seq is None:
+            return None
+        first, last = (seq, last) if place == "start" else (first, seq - 1)
+    return first, last
+
+
+def places_of(inputs: Inputs) -> set[tuple[Address, str]]:
+    """The times of which a plan wants to know where in their stream they are."""
+    sides = [side for entry in open_entries(inputs) for side in entry.origins if side.parquet is None]
+    times = [(side, time) for side in sides for time in (side.start_time, side.end_time) if time is not None]
+    return {(Address.of_stream(side.domain, side.stream), time) for side, time in times}
+
+
+def between(live: LiveObject, first: int, last: int) -> tuple[int, int]:
+    """At most so many messages and about so many bytes a stream has between two sequences."""
     state = live.state
     first, last = max(first, int(state["first_seq"])), min(last, int(state["last_seq"]))
     messages = min(max(0, last - first + 1), int(state["messages"]))

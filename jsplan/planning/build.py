@@ -11,7 +11,7 @@ from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange, Step
 from jsplan.planning import following
-from jsplan.planning.backfills import deferred_backfills, planned_backfills
+from jsplan.planning.backfills import deferred_backfills, impossible_backfills, planned_backfills
 from jsplan.planning.downstream import plan_downstream
 from jsplan.planning.drifted import drift_of
 from jsplan.planning.fleet import of_domains
@@ -19,6 +19,7 @@ from jsplan.planning.guards import check_verdict, refuses, undeclared_domains
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
 from jsplan.planning.leaving import bound_copies
+from jsplan.planning.left_out import left_out
 from jsplan.planning.limits import over_limits
 from jsplan.planning.origins import check_origins
 from jsplan.planning.ownership import settle_owners
@@ -67,7 +68,7 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequenc
         plan.steps += _forgotten(inputs, len(plan.steps) + 1)
         bound(inputs, verdicts, plan.steps)
         bound_copies(inputs, verdicts, plan.steps)
-    plan.backfills = planned_backfills(inputs) if not plan.errored else []
+    plan.backfills = [*planned_backfills(inputs), *left_out(inputs, verdicts)] if not plan.errored else []
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
     plan.applyable = bool(plan.steps) and not plan.errored and not any(refuses(d) for d in plan.diagnostics)
     return plan
@@ -120,6 +121,7 @@ def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagn
     found += over_limits(inputs, verdicts)
     found += _odd_origins(inputs, verdicts)
     found += following.findings(inputs, verdicts)
+    found += impossible_backfills(inputs)
     return [*found, *refusals(inputs, verdicts)]
 
 

@@ -54,7 +54,8 @@ class Inputs:
     `pending` are steps that an apply began and never ended, `recovered` those of them that turned out to be done.
     `replacements` are those that an apply began and never ended, `unfinished` those whose new object is there and not ready,
     `under_way` those of streams with how far they came; `taken_out` are sources that wait for a replacement to end.
-    `owner` is the mark of this workspace, empty as long as it has none.
+    `owner` is the mark of this workspace, empty as long as it has none. `places` are the sequences of the first messages at or after
+    a time (one after the last where there is none), as far as they were asked for.
     """
 
     workspace: Workspace
@@ -76,6 +77,7 @@ class Inputs:
     left_behind: dict[Address, list[CopiedAgain]] = field(default_factory=dict)
     unread: dict[Address, dict[Address, str]] = field(default_factory=dict)
     owner: str = ""
+    places: dict[tuple[Address, str], int] = field(default_factory=dict)
     _declared_fields: dict[Address, dict[str, Any]] = field(default_factory=dict)
 
     def declared(self, address: Address) -> Declared | None:

@@ -12,6 +12,8 @@ from jsplan.render.resource_text import actions_of
 from jsplan.render.safe import quoted, safe
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
     from jsplan.documents.plan import Plan, ResourceChange
@@ -129,17 +131,29 @@ def _resources(groups: list[collapse.Group], console: Console, *, verbose: bool)
 
 
 def backfills(plan: Plan) -> Lines:
-    """Each backfill with its ends and its amount."""
+    """Each backfill with its ends, its amount, by what and why; then the history that new sources leave out."""
     lines = Lines()
     for job in plan.backfills:
-        amount = [summary.count(job["messages"], "message")] if job.get("messages") is not None else []
-        amount += [units.format_bytes(job["bytes"])] if job.get("bytes") is not None else []
+        mark, what = ("  > ", "import"), f"backfill {safe(str(job['name']))}"
+        if not job.get("declared", True):
+            mark, what = ("  ? ", "warn"), "history left out"
         ends = f"{_end(job.get('from'))} -> {_end(job.get('to'))}"
-        lines.add(0, ("  > ", "import"), (f"backfill {safe(str(job['name']))}", "strong"), f" {ends} [{', '.join(amount)}]")
-        if job.get("reason"):
-            lines.add(resource_text.BODY, (safe(str(job["reason"])), "dim"))
+        lines.add(0, mark, (what, "strong"), f" {ends} [{', '.join(amount(job))}]")
+        guess = job.get("estimate")
+        for words in filter(None, (job.get("reason"), f"the time is an estimate, {guess['basis']}" if guess else None)):
+            lines.add(resource_text.BODY, (safe(str(words)), "dim"))
+        if job.get("command"):
+            lines.add(resource_text.BODY, f"To bring it: {safe(str(job['command']))}")
         lines.blank()
     return lines
+
+
+def amount(job: Mapping[str, Any]) -> list[str]:
+    """How many messages and bytes, and about how long, as far as anybody knows."""
+    found = [summary.count(job["messages"], "message")] if job.get("messages") is not None else []
+    found += [units.format_bytes(job["bytes"])] if job.get("bytes") is not None else []
+    guess = job.get("estimate")
+    return [*found, f"about {units.format_duration(max(1, round(guess['seconds'])) * units.SECOND)}"] if guess else found
 
 
 def _end(end: Any) -> str:

@@ -35,6 +35,7 @@ from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import name_of, refusal_reasons, same_server
 from jsplan.planning.hazards import permits
 from jsplan.workflows.backfill.following import follow_up, require_means
+from jsplan.workflows.backfill.seeding import Seeding
 from jsplan.workflows.deferred import left_over, rest_of, without_steps
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.plan import load_plan, plan_world
@@ -71,8 +72,9 @@ async def apply_world(world: World, options: PlanOptions, approve: Approve, obse
             await asyncio.to_thread(approve, plan)
             require_permission(plan)
             require_means(world, plan, options)
-        result = await carry_out(world, pool, plan, options, observer)
-        return plan, await follow_up(world, pool, plan, result, options, observer)
+        seeding = Seeding(world, pool, plan, options, observer)
+        result = await carry_out(world, pool, plan, options, observer, seeding.operations)
+        return plan, await follow_up(world, pool, plan, result, options, observer, seeding.done)
 
 
 def apply_saved(load: LoadOptions, plan_path: Path, options: PlanOptions, observer: Observer) -> tuple[Plan, ApplyResult]:
@@ -96,8 +98,9 @@ async def _apply_saved(load: LoadOptions, plan: Plan, path: Path, options: PlanO
         require_permission(plan)
         require_means(world, plan, options)
         async with open_pool(world, read_only=False) as pool:
-            result = await carry_out(world, pool, plan, options, observer, saved=True)
-            return await follow_up(world, pool, plan, result, options, observer)
+            seeding = Seeding(world, pool, plan, options, observer)
+            result = await carry_out(world, pool, plan, options, observer, seeding.operations, saved=True)
+            return await follow_up(world, pool, plan, result, options, observer, seeding.done)
 
 
 def _the_rest(plan: Plan, world: World, path: Path, observer: Observer) -> Plan:

@@ -16,14 +16,16 @@ from jsplan.errors import ConnectError, PlanError
 from jsplan.facts.live import Live
 from jsplan.facts.measure import measure_all
 from jsplan.facts.neighbours import read_neighbours
+from jsplan.facts.places import places
 from jsplan.facts.recopied import count_copied_again
 from jsplan.facts.survey import survey
 from jsplan.jetstream import Pool
-from jsplan.planning.backfills import streams_of
+from jsplan.planning.backfills import places_of, streams_of
 from jsplan.planning.build import candidates
 from jsplan.planning.downstream import copies_left_out
 from jsplan.planning.inputs import Inputs, Request, rename, rename_pending, select
 from jsplan.planning.leaving import leaving, with_unknown
+from jsplan.planning.left_out import left_out_places
 from jsplan.planning.neighbours import wanted as wanted_neighbours
 from jsplan.planning.preserve.resumed import stand_ins
 from jsplan.planning.questions import questions
@@ -179,9 +181,18 @@ async def measure(world: World, inputs: Inputs, verdicts: dict[Address, Verdict]
         inputs.copied_again = await count_copied_again(pool, world.workspace.domains, twice, levels, limit)
     if gone := leaving(inputs, verdicts):
         inputs.left_behind = await count_copied_again(pool, with_unknown(world.workspace.domains, gone), gone, levels, limit)
+    await _find_places(world, inputs, verdicts, pool, levels)
     if asked:
         observer.phase(f"Measuring what {len(asked):,} change{'' if len(asked) == 1 else 's'} may delete")
         inputs.measured = await measure_all(pool, world.workspace.domains, asked, levels, limit, inputs.unread)
+
+
+async def _find_places(world: World, inputs: Inputs, verdicts: dict[Address, Verdict], pool: Pool, levels: dict[str, int]) -> None:
+    """Where in their streams the times are from and to which backfills go."""
+    wanted = sorted(places_of(inputs) | left_out_places(inputs, verdicts))
+    known = [(live, time) for address, time in wanted if (live := inputs.live.get(address)) is not None]
+    if known:
+        inputs.places = await places(pool, world.workspace.domains, known, levels)
 
 
 def _consumers_of(inputs: Inputs) -> set[Address]:

@@ -142,6 +142,12 @@ class Pair:
                 ack = json.loads(raw.next_message()[2])
                 assert "error" not in ack, ack
 
+    def raw_info(self, domain: str, name: str) -> dict[str, Any] | None:
+        """STREAM.INFO; None where there is none."""
+        with self.raw(domain) as raw:
+            answer: dict[str, Any] = raw.api(f"$JS.{domain}.API.STREAM.INFO.{name}")
+        return None if "error" in answer else answer
+
     def update(self, domain: str, name: str, **config: Any) -> None:
         """Change a stream's configuration; None takes a field out."""
         wanted = self.ask(domain, f"STREAM.INFO.{name}")["config"] | config

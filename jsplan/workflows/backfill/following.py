@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan.backfill.installed import require
-from jsplan.errors import ExitCode, JsplanError, NotAvailableError, combine
+from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine
 from jsplan.workflows.backfill.options import BackfillOptions
 
 if TYPE_CHECKING:
@@ -16,24 +16,47 @@ if TYPE_CHECKING:
     from jsplan.workflows.world import World
 
 
+#: What became of entries, by name, as in the result of an apply.
+Done = dict[str, dict[str, Any]]
+
+
 def require_means(world: World, plan: Plan, options: PlanOptions) -> None:
     """Raise NotAvailableError where the plan has backfills to run and they cannot be: before anything is changed."""
-    if not (plan.backfills and options.backfill):
+    declared = [entry for entry in plan.backfills if entry.get("declared", True)]
+    if not options.backfill:
+        _require_not_too_late(world, plan)
+    if not (declared and options.backfill):
         return
     try:
         require()
         from jsplan.workflows.backfill.freeze import entry_of  # noqa: PLC0415 - only a plan with backfills needs any of it
 
-        for entry in plan.backfills:
+        for entry in declared:
             entry_of(world, BackfillOptions(name=entry["name"]))
     except NotAvailableError as error:
         hint = f"{error.hint} Or leave the backfills for later: --no-backfill"
         raise NotAvailableError(f"{error}; nothing was changed", hint=hint) from None
 
 
-async def follow_up(world: World, pool: Pool, plan: Plan, result: ApplyResult, options: PlanOptions, observer: Observer) -> ApplyResult:
-    """Copy what the plan lists, once its changes are done. One that fails makes the apply one in part; the next plan lists it again."""
-    found = {entry["name"]: _left(plan, entry, result, options) for entry in plan.backfills}
+def _require_not_too_late(world: World, plan: Plan) -> None:
+    """Raise RefusedError where an entry insists on a snapshot and the plan would make its target without one."""
+    for entry in plan.backfills:
+        asked = world.workspace.backfills.get(entry["name"])
+        if asked is not None and asked.strategy == "snapshot" and any(step.address == str(asked.target) for step in plan.steps):
+            raise RefusedError(
+                f"--no-backfill would make {asked.target} empty, and `strategy: snapshot` of backfill {asked.name} needs that it does not "
+                "exist; nothing was changed", hint=f"Leave it for later: --exclude {asked.target}",
+            )  # fmt: skip
+
+
+async def follow_up(
+    world: World, pool: Pool, plan: Plan, result: ApplyResult, options: PlanOptions, observer: Observer, done: Done | None = None
+) -> ApplyResult:
+    """Copy what the plan lists, once its changes are done. One that fails makes the apply one in part; the next plan lists it again.
+
+    `done` are entries that its changes have carried out already.
+    """
+    found = {entry["name"]: (done or {}).get(entry["name"]) or _left(plan, entry, result, options) for entry in plan.backfills}
     if wanted := [name for name, left in found.items() if left is None]:
         found |= await _copied(world, pool, wanted, tuple(plan.allowed_hazards), observer)
         result.state |= {"serial": world.state.serial}
@@ -46,8 +69,11 @@ async def follow_up(world: World, pool: Pool, plan: Plan, result: ApplyResult, o
 
 def _left(plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanOptions) -> dict[str, Any] | None:
     """Why a backfill is not run now; None: it is."""
+    if not entry.get("declared", True):
+        return {"status": "left", "error": f"history that a new source leaves out; to bring it: {entry['command']}"}
     if not options.backfill:
-        return {"status": "left", "error": f"left out by --no-backfill; run it with: jsplan backfill run {entry['name']}"}
+        late = "its target was made empty, so a snapshot is not possible any more; " if entry["strategy"] == "snapshot" else ""
+        return {"status": "left", "error": f"left out by --no-backfill; {late}run it with: jsplan backfill run {entry['name']}"}
     if result.exit_code != int(ExitCode.OK):
         return {"status": "left", "error": "the changes before it were not all made; the next apply runs it"}
     ends = [end for end in (*entry["from"], entry["to"]) if "domain" in end]

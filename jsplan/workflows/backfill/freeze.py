@@ -87,13 +87,7 @@ def _stream(world: World, text: str) -> Address:
 
 def _check(entry: Backfill) -> None:
     later = {
-        "order: " + entry.order: entry.order != "stream",
-        "where": entry.where is not None,
-        "transform": entry.transform is not None,
-        "subject_transform": entry.subject_transform is not None,
         "window": entry.window is not None,
-        "keep: server": entry.keep == "server",
-        "strategy: " + entry.strategy: entry.strategy not in ("auto", "spark"),
         "oversize: native": entry.oversize == "native",
     }
     for what, asked in later.items():

@@ -19,6 +19,8 @@ from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import first_at, from_text, pending
 from jsplan.backfill.wire.reading import Range
 from jsplan.errors import ServerRefusedError
+from jsplan.jetstream import DomainApi
+from jsplan.jetstream.api import STREAM_NOT_FOUND
 from jsplan.resources.nested import header_of
 from jsplan.topology import Topology
 from jsplan.workflows.backfill.freeze import Ends
@@ -94,8 +96,25 @@ class Missing:
         names = {header_of(source)[0] for source in [*sources, self._as_source()]}
         first, last, since = int(state["first_seq"]), int(state["last_seq"]), from_text(self.leg.created)
         stream, origin = self.leg.target_address.stream, self.leg.origin_address.stream
-        task = Look(self.ends.target_way, stream, first, last, self.ends.identity, origin, tuple(sorted(names)), since)
+        placed = await self._is_placed(state)
+        task = Look(self.ends.target_way, stream, first, last, self.ends.identity, origin, tuple(sorted(names)), since, placed)
         return await asyncio.to_thread(look, task), claims
+
+    async def _is_placed(self, state: dict[str, Any]) -> bool:
+        """Whether the target was made from a snapshot of the origin: a message is at its own sequence, with its own time."""
+        for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.leg.last)}:
+            here = await self._time_at(self.ends.target, self.leg.target_address.stream, seq)
+            if here is not None and here == await self._time_at(self.ends.origin, self.leg.origin_address.stream, seq):
+                return True
+        return False
+
+    async def _time_at(self, api: DomainApi, stream: str, seq: int) -> int | None:
+        try:
+            return from_text((await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq}))["message"]["time"])
+        except ServerRefusedError as error:
+            if error.err_code in (NO_MESSAGE, STREAM_NOT_FOUND):
+                return None
+            raise
 
     def _is_origin(self, source: dict[str, Any]) -> bool:
         api = (source.get("external") or {}).get("api")

@@ -19,6 +19,8 @@ from jsplan.workflows.backfill.freeze import entry_of, export_ends, freeze, reco
 from jsplan.workflows.backfill.jobs import job_of
 from jsplan.workflows.backfill.leg import LegRun, Work
 from jsplan.workflows.backfill.options import BackfillOptions
+from jsplan.workflows.backfill.tools import chosen
+from jsplan.workflows.backfill.wide import WideRun, is_wide
 from jsplan.workflows.options import Observer
 from jsplan.workflows.world import World, locked, open_pool, open_world
 
@@ -68,7 +70,10 @@ class Run:
         await self._open()
         record = record_of(self.world, self.entry)
         if record is None or self.options.fresh:
+            choice = await chosen(self.world, self.pool, self.entry)
             record = await freeze(self.world, self.pool, self.entry)
+            for leg in record.legs:
+                leg.strategy = choice.strategy
             await self._keep(record)
         result = BackfillResult(self.entry.name)
         work = self._work(record)
@@ -86,6 +91,7 @@ class Run:
             leg.status, leg.gaps, leg.gap_messages, leg.skipped = "done", found.gaps, found.gap_messages, found.skipped or leg.skipped
         finally:
             leg.copied += job.result.copied
+            leg.seconds += job.result.seconds
             if all(each.status == "done" for each in record.legs):
                 record.done_at = stamp()
             await self._keep(record)

@@ -11,6 +11,7 @@ from typing import Any
 from jsplan.backfill.job.comparing import Compared, origin_rows, target_rows
 from jsplan.backfill.job.digests import origin_of
 from jsplan.backfill.job.promoting import target_info
+from jsplan.backfill.job.tallying import placed_rows
 from jsplan.backfill.ranges import Leg
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import from_text
@@ -61,6 +62,7 @@ class Check:
         self.listed = listed
         self.engine = engine
         self.observer = observer
+        self.placed = False
 
     async def all(self) -> Verification:
         """What both sides say. Raises what `verify_backfill` raises."""
@@ -73,7 +75,10 @@ class Check:
             origin = await target_info(ends.origin, leg.origin_address.stream)
             require_same(leg, origin, target)
             legs.append(self._compared(number, leg, ends, origin, target["config"]))
-            floors[number] = await asyncio.to_thread(floor_of, legs[-1], leg, ends, target)
+            placed = leg.strategy == "snapshot"  # at the sequences that they had: below the first one everything is gone
+            first = int(target["state"]["first_seq"])
+            floors[number] = first if placed else await asyncio.to_thread(floor_of, legs[-1], leg, ends, target)
+            self.placed |= placed
         said, seconds = await self._compare(every, legs, target["state"], floors)
         return told(self.entry.name, record.legs, said, seconds, self.listed)
 
@@ -104,7 +109,11 @@ class Check:
 
         self.observer.phase(f"Comparing both sides of {self.entry.name}")
         started, stream = time.monotonic(), self.entry.target.stream
-        sides = [partial(target_rows, ends[0].target_way, stream, int(state["first_seq"]), int(state["last_seq"]), tuple(legs))]
+        first, way = int(state["first_seq"]), ends[0].target_way
+        sides = []
+        if self.placed:
+            sides, first = [partial(placed_rows, way, stream, legs[0])], max(first, legs[0].last + 1)
+        sides.append(partial(target_rows, way, stream, first, int(state["last_seq"]), tuple(legs)))
         sides += [partial(origin_rows, end.source_way, leg) for end, leg in zip(ends, legs, strict=True)]
         title = f"jsplan backfill verify {self.entry.name}"
         said = await self.engine.call(lambda: compare(session, sides, floors, self.listed, title))

@@ -1,0 +1,53 @@
+"""About how long a copy takes: at the rate that one between the same domains had, else at a stated one. Pure; a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jsplan.backfill.choosing import Strategy
+from jsplan.backfill.records import Leg
+from jsplan.units import format_bytes
+
+_MIB: Final = 1 << 20
+#: Messages and bytes per second of a copy between servers of a small machine, and the seconds before it begins: Spark has to start.
+STATED: Final[Mapping[Strategy, tuple[int, int, int]]] = {
+    "spark": (60_000, 60 * _MIB, 10), "native": (100_000, 80 * _MIB, 0), "snapshot": (150_000, 100 * _MIB, 0)
+}  # fmt: skip
+#: A copy of fewer messages says nothing of how fast one is.
+TELLING: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """About so many seconds; `basis` says what that rests on."""
+
+    seconds: float
+    basis: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of `estimate`."""
+        return {"seconds": round(self.seconds, 1), "basis": self.basis}
+
+
+def estimate(strategy: Strategy, messages: int, size: int, rate: int | None, pairs: set[tuple[str, str]], past: Iterable[Leg]) -> Estimate:
+    """The time for so many messages and bytes. `rate` is bytes per second (None: as fast as it goes); `pairs` are the domains between
+    which it goes, `past` what was copied before.
+    """
+    alike = [leg for leg in past if leg.strategy == strategy and _pair(leg) in pairs and leg.copied >= TELLING and leg.seconds > 0]
+    per_second, bytes_per_second, start = STATED[strategy]
+    if alike:
+        last = alike[-1]
+        per_second = max(1, round(last.copied / last.seconds))
+        seconds, basis = messages / per_second, f"at {per_second:,} messages/s, as {last.origin} was copied to {last.target}"
+    else:
+        seconds = max(messages / per_second, size / bytes_per_second)
+        basis = f"at a stated {per_second:,} messages/s and {format_bytes(bytes_per_second)}/s"
+    if rate is not None and size / rate > seconds:
+        seconds, basis = size / rate, f"at `rate: {format_bytes(rate)}/s`"
+    return Estimate(seconds + start, f"{basis}, and {start}s for Spark to start" if start else basis)
+
+
+def _pair(leg: Leg) -> tuple[str, str]:
+    return leg.origin.partition("/")[0], leg.target.partition("/")[0]

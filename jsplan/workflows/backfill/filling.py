@@ -1,0 +1,126 @@
+"""strategy snapshot: a target that does not exist is made from the origin's snapshot, with the sequences and times that messages had.
+
+Until it is whole and compared it listens to nobody and says by its metadata that it is not finished: then it counts as not there, and
+whoever comes next makes it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from jsplan.address import BACKFILL_FILLING, PARKING
+from jsplan.backfill.job.comparing import Compared
+from jsplan.backfill.job.tallying import at_origin, in_place, judged
+from jsplan.backfill.ranges import Leg, total
+from jsplan.backfill.wire.asking import from_text
+from jsplan.errors import ApiError, JsplanError
+from jsplan.facts.live import is_being_filled
+from jsplan.jetstream.snapshots import restore, snapshot
+from jsplan.workflows.backfill.freeze import Ends
+
+BY_SNAPSHOT: Final = "snapshot and restore"
+#: So many messages are compared one by one; of a larger stream so many parts of it, of so many messages each, from its whole length.
+EACH: Final = 20_000
+PARTS, PART = 32, 256
+#: What of a configuration comes last: who is listened to, who else fills the stream, and what lets messages go.
+_LAST: Final = (
+    "subjects", "sources", "republish", "max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size", "discard",
+    "discard_new_per_subject", "allow_msg_ttl", "subject_delete_marker_ttl", "deny_delete", "deny_purge",
+)  # fmt: skip
+_SAME: Final = ("messages", "first_seq", "last_seq", "first_ts", "last_ts", "num_deleted", "num_subjects")
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Makes one target. `config` is what it is to be created with, `whose` names the entry and its workspace on the servers;
+    `may_write` raises where the lock is not ours any more, `moved` is told how many bytes have gone out.
+    """
+
+    leg: Leg
+    ends: Ends
+    config: dict[str, Any]
+    whose: str
+    may_write: Callable[[], object]
+    moved: Callable[[int], None]
+
+    async def run(self) -> None:
+        """Restore, compare, open. Raises JsplanError and ApiError; what is left then is nothing, or marked as unfinished."""
+        await self._cleared()
+        before = await self._state(self.leg.origin_address.stream)
+        self.may_write()
+        async with snapshot(self.ends.origin, self.leg.origin_address.stream, consumers=False) as taken:
+            await restore(self.ends.target, self._closed(), taken.state, taken.chunks, on_progress=self.moved)
+        after = await self._state(self.leg.origin_address.stream)
+        self._require_equal(before, after, await self._state(str(self.config["name"])))
+        await require_same_messages(self.leg, self.ends)
+        self.may_write()
+        await self.ends.target.request(f"STREAM.UPDATE.{self.config['name']}", self.config)
+
+    async def _cleared(self) -> None:
+        """Take away what an attempt left that died. Raises JsplanError for what is somebody else's."""
+        left = await self.ends.target.stream_info(str(self.config["name"]))
+        if left is None:
+            return
+        whose = str((left["config"].get("metadata") or {}).get(BACKFILL_FILLING, ""))
+        if not is_being_filled(left["config"]) or whose != self.whose:
+            theirs = f": {whose} fills it" if whose else ""
+            raise JsplanError(f"{self.leg.target} exists already{theirs}", hint="Plan again and look.")
+        self.may_write()
+        await self.ends.target.request(f"STREAM.DELETE.{self.config['name']}")
+
+    def _closed(self) -> dict[str, Any]:
+        """As it will be, but listening to nobody and keeping everything."""
+        closed = {name: value for name, value in self.config.items() if name not in _LAST}
+        metadata = (self.config.get("metadata") or {}) | {BACKFILL_FILLING: self.whose}
+        return closed | {"subjects": [f"{PARKING}{self.config['name']}"], "metadata": metadata}
+
+    async def _state(self, stream: str) -> dict[str, Any]:
+        api = self.ends.target if stream == self.config["name"] and self._is_target(stream) else self.ends.origin
+        info = await api.stream_info(stream)
+        if info is None:
+            raise ApiError(f"stream {stream} in domain {api.domain.key} is gone")
+        return dict(info["state"])
+
+    def _is_target(self, stream: str) -> bool:
+        return stream == self.leg.target_address.stream
+
+    def _require_equal(self, before: Mapping[str, Any], after: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """What came is what the origin had; where it moved meanwhile, something between."""
+        still = all(before.get(name) == after.get(name) for name in _SAME)
+        wrong = [name for name in _SAME if before.get(name) != found.get(name)] if still else []
+        if not still and not before["last_seq"] <= found["last_seq"] <= after["last_seq"]:
+            wrong = ["last_seq"]
+        if wrong:
+            told = ", ".join(f"{name} {found.get(name)} instead of {before.get(name)}" for name in wrong)
+            raise JsplanError(f"{self.leg.target} was made from a snapshot of {self.leg.origin} and has {told}", hint="Run it again.")
+
+
+async def require_same_messages(leg: Leg, ends: Ends) -> None:
+    """Raise JsplanError unless the target has at each sequence what the origin has there: all of them, or parts of a large stream."""
+    for compared in parts(leg, ends):
+        origin = await asyncio.to_thread(at_origin, ends.source_way, compared)
+        found = judged(origin, await asyncio.to_thread(in_place, ends.target_way, leg.target_address.stream, compared))
+        if found.different or found.missing:
+            what = f"message {found.different:,} differs" if found.different else f"{total(found.missing):,} messages are missing"
+            raise JsplanError(
+                f"{leg.target} is not what a snapshot of {leg.origin} gives: {what}", hint=f"Is it another stream? Delete {leg.target} to "
+                "have it made anew.",
+            )  # fmt: skip
+
+
+def parts(leg: Leg, ends: Ends) -> list[Compared]:
+    """What is compared message by message."""
+    whole = as_compared(leg, ends)
+    size = leg.last - leg.first + 1
+    if size <= EACH:
+        return [whole] if size > 0 else []
+    starts = [leg.first + (size - PART) * number // (PARTS - 1) for number in range(PARTS)]
+    return [replace(whole, first=first, last=first + PART - 1) for first in starts]
+
+
+def as_compared(leg: Leg, ends: Ends) -> Compared:
+    """The leg as both sides are read."""
+    return Compared(0, ends.identity, leg.origin_address.stream, leg.first, leg.last, (), from_text(leg.created), leg.last)
