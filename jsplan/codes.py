@@ -89,6 +89,11 @@ IN_FILES: Final[Mapping[str, str]] = {
     "JS174": "`max_deliver` is less than the number of `backoff` waits, or `flow_control` acknowledgements have either.",
     "JS175": "Priority groups and their policy do not fit together.",
     "JS176": "A consumer of a work queue does not fit the queue.",
+    # files of other tools
+    "JS180": "Something in another tool's file is not carried over.",
+    "JS181": "A default of another tool is not the server's: it is written out.",
+    "JS182": "Something in another tool's file cannot be read.",
+    "JS183": "Worth knowing about something that was converted.",
 }
 
 #: What is found when the files meet the servers and the state.

@@ -33,7 +33,7 @@ COMMANDS = {
     "schema": Entry("Print the JSON Schema of workspace files.", "schema"),
     "version": Entry("Print the version.", "version"),
     "status": Entry("Domains, streams, consumers and flows with their lag.", "status"),
-    "convert": Entry("Turn configurations of other tools into workspace files."),
+    "convert": Entry("Turn configurations of other tools into workspace files.", "convert"),
     "backup": Entry("Save configuration, data and consumers.", "backup"),
     "restore": Entry("Bring a backup back.", "restore"),
     "history": Entry("List what was applied.", "history"),

@@ -1,0 +1,107 @@
+"""`jsplan convert`: files of another tool as a workspace file. No server is asked; what is left out is said on stderr."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jsplan.cli.commands.init import name_of
+from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.run import start
+from jsplan.cli.types import AbsolutePath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.workflows.converting import Converted, Tool
+
+
+@group(
+    "convert",
+    {
+        "nats": Entry("JSON of the nats CLI: backups, `info --json`, configurations.", "convert", "nats"),
+        "nack": Entry("Custom resources of NACK, as YAML.", "convert", "nack"),
+        "terraform": Entry("The jetstream provider: HCL, `show -json` or state.", "convert", "terraform"),
+    },
+)
+def command() -> None:
+    """Turn configurations of other tools into workspace files. Says what cannot be carried over, and which defaults differ."""
+
+
+def _options(function: Callable[..., Any]) -> Callable[..., Any]:
+    path = click.argument("path", type=click.Path(path_type=Path))
+    domain = click.option("--domain", metavar="NAME", help="The domain for everything that does not say its own.")
+    output = click.option("-o", "--output", type=AbsolutePath(), metavar="FILE", help="Write a new file; without it, to stdout.")
+    return path(domain(output(function)))
+
+
+@declare("nats")
+@_options
+@click.pass_context
+def nats(ctx: click.Context, path: Path, domain: str | None, output: Path | None) -> int:
+    """Convert a folder of the nats CLI: an account backup, files of `nats stream info --json`, plain configurations."""
+    return _convert(ctx, "nats", path, domain, output)
+
+
+@declare("nack")
+@_options
+@click.option(
+    "--control-loop/--no-control-loop",
+    default=None,
+    help="How the controller runs, which decides what no maxAge means; guessed if left out.",
+)
+@click.pass_context
+def nack(ctx: click.Context, path: Path, domain: str | None, output: Path | None, control_loop: bool | None) -> int:
+    """Convert NACK's Stream, Consumer, KeyValue, ObjectStore and Account: manifests, or what `kubectl get -o yaml` prints."""
+    return _convert(ctx, "nack", path, domain, output, control_loop=control_loop)
+
+
+@declare("terraform")
+@_options
+@click.pass_context
+def terraform(ctx: click.Context, path: Path, domain: str | None, output: Path | None) -> int:
+    """Convert the folder of a Terraform module, a state, or what `terraform show -json` prints."""
+    return _convert(ctx, "terraform", path, domain, output)
+
+
+def _convert(ctx: click.Context, tool: Tool, path: Path, domain: str | None, file: Path | None, **more: Any) -> int:
+    settings, output = start(ctx)
+    from jsplan.workflows.converting import Target, convert
+    from jsplan.workflows.importing import new_file, require_new
+
+    if file is not None:
+        require_new(file)
+    load = settings.load_options()
+    folder = file.parent if file is not None else load.directory
+    made = convert(tool, path, Target(load, name_of(folder), domain), **more)
+    if file is not None:
+        with new_file(file, made.text) as keep:
+            keep()
+    if not settings.json:
+        from jsplan.render.convert_text import notes
+
+        notes(made, output.err)
+    text = made.text.rstrip("\n") if file is None else _done(made, file)
+    output.result_lines(lambda: _document(made, file), text)
+    return 0
+
+
+def _done(made: Converted, file: Path) -> str:
+    from jsplan.render.summary import count
+
+    there = "" if file.parent.resolve() == Path.cwd() else f" -C {file.parent}"
+    return f"Wrote {file}: {count(len(made.addresses), 'resource')}.\n\nNext: jsplan{there} plan"
+
+
+def _document(made: Converted, file: Path | None) -> dict[str, Any]:
+    return {
+        "format_version": "1.0",
+        "kind": "convert",
+        "tool": made.tool,
+        "file": str(file) if file is not None else None,
+        "text": made.text,
+        "resources": [str(address) for address in made.addresses],
+        "diagnostics": [found.to_json() for found in made.diagnostics],
+    }

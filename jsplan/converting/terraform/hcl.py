@@ -1,0 +1,83 @@
+"""HCL text as blocks and attributes with their places, on python-hcl2's parse tree. What expressions come to is left to `expressions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jsplan.config.node import Place, Source
+from jsplan.converting.model import Teller
+from jsplan.errors import NotAvailableError
+
+if TYPE_CHECKING:
+    from lark import Token, Tree
+
+    Expression = Tree[Token]
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """`name = expression`."""
+
+    expression: Expression
+    place: Place
+
+
+@dataclass(slots=True)
+class Block:
+    """`type "label" "label" { … }`; the file itself is a block without a type."""
+
+    type: str
+    labels: tuple[str, ...]
+    place: Place
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    blocks: list[Block] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[Block]:
+        """The blocks of one type."""
+        return [block for block in self.blocks if block.type == kind]
+
+
+def parse(source: Source, text: str, tell: Teller) -> Block | None:
+    """The file as a block; None after a finding. Raises NotAvailableError where python-hcl2 is not installed."""
+    try:
+        import hcl2  # noqa: PLC0415 - an extra; building its parser takes a second
+        from lark import UnexpectedInput  # noqa: PLC0415 - see above
+    except ImportError:
+        raise NotAvailableError(
+            "HCL is read with python-hcl2, which is not installed",
+            hint="Install jsplan with the extra `convert`, or give what `terraform show -json` prints: that needs nothing.",
+        ) from None
+    try:
+        tree: Any = hcl2.parses_to_tree(text)
+    except UnexpectedInput as error:
+        line, column = max(error.line, 1) - 1, max(error.column, 1) - 1
+        tell.unreadable((source, line, column), "broken HCL", "`terraform validate` says more.")
+        return None
+    return _block("", (), (source, 0, 0), tree.children[0], source)
+
+
+def _block(kind: str, labels: tuple[str, ...], place: Place, body: Expression, source: Source) -> Block:
+    block = Block(kind, labels, place)
+    for child in trees(body):
+        where = (source, child.meta.line - 1, child.meta.column - 1)
+        parts = list(trees(child))
+        if child.data == "attribute":
+            block.attributes[word(parts[0])] = Attribute(parts[1], where)
+        elif child.data == "block":
+            names = tuple(word(part) for part in parts[:-1])
+            block.blocks.append(_block(names[0], names[1:], where, parts[-1], source))
+    return block
+
+
+def trees(node: Expression) -> Iterator[Expression]:
+    """The parts of an expression without punctuation, line ends and comments."""
+    for child in node.children:
+        if not isinstance(child, str) and child.data != "new_line_or_comment":
+            yield child
+
+
+def word(node: Expression) -> str:
+    """An identifier or a label, which may stand in quotes."""
+    return "".join(str(token) for token in node.scan_values(lambda part: str(part) != '"'))

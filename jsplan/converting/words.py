@@ -1,0 +1,161 @@
+"""Tables of another tool's words: the field that each stands for, how its value is read, and what the tool sends without it.
+
+What a table cannot say (origins, policies that are several words) is left to the readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jsplan import units
+from jsplan.config.node import Node, named, plain
+from jsplan.converting.model import Teller
+from jsplan.diagnostics import did_you_mean
+from jsplan.resources.fields import ABSENT
+from jsplan.units import SECOND
+
+Reader = Callable[[Node], Any]
+
+
+class BadValue(ValueError):
+    """A value is not what the word takes; the message says what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word. `default` is what the tool sends without it, in API units; `usual` is what it means to send nothing."""
+
+    field: str
+    read: Reader
+    default: Any = ABSENT
+    usual: tuple[Any, ...] = (None,)
+
+
+Words = Mapping[str, Word]
+
+
+def convert(node: Node, words: Words, tell: Teller, *, elsewhere: Collection[str] = (), defaults: bool = True) -> dict[str, Any]:
+    """The fields that a mapping's words stand for. `elsewhere` are words that the caller reads itself.
+
+    With `defaults`, what the tool sends for words that are left out is there too. A word that nobody knows is a note.
+    """
+    out: dict[str, Any] = {word.field: word.default for word in words.values() if word.default is not ABSENT} if defaults else {}
+    for name, value in node.value.items():
+        if name in elsewhere:
+            continue
+        word = words.get(name)
+        if word is None:
+            tell.lost(
+                node.key_place(name),
+                f'"{name}" is not carried over: it is no word that this release knows',
+                did_you_mean(name, words).strip() or "If the server knows it, write it under `x_raw`.",
+            )
+        elif value.value not in word.usual:
+            _take(out, word, name, value, tell)
+    return out
+
+
+def _take(out: dict[str, Any], word: Word, name: str, value: Node, tell: Teller) -> None:
+    try:
+        out[word.field] = word.read(value)
+    except ValueError as error:
+        tell.unreadable(value, f'"{name}": {error}', "Correct the value, or take it out.")
+
+
+# --- values ---------------------------------------------------------------------------------------------------
+
+
+def text(node: Node) -> str:
+    """Text; a number or a boolean where the other tool takes them for text."""
+    if isinstance(node.value, bool | int | float):
+        return str(node.value).lower() if isinstance(node.value, bool) else str(node.raw or node.value)
+    if not isinstance(node.value, str):
+        raise BadValue(f"must be text, not {named(node)}")
+    return node.value
+
+
+def whole(node: Node) -> int:
+    """A whole number, also written as text or with `.0`."""
+    value = node.value
+    if isinstance(value, str) and value.lstrip("-").isdigit():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadValue(f"must be a whole number, not {named(node)}")
+    return value
+
+
+def flag(node: Node) -> bool:
+    """True or false."""
+    if node.value in ("true", "false"):
+        return bool(node.value == "true")
+    if not isinstance(node.value, bool):
+        raise BadValue(f"must be true or false, not {named(node)}")
+    return node.value
+
+
+def texts(node: Node) -> list[str]:
+    """A list of text."""
+    if not isinstance(node.value, list):
+        raise BadValue(f"must be a list of text, not {named(node)}")
+    return [text(item) for item in node.value]
+
+
+def labels(node: Node) -> dict[str, str]:
+    """A mapping of text to text."""
+    if not isinstance(node.value, dict):
+        raise BadValue(f"must map text to text, not {named(node)}")
+    return {key: text(item) for key, item in node.value.items()}
+
+
+def anything(node: Node) -> Any:
+    """The value as it is."""
+    return plain(node)
+
+
+def seconds(node: Node) -> int:
+    """Whole seconds, as ns; less than none is none."""
+    return max(0, whole(node)) * SECOND
+
+
+def go_duration(node: Node) -> int:
+    """A duration as Go writes it (`24h`, `1m30s`), as ns; a bare number is ns."""
+    value = node.value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise BadValue(f"must be a duration such as 24h, not {named(node)}")
+    return units.parse_duration(value)
+
+
+def percent(node: Node) -> str:
+    """A share in percent, as the client library of Go writes it."""
+    return f"{text(node).removesuffix('%')}%"
+
+
+def listed(read: Reader) -> Reader:
+    """A list of such values."""
+
+    def read_list(node: Node) -> list[Any]:
+        if not isinstance(node.value, list):
+            raise BadValue(f"must be a list, not {named(node)}")
+        return [read(item) for item in node.value]
+
+    return read_list
+
+
+def one_of(choices: Mapping[str, str]) -> Reader:
+    """A word that the server spells in another way."""
+
+    def read_choice(node: Node) -> str:
+        if node.value not in choices:
+            raise BadValue(f"is {named(node)}; it can be {', '.join(choices)}")
+        return choices[node.value]
+
+    return read_choice
+
+
+SAME: Final = {"name": text}

@@ -1,0 +1,247 @@
+"""convert: what another tool keeps, as a workspace file. Files in, text out; no server is asked.
+
+Reading is `converting`'s, writing `generating`'s. Here is decided which domain of ours each resource is in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from jsplan.address import KINDS, Address
+from jsplan.config import load as load_workspace
+from jsplan.config.files import MAIN as MAIN_FILE
+from jsplan.config.findings import Findings
+from jsplan.config.model import Domain, LoadOptions, Workspace
+from jsplan.config.standing import standing
+from jsplan.converting.model import MAIN, Conversion, Note, Owner, Resource
+from jsplan.diagnostics import Diagnostic
+from jsplan.errors import ConfigError, JsplanError, UsageError
+from jsplan.generating import Found, Surroundings, bucket, document, layout
+from jsplan.planning.merge import expected_new
+from jsplan.resources.buckets import CARRYING
+from jsplan.resources.consumer import CONSUMER
+from jsplan.resources.fields import NEWEST, Config
+from jsplan.topology import resolve
+from jsplan.workflows.converting_files import read_nack, read_nats, read_terraform
+
+Tool = Literal["nats", "nack", "terraform"]
+_CALLED: Mapping[str, str] = {"nats": "the nats CLI", "nack": "NACK", "terraform": "Terraform"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the result goes: a workspace that is there, or (without one) a new one called `name`. `domain` is for what names none."""
+
+    load: LoadOptions
+    name: str
+    domain: str | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a workspace; an empty file, as `> jsplan.yaml` makes it, is none."""
+        path = self.load.directory / MAIN_FILE
+        return path.is_file() and path.stat().st_size > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The text of the file, what it declares, and everything there is to say about it."""
+
+    tool: Tool
+    text: str
+    whole: bool
+    addresses: tuple[Address, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def convert(tool: Tool, path: Path, target: Target, *, control_loop: bool | None = None) -> Converted:
+    """The workspace file for what `path` has of the other tool.
+
+    Raises ConfigError with everything that cannot be read, JsplanError where there is nothing to convert, UsageError where the
+    workspace has several domains and none is named, NotAvailableError where a library is missing.
+    """
+    findings = Findings()
+    if tool == "nack":
+        conversion = read_nack(path, findings, control_loop=control_loop)
+    else:
+        conversion = (read_nats if tool == "nats" else read_terraform)(path, findings)
+    wrong = [*findings.sorted(), *(note.diagnostic(None) for note in conversion.notes if note.severity == "error")]
+    if any(found.severity == "error" for found in wrong):
+        raise ConfigError(wrong)
+    if not conversion.resources:
+        raise _nothing(tool, path, conversion)
+    homes = _into(load_workspace(target.load), target, conversion) if target.exists else _anew(target, conversion)
+    return _written(tool, conversion, homes, target)
+
+
+def _nothing(tool: Tool, path: Path, conversion: Conversion) -> JsplanError:
+    if conversion.notes:
+        return ConfigError([note.diagnostic(None) for note in conversion.notes], f"{path}: nothing in it can be converted")
+    return JsplanError(f"{path} has nothing of {_CALLED[tool]}", hint="Check the path.")
+
+
+# --- domains --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Homes:
+    """The domain of ours for each owner. `head` are the sections of a new workspace, nothing where there is one."""
+
+    keys: dict[Owner, str]
+    domains: Mapping[str, Domain]
+    head: dict[str, Any] = field(default_factory=dict)
+    workspace: Workspace | None = None
+
+
+def _owners(conversion: Conversion) -> list[Owner]:
+    return list(dict.fromkeys(resource.owner for resource in conversion.resources))
+
+
+def _anew(target: Target, conversion: Conversion) -> _Homes:
+    """A new workspace with a connection for each of the other tool's, and a domain for each that is named there."""
+    keys: dict[Owner, str] = {}
+    domains: dict[str, Domain] = {}
+    for owner in _owners(conversion):
+        key, name = _key(owner, target.domain, domains)
+        keys[owner] = key
+        domains[key] = Domain(key, _plain(owner.connection), name, f"$JS.{name}.API" if name else "$JS.API")
+    used = {owner.connection: conversion.connections.get(owner.connection, {}) for owner in keys}
+    head: dict[str, Any] = {
+        "connections": {_plain(name): settings for name, settings in used.items()},
+        "domains": {
+            key: {"connection": domain.connection, **({} if domain.js_domain == key else {"js_domain": domain.js_domain})}
+            for key, domain in domains.items()
+        },
+    }
+    return _Homes(keys, domains, head)
+
+
+def _key(owner: Owner, wanted: str | None, taken: Mapping[str, Domain]) -> tuple[str, str | None]:
+    """Our key and the server's own name for it. What names no domain is the server's, whatever that is called."""
+    name = owner.js_domain or (wanted if owner.connection == MAIN else None)
+    plain = _plain(name or owner.connection)
+    key = plain if plain not in taken else f"{_plain(owner.connection)}-{plain}"
+    return key, name
+
+
+def _plain(name: str) -> str:
+    key = re.sub(r"[^A-Za-z0-9_-]", "-", name)
+    return key if re.match(r"[A-Za-z]", key) else f"d{key}"
+
+
+def _into(workspace: Workspace, target: Target, conversion: Conversion) -> _Homes:
+    """The domains of a workspace that is there."""
+    keys = {owner: _home(workspace, target, owner) for owner in _owners(conversion)}
+    return _Homes(keys, workspace.domains, workspace=workspace)
+
+
+def _home(workspace: Workspace, target: Target, owner: Owner) -> str:
+    own = {key: domain for key, domain in workspace.domains.items() if domain.same_as is None}
+    if owner.js_domain is not None:
+        named = [key for key, domain in own.items() if domain.js_domain == owner.js_domain]
+        if not named:
+            raise UsageError(
+                f"the workspace has no domain whose server calls itself {owner.js_domain}", hint="Declare it under `domains:`."
+            )
+        alike = [key for key in named if own[key].connection == owner.connection]
+        return (alike or named)[0]
+    if target.domain is not None and target.domain not in own:
+        raise UsageError(f"there is no domain {target.domain}. There are {', '.join(own)}.")
+    over = [key for key, domain in own.items() if owner.connection in (key, domain.connection)]
+    found = [target.domain] if target.domain else over if len(over) == 1 else list(own)
+    if len(found) != 1:
+        raise UsageError(f"the workspace has {len(own)} domains: {', '.join(own)}", hint="Say which one is meant: --domain NAME.")
+    return str(found[0])
+
+
+# --- resources ------------------------------------------------------------------------------------------------
+
+
+def _written(tool: Tool, conversion: Conversion, homes: _Homes, target: Target) -> Converted:
+    found, again = _found(conversion, homes)
+    written = document(found.values(), _surroundings(homes, target))
+    said = [note.diagnostic(str(_address(note, homes))) if note.about else note.diagnostic(None) for note in (*conversion.notes, *again)]
+    said += [Diagnostic("warning", "JS180", note, "", None) for note in written.notes]
+    title = f"# What jsplan convert made of files of {_CALLED[tool]}. It is yours now: change it as you like.\n"
+    text = f"{title}{_head(homes, target)}\n{written.text}"
+    return Converted(tool, text, bool(homes.head), tuple(found), tuple(said))
+
+
+def _address(note: Note, homes: _Homes) -> Address | str:
+    assert note.about is not None
+    owner, kind, name = note.about
+    key = homes.keys.get(owner, owner.connection)
+    return Address.of_stream(key, name) if kind == "stream" else Address(key, kind, name)
+
+
+def _head(homes: _Homes, target: Target) -> str:
+    if not homes.head:
+        return ""
+    lines = ["jsplan: 1", f"workspace: {target.name}"]
+    for section, entries in homes.head.items():
+        lines += ["", *layout.block(section, entries)]
+    return "\n".join(lines) + "\n"
+
+
+def _surroundings(homes: _Homes, target: Target) -> Surroundings:
+    if homes.workspace is None:
+        return Surroundings(homes.domains)
+    there = standing(target.load)
+    return Surroundings(
+        homes.domains,
+        resolve(homes.workspace).reach,
+        standing=there.fields,
+        factor=frozenset(kind for kind in KINDS if kind not in there.declared and kind not in there.fields),
+        default_domain=there.domain if there.domain in homes.domains else None,
+        factor_domain=there.domain is None,
+    )
+
+
+def _found(conversion: Conversion, homes: _Homes) -> tuple[dict[Address, Found], list[Note]]:
+    """What is to be written, streams first, since consumers take limits from them; and notes on what was there twice."""
+    found: dict[Address, Found] = {}
+    first: dict[Address, Resource] = {}
+    again: list[Note] = []
+    for resource in sorted(conversion.resources, key=lambda one: one.kind == "consumer"):
+        address = resource.address(homes.keys[resource.owner])
+        if address not in found:
+            found[address], first[address] = _one(address, resource, found), resource
+        elif _one(address, resource, found).config != found[address].config:
+            again.append(_twice(resource, first[address]))
+    return found, again
+
+
+def _twice(resource: Resource, other: Resource) -> Note:
+    place, line = other.place[0].shown, other.place[1] + 1
+    return Note(
+        "warning", "JS180", f"is also at {place}:{line}, and differs: that one was taken", "Keep one of the two.",
+        resource.place, (resource.owner, resource.kind, resource.name),
+    )  # fmt: skip
+
+
+def _one(address: Address, resource: Resource, found: Mapping[Address, Found]) -> Found:
+    """The resource with what a server of today makes of its configuration, so that only what differs from that is written."""
+    raw: Found = bucket(address, resource.config) if resource.words else Found(address, resource.config)
+    table = CONSUMER if address.kind == "consumer" else CARRYING[address.kind]
+    config: Config = expected_new(table, raw.config, NEWEST, _around(address, found))
+    return replace(raw, config=config, settings=resource.settings, comment=resource.comment)
+
+
+def _around(address: Address, found: Mapping[Address, Found]) -> Config:
+    parent = address.parent
+    stream = found.get(parent) if parent is not None else None
+    return dict(stream.config.get("consumer_limits") or {}) if stream is not None else {}
+
+
+def grouped(diagnostics: tuple[Diagnostic, ...]) -> Iterator[tuple[Diagnostic, list[str]]]:
+    """Diagnostics that say the same of several resources as one, with the addresses; in the order of the first of each."""
+    alike: dict[tuple[str, str, str], list[Diagnostic]] = {}
+    for found in diagnostics:
+        key = (found.code, found.summary, found.detail)
+        alike.setdefault(key if found.address else (*key[:2], str(found.range)), []).append(found)
+    for members in alike.values():
+        yield members[0], [member.address for member in members if member.address]

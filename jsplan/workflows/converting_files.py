@@ -1,0 +1,123 @@
+"""Which files of another tool are read, and as what; what they mean is left to `converting`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jsplan.config.findings import Findings
+from jsplan.config.node import Node, Source
+from jsplan.config.read import parse, read_bytes
+from jsplan.converting.model import Conversion
+from jsplan.converting.nack import convert_nack, documents
+from jsplan.converting.nats import convert_nats
+from jsplan.converting.terraform import hcl
+from jsplan.converting.terraform.module import convert_module
+from jsplan.converting.terraform.state import convert_state, is_terraform
+from jsplan.errors import JsplanError
+
+#: The files that Terraform takes values of variables from by itself, in this order.
+_VALUES = ("terraform.tfvars", "*.auto.tfvars")
+
+
+def read_nats(path: Path, findings: Findings) -> Conversion:
+    """A JSON file of the `nats` CLI, or all in a folder and below."""
+    return convert_nats(_json(_below(path, (".json",)), findings))
+
+
+def read_nack(path: Path, findings: Findings, *, control_loop: bool | None) -> Conversion:
+    """A manifest, or all in a folder and below."""
+    found: list[Node] = []
+    for file in _below(path, (".yaml", ".yml", ".json")):
+        source = _source(file)
+        data = read_bytes(source, findings)
+        if data is not None and b"jetstream.nats.io" in data:
+            found += documents(source, data, findings)
+    return convert_nack(found, control_loop=control_loop)
+
+
+def read_terraform(path: Path, findings: Findings) -> Conversion:
+    """A module's folder, one .tf file, a state, or what `terraform show -json` printed."""
+    out = Conversion()
+    written, kept = _terraform_files(path)
+    if written:
+        modules = [block for file in written if (block := _hcl(file, findings, out)) is not None]
+        values = [block for file in _values(path) if (block := _hcl(file, findings, out)) is not None]
+        convert_module(modules, values, out)
+        return out
+    for node in _json(kept, findings):
+        if is_terraform(node):
+            convert_state(node, out)
+        else:
+            out.general.lost(node, "neither a state of Terraform nor what `terraform show -json` prints: left out", "Give one of these.")
+    return out
+
+
+def _terraform_files(path: Path) -> tuple[list[Path], list[Path]]:
+    """Files of HCL, and of JSON where there are none of the others: what is written says more than what was made of it."""
+    if path.is_file():
+        return ([path], []) if path.suffix == ".tf" else ([], [path])
+    written = _beside(path, ("*.tf",))
+    kept = _beside(path, ("*.tfstate", "*.json"))
+    if not written and not kept:
+        raise JsplanError(
+            f"{path} has no .tf, .tfstate or .json file", hint="Give a module's folder, a state, or the output of `terraform show -json`."
+        )
+    return written, [] if written else kept
+
+
+def _values(path: Path) -> list[Path]:
+    return _beside(path if path.is_dir() else path.parent, _VALUES)
+
+
+def _beside(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    _require(folder)
+    return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
+
+
+def _below(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The file itself, or those with a suffix in the folder and below, but for hidden ones."""
+    _require(path)
+    if path.is_file():
+        return [path]
+    found = [file for file in sorted(path.rglob("*")) if file.suffix in suffixes and file.is_file()]
+    shown = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    if not shown:
+        raise JsplanError(f"{path} has no {' or '.join(suffixes)} file", hint="Give the folder that has them, or a file.")
+    return shown
+
+
+def _require(path: Path) -> None:
+    if not path.exists():
+        raise JsplanError(f"there is no {path}", hint="Check the path.")
+
+
+def _source(file: Path) -> Source:
+    """The file as it is named in notes: relative to where the command was typed, where it is below that."""
+    try:
+        shown = os.path.relpath(file)
+    except ValueError:  # another drive
+        shown = str(file)
+    return Source(file, str(file) if shown.startswith("..") else shown.replace(os.sep, "/"))
+
+
+def _json(files: Iterable[Path], findings: Findings) -> list[Node]:
+    return _each(files, findings, lambda source, data: parse(source, data, findings))
+
+
+def _each(files: Iterable[Path], findings: Findings, read: Callable[[Source, bytes], Node | None]) -> list[Node]:
+    out = []
+    for file in files:
+        source = _source(file)
+        data = read_bytes(source, findings)
+        node = read(source, data) if data is not None else None
+        if node is not None:
+            out.append(node)
+    return out
+
+
+def _hcl(file: Path, findings: Findings, out: Conversion) -> hcl.Block | None:
+    source = _source(file)
+    data = read_bytes(source, findings)
+    return hcl.parse(source, data.decode("utf-8-sig", "replace"), out.general) if data is not None else None

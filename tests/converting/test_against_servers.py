@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.converting.cases import Case, adopted, cases, different, send
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+    from jsplan.workflows.converting import Converted
+    from tests.support.workspaces import Space
+
+
+def said(made: Converted) -> str:
+    return "\n".join(f"{found.summary} {found.detail}" for found in made.diagnostics)
+
+
+def require_taken(made: Converted, space: Space, plan: Plan, found: list[Case]) -> None:
+    """Everything is imported as it is, nothing else is planned, the notes of the cases were said, and after that nothing is left."""
+    assert {} == different(plan)
+    assert sum(case.resources for case in found) == len(plan.resource_changes) == len(made.addresses) == plan.summary["import"]
+    assert [] == [note for case in found for note in case.notes if note not in said(made)]
+    space.apply()
+    after = space.plan()
+    assert {} == different(after)
+    assert 0 == after.summary["import"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", ["nack", "nack_loop"])
+def test_what_nack_made_is_taken_as_it_is(name: str, server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+    """Custom resources of the documentation, converted, give an empty plan against what the controller sends for them."""
+    found = cases(name, server_version)
+    source = tmp_path / "manifests"
+    source.mkdir()
+    for number, case in enumerate(found):
+        (source / f"{number:02}.yaml").write_text(str(case.source), "utf-8")
+    with Raw(server.url) as raw:
+        send(raw, found)
+
+    made, space, plan = adopted("nack", source, tmp_path, server)
+
+    require_taken(made, space, plan, found)
+
+
+@pytest.mark.matrix
+def test_what_terraform_made_is_taken_as_it_is(server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+    """HCL of the documentation, converted, gives an empty plan against what the provider sends for it."""
+    found = cases("terraform", server_version)
+    source = tmp_path / "module"
+    source.mkdir()
+    for number, case in enumerate(found):
+        (source / f"case_{number:02}.tf").write_text(str(case.source), "utf-8")
+    with Raw(server.url) as raw:
+        send(raw, found)
+
+    made, space, plan = adopted("terraform", source, tmp_path, server)
+
+    require_taken(made, space, plan, found)
+
+
+def save(raw: Raw, case: Case, number: int, folder: Path) -> None:
+    """Save what the nats CLI saves of a case."""
+    if case.source is not None:
+        (folder / f"{number:02}.json").write_text(case.source, "utf-8")
+        return
+    for stream in case.streams:
+        info = raw.done(f"$JS.API.STREAM.INFO.{stream['name']}")
+        wrapped = {"info": info, "backup": {"config": info["config"], "state": info["state"]}, "plain": stream}[case.form]
+        place = folder / stream["name"] / "backup.json" if case.form == "backup" else folder / f"{stream['name']}.json"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(json.dumps(wrapped), "utf-8")
+    for owner, consumer in case.consumers:
+        name = consumer.get("durable_name") or consumer["name"]
+        info = raw.done(f"$JS.API.CONSUMER.INFO.{owner}.{name}")
+        (folder / f"{owner}_{name}.json").write_text(json.dumps(info if case.form == "info" else consumer), "utf-8")
+
+
+@pytest.mark.matrix
+def test_what_the_cli_made_is_taken_as_it_is(server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+    """What the nats CLI saves in all its ways, converted, gives an empty plan against what it was saved from."""
+    found = cases("nats", server_version)
+    source = tmp_path / "saved"
+    source.mkdir()
+    with Raw(server.url) as raw:
+        send(raw, found)
+        for number, case in enumerate(found):
+            save(raw, case, number, source)
+
+    made, space, plan = adopted("nats", source, tmp_path, server)
+
+    require_taken(made, space, plan, found)
+
+
+@pytest.mark.parametrize(("tool", "files"), [("nats", ["nats"]), ("nack", ["nack", "nack_loop"]), ("terraform", ["terraform"])])
+def test_there_are_configurations_enough(tool: str, files: list[str]) -> None:
+    """Each tool is tried with at least twenty configurations."""
+    assert sum(case.resources for name in files for case in cases(name)) >= 20, tool
