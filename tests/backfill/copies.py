@@ -22,12 +22,14 @@ from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from jsplan.workflows.backfill.engine import Engine, Task
 from tests.backfill.conftest import target_of
+from tests.backfill.laned import carried_out
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Quiet, Space, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jsplan.backfill.job.lanes import Job
     from jsplan.documents.backfill import BackfillResult, LegResult
     from jsplan.sandbox import Sandbox, Server
 
@@ -69,6 +71,14 @@ class Threads(Engine):
     async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - it is what `Engine` has
         """Each task to its end."""
         return [await asyncio.to_thread(_all, task) for task in tasks]
+
+    async def slots(self) -> int:
+        """Two lanes, also on a machine with one core."""
+        return 2
+
+    async def lanes(self, job: Job, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - it is what `Engine` has
+        """A copy in lanes, with a writer for each."""
+        return await asyncio.to_thread(carried_out, job)
 
 
 def _all(task: Task) -> list[dict[str, Any]]:
@@ -220,7 +230,7 @@ def numbered(count: int, first: int = 1, subject: bytes = b"s.x") -> list[Row]:
 
 
 def bulk(server: Server, name: str, count: int, size: int = 100, **config: Any) -> None:
-    """A stream of so many messages, numbered in their payload."""
+    """A stream of so many messages, numbered in their payload and in a header."""
     wire = Wire(target_of(server))
     try:
         wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], **config})
@@ -231,8 +241,12 @@ def bulk(server: Server, name: str, count: int, size: int = 100, **config: Any) 
 
 def _rows(subject: str, first: int, last: int, size: int) -> tuple[Any, Any, Any]:
     numbers = pa.array(range(first, last + 1), pa.int64())
-    subjects, empty = (pa.repeat(pa.scalar(text, BYTES), len(numbers)) for text in (subject.encode(), b""))
-    return subjects, empty, joined(digits(numbers), b" ", b"." * size)
+    said = digits(numbers)
+    return (
+        pa.repeat(pa.scalar(subject.encode(), BYTES), len(numbers)),
+        joined(b"NATS/1.0\r\nNumber: ", said, b"\r\n\r\n"),
+        joined(said, b" ", b"." * size),
+    )
 
 
 def read_all(server: Server, api_prefix: str, name: str) -> list[tuple[int, bytes, bytes, bytes]]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,11 +17,14 @@ import pytest
 
 from jsplan.backfill.spark import tasks
 from jsplan.errors import ExitCode, StateLockedError
+from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.copies import Pair, bulk
 from tests.backfill.kills import Workers, await_progress, require_whole
+from tests.conftest import PROGRAM as SERVER
 from tests.support.process import PROGRAM
+from tests.support.relay import Relay, hub_and_leaf_over
 from tests.support.workspaces import Quiet
 
 if TYPE_CHECKING:
@@ -29,9 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jsplan.documents.backfill import LegResult
-    from jsplan.sandbox import Sandbox
 
 pytestmark = pytest.mark.timeout(300)
+#: How much of the copy is there when it is struck.
+SHARES = (0.10, 0.35, 0.60, 0.85)
 
 
 @pytest.fixture
@@ -150,19 +155,49 @@ def test_spark_does_not_begin_a_task_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert done == [1]
 
 
+@pytest.fixture
+def cut_off(tmp_path: Path) -> Iterator[tuple[Pair, Relay]]:
+    """A hub and a leaf of their own whose link can be cut."""
+    with Relay() as relay, Sandbox(partial(hub_and_leaf_over, relay), binary=SERVER) as sandbox:
+        yield Pair.of(tmp_path, sandbox), relay
+
+
+def away_for_a_while(pair: Pair, relay: Relay) -> None:
+    """Cut the link, and mend it when the hub has lost the leaf."""
+    relay.cut()
+    hub = pair.sandbox["hub"]
+    hub.wait_until(lambda: hub.ask("$JS.leaf.API.INFO") is None, "the leaf to be away", 60)
+    relay.mend()
+
+
+def test_a_link_that_breaks(cut_off: tuple[Pair, Relay]) -> None:
+    """The leaf is away in the middle of the copy and comes back: it goes on by itself, and nothing is lost or doubled."""
+    pair, relay = cut_off
+    count = 40_000
+    bulk(pair.sandbox["leaf"], "S", count)
+    pair.stream("hub", "T")
+    pair.says(rate="8MB/s")
+
+    found = watched(pair, 0.4, count, lambda: away_for_a_while(pair, relay), pair.run)
+
+    assert found.verified
+    require_whole(pair, count)
+    pair.require_nothing_left(readers=2)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("who", ["driver", "worker", "hub", "leaf"])
 def test_a_million_messages(pair: Pair, who: str) -> None:
     """Killed when 10, 35, 60 and 85 % are stored, with somebody publishing to the target: every message once, in order, unharmed."""
-    count, hits, server = 1_000_000, 0, pair.sandbox["leaf" if who == "leaf" else "hub"]
+    count, server = 1_000_000, pair.sandbox["leaf" if who == "leaf" else "hub"]
     bulk(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
     with publishing(pair) if who in {"driver", "worker"} else nullcontext([0]) as told, ExitStack() as drivers:
         process = drivers.enter_context(driver(pair))
-        for share in (0.10, 0.35, 0.60, 0.85):
-            hits += await_progress(pair, int(share * count))
+        for share in SHARES:
+            assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
             if who == "driver":
                 process.kill()
                 process.wait()
@@ -174,6 +209,49 @@ def test_a_million_messages(pair: Pair, who: str) -> None:
                 server.start()
         assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
 
-    assert hits == 4
+    require_whole(pair, count, *told)
+    pair.require_nothing_left(readers=8)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_million_messages_and_sleepers(pair: Pair) -> None:
+    """At each of these shares a worker falls asleep and its driver dies; all of them wake up when the last run is over."""
+    count, sleeping = 1_000_000, list[Workers]()
+    bulk(pair.sandbox["leaf"], "S", count)
+    pair.stream("hub", "T")
+
+    with publishing(pair) as told, ExitStack() as drivers:
+        for share in SHARES:
+            process = drivers.enter_context(driver(pair))
+            assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
+            sleeping.append(Workers.below(process.pid))
+            sleeping[-1].stop()
+            process.kill()
+            process.wait()
+        process = drivers.enter_context(driver(pair))
+        assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
+        for workers in sleeping:
+            workers.wake()
+
+    require_whole(pair, count, *told)
+    pair.require_nothing_left(readers=8)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_million_messages_over_a_link_that_breaks(cut_off: tuple[Pair, Relay]) -> None:
+    """The leaf is away at each of these shares, for as long as the hub takes to see it, with somebody publishing to the target."""
+    pair, relay = cut_off
+    count = 1_000_000
+    bulk(pair.sandbox["leaf"], "S", count)
+    pair.stream("hub", "T")
+
+    with publishing(pair) as told, driver(pair) as process:
+        for share in SHARES:
+            assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
+            away_for_a_while(pair, relay)
+        assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
+
     require_whole(pair, count, *told)
     pair.require_nothing_left(readers=8)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+from jsplan.sandbox.shapes import HOST, Layout, Node
+
+if TYPE_CHECKING:
+    from jsplan.sandbox.shapes import PortOf
 
 
 class Relay:
@@ -83,3 +88,12 @@ class Relay:
         for one in (source, sink):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+
+def hub_and_leaf_over(relay: Relay, port_of: PortOf) -> Layout:
+    """A hub and a leaf like those of every test, whose link goes through the relay."""
+    relay.target = port_of("hub.leafnodes")
+    # Without `advertise` the leaf would learn the hub's own address and go round the relay.
+    listen = f'leafnodes {{ listen: "{HOST}:{relay.target}", advertise: "{HOST}:{relay.port}" }}\n'
+    hub = Node("hub", port_of("hub"), domain="hub", accounts=True, extra=listen)
+    return Layout("hub-and-leaf", (hub, Node("leaf", port_of("leaf"), domain="leaf", accounts=True, hub=relay.port)))
