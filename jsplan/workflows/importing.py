@@ -105,7 +105,7 @@ async def _read_named(pool: Pool, world: World, live: Live, exact: Iterable[Addr
 async def _own_streams(pool: Pool, world: World, live: Live, globs: tuple[str, ...], choice: Choice) -> None:
     """Streams that no list of ours shows, because they are the server's or come and go with what jsplan does."""
     for key in sorted(live.domains):
-        if live.reachable(key) and key not in live.unlisted and f"{key}/**" in globs:
+        if live.reachable(key) and key not in live.unlisted and {"**", f"{key}/**"} & set(globs):
             for name in await pool.api(world.workspace.domains[key]).stream_names():
                 address = Address.of_stream(key, name)
                 if not may_be_listed(address):

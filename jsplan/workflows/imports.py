@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PlanError, UsageError
 from jsplan.generating import Written
+from jsplan.planning.guards import refusal_reasons
 from jsplan.workflows.apply import apply_world
 from jsplan.workflows.importing import generate, new_file, require_new, require_read
 from jsplan.workflows.options import Approve, Observer, PlanOptions
@@ -51,13 +52,15 @@ async def _import(
     load: LoadOptions, addresses: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
     async with open_world(load) as world:
-        return await _import_world(world, globs_of(world, addresses), options, approve, observer)
+        globs = globs_of(world, addresses)
+        return await _import_world(world, globs, globs, options, approve, observer)
 
 
 async def _import_world(
-    world: World, globs: tuple[str, ...], options: PlanOptions, approve: Approve, observer: Observer
+    world: World, globs: tuple[str, ...], needed: Iterable[str], options: PlanOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
-    found = [d for text in globs for d in _problems(text, set(world.workspace.resources), set(world.state.resources))]
+    """`needed` are those of the globs that must name something in the files."""
+    found = [d for text in needed for d in _problems(text, set(world.workspace.resources), set(world.state.resources))]
     if found:
         raise PlanError(found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None)
     return await apply_world(world, replace(options, targets=globs, imports=globs), approve, observer)
@@ -68,23 +71,25 @@ async def _import_writing(
 ) -> tuple[Plan, ApplyResult, Written | None]:
     async with open_world(load) as world:
         globs = globs_of(world, addresses)
+        exact = [text for text in globs if not is_glob(text)]
         chosen = await generate(load, world, globs, observer)
-    if chosen is None:
-        return *await _import(load, addresses, options, approve, observer), None
+        if chosen is None:
+            return *await _import_world(world, globs, exact, options, approve, observer), None
     with new_file(path, chosen.written.text) as keep:
         async with open_world(load) as world:
             require_read(world, chosen.addresses, path)
-            plan, result = await _import_world(world, globs, options, _then(approve, keep), observer)
+            plan, result = await _import_world(world, globs, exact, options, _then(approve, keep), observer)
         keep()
     return plan, result, chosen.written
 
 
 def _then(approve: Approve, keep: Callable[[], None]) -> Approve:
-    """From the approval on something may be in state: then the file stays, whatever happens."""
+    """From the approval of a plan that is not refused on something may be in state: then the file stays, whatever happens."""
 
     def approving(plan: Plan) -> None:
         approve(plan)
-        keep()
+        if not refusal_reasons(plan):
+            keep()
 
     return approving
 

@@ -34,7 +34,7 @@ async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> 
 async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: Observer) -> Plan:
     """Refresh and plan with connections at hand: what `plan` and `apply` share."""
     inputs = inputs_of(world, request_of(options))
-    require_known(inputs, options.targets, "--target")
+    require_known(inputs, () if options.imports else options.targets, "--target")  # what is to be imported was looked up before
     require_known(inputs, options.excludes, "--exclude")
     require_known(inputs, options.replace, "--replace")
     await refresh(world, inputs, pool, options, observer)
