@@ -51,11 +51,12 @@ class LegResult:
 
 @dataclass(slots=True)
 class BackfillResult:
-    """The document that `backfill run --json` prints."""
+    """The document that `backfill run --json` prints. `deferred` are origins that could not be reached: `{address, reason}`."""
 
     name: str
     legs: list[LegResult] = field(default_factory=list)
     exit_code: int = 0
+    deferred: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def copied(self) -> int:
@@ -71,7 +72,7 @@ class BackfillResult:
         """The document."""
         return {
             "format_version": FORMAT_VERSION, "kind": "backfill", "name": self.name, "legs": [leg.to_json() for leg in self.legs],
-            "exit_code": self.exit_code,
+            "deferred": self.deferred, "exit_code": self.exit_code,
         }  # fmt: skip
 
 

@@ -336,7 +336,9 @@ ENTRY = _object(
         "legs": _list(_object(_LEG | {"status": TEXT, "copied": COUNT, "gaps": _list(SPAN), "skipped": _list(COUNT)})),
     }
 )  # fmt: skip
-RUN = _HEAD | {"kind": _one_of("backfill"), "name": TEXT, "legs": _list(_ref("leg")), "exit_code": COUNT}
+RUN = _HEAD | {
+    "kind": _one_of("backfill"), "name": TEXT, "legs": _list(_ref("leg")), "deferred": _list(_ref("deferred")), "exit_code": COUNT,
+}  # fmt: skip
 VERIFY = _HEAD | {
     "kind": _one_of("backfill-verify"), "name": TEXT, "legs": _list(_ref("leg")), "others": COUNT, "seconds": {"type": "number"},
     "exit_code": COUNT,
@@ -366,7 +368,7 @@ def schemas() -> dict[str, Schema]:
         "status-v1.json": _document("status", STATUS, _STATUS),
         "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
         "graph-v1.json": _document("graph", GRAPH, {"node": NODE, "link": LINK}),
-        "backfill-v1.json": _document("backfill", RUN, {"leg": COPIED}),
+        "backfill-v1.json": _document("backfill", RUN, {"leg": COPIED, "deferred": DEFERRED}),
         "backfill-verify-v1.json": _document("backfill-verify", VERIFY, {"leg": CHECKED}),
         "backfill-status-v1.json": _document("backfill-status", STANDING, {"entry": ENTRY, "leftover": LEFTOVER}),
     }

@@ -25,8 +25,13 @@ def run(result: BackfillResult, console: Console) -> None:
     lines = Lines()
     for leg in result.legs:
         _leg(lines, leg)
+    for one in result.deferred:
+        lines.add(2, (safe(one["address"]), "strong"), ("  left for later: ", "warn"), safe(one["reason"]))
     if len(lines):
         lines.blank()
+    if result.deferred:
+        domains = len({one["address"].partition("/")[0] for one in result.deferred})
+        lines.add(0, (f"Deferred: {count(len(result.deferred), 'origin')} in {count(domains, 'domain')}.", "warn"))
     lines.add(0, (run_line(result), "warn" if result.gap_messages else "good"))
     lines.print(console)
 
@@ -68,6 +73,8 @@ def run_line(result: BackfillResult) -> str:
     """`Backfill complete! Messages: 1,000 copied, 0 missing at the origin, 0 skipped.`, or that there was nothing to copy."""
     skipped = sum(leg.skipped_count for leg in result.legs)
     if not (result.copied or skipped or result.gap_messages):
+        if result.deferred:
+            return "Nothing to copy of the origins that can be reached."
         return "Nothing to copy. The target has everything of the range."
     return f"Backfill complete! Messages: {result.copied:,} copied, {result.gap_messages:,} missing at the origin, {skipped:,} skipped."
 

@@ -20,6 +20,7 @@ from jsplan.backfill.columns import TABLE, origins, table
 from jsplan.backfill.job.lane_writing import LaneWriter, write_fused
 from jsplan.backfill.job.lanes import Block, Job, Packer, Piece, read_piece, unpacked
 from jsplan.backfill.job.returned import returned
+from jsplan.backfill.spark.culprit import culprit
 from jsplan.backfill.spark.tasks import WorkerDiedError, is_repeated, raise_failure, refused, telling
 from jsplan.backfill.spark.tasks import run as run_tasks
 from jsplan.backfill.spark.transforming import filtered, first_line, transformed
@@ -63,9 +64,28 @@ def run(session: SparkSession, job: Job, name: str) -> list[dict[str, Any]]:
         return [one[-1] for one in said]
     rows = _lanes(session, job)
     write = _block_writer(job) if job.transform is None else _row_writer(job)
-    found = [json.loads(row.said) for row in _collected(session, rows.mapInArrow(write, "said STRING"), job, name)]
+    try:
+        found = [json.loads(row.said) for row in _collected(session, rows.mapInArrow(write, "said STRING"), job, name)]
+    except FunctionFailedError as error:
+        where = culprit(job, partial(_fails, session, name))
+        raise RefusedError(f"{error}{f', at {where}' if where else ''}. Nothing of this attempt was copied") from None
     raise_failure(found)
     return found
+
+
+class FunctionFailedError(RefusedError):
+    """A user's function failed while it ran."""
+
+
+def _fails(session: SparkSession, name: str, job: Job) -> bool:
+    """Whether the function fails on what this job reads."""
+    if not any(leg.spans for leg in job.legs):
+        return False
+    try:
+        _collected(session, shaped(session, job).mapInArrow(_returned(job), _ROWS).groupBy().count(), job, name)
+    except FunctionFailedError:
+        return True
+    return False
 
 
 def _lanes(session: SparkSession, job: Job) -> DataFrame:
@@ -287,10 +307,11 @@ def raise_said(error: Exception, job: Job) -> NoReturn:
     if (match := _MARKED.search(text)) is not None:
         raise_failure([json.loads(base64.b64decode(match[1]))])
     if job.transform is not None and "Traceback (most recent call last)" in text and job.transform.path in text:
-        raise RefusedError(f"transform {job.transform}: {_last_line(text)}. Nothing of this attempt was copied") from None
+        raise FunctionFailedError(f"transform {job.transform}: {_last_line(text)}") from None
     if (job.where is not None or job.transform is not None) and (condition := _condition(error)):
-        what = f"transform {job.transform}" if job.transform is not None else "where"
-        raise RefusedError(f"{what}: {condition} {first_line(error)}. Nothing of this attempt was copied") from None
+        if job.transform is not None:
+            raise FunctionFailedError(f"transform {job.transform}: {condition} {first_line(error)}") from None
+        raise RefusedError(f"where: {condition} {first_line(error)}. Nothing of this attempt was copied") from None
     raise WorkerDiedError(f"a worker died: {first_line(error)}", hint="It is taken over by the next attempt.") from None
 
 

@@ -8,11 +8,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsplan.backfill.installed import require
 from jsplan.errors import NotAvailableError
 from jsplan.workflows.options import Observer
+
+if TYPE_CHECKING:
+    from jsplan.backfill.job.lanes import Job
 
 Task = Callable[[], Iterator[dict[str, Any]]]
 Result = TypeVar("Result")
@@ -64,6 +67,17 @@ class Engine:
         from jsplan.backfill.spark.tasks import run  # noqa: PLC0415
 
         return await self.call(lambda: run(session, tasks, name))
+
+    async def slots(self) -> int:
+        """How many tasks run at the same time."""
+        return int((await self.session()).sparkContext.defaultParallelism)
+
+    async def lanes(self, job: Job, name: str) -> list[dict[str, Any]]:
+        """Carry out a copy in lanes on Spark. Raises what `backfill.spark.shaping.run` raises."""
+        session = await self.session()
+        from jsplan.backfill.spark.shaping import run  # noqa: PLC0415
+
+        return await self.call(lambda: run(session, job, name))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Do something that waits for Spark in a thread. Raises what `work` raises; once Spark is stopped it counts as cancelled."""

@@ -21,6 +21,7 @@ from jsplan.workflows.backfill.leg import LegRun, Work
 from jsplan.workflows.backfill.options import BackfillOptions
 from jsplan.workflows.backfill.tools import chosen
 from jsplan.workflows.backfill.wide import WideRun, is_wide
+from jsplan.workflows.backfill.wide import WideRun, is_wide
 from jsplan.workflows.options import Observer
 from jsplan.workflows.world import World, locked, open_pool, open_world
 
@@ -67,6 +68,8 @@ class Run:
 
     async def all(self) -> BackfillResult:
         """Copy what is missing. Raises what `workflows.backfill.run` raises."""
+        if is_wide(self.entry):
+            return await WideRun(self, self._work, self._keep).all()
         await self._open()
         record = record_of(self.world, self.entry)
         if record is None or self.options.fresh:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: How long an end that does not answer is waited for, and the time between two looks. Seconds.
@@ -17,6 +18,8 @@ PATIENCE: Final = 120.0
 PERIOD: Final = 0.5
 #: The code of an answer that a server gives while it starts, or has no leader: `JetStream system temporarily unavailable`.
 UNAVAILABLE: Final = 503
+#: So many servers are asked at the same time.
+AT_ONCE: Final = 16
 
 
 def passes(error: JsplanError) -> bool:
@@ -43,3 +46,14 @@ async def patiently(api: DomainApi, ask: Callable[[], Awaitable[Result]], patien
             if not passes(error) or time.monotonic() > end:
                 raise
         await asyncio.sleep(PERIOD)
+
+
+async def at_once(items: Iterable[Item], ask: Callable[[Item], Awaitable[Result]]) -> list[Result]:
+    """Ask about each, a few at the same time; the answers in the order of the items."""
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: Item) -> Result:
+        async with free:
+            return await ask(item)
+
+    return await asyncio.gather(*(one(item) for item in items))

@@ -1,0 +1,326 @@
+"""Carries out a copy in lanes: what an earlier attempt left is brought in first, then what is missing is staged, lane by lane sealed,
+brought in by the server, and compared.
+
+Each lane is an exact beginning of what it would become, and nothing new is staged before everything old is in: so the order within a
+lane survives every death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from jsplan.backfill.job import promoting, stages
+from jsplan.backfill.job.copying import Copy, Known
+from jsplan.backfill.job.fleets import Wanted, look_many, read_staged, several
+from jsplan.backfill.job.lane_writing import made_twice, sequences_of
+from jsplan.backfill.job.lanes import Function, Job, Lane, homes
+from jsplan.backfill.job.mapping import Mapping
+from jsplan.backfill.job.room import growth, shortage
+from jsplan.backfill.job.stages import Stage
+from jsplan.backfill.ranges import LISTED, NAMED, Leg, Sequences, Span, common, minus, runs, sequences, total, without
+from jsplan.backfill.wire.asking import from_text
+from jsplan.documents.backfill import LegResult, MessagesMoved
+from jsplan.errors import ApiError, ConnectError, JsplanError, RefusedError
+from jsplan.resources.nested import header_of
+from jsplan.workflows.backfill.bringing import WRITING, Bringing
+from jsplan.workflows.backfill.freeze import Ends
+from jsplan.workflows.backfill.leg import ATTEMPTS, Work
+from jsplan.workflows.backfill.missing import Missing, Todo
+from jsplan.workflows.backfill.waiting import PERIOD, at_once, passes, patiently
+
+#: More lanes than these gain nothing: a target takes what comes with one core.
+LANES: Final = 8
+Said = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What becomes of messages on their way."""
+
+    order: str = "stream"
+    where: str | None = None
+    transform: Function | None = None
+    mapping: Mapping | None = None
+
+
+@dataclass(slots=True)
+class _Shared(Missing):
+    """What is missing of one of many origins: what the target has was found for all of them at once."""
+
+    found: Known = field(default_factory=Known)
+    brought: tuple[Any, ...] = ()
+
+    async def asked(self, info: Said) -> Wanted:
+        """What is to be looked for at the target."""
+        sources = [source for source in info["config"].get("sources") or [] if self._is_origin(source)]
+        self.brought = tuple(await asyncio.gather(*(self._claim(source) for source in sources)))
+        names = {header_of(source)[0] for source in [*sources, self._as_source()]}
+        return Wanted(f"{self.ends.identity}/{self.leg.origin_address.stream}", tuple(sorted(names)), from_text(self.leg.created))
+
+    async def _known(self) -> tuple[Known, tuple[Any, ...]]:
+        return self.found, self.brought
+
+
+@dataclass(slots=True)
+class Wide:
+    """One copy of any number of origins. `results` say at any time how far each of them is; `text` is what stages must be made for."""
+
+    work: Work
+    shape: Shape
+    legs: list[Leg]
+    ends: list[Ends]
+    text: str
+    results: list[LegResult] = field(init=False)
+    all: LegResult = field(init=False)
+    bringing: Bringing = field(init=False)
+
+    def __post_init__(self) -> None:
+        first, work = self.legs[0], self.work
+        self.results = [LegResult(leg.origin, leg.target, leg.first, leg.last) for leg in self.legs]
+        self.all = LegResult(first.origin, first.target, 0, 0)
+        self.bringing = Bringing(
+            replace(first), self.ends[0], work.engine, work.observer, work.may_write, work.entry_id, self.text, self.all
+        )  # fmt: skip
+
+    # --- the sequence -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Copy what is missing and prove it. Raises RefusedError, JsplanError and ApiError; then it can be run again."""
+        fruitless = 0
+        while True:
+            before = self.all.copied
+            try:
+                await self._take_over()
+                await self._attempt()
+                return
+            except (ApiError, ConnectError) as error:
+                fruitless = fruitless + 1 if self.all.copied == before else 1
+                if fruitless == ATTEMPTS or not passes(error):
+                    raise
+                self.work.observer.warn(f"{self._title}: {error.in_full.rstrip('.')}. It goes on from where it is.")
+
+    async def _take_over(self) -> None:
+        """Bring in what attempts before this one staged: all of their lanes, before anything new is staged."""
+        self.work.may_write(WRITING)
+        found = await patiently(self.ends[0].target, partial(stages.find, self.ends[0].target, self.work.entry_id))
+        sealed = [await self.bringing.sealed(stage) for stage in found]
+        if sealed:
+            await self._settle(sealed)
+        for origin in dict.fromkeys([*(stage.origin for stage in sealed), self.legs[0].origin]):
+            self.bringing.leg.origin = origin
+            await self.bringing.take_over()
+        self.bringing.leg.origin = self.legs[0].origin
+
+    async def _settle(self, found: Sequence[Stage]) -> None:
+        """Note of which origins the lanes are that are brought in now. Drop them where nobody had made sure that each message is there
+        once: that is done before the first lane is attached.
+        """
+        info = await self._target_info()
+        attached = set(promoting.own_sources(info["config"]))
+        mine = [stage for stage in found if stage.messages and (stage.name in attached or stage.text == self.text)]
+        way = self.ends[0].target_way
+        staged = [await asyncio.to_thread(read_staged, way, stage.name, stage.messages) for stage in mine]
+        if not attached.intersection(stage.name for stage in mine) and several([one.seqs for one in staged]) is not None:
+            self.work.observer.warn("What an earlier attempt had staged has several messages of one: it is dropped")
+            for stage in mine:
+                await self.bringing.drop(stage)
+            return
+        for one in staged:
+            self._count({name: len(seqs) for name, seqs in one.seqs.items()})
+
+    def _count(self, copied: dict[str, int]) -> None:
+        """So many messages of origins, which are named as in `Jsplan-Origin`, come in."""
+        for leg, ends, result in zip(self.legs, self.ends, self.results, strict=True):
+            result.copied += copied.get(f"{ends.identity}/{leg.origin_address.stream}", 0)
+
+    async def _attempt(self) -> None:
+        """Copy what is not there yet. Raises ApiError and ConnectError for what another attempt may not meet."""
+        for result in self.results:
+            result.attempts += 1
+        missing, todos = await self._todos()
+        if not any(todo.spans for todo in todos):
+            return
+        target = await self._target_info()
+        await self._require_room_for(todos)
+        job, made = await self._job(todos, target["config"])
+        said = await self._dropping(made, self._copied(job, made, sum(todo.messages for todo in todos)))
+        staged = await self._sealed(job, made, said)
+        deletes = await self._dropping(made, self._require_room(sum(s.messages for s in staged), sum(s.bytes for s in staged)))
+        await self._brought(staged, said, may_lack=deletes)
+        self._note(said)
+        await self._note_gaps(missing, todos, said)
+
+    # --- what is to be done -------------------------------------------------------------------------------------
+
+    async def _todos(self) -> tuple[list[_Shared], list[Todo]]:
+        info = await self._target_info()
+        found = [_Shared(leg, ends, self.work.topology) for leg, ends in zip(self.legs, self.ends, strict=True)]
+        wanted = await at_once(found, lambda one: one.asked(info))
+        if (state := info["state"])["messages"]:
+            first, last, way = int(state["first_seq"]), int(state["last_seq"]), self.ends[0].target_way
+            known = await asyncio.to_thread(look_many, way, self.legs[0].target_address.stream, first, last, wanted)
+            for one, there in zip(found, known, strict=True):
+                one.found = there
+        return found, await at_once(found, lambda one: one.todo())
+
+    async def _job(self, todos: Sequence[Todo], target: dict[str, Any]) -> tuple[Job, list[Stage]]:
+        """The lanes of an attempt, with the staging streams that it may write to."""
+        shape, largest = self.shape, int(target.get("max_msg_size", -1))
+        busy = sum(bool(todo.spans) for todo in todos)
+        most = min(LANES, await self.work.engine.slots(), max(1, sum(todo.messages for todo in todos)))
+        count = min(most, busy) if shape.order == "stream" else most
+        made: list[Stage] = []
+        for _ in range(count):
+            self.work.may_write(WRITING)
+            made.append(await stages.create(self.ends[0].target, self.work.entry_id, self.legs[0].origin, self.text, target))
+        way = self.ends[0].target_way
+        legs = tuple(
+            Copy(
+                source=ends.source_way, domain=ends.identity, stream=leg.origin_address.stream, spans=todo.spans,
+                filters=tuple(leg.filters), target=way, ingest="", stage=made[0].name, known=todo.known, claims=todo.claims,
+                oversize=self.work.entry.oversize, largest=largest,
+            )
+            for leg, ends, todo in zip(self.legs, self.ends, todos, strict=True)
+        )  # fmt: skip
+        lanes = tuple(Lane(way, stage.name, stage.ingest) for stage in made)
+        dealt = homes([todo.messages for todo in todos], count) if shape.order == "stream" else ()
+        return Job(lanes, legs, shape.order, dealt, shape.where, shape.transform, shape.mapping, self.work.entry.rate), made
+
+    async def _require_room_for(self, todos: Sequence[Todo]) -> None:
+        """Raise RefusedError before anything is staged if there will be no room for it: as far as that can be told then, which with SQL
+        or a function is not at all.
+        """
+        if self.shape.where is not None or self.shape.transform is not None:
+            return
+        triples = list(zip(self.legs, self.ends, todos, strict=True))
+        infos = await at_once(triples, lambda one: promoting.target_info(one[1].origin, one[0].origin_address.stream))
+        messages = size = 0
+        for todo, info in zip(todos, infos, strict=True):
+            count = min(todo.messages, int(info["state"]["messages"]))
+            messages, size = messages + count, size + count * (info["state"]["bytes"] // max(1, info["state"]["messages"]))
+        if not any(leg.filters for leg in self.legs):  # of what matches a filter nobody knows how much that is
+            await self._require_room(messages, size)
+
+    async def _require_room(self, messages: int, size: int) -> bool:
+        """Raise RefusedError where the target takes no more, or would delete messages of its own to take these and that is not allowed;
+        whether it will.
+        """
+        address = self.legs[0].target
+        found = shortage(address, await self._target_info(), messages, size + growth(messages))
+        if found is None:
+            return False
+        if not found.deletes:
+            raise RefusedError(f"{found.text}. Nothing was changed", hint="Make room there, or raise its limits.")
+        if not self.work.allowed("DELETES_MESSAGES", address):
+            raise RefusedError(f"{found.text}. Nothing was changed", hint=f"To allow it: --allow-hazard DELETES_MESSAGES:{address}")
+        return True
+
+    # --- doing it -----------------------------------------------------------------------------------------------
+
+    async def _copied(self, job: Job, made: Sequence[Stage], messages: int) -> list[Said]:
+        """Let Spark stage everything, telling how far it is. Raises RefusedError where a message came out more than once."""
+        work = self.work
+        await asyncio.gather(*(stages.nobody_else_listens({key: api}, made[0]) for key, api in work.apis.items()))
+        work.observer.phase(f"Copying {self._title}, in {len(made)} lane{'' if len(made) == 1 else 's'}")
+        said: list[Said] = await self._watched(work.engine.lanes(job, self._title), made, messages)
+        if job.transform is not None:
+            lanes = [{leg: sequences_of(told["seqs"]) for leg, told in one["legs"].items()} for one in said]
+            if (found := several(lanes)) is not None:
+                raise made_twice(job, int(found[0]), found[1])
+        return said
+
+    async def _watched(self, job: Any, made: Sequence[Stage], messages: int) -> Any:
+        task, started = asyncio.ensure_future(job), time.monotonic()
+        while not (await asyncio.wait([task], timeout=PERIOD))[0]:
+            try:
+                now = [await stages.refresh(self.ends[0].target, stage) for stage in made]
+            except ApiError:
+                continue  # the copy itself says what is wrong
+            done = sum(stage.messages for stage in now)
+            self.work.observer.event(MessagesMoved(self._title, f"{self._title}: copying", done, messages, time.monotonic() - started))
+        return task.result()
+
+    async def _sealed(self, job: Job, made: Sequence[Stage], said: Sequence[Said]) -> list[Stage]:
+        """The stages as they remain. Raises ApiError where one does not have what its lane has written."""
+        wrote = {one["lane"]: one["messages"] for one in said}
+        found = [await self.bringing.sealed(stage) for stage in made]
+        for number, stage in enumerate(found):
+            if stage.messages != wrote.get(number, 0):
+                raise ApiError(
+                    f"staging stream {stage.name} has {stage.messages:,} messages where {wrote.get(number, 0):,} were written by lane "
+                    f"{number} of {len(job.lanes)}"
+                )
+        return found
+
+    async def _brought(self, staged: Sequence[Stage], said: Sequence[Said], *, may_lack: bool) -> None:
+        """Let the target take one lane after the other, and prove each."""
+        hashes, equal = {one["lane"]: one["hashes"] for one in said}, True
+        for number, stage in enumerate(staged):
+            if stage.messages:
+                self.all.verified = False
+                await self.bringing.bring(stage, hashes[number], may_lack=may_lack)
+                equal &= self.all.verified
+            await self.bringing.drop(stage)
+        lanes = f"{len(staged)} lane{'' if len(staged) == 1 else 's'}"
+        for result in self.results:
+            result.verified, result.path = equal, f"spark, in {lanes}, by way of staging streams"
+
+    async def _dropping(self, made: Sequence[Stage], job: Any) -> Any:
+        """Take the stages away again that nothing good can come of: after what will be no other in the next attempt."""
+        try:
+            return await job
+        except JsplanError as error:
+            if not isinstance(error, ApiError | ConnectError):
+                for stage in made:
+                    await self.bringing.drop(stage)
+            raise
+
+    # --- what became of it --------------------------------------------------------------------------------------
+
+    def _note(self, said: Sequence[Said]) -> None:
+        for one in said:
+            for leg, told in one["legs"].items():
+                self.results[int(leg)].copied += told["messages"]
+                self.results[int(leg)].bytes += told["bytes"]
+        for number, result in enumerate(self.results):
+            skipped = self._skipped(number, said)
+            result.skipped, result.skipped_count = sequences(skipped, NAMED), total(skipped)
+
+    async def _note_gaps(self, missing: Sequence[_Shared], todos: Sequence[Todo], said: Sequence[Said]) -> None:
+        """What is gone at an origin and was not copied is a gap. What was left out by SQL or a function was there; what has gone since
+        counts as a gap: nobody can tell any more.
+        """
+        gone = await at_once(missing, lambda one: one.gone())
+        for number, (leg, todo) in enumerate(zip(self.legs, todos, strict=True)):
+            if leg.status == "done":
+                continue
+            left = without(todo.spans, todo.known.seq) if todo.whole else list(todo.spans)
+            written = runs(self._written(number, said))
+            gaps = common(minus(minus(left, self._skipped(number, said)), written), gone[number])
+            self.results[number].gaps, self.results[number].gap_messages = [list(gap) for gap in gaps[:LISTED]], total(gaps)
+
+    def _skipped(self, leg: int, said: Sequence[Said]) -> list[Span]:
+        found = [np.arange(first, last + 1) for one in said for first, last in one["skipped"].get(str(leg), [])]
+        return runs(np.sort(np.concatenate(found))) if found else []
+
+    def _written(self, leg: int, said: Sequence[Said]) -> Sequences:
+        found = [sequences_of(one["legs"][str(leg)]["seqs"]) for one in said if str(leg) in one["legs"]]
+        return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+
+    # --- names --------------------------------------------------------------------------------------------------
+
+    async def _target_info(self) -> Said:
+        target = self.legs[0].target_address.stream
+        return await patiently(self.ends[0].target, partial(promoting.target_info, self.ends[0].target, target))
+
+    @property
+    def _title(self) -> str:
+        first = self.legs[0]
+        return f"{first.origin if len(self.legs) == 1 else f'{len(self.legs)} origins'} to {first.target}"
