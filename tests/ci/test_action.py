@@ -1,0 +1,262 @@
+"""The GitHub Action as it is shipped, on a real server; the API that it asks is played."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.shapes import User
+from tests.ci.forge import BOT, Forge
+from tests.ci.runner import ACTION, Ended, Runner
+from tests.conftest import PROGRAM
+from tests.support.crossing import servers
+from tests.support.raw import Raw, delete_all_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+#: Each job starts jsplan several times; a machine may be busy with other things.
+pytestmark = pytest.mark.timeout(240)
+PASSWORD = "very-secret-4711"
+HEAD, MERGE = "a" * 40, "b" * 40
+ACCOUNTS = f"accounts {{ SHOP: {{ jetstream: enabled, users: [{{user: shop, password: {PASSWORD}}}] }} }}"
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Server]:
+    """A server with one account and a password."""
+    with servers(ACCOUNTS, User("SHOP", "shop", PASSWORD), binary=PROGRAM) as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        yield sandbox["hub"]
+
+
+class Shop:
+    """A repository with a workspace in `streams/`, a runner, a forge and a server."""
+
+    def __init__(self, folder: Path, hub: Server, forge: Forge) -> None:
+        self.hub, self.forge, self.folder = hub, forge, folder
+        self.runner = Runner(folder, forge.url, {"SHOP_PASSWORD": PASSWORD})
+        (folder / "repo" / "streams").mkdir(parents=True)
+        with Raw(hub.url, "shop", PASSWORD) as raw:
+            delete_all_streams(raw)
+
+    def write(self, *streams: dict[str, Any], **more: Any) -> Shop:
+        """What the files of the repository declare now."""
+        connection = {"url": self.hub.url, "user": "shop", "password": "${env.SHOP_PASSWORD}"}
+        text: dict[str, Any] = {
+            "jsplan": 1,
+            "workspace": "shop",
+            "connections": {"hub": connection},
+            "domains": {"hub": {"connection": "hub"}},
+        }
+        text |= {"backend": {"local": {"path": str(self.folder / "state.json")}}, "streams": list(streams)} | more
+        (self.folder / "repo" / "streams" / "jsplan.yaml").write_text(json.dumps(text), encoding="utf-8")
+        return self
+
+    def plan(self, **given: str) -> Ended:
+        """The job on the pull request."""
+        event = {"pull_request": {"number": 7, "head": {"sha": HEAD}, "merged": False}}
+        return self.job(event, command="plan", **given)
+
+    def apply(self, *, head: str = HEAD, merged: bool = True, **given: str) -> Ended:
+        """The job when it was closed."""
+        return self.job({"pull_request": {"number": 7, "head": {"sha": head}, "merged": merged}}, command="apply", **given)
+
+    def job(self, event: dict[str, Any], **given: str) -> Ended:
+        """One job; nothing that it leaves anywhere holds the password."""
+        done = self.runner.job(self.folder / "repo", event, commit=MERGE, working_directory="streams", **given)
+        said = json.dumps([done.log, done.summary, done.outputs, self.forge.comments])
+        said += "".join(file.read_text("utf-8") for file in (self.folder / "artifacts").rglob("*") if file.is_file())
+        assert PASSWORD not in said
+        return done
+
+    def streams(self) -> dict[str, Any]:
+        """What is on the server, by name."""
+        with Raw(self.hub.url, "shop", PASSWORD) as raw:
+            found = raw.done("$JS.API.STREAM.LIST", {"offset": 0})["streams"]
+        return {stream["config"]["name"]: stream["config"] for stream in found or ()}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, hub: Server) -> Iterator[Shop]:
+    """An empty repository and an empty server."""
+    with Forge() as forge:
+        yield Shop(tmp_path, hub, forge)
+
+
+ORDERS = {"name": "ORDERS", "subjects": ["ORDERS.*"]}
+
+
+def test_from_the_pull_request_to_the_server(shop: Shop) -> None:
+    """One comment shows the plan of the last push, and the merge applies exactly that plan."""
+    first = shop.write(ORDERS).plan()
+    assert (first.code, first.outputs["plan"]["changes"]) == (0, "true")
+    assert [body.splitlines()[0] for body in shop.forge.on(7)] == [f"<!-- jsplan:shop:{first.outputs['plan']['sha256']} -->"]
+    shop.forge.say(7, "somebody", "Make it 30 days, please.")
+
+    second = shop.write(ORDERS | {"max_age": "30d"}).plan()
+    (body,) = shop.forge.on(7)
+    assert f"sha256={second.outputs['plan']['sha256']} changes=true commit={HEAD} run={shop.runner.run_id} -->" in body.splitlines()[-1]
+    assert "+ max_age: 30d" in body
+    assert "[The whole plan, and a page to search in](https://github.example/artifacts/" in body
+    assert "<main>" in (shop.runner.kept(shop.runner.run_id, "jsplan-streams") / "plan.html").read_text("utf-8")
+    assert first.outputs["plan"]["sha256"] != second.outputs["plan"]["sha256"]
+    assert shop.streams() == {}
+
+    done = shop.apply()
+    assert done.code == 0
+    assert shop.streams()["ORDERS"]["max_age"] == 30 * 86400 * 10**9
+    assert "Apply complete! Resources: 1 added, 0 changed, 0 destroyed." in shop.forge.on(7)[-1]
+    assert shop.forge.on(7)[-1].startswith("### jsplan apply (streams): Done.")
+
+    again = shop.apply()
+    assert again.code == 4
+    assert "something is no longer as it was when this was planned" in shop.forge.on(7)[-1]
+
+
+def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
+    """The action installs jsplan from itself; a plan without changes passes, and its merge fetches and applies nothing."""
+    shop.runner.installs = True
+    done = shop.write().plan()
+    shop.runner.installs = False
+    assert done.ran[1] == "Install jsplan"
+    assert (done.code, done.outputs["plan"]["changes"]) == (0, "false")
+    assert "No changes. Your streams match the configuration." in shop.forge.on(7)[0]
+
+    ended = shop.apply()
+    assert ended.code == 0
+    assert "Apply" not in ended.ran
+    assert ended.ran[-1] == "Find what was approved"
+
+
+def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
+    """Another plan, an edited plan, another commit, a comment of somebody else, no merge: each is refused in words."""
+    approved = shop.write(ORDERS).plan().outputs["plan"]["sha256"]
+    kept = shop.runner.kept(shop.runner.run_id, "jsplan-streams") / "jsplan.plan"
+    good, run = kept.read_bytes(), shop.runner.run_id
+
+    other = shop.write(ORDERS, {"name": "OTHER"}).plan(comment="false").outputs["plan"]["sha256"]
+    shutil.copy(shop.runner.kept(shop.runner.run_id, "jsplan-streams") / "jsplan.plan", kept)
+    done = shop.apply()
+    assert done.code == 1
+    assert f"The plan that was kept has sha256 {other}, and #7 shows {approved}: this is not what was approved. Nothing was" in done.log
+
+    kept.write_bytes(good.replace(b'"ORDERS.*"', b'"OTHERS.*"'))
+    done = shop.apply()
+    assert done.code == 1
+    assert "was changed after it was planned: its sha256 does not fit" in done.log
+    kept.write_bytes(good)
+
+    for ended, says in (
+        (shop.apply(head="c" * 40), f"#7 shows the plan of commit {HEAD[:12]}, and cccccccccccc was merged: nobody has seen"),
+        (shop.apply(merged=False), "#7 was not merged: nothing is applied"),
+        (shop.apply(comment_author="somebody-else"), "#7 shows no plan (streams), so nothing was approved"),
+        (shop.apply(environment="prod"), "#7 shows no plan (streams-prod), so nothing was approved"),
+        (shop.apply(require_review="true"), f"Nobody has approved #7 as it was merged (commit {HEAD[:12]})"),
+    ):
+        assert ended.code == 1
+        assert f"::error title=jsplan::{says}" in ended.log
+        assert "Apply" not in ended.ran
+    shop.forge.comments.clear()
+    shop.forge.say(7, "mallory", f"<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->")
+    shop.forge.say(7, BOT, f"~~~\n<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->\n~~~")
+    assert "#7 shows no plan (streams)" in shop.apply().log
+    assert shop.streams() == {}
+
+
+def test_a_server_that_moved_on_makes_a_plan_stale(shop: Shop) -> None:
+    """What was changed on the server after the plan was approved stops the apply, and the pull request says so."""
+    shop.write(ORDERS).plan()
+    shop.apply()
+    shop.write(ORDERS | {"max_age": "30d"}).plan()
+    with Raw(shop.hub.url, "shop", PASSWORD) as raw:
+        config = raw.done("$JS.API.STREAM.INFO.ORDERS")["config"]
+        raw.done("$JS.API.STREAM.UPDATE.ORDERS", config | {"description": "by hand"})
+
+    done = shop.apply()
+    assert (done.code, done.outputs["apply"]["code"]) == (4, "4")
+    assert shop.forge.on(7)[-1].startswith("### jsplan apply (streams): Refused, and nothing was changed: something is no longer as it was")
+    assert shop.streams()["ORDERS"]["max_age"] == 0
+
+
+def test_a_plan_that_fails_is_shown_and_never_applied(shop: Shop) -> None:
+    """Errors of the files are on the pull request, the job fails as jsplan did, and a merge applies nothing."""
+    done = shop.write({"name": "ORDERS", "max_agee": 5}).plan()
+    (body,) = shop.forge.on(7)
+
+    assert done.code == 1
+    assert "Did you mean" in body
+    assert "could not plan (exit code 1)" in body
+    assert "sha256=none" in body.splitlines()[-1]
+    assert "The plan on #7 failed, so nothing was approved" in shop.apply().log
+
+
+def test_pushed_merges_are_found_and_other_pushes_refused(shop: Shop) -> None:
+    """After a push the pull request is found by its merge commit; a commit that is no merge was approved by nobody."""
+    shop.write(ORDERS).plan()
+    pushed = {"ref": "refs/heads/main"}
+    refused = shop.job(pushed, command="apply")
+    assert f"Commit {MERGE[:12]} is the merge of no pull request, so no plan of it was approved" in refused.log
+
+    shop.forge.merges[MERGE] = [
+        {"number": 6, "head": {"sha": HEAD}, "merged_at": None, "merge_commit_sha": MERGE},
+        {"number": 7, "head": {"sha": HEAD}, "merged_at": "2026-01-31T12:00:00Z", "merge_commit_sha": MERGE},
+    ]
+    assert (refused.code, shop.job(pushed, command="apply").code) == (1, 0)
+    assert set(shop.streams()) == {"ORDERS"}
+
+
+def test_reviews_of_the_merged_commit_count(shop: Shop) -> None:
+    """With `require-review` the last word of each reviewer counts: approved as it was merged, and nobody wants changes."""
+    shop.write().plan()
+
+    def after(*said: tuple[str, str, str]) -> Ended:
+        shop.forge.reviews = [{"user": {"login": who}, "state": state, "commit_id": commit} for who, state, commit in said]
+        return shop.apply(require_review="true")
+
+    assert after(("ann", "APPROVED", HEAD), ("ann", "COMMENTED", HEAD)).code == 0
+    assert after(("bob", "CHANGES_REQUESTED", HEAD), ("bob", "APPROVED", HEAD)).code == 0
+    assert after(("ann", "APPROVED", "c" * 40)).code == 1
+    assert after(("ann", "APPROVED", HEAD), ("ann", "DISMISSED", HEAD)).code == 1
+    wants = after(("ann", "APPROVED", HEAD), ("bob", "CHANGES_REQUESTED", HEAD))
+    assert (wants.code, "bob wants changes to #7" in wants.log) == (1, True)
+
+
+def test_a_fork_may_not_comment_and_still_sees_its_plan(shop: Shop) -> None:
+    """Where the token only reads, the plan is in the summary of the job, with a warning, and the job passes."""
+    shop.forge.writer = "somebody with rights"
+    done = shop.write(ORDERS).plan()
+
+    assert done.code == 0
+    assert shop.forge.on(7) == []
+    assert "::warning title=jsplan::The plan could not be written on the pull request: GitHub answered 403" in done.log
+    assert "`hub/stream/ORDERS`" in done.summary or "<code>hub/stream/ORDERS</code>" in done.summary
+
+
+def test_a_very_large_plan_fits_into_its_comment(shop: Shop) -> None:
+    """Four hundred streams and everything that the action adds stay below what GitHub takes, the record included."""
+    streams = [{"name": f"S{n:03}", "subjects": [f"s{n:03}.a", f"s{n:03}.b"], "description": "x" * 150} for n in range(400)]
+    assert shop.write(*streams).plan().code == 0
+    (body,) = shop.forge.on(7)
+
+    assert 40_000 < len(body) < 65_536
+    assert "Cut to fit into a comment" in body
+    assert body.splitlines()[-1].startswith("<!-- jsplan-action key=streams sha256=")
+
+
+def test_the_action_is_whole() -> None:
+    """Every input is described, every one that a step names exists, and every step has a name or is somebody else's."""
+    text = json.dumps(ACTION)
+    named = set(re.findall(r"\binputs\.([\w-]+)", text))
+
+    assert all(row["description"] for row in ACTION["inputs"].values())
+    assert named == set(ACTION["inputs"])
+    assert ACTION["runs"]["using"] == "composite"
