@@ -339,6 +339,16 @@ ENTRY = _object(
 RUN = _HEAD | {
     "kind": _one_of("backfill"), "name": TEXT, "legs": _list(_ref("leg")), "deferred": _list(_ref("deferred")), "exit_code": COUNT,
 }  # fmt: skip
+LOOKED = _object(
+    _LEG | {"frozen": FLAG, "done": FLAG, "messages": _or_null(COUNT), "bytes": _or_null(COUNT),
+            "measured": _one_of("counted", "compared", "unknown"), "there": COUNT, "gone": COUNT, "error": _or_null(TEXT)},
+    description="One origin: what is missing of it, and how that was found. `there`: in the target already; `gone`: at the origin no more.",
+)  # fmt: skip
+OUTLOOK = _HEAD | {
+    "kind": _one_of("backfill-plan"), "name": TEXT, "status": _one_of("new", "begun", "done"), "reason": TEXT,
+    "strategy": _one_of("native", "snapshot", "spark"), "against": _or_null(TEXT), "command": TEXT, "messages": COUNT, "bytes": COUNT,
+    "estimate": _or_null(ESTIMATE), "legs": _list(_ref("leg")),
+}  # fmt: skip
 VERIFY = _HEAD | {
     "kind": _one_of("backfill-verify"), "name": TEXT, "legs": _list(_ref("leg")), "others": COUNT, "seconds": {"type": "number"},
     "exit_code": COUNT,
@@ -369,6 +379,7 @@ def schemas() -> dict[str, Schema]:
         "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
         "graph-v1.json": _document("graph", GRAPH, {"node": NODE, "link": LINK}),
         "backfill-v1.json": _document("backfill", RUN, {"leg": COPIED, "deferred": DEFERRED}),
+        "backfill-plan-v1.json": _document("backfill-plan", OUTLOOK, {"leg": LOOKED}),
         "backfill-verify-v1.json": _document("backfill-verify", VERIFY, {"leg": CHECKED}),
         "backfill-status-v1.json": _document("backfill-status", STANDING, {"entry": ENTRY, "leftover": LEFTOVER}),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -158,7 +158,7 @@ def test_the_last_message_is_refused(pair: Pair) -> None:
         ({"strategy": "snapshot"}, {}, "the target exists already"),
     ],
 )
-def test_what_a_source_cannot_do_is_refused(pair: Pair, entry: dict[str, object], target: dict[str, object], words: str) -> None:
+def test_what_a_source_cannot_do_is_refused(pair: Pair, entry: dict[str, Any], target: dict[str, Any], words: str) -> None:
     """An entry that asks for a tool that cannot do it is told why, and nothing is written."""
     pair.stream("leaf", "S", numbered(5))
     pair.stream("hub", "T", **target)

@@ -19,7 +19,7 @@ _TABLE = {
     "run": Entry("Copy what is missing, and prove that it arrived.", "backfill", "run"),
     "verify": Entry("Compare both sides, message by message.", "backfill", "verify"),
     "status": Entry("How far each backfill is, and what lies around of it.", "backfill", "status"),
-    "plan": Entry("Show what a backfill would copy."),
+    "plan": Entry("Show what a backfill would copy, by what, and about how long it takes.", "backfill", "plan"),
 }
 _master = click.option("--master", metavar="URL", help="A Spark master.  [default: local[*], on this machine]")
 
@@ -74,6 +74,26 @@ def run(
 
     output.result(result.to_json, partial(backfill_text.run, result))
     return result.exit_code
+
+
+@declare("plan")
+@_ends
+@click.pass_context
+def plan(ctx: click.Context, /, name: str | None, **ends: Any) -> int:
+    """Show what is missing of the entry NAME, how that was found, by what it would be copied and why, and about how long it takes.
+
+    Starts no Spark, takes no lock and copies nothing. The target is looked through where it has something of the origin already.
+    """
+    settings, output = start(ctx)
+    origin, target = _ends_of(name, ends)
+    from jsplan.workflows import backfill
+
+    found = backfill.plan(settings.load_options(), backfill.BackfillOptions(name, origin, target))
+    output.progress.stop()
+    from jsplan.render import backfill_outlook_text
+
+    output.result(found.to_json, partial(backfill_outlook_text.render, found))
+    return 0
 
 
 @declare("verify")

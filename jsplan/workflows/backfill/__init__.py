@@ -15,9 +15,10 @@ from jsplan.workflows.running import run as run_workflow
 if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions
     from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
+    from jsplan.documents.backfill_plan import Outlook
     from jsplan.workflows.options import Observer
 
-__all__ = ["BackfillOptions", "VerifyOptions", "run", "status", "verify"]
+__all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify"]
 
 
 def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
@@ -35,6 +36,16 @@ def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> Back
         raise InterruptedByUser(
             "interrupted; what was copied is kept, the state is saved and its lock released", hint="Run it again: it goes on from there."
         ) from None
+
+
+def plan(load: LoadOptions, options: BackfillOptions) -> Outlook:
+    """What is missing of an entry, measured, by what it would be copied and about how long that takes. Starts no Spark, takes no lock and
+    writes nothing; counting takes consumers in memory. Raises UsageError, ConnectError, ApiError and NotAvailableError.
+    """
+    require()
+    from jsplan.workflows.backfill.outlook import backfill_outlook  # noqa: PLC0415
+
+    return run_workflow(backfill_outlook(load, options))
 
 
 def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Verification:

@@ -116,7 +116,7 @@ async def _legs(world: World, pool: Pool, side: BackfillSide, to: BackfillSide) 
     if to.parquet is not None:
         ends = Ends.of(world, pool, domains[side.domain], domains[side.domain])
         origin = await target_info(ends.origin, side.stream)
-        return [Leg(str(side), to.parquet, origin["created"], *_bounds(ends, side, origin), list(side.filters), "", 0)]
+        return [Leg(str(side), to.parquet, origin["created"], *bounds(ends, side, origin), list(side.filters), "", 0)]
     return [await _leg(world, pool, side, to)]
 
 
@@ -127,13 +127,13 @@ async def _leg(world: World, pool: Pool, side: BackfillSide, to: BackfillSide) -
     if (domains[side.domain].key, side.stream) == (domains[to.domain].key, to.stream):
         raise JsplanError(f"{side} cannot be copied into itself")
     refuse_target(str(to), target["config"])
-    first, last = _bounds(ends, side, origin)
+    first, last = bounds(ends, side, origin)
     return Leg(
         str(side), str(to), origin["created"], first, last, list(side.filters), target["created"], int(target["state"]["last_seq"]) + 1
     )
 
 
-def _bounds(ends: Ends, side: BackfillSide, info: dict[str, Any]) -> tuple[int, int]:
+def bounds(ends: Ends, side: BackfillSide, info: dict[str, Any]) -> tuple[int, int]:
     """First and last sequence, both included. Without a start it is the first message that there is."""
     state, prefix = info["state"], ends.origin.domain.api_prefix
     first, last = side.start_seq or int(state["first_seq"]), min(side.end_seq or int(state["last_seq"]), int(state["last_seq"]))

@@ -1,0 +1,73 @@
+"""The document that `backfill plan` prints: what is missing of an entry, how it would be copied, and about how long that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsplan.documents.backfill import FORMAT_VERSION
+
+#: How what is missing was found: a server counted the range; the target was looked through and compared, headers only; nobody could say.
+COUNTED, COMPARED, UNKNOWN = "counted", "compared", "unknown"
+
+
+@dataclass(slots=True)
+class LegOutlook:
+    """One origin. `first` to `last` are its sequences, `messages` and about so many `bytes` of them are missing at the target (None: see
+    `error`); `measured` says how that was found. `there` are in the target already, `gone` sequences of the range at the origin no more.
+    """
+
+    origin: str
+    target: str
+    first: int = 1
+    last: int = 0
+    frozen: bool = False
+    done: bool = False
+    messages: int | None = None
+    bytes: int | None = None
+    measured: str = UNKNOWN
+    there: int = 0
+    gone: int = 0
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `legs`."""
+        return {
+            "from": self.origin, "to": self.target, "first": self.first, "last": self.last, "frozen": self.frozen, "done": self.done,
+            "messages": self.messages, "bytes": self.bytes, "measured": self.measured, "there": self.there, "gone": self.gone,
+            "error": self.error or None,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Outlook:
+    """The document. `status`: new, begun or done; `against` says why the strategy that the entry asks for is not possible; `command`
+    carries it out.
+    """
+
+    name: str
+    status: str
+    strategy: str
+    reason: str
+    command: str
+    against: str = ""
+    estimate: dict[str, Any] | None = None
+    legs: list[LegOutlook] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        """Messages that are missing, of all origins that could be asked."""
+        return sum(leg.messages or 0 for leg in self.legs)
+
+    @property
+    def bytes(self) -> int:
+        """About so many bytes these have."""
+        return sum(leg.bytes or 0 for leg in self.legs)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            "format_version": FORMAT_VERSION, "kind": "backfill-plan", "name": self.name, "status": self.status, "strategy": self.strategy,
+            "reason": self.reason, "against": self.against or None, "command": self.command, "messages": self.messages,
+            "bytes": self.bytes, "estimate": self.estimate, "legs": [leg.to_json() for leg in self.legs],
+        }  # fmt: skip

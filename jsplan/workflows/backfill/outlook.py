@@ -1,0 +1,202 @@
+"""backfill plan: what is missing of an entry, measured, and how it would be copied. Starts no Spark, takes no lock, keeps nothing.
+
+Where the target has nothing of an origin its server counts the range; else the target is looked through and compared, headers only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from jsplan.address import Address
+from jsplan.backfill.choosing import Choice, Stream, choose, situation
+from jsplan.backfill.estimating import estimate
+from jsplan.backfill.job.copying import Claim, Known, known_among
+from jsplan.backfill.job.ways import Way
+from jsplan.backfill.ranges import Leg, common, total
+from jsplan.backfill.records import Record
+from jsplan.backfill.wire import read
+from jsplan.backfill.wire.reading import Range
+from jsplan.config.model import Backfill, BackfillSide, LoadOptions
+from jsplan.documents.backfill_plan import COMPARED, COUNTED, LegOutlook, Outlook
+from jsplan.errors import JsplanError
+from jsplan.jetstream import Pool
+from jsplan.planning.backfills import BEGUN, past_legs
+from jsplan.planning.inputs import Request
+from jsplan.subjects import within
+from jsplan.topology.reach import is_import
+from jsplan.workflows.backfill.archives import archived_legs, held_by
+from jsplan.workflows.backfill.freeze import Ends, bounds, entry_of, record_of, refuse_target
+from jsplan.workflows.backfill.jobs import ends_from
+from jsplan.workflows.backfill.missing import Missing, Todo
+from jsplan.workflows.backfill.options import BackfillOptions
+from jsplan.workflows.backfill.restoring import InArchive
+from jsplan.workflows.world import World, inputs_of, open_pool, open_world
+
+Info = dict[str, Any]
+
+
+async def backfill_outlook(load: LoadOptions, options: BackfillOptions) -> Outlook:
+    """What `workflows.backfill.plan` does."""
+    async with open_world(load) as world, open_pool(world, read_only=True) as pool:
+        entry = entry_of(world, options)
+        await pool.open(domain.connection for domain in world.workspace.domains.values())
+        return await _Looking(world, pool, entry).all()
+
+
+@dataclass(slots=True)
+class _Looking:
+    world: World
+    pool: Pool
+    entry: Backfill
+    infos: dict[str, Info | None] = field(default_factory=dict)
+
+    async def all(self) -> Outlook:
+        """The whole document."""
+        record = record_of(self.world, self.entry)
+        target = await self._info(self.entry.target) if self.entry.target.parquet is None else None
+        if target is not None:
+            refuse_target(str(self.entry.target), target["config"])
+        choice = await self._choice(record)
+        found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, command(self.entry), choice.against)
+        for side in self.entry.origins:
+            found.legs += await self._side(side, record, there=target is not None)
+        pairs = {(side.domain, self.entry.target.domain) for side in self.entry.origins}
+        if any(leg.messages is not None for leg in found.legs):
+            past = past_legs(self.world.state)
+            found.estimate = estimate(choice.strategy, found.messages, found.bytes, self.entry.rate, pairs, past).to_json()
+        return found
+
+    # --- by what ------------------------------------------------------------------------------------------------
+
+    async def _choice(self, record: Record | None) -> Choice:
+        if record is not None and record.legs:
+            return BEGUN.get(record.legs[0].strategy, choose(situation(self.world.topology, self.entry, (), Stream(), datetime.now(UTC))))
+        origins = [await self._stream(side) for side in self.entry.origins if side.parquet is None]
+        target = await self._stream(self.entry.target) if self.entry.target.parquet is None else Stream()
+        there = [origin for origin in origins if origin.exists]
+        return choose(situation(self.world.topology, self.entry, there, target, datetime.now(UTC)))
+
+    async def _stream(self, side: BackfillSide) -> Stream:
+        domain, address = self.world.workspace.domains[side.domain], Address.of_stream(side.domain, side.stream)
+        try:
+            info = await self._info(side)
+            level = int(((await self.pool.api(domain).request("INFO")).get("api") or {}).get("level") or 0)
+        except JsplanError:
+            return Stream(exists=False)
+        if info is not None:
+            return Stream(info["config"], info["state"], level, imported=is_import(domain))
+        inputs = inputs_of(self.world, Request(now=datetime.now(UTC)))
+        declared = inputs.body(address) if address in self.world.workspace.resources else {}
+        return Stream(declared, {}, level, exists=False, imported=is_import(domain))
+
+    async def _info(self, side: BackfillSide) -> Info | None:
+        """STREAM.INFO, asked once. Raises ApiError and ConnectError."""
+        if str(side) not in self.infos:
+            self.infos[str(side)] = await self.pool.api(self.world.workspace.domains[side.domain]).stream_info(side.stream)
+        return self.infos[str(side)]
+
+    # --- how much -----------------------------------------------------------------------------------------------
+
+    async def _side(self, side: BackfillSide, record: Record | None, *, there: bool) -> list[LegOutlook]:
+        """What is missing of one origin; an archive may have several. One that cannot be asked says why."""
+        try:
+            legs = [leg for leg in (record.legs if record else ()) if str(side) in (leg.origin, leg.archive)]
+            legs = legs or await self._legs(side, there=there)
+            return [await self._leg(leg, there=there, frozen=record is not None) for leg in legs]
+        except JsplanError as error:
+            return [LegOutlook(str(side), str(self.entry.target), error=error.in_full)]
+
+    async def _legs(self, side: BackfillSide, *, there: bool) -> list[Leg]:
+        """As a run would freeze them now. Raises JsplanError where there is no such stream."""
+        to = str(self.entry.target)
+        if side.parquet is not None:
+            info = await self._info(self.entry.target)
+            if info is None:
+                raise JsplanError(f"{to} does not exist", hint="Apply the workspace first: jsplan apply")
+            return await archived_legs(self.world, side.parquet, to, info)
+        origin, domain = await self._info(side), self.world.workspace.domains[side.domain]
+        if origin is None:
+            raise JsplanError(f"{side} does not exist")
+        first, last = bounds(Ends.of(self.world, self.pool, domain, domain), side, origin)
+        target = await self._info(self.entry.target) if there else None
+        created, after = (target["created"], int(target["state"]["last_seq"]) + 1) if target is not None else ("", 1)
+        return [Leg(str(side), to, origin["created"], first, last, list(side.filters), created, after)]
+
+    async def _leg(self, leg: Leg, *, there: bool, frozen: bool) -> LegOutlook:
+        found = LegOutlook(leg.origin, leg.target, leg.first, leg.last, frozen=frozen, done=leg.status == "done")
+        if leg.archive:
+            return await self._archived(leg, found)
+        origin = self.world.workspace.domains[leg.origin_address.domain]
+        target = self.world.workspace.domains[self.entry.target.domain] if there else origin
+        ends = Ends.of(self.world, self.pool, origin, target)
+        missing = Missing(leg, ends, self.world.topology)
+        info = await self._info(BackfillSide(leg.origin_address.domain, leg.origin_address.stream))
+        found.gone = total(common([leg.span], await missing.gone())) if leg.first <= leg.last else 0
+        if found.done:
+            found.messages, found.bytes, found.measured = 0, 0, COUNTED
+            return found
+        todo = await missing.todo() if there else None
+        if todo is None or not (len(todo.known.seq) or todo.claims):
+            found.messages, found.measured = (await missing.counted() if leg.first <= leg.last else 0), COUNTED
+        else:
+            left = asyncio.to_thread(_left, ends.source_way, leg, todo)
+            found.messages, found.measured, found.there = await left, COMPARED, len(todo.known.seq)
+        state = info["state"] if info is not None else {"messages": 0, "bytes": 0}
+        found.bytes = found.messages * int(state["bytes"]) // max(1, int(state["messages"]))
+        return found
+
+    async def _archived(self, leg: Leg, found: LegOutlook) -> LegOutlook:
+        held = await held_by(self.world, leg)
+        declared = leg.origin_address.domain in self.world.workspace.domains
+        todo = await InArchive(leg, ends_from(self.world, self.pool, leg, held), self.world.topology, held, declared=declared).todo()
+        state = held.info["state"]
+        found.messages, found.measured, found.gone = todo.messages, COMPARED, held.gap_messages
+        found.there = int(state["messages"]) - found.messages
+        found.bytes = found.messages * int(state["bytes"]) // max(1, int(state["messages"]))
+        return found
+
+
+def _left(way: Way, leg: Leg, todo: Todo) -> int:
+    """How many messages of the range the target has not and its own sources do not bring. Raises what `wire.read` raises."""
+    count = 0
+    for span in todo.spans:
+        what = Range(way.api_prefix, leg.origin_address.stream, span.first, span.last, tuple(leg.filters), headers_only=True)
+        for rows in read(way.open, what):
+            wanted = _unknown(todo.known, rows)
+            for claim in todo.claims:
+                wanted &= ~_claimed(claim, rows)
+            count += int(wanted.sum())
+    return count
+
+
+def _unknown(known: Known, rows: Any) -> np.ndarray[Any, Any]:
+    seq = rows["seq"].to_numpy()
+    return ~known_among(known, seq, rows["time"].to_numpy()) if len(known.seq) else np.ones(len(seq), dtype=bool)
+
+
+def _claimed(claim: Claim, rows: Any) -> np.ndarray[Any, Any]:
+    later: np.ndarray[Any, Any] = np.greater_equal(rows["seq"].to_numpy(), claim.first)
+    if not claim.filters:
+        return later
+    encoded = pc.dictionary_encode(rows["subject"])
+    texts = (text.decode(errors="surrogateescape") for text in encoded.dictionary.to_pylist())
+    hit = np.array([any(within(text, one) for one in claim.filters) for text in texts], dtype=bool)
+    mine: np.ndarray[Any, Any] = np.logical_and(later, hit[encoded.indices.to_numpy()])
+    return mine
+
+
+def _status(record: Record | None) -> str:
+    return "new" if record is None else "done" if record.done_at else "begun"
+
+
+def command(entry: Backfill) -> str:
+    """What runs the entry; one that was made of two addresses is run by them."""
+    origin, between, target = entry.name.partition(">")
+    return f"jsplan backfill run {f'--from {shlex.quote(origin)} --to {shlex.quote(target)}' if between else entry.name}"

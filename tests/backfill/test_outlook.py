@@ -1,0 +1,259 @@
+"""backfill plan: what is missing, measured where it is, by what it would be copied, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from jsplan.backfill.estimating import estimate
+from jsplan.backfill.records import Leg
+from jsplan.cli.main import main
+from jsplan.documents.schema import schemas
+from jsplan.errors import UsageError
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions
+from tests.backfill.copies import Pair, numbered
+from tests.support.mortal import Died, dying
+from tests.support.workspaces import Space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.backfill_plan import Outlook
+    from jsplan.sandbox import Sandbox
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    return Pair.of(tmp_path, clean_hub_leaf)
+
+
+def look(pair: Pair, **options: Any) -> Outlook:
+    """The document, which its schema allows."""
+    found = backfill.plan(pair.space.load, BackfillOptions(**(options or {"name": "x"})))
+    Draft202012Validator(schemas()["backfill-plan-v1.json"]).validate(found.to_json())
+    return found
+
+
+@pytest.mark.matrix
+def test_where_nothing_is_there_the_server_counts(pair: Pair) -> None:
+    """Deleted messages are no messages, filters count, and nothing is left on the servers or in the state."""
+    pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 21)])
+    pair.delete("leaf", "S", 7, 12)
+    pair.stream("hub", "T", [(b"t.a", b"", b"other")])
+
+    found = look(pair)
+
+    leg = found.legs[0]
+    assert (leg.first, leg.last, leg.messages, leg.measured, leg.there, leg.gone) == (1, 20, 18, "counted", 0, 2)
+    assert (found.status, found.strategy, found.messages) == ("new", "spark", 18)
+    assert found.bytes == 18 * pair.state("leaf", "S")["bytes"] // 18
+    pair.require_nothing_left()
+    assert not (pair.space.folder / "state").exists()
+    pair.says(origin={"start_seq": 5, "filter_subjects": ["s.b"]})
+    assert look(pair).messages == 7
+
+
+@pytest.mark.matrix
+def test_where_some_is_there_both_sides_are_compared(pair: Pair) -> None:
+    """Origins that are interleaved: what is missing is found message by message, by headers only."""
+    pair.stream("leaf", "S", numbered(20))
+    pair.stream("hub", "T")
+    pair.says(origin={"end_seq": 5})
+    pair.run()
+    pair.says(origin={"start_seq": 11, "end_seq": 14})
+    pair.run()
+    pair.says()
+
+    found = look(pair)
+
+    leg = found.legs[0]
+    assert (leg.messages, leg.measured, leg.there) == (11, "compared", 9)
+
+
+def test_what_a_source_brings_is_not_missing(pair: Pair) -> None:
+    """Only the history that the target's own source leaves out is counted."""
+    pair.stream("leaf", "S", numbered(20))
+    pair.stream("hub", "T", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 16}])
+
+    assert look(pair).messages == 15
+
+
+def test_begun_and_done(pair: Pair) -> None:
+    """The frozen range is shown; once it is done there is nothing to copy."""
+    pair.stream("leaf", "S", numbered(20))
+    pair.stream("hub", "T")
+    with dying(3), pytest.raises(Died):
+        pair.run()
+    pair.publish("leaf", numbered(5, first=21))
+    begun = look(pair)
+    assert (begun.status, begun.legs[0].frozen, begun.legs[0].last, begun.messages) == ("begun", True, 20, 20)
+
+    pair.run()
+
+    done = look(pair)
+    assert (done.status, done.messages, done.legs[0].done) == ("done", 0, True)
+
+
+def test_a_target_that_is_not_there_yet(pair: Pair) -> None:
+    """What the files declare is what it will be: a snapshot can make it, and the whole range is missing."""
+    pair.stream("leaf", "S", numbered(20))
+    pair.says(keep="server")
+    pair.space.write(streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry])
+
+    found = look(pair)
+
+    assert (found.strategy, found.messages, found.estimate is not None) == ("snapshot", 20, True)
+
+
+def test_what_is_not_possible_is_said(pair: Pair) -> None:
+    """The strategy that an entry asks for, and why it cannot be."""
+    pair.stream("leaf", "S", numbered(3))
+    pair.stream("hub", "T")
+    pair.says(strategy="native")
+
+    assert "keeps no Jsplan-Origin" in look(pair).against
+
+
+def test_an_origin_that_is_away(pair: Pair) -> None:
+    """One that cannot be asked says why; the others are counted."""
+    pair.stream("hub", "HERE", numbered(3, subject=b"here.x"))
+    pair.stream("hub", "T")
+    pair.entry = pair.entry | {"from": [{"domain": "hub", "stream": "HERE"}, {"domain": "leaf", "stream": "S"}]}
+    pair.space.write(backfills=[pair.entry])
+    pair.sandbox["leaf"].stop()
+
+    found = look(pair)
+
+    assert (found.legs[0].messages, found.legs[1].messages) == (3, None)
+    assert "leaf" in found.legs[1].error
+
+
+def test_without_an_entry(pair: Pair) -> None:
+    """Two addresses do as well, and the command says them."""
+    pair.stream("leaf", "S", numbered(3))
+    pair.stream("hub", "T")
+
+    found = look(pair, origin="leaf/stream/S", target="hub/stream/T")
+
+    assert (found.messages, found.command) == (3, "jsplan backfill run --from leaf/stream/S --to hub/stream/T")
+    with pytest.raises(UsageError):
+        look(pair, name="other")
+
+
+def test_the_command_prints_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text for people, one document for scripts."""
+    pair.stream("leaf", "S", numbered(20))
+    pair.stream("hub", "T")
+    pair.delete("leaf", "S", 4)
+
+    assert main(["-C", str(pair.space.folder), "backfill", "plan", "x"]) == 0
+    text = capsys.readouterr().out
+    assert main(["-C", str(pair.space.folder), "backfill", "plan", "x", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    assert document["messages"] == 19
+    assert text.splitlines() == [
+        "x  not run yet",
+        "  leaf/stream/S -> hub/stream/T  sequences 1 to 20",
+        "      19 messages missing, about 699 B (counted by the origin's server)".replace("699 B", text.split("about ")[1].split(" (")[0]),
+        "      gap: 1 message of the range gone at the origin",
+        "  by spark: copied by Spark, so that each message says where it comes from",
+        "  about 10s, an estimate: at a stated 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start",
+        "",
+        "Backfill: 19 messages to copy.",
+        "To copy it: jsplan backfill run x",
+    ]
+
+
+def test_estimates() -> None:
+    """What was copied between the same domains by the same tool counts before what is stated; a rate is never beaten."""
+    past = Leg("leaf/stream/A", "hub/stream/B", "", 1, 20_000, [], "", 1, copied=20_000, seconds=4.0)
+    pairs = {("leaf", "hub")}
+
+    stated = estimate("native", 1_000_000, 1 << 20, None, pairs, [past])
+    measured = estimate("spark", 10_000, 1 << 20, None, pairs, [past])
+    elsewhere = estimate("spark", 600_000, 1 << 20, None, {("leaf", "store")}, [past])
+    slow = estimate("spark", 10_000, 1 << 30, 1 << 20, pairs, [past])
+
+    assert (stated.seconds, stated.basis) == (10.0, "at a stated 100,000 messages/s and 80.0 MiB/s")
+    assert measured.seconds == 12.0
+    assert measured.basis.startswith("at 5,000 messages/s, as leaf/stream/A was copied to hub/stream/B")
+    assert elsewhere.seconds == 20.0
+    assert (slow.seconds, "`rate: 1.0 MiB/s`" in slow.basis) == (1034.0, True)
+
+
+# --- what new sources leave out --------------------------------------------------------------------------------------
+
+ALL = {"name": "ALL", "domain": "hub", "subjects": ["all.>"]}
+
+
+def with_source(pair: Pair, **source: object) -> Space:
+    """The workspace with a stream that sources `S` like this."""
+    return pair.space.write(streams=[ALL | {"sources": [{"name": "S", "domain": "leaf"} | source]}])
+
+
+def test_history_that_a_new_source_leaves_out_is_listed(pair: Pair) -> None:
+    """With the amount, the reason and the command; an apply makes the source and copies nothing that nobody asked for."""
+    pair.stream("leaf", "S", numbered(20))
+    space = with_source(pair, opt_start_seq=16)
+
+    plan, result = space.apply()
+
+    found = plan.backfills[0]
+    assert (found["declared"], found["messages"], found["strategy"]) == (False, 15, "spark")
+    assert found["command"] == "jsplan backfill run --from leaf/stream/S --to hub/stream/ALL"
+    assert "begins at sequence 16 and leaves out what is before" in found["reason"]
+    assert plan.summary["backfill"] == 0
+    assert (result.exit_code, result.backfills[0]["status"]) == (0, "left")
+    assert found["command"] in result.backfills[0]["error"]
+
+
+def test_it_is_listed_once(pair: Pair) -> None:
+    """Who does not want it is not asked again, and who has brought it neither."""
+    pair.stream("leaf", "S", numbered(20))
+    space = with_source(pair, opt_start_seq=16)
+    space.apply()
+    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "ALL")["messages"] == 5, "the source brings what is new")
+
+    again = space.plan()
+
+    assert (again.backfills, again.has_changes) == ([], False)
+    assert pair.run(name=None, origin="leaf/stream/S", target="hub/stream/ALL").copied == 15
+    assert (space.plan().backfills, space.plan().has_changes) == ([], False)
+
+
+def test_a_time_is_found_without_a_consumer(pair: Pair) -> None:
+    """`opt_start_time` lies somewhere in the stream: what is before it is counted, and a source added to a stream counts as new."""
+    pair.stream("leaf", "S", numbered(20))
+    pair.space.write(streams=[ALL]).apply()
+    time = pair.stored("leaf", "S")[12].time
+
+    plan = with_source(pair, opt_start_time=time).plan()
+
+    assert [(job["messages"], job["declared"]) for job in plan.backfills] == [(12, False)]
+
+
+@pytest.mark.parametrize("source", [{}, {"opt_start_seq": 1}, {"opt_start_time": "2020-01-01T00:00:00Z"}])
+def test_nothing_is_left_out(pair: Pair, source: dict[str, object]) -> None:
+    """A source that begins at the first message, or before it, is nothing to say a word about."""
+    pair.stream("leaf", "S", numbered(20))
+
+    assert with_source(pair, **source).plan().backfills == []
+
+
+def test_an_entry_for_it_is_enough(pair: Pair) -> None:
+    """Where an entry brings the history only the entry is listed."""
+    pair.stream("leaf", "S", numbered(20))
+    streams = [ALL | {"sources": [{"name": "S", "domain": "leaf", "opt_start_seq": 16}]}]
+    entry = {"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"domain": "hub", "stream": "ALL"}}
+
+    plan = pair.space.write(streams=streams, backfills=[entry]).plan()
+
+    assert [job["name"] for job in plan.backfills] == ["x"]
