@@ -108,8 +108,9 @@ def start(
     Java, and where Spark does not start.
     """
     os.environ["JAVA_HOME"] = str(java_home(os.environ, cache))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if (master or "local").startswith("local"):  # the machines of a cluster have a Python of their own, and have to reach this one
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - a second of imports that only backfill needs
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -121,6 +122,16 @@ def start(
         with _told(log):
             SparkContext(conf=conf, gateway=_gateway(conf, log))
     session = SparkSession.builder.config(conf=conf).getOrCreate()
+    register(session)
+    return session
+
+
+def submitted() -> SparkSession:
+    """The session of a script that `spark-submit` started, as that was told to make it."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    _hush()
+    session = SparkSession.builder.getOrCreate()
     register(session)
     return session
 

@@ -16,6 +16,7 @@ from jsplan.units import stamp
 from jsplan.workflows.backfill.archiving import ArchiveRun
 from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import entry_of, export_ends, freeze, record_of
+from jsplan.workflows.backfill.job_document import describe_for
 from jsplan.workflows.backfill.jobs import job_of
 from jsplan.workflows.backfill.leg import LegRun, Work
 from jsplan.workflows.backfill.options import BackfillOptions
@@ -30,6 +31,7 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
     """What `workflows.backfill.run` does. Cancelled, it stops Spark, saves the state and lets go of the lock."""
     async with open_world(load) as world:
         entry_of(world, options)
+        describe_for(load, options.master)
         async with (
             locked(world, "backfill", options.lock_timeout, observer),
             open_pool(world, read_only=False) as pool,

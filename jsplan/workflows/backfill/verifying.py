@@ -22,6 +22,7 @@ from jsplan.jetstream import Pool
 from jsplan.resources.nested import header_of
 from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze, record_of, require_same
+from jsplan.workflows.backfill.job_document import describe_for
 from jsplan.workflows.backfill.options import BackfillOptions, VerifyOptions
 from jsplan.workflows.options import Observer
 from jsplan.workflows.world import World, open_pool, open_world
@@ -38,6 +39,7 @@ async def verify_backfill(load: LoadOptions, options: VerifyOptions, observer: O
         streams = [side for side in (*entry.origins, entry.target) if side.parquet is None]
         await pool.open({world.workspace.domains[side.domain].connection for side in streams})
         engine = Engine(observer, options.master)
+        describe_for(load, options.master)
         try:
             check = Check if len(streams) > len(entry.origins) else _archive_check()
             return await check(world, pool, entry, options.listed, engine, observer).all()

@@ -1,0 +1,161 @@
+"""backfill plan --job-file: a backfill as a script for `spark-submit`, with its range frozen and without a credential.
+
+The script carries a workspace of its own, in which every `${env.X}` is still one, and runs the very `backfill run` that would run here:
+under the lock of the same state, staged, sealed, brought in, compared. So a job that is killed is taken over by whoever runs the entry
+next, with spark-submit or without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import jsplan
+from jsplan.backfill.installed import require
+from jsplan.backfill.job.ways import describe
+from jsplan.backfill.records import Record
+from jsplan.config import load as load_workspace
+from jsplan.errors import JsplanError, UsageError
+from jsplan.units import stamp
+from jsplan.workflows.backfill.freeze import entry_of, freeze, record_of
+from jsplan.workflows.backfill.job_document import document, unfilled
+from jsplan.workflows.backfill.options import BackfillOptions
+from jsplan.workflows.running import run as run_workflow
+from jsplan.workflows.world import World, locked, open_pool, open_world
+
+if TYPE_CHECKING:
+    from jsplan.config.model import Backfill, LoadOptions
+    from jsplan.workflows.options import Observer
+
+FORMAT: Final = "jsplan-job/1"
+_SCRIPT: Final = '''"""Backfill {name} of workspace {workspace}, for spark-submit. Written by jsplan {version} at {at}.
+
+{ranges}
+
+It holds no credentials: where the workspace says ${{env.NAME}}, the driver and every executor take NAME from their own environment, and
+files of credentials or contexts are those of each machine. Each needs jsplan and pyarrow in its Python environment. The job keeps its
+state, and takes its lock, in the workspace's {backend}. Options of `jsplan backfill run` may follow.
+"""
+
+JOB = r\'\'\'{job}\'\'\'
+
+if __name__ == "__main__":
+    from jsplan.cli.job import main
+
+    raise SystemExit(main(JOB))
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """What was written."""
+
+    path: Path
+    record: Record
+
+
+def write(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> JobFile:
+    """Freeze the range of an entry, keep it in state, and write the job. Raises RefusedError for a secret in the files, and what a run
+    raises before it copies.
+    """
+    require()
+    return run_workflow(write_job(load, options, path, observer))
+
+
+async def write_job(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> JobFile:
+    """The same, within an event loop."""
+    async with open_world(load) as world:
+        entry = entry_of(world, options)
+        if options.name is None:
+            raise UsageError("a job is made of an entry of `backfills:`", hint="Add one for these two addresses.")
+        workspace = load_workspace(unfilled(load))
+        said = document(workspace, workspace.backfills[entry.name])  # before anything is kept
+        async with locked(world, "backfill", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
+            await pool.open(domain.connection for domain in world.workspace.domains.values())
+            record = record_of(world, entry)
+            if record is None or options.fresh:
+                record = await freeze(world, pool, entry)
+                await _keep(world, record)
+    job = {"format": FORMAT, "environment": world.workspace.environment, "document": said, "record": record.to_json()}
+    job["files"] = _files(world.workspace.root, entry)
+    _write(path, _script(world, record, job))
+    return JobFile(path, record)
+
+
+async def _keep(world: World, record: Record) -> None:
+    await world.backend.start(world.state)
+    try:
+        world.backend.append(world.state, {"backfill": record.to_json()})
+        await world.backend.sync()
+    finally:
+        await world.backend.finish(world.state)
+
+
+def _files(root: Path, entry: Backfill) -> dict[str, str]:
+    """Files that the entry names."""
+    name = entry.transform.rpartition(":")[0] if entry.transform is not None else ""
+    try:
+        return {name: (root / name).read_text("utf-8")} if name else {}
+    except OSError as error:
+        raise JsplanError(f"cannot read {root / name}: {error.strerror}") from None
+
+
+def _script(world: World, record: Record, job: dict[str, Any]) -> str:
+    ranges = "\n".join(f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}" for leg in record.legs)
+    backend = world.workspace.backend
+    place = f"bucket {backend.bucket} of domain {backend.domain}" if backend.kind == "kv" else f"file {backend.path}"
+    text = json.dumps(job, indent=1).replace("'", "\\u0027")  # so that nothing in it ends the literal
+    return _SCRIPT.format(
+        name=record.name, workspace=world.workspace.name, version=jsplan.__version__, at=stamp(), ranges=ranges, backend=place, job=text
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise JsplanError(f"cannot write {path}: {error.strerror}") from None
+
+
+# --- where it runs --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unpacked(text: str) -> Iterator[tuple[list[str], str]]:
+    """The workspace of a job in a folder of its own, for as long as it runs: the global options that lead to it, and the entry's name.
+
+    Raises JsplanError for a job of another format.
+    """
+    job = json.loads(text)
+    if job.get("format") != FORMAT:
+        raise JsplanError(f"this job is of format {job.get('format')!r}, and this jsplan runs {FORMAT}", hint="Write the job file again.")
+    for key, connection in job["document"].get("connections", {}).items():
+        describe(key, connection)
+    with TemporaryDirectory(prefix="jsplan-job-") as folder:
+        for name, content in (job["files"] | {"jsplan.yaml": json.dumps(job["document"])}).items():
+            place = Path(folder) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(content, "utf-8")
+        words = ["-C", folder] + (["-e", job["environment"]] if job["environment"] else [])
+        yield words, str(job["record"]["name"])
+
+
+def require_frozen(load: LoadOptions, text: str) -> None:
+    """Raise JsplanError unless the state that a job has here is the one in which its range was frozen."""
+    run_workflow(_require_frozen(load, Record.from_json(json.loads(text)["record"])))
+
+
+async def _require_frozen(load: LoadOptions, record: Record) -> None:
+    async with open_world(load) as world:
+        found = record_of(world, entry_of(world, BackfillOptions(name=record.name)))
+        if found is None or found.frozen_at != record.frozen_at:
+            words = "has no such range" if found is None else f"has another range of it, frozen at {found.frozen_at}"
+            raise JsplanError(
+                f"this job has the range of {record.name} that was frozen at {record.frozen_at}, and {world.backend.place} {words}",
+                hint="A state in a file is found only on its machine: submit from there, or keep it in a bucket. Else write the job again.",
+            )

@@ -1,0 +1,218 @@
+"""Job files: what is in them and what is not, and that they do what `backfill run` does, under the lock of the same state."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import runpy
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.backfill.job import ways
+from jsplan.backfill.job.ways import Way
+from jsplan.backfill.records import text_of
+from jsplan.cli import job
+from jsplan.config import load
+from jsplan.config.model import LoadOptions
+from jsplan.errors import ConnectError, JsplanError, RefusedError
+from jsplan.workflows.backfill import BackfillOptions, job_file
+from jsplan.workflows.backfill.job_document import document, unfilled
+from tests.backfill.copies import Pair, numbered, without_spark
+from tests.support.workspaces import Quiet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+
+SECRET = "s3cr3t"
+#: Everything that a connection, a domain and an entry can say and a job has to carry.
+FULL: dict[str, Any] = {
+    "jsplan": 1,
+    "workspace": "full",
+    "connections": {
+        "a": {"url": "tls://h:1,tls://h:2", "user": "u", "password": "${env.P}", "timeout": "7s", "inbox_prefix": "_IN.x"},
+        "b": {"url": "${env.URL}", "creds": "~/b.creds"},
+        "c": {"context": "c", "tls": {"ca": "${env.CA}", "cert": "c.pem", "key": "/k.pem", "handshake_first": True}},
+        "d": None,
+    },
+    "domains": {
+        "hub": {"connection": "a"},
+        "edge": {"connection": "b", "js_domain": "e7", "labels": ["edge", "x"]},
+        "plain": {"connection": "c", "js_domain": None},
+        "far": {"connection": "a", "api_prefix": "JS.far.API"},
+    },
+    "imports": [{"from": "plain", "into": "hub", "api": "JS.plain.API", "deliver": "deliver.plain"}],
+    "backend": {"local": {"path": "/state/x.json"}},
+    "environments": {"prod": {}},
+    "backfills": [
+        {
+            "name": "x", "from": [{"domain": "edge", "stream": "S", "start_seq": 3, "end_time": "2026-01-01T00:00:00Z"}],
+            "to": {"domain": "hub", "stream": "T"}, "rate": "2MB/s", "oversize": "skip", "window": "01:00-05:00",
+        },
+        {"name": "y", "from": {"domain": "hub", "stream": "S", "filter_subjects": ["a", "b.>"]}, "to": {"parquet": "/archive"}},
+    ],
+}  # fmt: skip
+ENVIRON = {"P": SECRET, "URL": f"nats://u:{SECRET}@h:3", "CA": "/ca.pem", "HOME": "/home/me"}
+
+
+def written(folder: Path, said: dict[str, Any], environ: dict[str, str] | None = None) -> LoadOptions:
+    """A workspace in a folder of its own."""
+    folder.mkdir(exist_ok=True)
+    (folder / "jsplan.yaml").write_text(json.dumps(said), "utf-8")
+    return LoadOptions(folder, "prod" if "environments" in said else None, environ=environ or ENVIRON)
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_a_job_knows_what_the_workspace_knows(tmp_path: Path, name: str) -> None:
+    """Loaded again, with the same environment, all that a copy needs is the same; and no secret stood in between."""
+    options = written(tmp_path / "first", FULL)
+    first = load(options)
+
+    bare = load(unfilled(options))
+    said = document(bare, bare.backfills[name])
+    second = load(written(tmp_path / "second", said))
+
+    assert SECRET not in json.dumps(said)
+    assert text_of(second.backfills[name]) == text_of(first.backfills[name])
+    assert (second.backfills[name].rate, second.backfills[name].window) == (first.backfills[name].rate, first.backfills[name].window)
+    assert plain(second.connections) == plain(first.connections)
+    assert plain(second.domains) == plain(first.domains)
+    assert (second.state_name, plain({"": second.backend})) == (first.state_name, plain({"": first.backend}))
+    assert [row.api for row in second.imports] == [row.api for row in first.imports]
+
+
+def plain(things: Any) -> list[list[Any]]:
+    """Fields that do not say where something was written."""
+    return [
+        [getattr(one, name) for name in one.__dataclass_fields__ if name not in {"range", "vars", "account"}] for one in things.values()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("connection", "what"),
+    [
+        ({"url": "nats://h", "user": "u", "password": SECRET}, "`password`"),
+        ({"url": "nats://h", "token": SECRET}, "`token`"),
+        ({"url": f"nats://a,nats://u:{SECRET}@h"}, "`url`"),
+    ],
+)
+def test_a_secret_in_the_files_is_refused(tmp_path: Path, connection: dict[str, Any], what: str) -> None:
+    """A job file would hold it: said before anything is written or frozen, without the secret."""
+    said = {"jsplan": 1, "workspace": "w", "connections": {"a": connection}, "domains": {"hub": None}}
+    said["backfills"] = [{"name": "x", "from": {"stream": "S"}, "to": {"stream": "T"}}]
+    options = written(tmp_path, said | {"defaults": {"domain": "hub"}})
+
+    with pytest.raises(RefusedError, match=f"{what} of connection a is a secret") as refused:
+        job_file.write(options, BackfillOptions(name="x"), tmp_path / "job.py", Quiet())
+
+    assert SECRET not in refused.value.in_full
+    assert not (tmp_path / "job.py").exists()
+
+
+def test_paths_of_archives_are_absolute(tmp_path: Path) -> None:
+    """The machines of a cluster have no workspace that a relative one would be below."""
+    bare = load(unfilled(written(tmp_path, FULL | {"backfills": [FULL["backfills"][1] | {"to": {"parquet": "archive"}}]})))
+    with pytest.raises(JsplanError, match="archive is relative to the workspace"):
+        document(bare, bare.backfills["y"])
+
+
+# --- on executors ----------------------------------------------------------------------------------------------------
+
+
+def test_executors_fill_in_their_own_environment(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that was described connects where nothing but the secret is in the environment; without it, that is said."""
+    hub = pair.sandbox["hub"]
+    monkeypatch.setattr(ways, "_DESCRIBED", {})
+    ways.describe("there", {"url": hub.url, "user": hub.user, "password": "${env.THERE_PASSWORD}", "timeout": "3s"})
+    way = Way("there", "$JS.API")
+    code = "import pickle, sys; wire = pickle.load(sys.stdin.buffer).open(); print(wire.request('$JS.API.INFO')['type']); wire.close()"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("JSPLAN_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(way), capture_output=True, check=True, env=environ | {"THERE_PASSWORD": "acc"}
+    )
+    assert done.stdout.strip() == b"io.nats.jetstream.api.v1.account_info_response"
+    with pytest.raises(ConnectError, match="connection there: the environment variable THERE_PASSWORD is not set where the task runs"):
+        way.open()
+
+
+# --- running one -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """Hub and leaf without a stream, an entry that copies `S` of the leaf into `T` of the hub, and a password in the environment."""
+    found = Pair.of(tmp_path, clean_hub_leaf)
+    found.space.base["connections"]["hub"]["password"] = "${env.HUB_PASSWORD}"
+    monkeypatch.setenv("HUB_PASSWORD", "acc")
+    found.says()
+    return found
+
+
+def job_of(pair: Pair, **options: Any) -> tuple[Path, str]:
+    """A job file of the entry, and the job in it."""
+    path = pair.space.folder / "job.py"
+    said = LoadOptions(pair.space.folder, environ=dict(os.environ))
+    job_file.write(said, BackfillOptions(name="x", **options), path, Quiet())
+    return path, str(runpy.run_path(str(path))["JOB"])
+
+
+class Session:
+    """What stands for the session of spark-submit where tasks run in threads."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+def submit(text: str, *options: str) -> int:
+    """Run a job without Spark."""
+    with pytest.MonkeyPatch.context() as patch, without_spark():
+        patch.setattr("jsplan.backfill.spark.session.submitted", Session)
+        return job.main(text, list(options))
+
+
+def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """It copies the range that was frozen when it was written, in the state of its workspace, whatever has come since."""
+    pair.stream("leaf", "S", numbered(20))
+    pair.stream("hub", "T")
+    path, text = job_of(pair)
+    pair.publish("leaf", numbered(5, first=21))
+
+    assert submit(text, "--json") == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert (found["legs"][0]["copied"], found["legs"][0]["verified"]) == (20, True)
+    pair.require_copied(seqs=range(1, 21))
+    assert pair.record["done_at"]
+    script = path.read_text("utf-8")
+    assert "leaf/stream/S -> hub/stream/T: sequences 1 to 20" in script
+    assert "${env.HUB_PASSWORD}" in script
+    assert not re.search(r'"password": "acc"', script)
+    assert submit(text) == 0
+    assert len(pair.stored("hub", "T")) == 20
+
+
+def test_a_job_that_is_not_of_this_state(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """One whose range was frozen anew, or whose state is on another machine, copies nothing and says what to do."""
+    pair.stream("leaf", "S", numbered(3))
+    pair.stream("hub", "T")
+    _, text = job_of(pair)
+    old = json.loads(text)
+    old["record"]["frozen_at"] = "2020-01-01T00:00:00Z"
+
+    assert submit(json.dumps(old)) == 1
+    assert "has another range of it, frozen at 20" in capsys.readouterr().err
+    (pair.space.folder / "state/test.json").unlink()
+    assert submit(text) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "has no such range" in said
+    assert "keep it in a bucket" in said
+    assert pair.stored("hub", "T") == []
+    old["format"] = "jsplan-job/9"
+    assert submit(json.dumps(old)) == 1
+    assert "this jsplan runs jsplan-job/1" in capsys.readouterr().err
