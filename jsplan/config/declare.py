@@ -1,6 +1,6 @@
 """From the entries of the files to declared resources: one per matching domain, all layers merged.
 
-Layers, the weakest first: `defaults`, `config_file`, the entry, `overrides`. Fields are parsed by `body`, rules
+Layers, the weakest first: `defaults`, those of `copy_of`, `config_file`, the entry, `overrides`. Fields are parsed by `body`, rules
 between them checked by `checks`.
 """
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from jsplan.address import STAGING, Address, Kind, matches
 from jsplan.config import body, checks, checks_consumers, config_file, grammar, lifecycle
 from jsplan.config.checks_buckets import check_bucket
+from jsplan.config.copies import Copies
 from jsplan.config.expand import Selectors
 from jsplan.config.files import Files
 from jsplan.config.findings import Findings
@@ -29,7 +31,7 @@ _ENTRY: Final = (*_SETTINGS, "domain", "environments", "config_file")
 _NESTED: Final = (*_SETTINGS, "environments", "config_file")
 #: What an entry may hold beside its fields; a consumer nested in a stream has neither domain nor stream of its own.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "stream": (*_ENTRY, "consumers"), "consumer": (*_ENTRY, "stream"), "nested": _NESTED, "kv": _ENTRY, "object_store": _ENTRY,
+    "stream": (*_ENTRY, "consumers", "copy_of"), "consumer": (*_ENTRY, "stream"), "nested": _NESTED, "kv": _ENTRY, "object_store": _ENTRY,
 }  # fmt: skip
 _NAME: Final[dict[Kind, str]] = {"stream": "name", "consumer": "name", "kv": "bucket", "object_store": "bucket"}
 _STREAM_NAME = re.compile(r"[^.*>\s/\\]{1,255}")
@@ -75,6 +77,7 @@ class Declarer:
         self.context = context
         self.findings = context.findings
         self.origins = Origins(context.selectors, context.findings)
+        self.copies = Copies(context.findings)
         self.declared: dict[Address, Declared] = {}
         self._scopes: dict[str, Scope] = {}
         self._some_elsewhere = False
@@ -168,10 +171,17 @@ class Declarer:
         if first is not None:
             self.findings.error("JS110", entry, f"{address} is declared twice", f"It is also at {first.range}; keep one.", str(address))
             return address
-        layers = self._layers(address, entry, name)
+        finish = partial(self._finish, address, entry, name)
+        if kind == "stream" and self.copies.wait(address, entry, finish):
+            self.declared[address] = Declared(address, {}, range_of(entry.place))  # keeps its place in the order of the files
+        else:
+            finish(())
+        return address
+
+    def _finish(self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]) -> None:
+        layers = self._layers(address, entry, name, base)
         if layers is not None:
             self.declared[address] = self._declared(address, entry, name, layers)
-        return address
 
     def _name(self, kind: Kind, entry: Node) -> Node | None:
         key = _NAME[kind]
@@ -212,13 +222,17 @@ class Declarer:
 
     # --- layers -------------------------------------------------------------------------------------------
 
-    def _layers(self, address: Address, entry: Node, name: Node) -> tuple[Node, ...] | None:
-        """Everything that says something about the resource, the weakest first; None if the file cannot be used."""
+    def _layers(self, address: Address, entry: Node, name: Node, base: tuple[Node, ...]) -> tuple[Node, ...] | None:
+        """Everything that says something about the resource, the weakest first; None if the file cannot be used.
+
+        `base` are the layers of what it is a copy of.
+        """
         context = self.context
         layers = []
         default = context.defaults.get(address.kind)
         if default is not None:
             layers.append(interpolate(default, self._scope(address.domain), self.findings))
+        layers += base
         file = entry.get("config_file")
         if file is not None and file.value is not None:
             config = config_file.read(address.kind, file, name, context.files)
@@ -334,7 +348,8 @@ class Declarer:
             self.findings.error(problem.code, at, problem.summary, problem.detail, str(address))
 
     def finish(self) -> None:
-        """What can be said only when all resources are known: work queues, overrides and dependencies that match nothing."""
+        """What can be done only when all resources are known: copies, work queues, overrides and dependencies that match nothing."""
+        self.copies.settle(self.declared)
         self._work_queues()
         if self._some_elsewhere:
             return  # what matches nothing here may match in another environment

@@ -105,6 +105,11 @@ class Places(Mapping[str, SourceRange]):
     def __init__(self, layers: tuple[Node, ...]) -> None:
         self._layers = layers  # the highest precedence last
 
+    @property
+    def layers(self) -> tuple[Node, ...]:
+        """Everything that says something about the resource, the highest precedence last."""
+        return self._layers
+
     def __getitem__(self, name: str) -> SourceRange:
         for layer in reversed(self._layers):
             if name in layer.value:

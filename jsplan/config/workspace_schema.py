@@ -164,6 +164,7 @@ def _entry(kind: str, table: Table) -> Schema:
     }  # fmt: skip
     if kind == "stream":
         properties["consumers"] = _list(_ref("nested_consumer"), "Its consumers.")
+        properties["copy_of"] = _text("The address of a declared stream whose fields are the base; keys beside it win.")
     if kind != "consumer":
         return _object(properties, ("name" if kind == "stream" else "bucket",))
     properties["stream"] = _text("The stream that it belongs to.")

@@ -1,0 +1,125 @@
+"""`copy_of:` of a stream: another one's configuration as the base, as `nats stream copy` takes it.
+
+The base is everything that the files say of the other stream but its name, its subjects and its consumers; guards and the like are
+each stream's own. Putting the layers together is left to `declare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from jsplan.address import Address, is_glob
+from jsplan.config import grammar
+from jsplan.config.findings import Findings
+from jsplan.config.model import Declared
+from jsplan.config.node import Node, Places, mapping
+from jsplan.diagnostics import did_you_mean
+from jsplan.resources import STREAM
+
+Layers = tuple[Node, ...]
+#: Each of these says where a stream's messages come from: one of them has to be the copy's own.
+_FED = ("subjects", "mirror", "sources")
+
+
+@dataclass(slots=True)
+class _Copy:
+    target: Address
+    entry: Node
+    finish: Callable[[Layers], None]
+
+    @property
+    def at(self) -> Node:
+        """The `copy_of` itself."""
+        node: Node = self.entry.value["copy_of"]
+        return node
+
+
+class Copies:
+    """The streams that wait for their bases, which may stand anywhere in the files."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._waiting: dict[Address, _Copy] = {}
+
+    def wait(self, address: Address, entry: Node, finish: Callable[[Layers], None]) -> bool:
+        """Whether the entry is a copy; `finish` is then called with the layers of its base, once all streams are declared."""
+        node = entry.get("copy_of")
+        target = self._target(node) if node is not None and node.value is not None else None
+        if target is not None and entry.get("config_file") is not None:
+            self._findings.error(
+                "JS146", entry.value["copy_of"], f"{address} has two bases, `copy_of` and `config_file`", "Keep one.", str(address)
+            )
+            return False
+        if target is not None:
+            self._waiting[address] = _Copy(target, entry, finish)
+        return target is not None
+
+    def _target(self, node: Node) -> Address | None:
+        text = grammar.text(node, "`copy_of`", self._findings)
+        if text is None:
+            return None
+        try:
+            address = Address.parse(text)
+        except ValueError as error:
+            self._findings.error("JS146", node, f"`copy_of`: {error}", "Write the address of one stream, as in hub/stream/ORDERS.")
+            return None
+        if address.kind != "stream" or is_glob(text):
+            self._findings.error("JS146", node, f'`copy_of`: "{text}" is not one stream', "Write the address of a stream that is declared.")
+            return None
+        return address
+
+    def settle(self, declared: Mapping[Address, Declared]) -> None:
+        """Finish every copy, each after its base."""
+        while self._waiting:
+            self._settle(next(iter(self._waiting)), declared, ())
+
+    def _settle(self, address: Address, declared: Mapping[Address, Declared], way: tuple[Address, ...]) -> None:
+        copy = self._waiting[address]
+        circle = copy.target in (*way, address)
+        if circle:
+            self._circle((*way, address), copy)
+        elif copy.target in self._waiting:
+            self._settle(copy.target, declared, (*way, address))
+        del self._waiting[address]
+        copy.finish(() if circle else tuple(self._base(address, copy, declared)))
+
+    def _circle(self, way: tuple[Address, ...], copy: _Copy) -> None:
+        named = " is a copy of ".join(map(str, (*way[way.index(copy.target) :], copy.target)))
+        self._findings.error("JS146", copy.at, f"a circle of copies: {named}", "Say in one of them what it is.", str(way[-1]))
+
+    def _base(self, address: Address, copy: _Copy, declared: Mapping[Address, Declared]) -> Iterator[Node]:
+        base = declared.get(copy.target)
+        if base is None:
+            known = [str(other) for other in declared if other.kind == "stream"]
+            detail = f"A copy needs a stream that is declared.{did_you_mean(str(copy.target), known)}"
+            self._findings.error("JS146", copy.at, f"`copy_of` names {copy.target}, which is in no file", detail, str(address))
+            return
+        if base.body.get("subjects") and not any(key in copy.entry.value for key in _FED):
+            self._findings.error(
+                "JS146", copy.at, f"a copy of {copy.target} needs `subjects` of its own",
+                "Everything else is taken over; one subject is stored by one stream. Add `subjects:`, or a `mirror:` of it.", str(address),
+            )  # fmt: skip
+        places = base.ranges
+        for layer in places.layers if isinstance(places, Places) else ():
+            yield _taken_over(layer, copy.target.domain, address.domain)
+
+
+def _taken_over(layer: Node, theirs: str, ours: str) -> Node:
+    """What a copy takes of one layer of its base. An origin beside the base is named by its domain where the copy is elsewhere."""
+    values = {
+        key: node for key, node in layer.value.items() if key == "x_raw" or (key in STREAM.by_name and key not in ("name", "subjects"))
+    }
+    if theirs != ours:
+        for key in ("mirror", "sources"):
+            if key in values:
+                values[key] = _from(values[key], theirs)
+    return mapping(layer.place, values, {key: layer.key_place(key) for key in values})
+
+
+def _from(node: Node, domain: str) -> Node:
+    if isinstance(node.value, list):
+        return Node(node.place, [_from(item, domain) for item in node.value])
+    if not isinstance(node.value, dict) or node.get("domain") is not None or node.get("external") is not None:
+        return node
+    return mapping(node.place, node.value | {"domain": Node(node.place, domain, domain)}, node.keys)

@@ -1,0 +1,162 @@
+"""`copy_of:`: what a copy takes over, what it must say itself, and what is no base."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.address import Address
+
+if TYPE_CHECKING:
+    from tests.config.conftest import Loader
+
+HEAD = """\
+jsplan: 1
+workspace: shop
+domains: {hub: {}, leaf: {labels: [edge]}, leaf2: {labels: [edge]}}
+"""
+HOUR = 3_600_000_000_000
+
+
+def body(workspace: Loader, text: str, address: str) -> dict[str, Any]:
+    """What the files say of one stream."""
+    return dict(workspace(text, head=HEAD).resources[Address.parse(address)].body)
+
+
+def test_everything_but_the_name_and_the_subjects(workspace: Loader) -> None:
+    """Fields, unknown ones included, come from the base; what the copy says itself wins, and null is the server's default."""
+    found = body(
+        workspace,
+        """
+        streams:
+          - {name: NEW, domain: hub, copy_of: hub/stream/OLD, subjects: [new], max_msgs: 5, storage: null}
+          - {name: OLD, domain: hub, subjects: [old], max_age: 1h, max_msgs: 9, storage: memory, x_raw: {later: 1}}
+        """,
+        "hub/stream/NEW",
+    )
+    assert found == {"name": "NEW", "subjects": ["new"], "max_age": HOUR, "max_msgs": 5, "storage": None, "later": 1}
+
+
+def test_layers_of_the_base(workspace: Loader) -> None:
+    """The base is taken as it is in the end: with defaults, its configuration file and what overrides say of it."""
+    workspace.write({"old.json": '{"config": {"name": "X", "max_msgs": 7, "num_replicas": 1}}'})
+    found = body(
+        workspace,
+        """
+        defaults: {stream: {max_age: 2h, num_replicas: 3}}
+        streams:
+          - {name: OLD, domain: hub, subjects: [old], config_file: old.json}
+          - {name: NEW, domain: leaf, copy_of: hub/stream/OLD, subjects: [new]}
+        overrides:
+          - {address: hub/stream/OLD, max_bytes: 1KiB}
+          - {address: leaf/**, max_msg_size: 10}
+        """,
+        "leaf/stream/NEW",
+    )
+    expected = {"max_age": 2 * HOUR, "num_replicas": 1, "max_msgs": 7, "max_bytes": 1024, "max_msg_size": 10}
+    assert found == {"name": "NEW", "subjects": ["new"]} | expected
+
+
+def test_guards_and_consumers_stay_behind(workspace: Loader) -> None:
+    """What guards the base, what advises on it and its consumers are its own."""
+    loaded = workspace(
+        """
+        streams:
+          - name: OLD
+            domain: hub
+            lifecycle: {prevent_destroy: true}
+            lint: {ignore: [{code: JS220, reason: known}]}
+            consumers: [{name: C}]
+          - {name: NEW, domain: hub, copy_of: hub/stream/OLD}
+        """,
+        head=HEAD,
+    )
+    copy = loaded.resources[Address.parse("hub/stream/NEW")]
+    assert (copy.lifecycle.prevent_destroy, dict(copy.lint_ignore), dict(copy.body)) == (None, {}, {"name": "NEW"})
+    assert Address.parse("hub/consumer/NEW/C") not in loaded.resources
+
+
+def test_chains_and_fleets(workspace: Loader) -> None:
+    """A copy of a copy, in the wrong order, for many domains at once, each with the base that its reference names."""
+    loaded = workspace(
+        """
+        streams:
+          - {name: THIRD, domain: label:edge, copy_of: "${domain}/stream/SECOND", subjects: ["third.${domain}"]}
+          - {name: SECOND, domain: label:edge, copy_of: hub/stream/FIRST, subjects: ["second.${domain}"], max_msgs: 2}
+          - {name: FIRST, domain: hub, subjects: [first], max_age: 1h}
+        """,
+        head=HEAD,
+    )
+    assert [str(address) for address in loaded.resources][:2] == ["leaf/stream/THIRD", "leaf2/stream/THIRD"]
+    for key in ("leaf", "leaf2"):
+        found = dict(loaded.resources[Address(key, "stream", "THIRD")].body)
+        assert found == {"name": "THIRD", "subjects": [f"third.{key}"], "max_age": HOUR, "max_msgs": 2}
+
+
+@pytest.mark.parametrize(("domain", "origin"), [("hub", {"name": "A"}), ("leaf", {"name": "A", "domain": "hub"})])
+def test_an_origin_stays_the_same_stream(workspace: Loader, domain: str, origin: dict[str, str]) -> None:
+    """A copy of a mirror mirrors the same stream, also from another domain, and needs no subjects."""
+    text = f"""
+        streams:
+          - {{name: A, domain: hub, subjects: [a]}}
+          - {{name: OLD, domain: hub, mirror: {{name: A}}, max_age: 1h}}
+          - {{name: NEW, domain: {domain}, copy_of: hub/stream/OLD}}
+        """
+    assert body(workspace, text, f"{domain}/stream/NEW") == {"name": "NEW", "mirror": origin, "max_age": HOUR}
+
+
+def test_a_mirror_of_its_base(workspace: Loader) -> None:
+    """A mirror may take the limits of what it mirrors, which is what most copies in a leaf are for."""
+    found = body(
+        workspace,
+        """
+        streams:
+          - {name: A, domain: hub, subjects: [a], max_age: 1h}
+          - {name: A, domain: leaf, copy_of: hub/stream/A, mirror: {name: A, domain: hub}}
+        """,
+        "leaf/stream/A",
+    )
+    assert found == {"name": "A", "mirror": {"name": "A", "domain": "hub"}, "max_age": HOUR}
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("copy_of: hub/stream/B, subjects: [x]", "a circle of copies: hub/stream/A is a copy of hub/stream/B is a copy of hub/stream/A"),
+        ("copy_of: hub/stream/A, subjects: [x]", "a circle of copies: hub/stream/A is a copy of hub/stream/A"),
+        ("copy_of: hub/stream/NONE, subjects: [x]", "`copy_of` names hub/stream/NONE, which is in no file"),
+        ("copy_of: leaf/stream/C, subjects: [x]", "`copy_of` names leaf/stream/C, which is in no file"),
+        ("copy_of: hub/kv/C, subjects: [x]", '`copy_of`: "hub/kv/C" is not one stream'),
+        ('copy_of: "hub/stream/*", subjects: [x]', '`copy_of`: "hub/stream/*" is not one stream'),
+        ("copy_of: C, subjects: [x]", '`copy_of`: "C" is not an address; it is DOMAIN/KIND/NAME, as in hub/stream/ORDERS'),
+        ("copy_of: hub/stream/C", "a copy of hub/stream/C needs `subjects` of its own"),
+        ("copy_of: hub/stream/C, config_file: c.json", "hub/stream/A has two bases, `copy_of` and `config_file`"),
+    ],
+)
+def test_what_is_no_base(workspace: Loader, entry: str, says: str) -> None:
+    """A circle, a stream that is not declared, something that is no stream, and subjects that two would store: each with its place."""
+    workspace.write({"c.json": '{"subjects": ["x"]}'})
+    found = workspace.error(
+        f"""
+        streams:
+          - {{name: A, domain: hub, {entry}}}
+          - {{name: B, domain: hub, copy_of: hub/stream/A, subjects: [b]}}
+          - {{name: C, domain: hub, subjects: [c]}}
+        """,
+        head=HEAD,
+    )
+    assert (found.code, found.summary) == ("JS146", says)
+    assert found.range is not None
+    assert found.range.line == (7 if "stream/B" in entry else 6)  # a circle is said where it closes
+
+
+def test_only_streams_are_copied(workspace: Loader) -> None:
+    """A bucket, a consumer and `defaults:` have no `copy_of`."""
+    for text in (
+        "kv: [{bucket: B, domain: hub, copy_of: hub/kv/C}]",
+        "consumers: [{stream: S, name: C, domain: hub, copy_of: hub/consumer/S/D}]",
+        "defaults: {stream: {copy_of: hub/stream/A}}",
+        "overrides: [{address: hub/stream/A, copy_of: hub/stream/B}]\nstreams: [{name: A, domain: hub}]",
+    ):
+        assert workspace.error(text, head=HEAD).code == "JS105", text
