@@ -162,14 +162,21 @@ def measured() -> Iterator[Known]:
     for case in cases():
         for config in (case.before, case.after):
             shape = json.dumps([case.kind, config], sort_keys=True)
-            if shape in seen:
-                continue
-            seen.add(shape)
-            mark = f"m{len(seen)}"
-            if case.kind == "stream":
-                yield _measured_stream(config, mark)
-            else:
-                yield Known(Address("main", "consumer", f"S/{mark}"), _measured_consumer(config, mark))
+            if shape not in seen:
+                seen.add(shape)
+                yield _measured(case.kind, config, f"m{len(seen)}")
+
+
+def updates() -> Iterator[tuple[Known, Known]]:
+    """Each of the measured updates: what is made, and what it is to become."""
+    for number, case in enumerate(cases()):
+        yield _measured(case.kind, case.before, f"u{number}"), _measured(case.kind, case.after, f"u{number}")
+
+
+def _measured(kind: str, config: dict[str, Any], mark: str) -> Known:
+    if kind == "stream":
+        return _measured_stream(config, mark)
+    return Known(Address("main", "consumer", f"S/{mark}"), _measured_consumer(config, mark))
 
 
 def _measured_stream(config: dict[str, Any], mark: str) -> Known:

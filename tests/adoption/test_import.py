@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox, Server
-    from tests.conftest import MakeServer
+    from tests.conftest import MakeHubLeaf, MakeServer
 
 HOUR = 3_600_000_000_000
 BUCKET = {"max_msgs_per_subject": 1, "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True}
@@ -280,4 +280,28 @@ streams:
     consumers:
       - {name: UP, ack_policy: explicit}
 """)
+        shop.empty()
+
+
+def test_a_domain_that_is_away_waits(tmp_path: Path, make_hub_leaf: MakeHubLeaf, capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be read is not guessed: the selector leaves the leaf out, and it is adopted by a second import when it is back."""
+    sandbox = make_hub_leaf(leaves=("east", "west"))
+    hub = sandbox["hub"]
+    space = hub_leaf_space(tmp_path, sandbox)
+    space.base["domains"] = {"hub": {}, "east": {"labels": ["edge"]}, "west": {"labels": ["edge"]}}
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        shop = Shop(space, raw, capsys)
+        for domain in ("hub", "east", "west"):
+            shop.stream(domain, "S", subjects=[f"s.{domain}"])
+        sandbox["west"].stop()
+        code, _, err = shop.adopt("--all")
+        assert code == 0, err
+        assert "not written: domain west: it is away, and nothing is known of it" in err
+        assert "domain: [hub, east]" in shop.file.read_text("utf-8")
+        sandbox["west"].start()
+        sandbox.wait_ready()
+        shop.empty()
+        shop.file.rename(shop.space.folder / "first.jsplan.yaml")
+        assert shop.adopt("--all")[0] == 0
+        assert "domain: west" in shop.file.read_text("utf-8")
         shop.empty()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.adoption.known import measured, of_cases
+from tests.adoption.known import measured, of_cases, updates
 from tests.adoption.trip import Trip
 from tests.fields.strategies import ORIGINS
 from tests.support.raw import Raw
@@ -35,15 +35,30 @@ def test_every_acceptance_case(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
 def test_every_measured_configuration(tmp_path: Path, server: Server) -> None:
     """Both sides of every measured update survive it too, on a server without a domain."""
     with Raw(server.url) as raw:
-        trip = Trip(single_space(tmp_path, server), raw)
-        for name in ORIGINS:
-            raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"})
-        raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+        trip = _beside_origins(tmp_path, server, raw)
         everything = list(measured())
         refused = [one for one in everything if not trip.make(one)]
         assert len(everything) > 120
         assert len(trip.made) > 3 * len(refused)
         trip.there_and_back()
+
+
+def _beside_origins(folder: Path, server: Server, raw: Raw) -> Trip:
+    """With the streams that the measured mirrors and sources copy, and the one that the consumers belong to."""
+    for name in ORIGINS:
+        raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"})
+    raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    return Trip(single_space(folder, server), raw)
+
+
+def test_every_measured_update(tmp_path: Path, server: Server) -> None:
+    """What updates have made of streams and consumers, which no create could make in one go, is adopted as it is."""
+    with Raw(server.url) as raw:
+        trip = _beside_origins(tmp_path, server, raw)
+        made = [(old, new) for old, new in updates() if trip.make(old)]
+        updated = [(old, new) for old, new in made if trip.update(new)]
+        assert len(updated) > 60
+        trip.adopt()
 
 
 def test_what_a_file_cannot_make(tmp_path: Path, server: Server) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from jsplan.planning.verdict import table_of
 from jsplan.workflows.imports import import_writing
 from jsplan.workflows.options import PlanOptions
+from tests.adoption.known import Known
 from tests.support.workspaces import Quiet, Space, yes
 
 if TYPE_CHECKING:
     from jsplan.address import Address
-    from tests.adoption.known import Known
     from tests.support.raw import Raw
 
 #: What a destroy of all would have to be allowed.
@@ -42,6 +42,15 @@ class Trip:
         if taken:
             self.made.append(known)
         return taken
+
+    def update(self, known: Known) -> bool:
+        """Whether the server takes it as an update of what has been made under that name, which then says whether it is durable."""
+        address = known.address
+        verb = f"STREAM.UPDATE.{address.stream}" if address.kind != "consumer" else known.api[0]
+        answer = self.ask(address.domain, verb, known.api[1] | ({"action": "update"} if address.kind == "consumer" else {}))
+        if "error" not in answer:
+            self.made = [Known(address, answer["config"]) if one.address == address else one for one in self.made]
+        return "error" not in answer
 
     def live(self, address: Address) -> dict[str, Any]:
         """The configuration in the form in which two that mean the same are equal; a pause that is over is none."""
