@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
 
-NOTHING = "Nothing to undo: all of it is as it was before."
-
 
 def head(plan: Plan, console: Console) -> None:
     """Which entry of the history this is the way back from, if it is one."""
@@ -33,9 +31,7 @@ def tail(plan: Plan, console: Console) -> None:
     if (entry := plan.options.get("revert")) is None:
         return
     lines, following = Lines(), entry["next"]
-    if not plan.has_changes and not plan.deferred and not plan.errored:
-        lines.add(0, (NOTHING, "good"))
-    elif following:
+    if following:
         lines.add(0, ("The files still say otherwise. ", "warn"), f"With them as they are, the next plan would be: {_counts(following)}.")
     elif plan.has_changes:
         lines.add(0, "The files say the same already: the next plan shows nothing of this.")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
 
 NO_CHANGES = "No changes. Your streams match the configuration."
+NOTHING_TO_UNDO = "Nothing to undo: all of it is as it was before."
 NO_DRIFT = "No drift. The servers are as jsplan left them."
 
 _HEADS = {0: "Apply complete!", 130: "Apply interrupted."}
@@ -67,6 +68,8 @@ def nothing_line(plan: Plan) -> str:
     if plan.options.get("import"):
         where = " in the domains that could be read" if plan.deferred else _under(plan.targets)
         return f"Nothing to import{where}: of what the files declare, nothing is on the server that is not managed already."
+    if plan.mode == "revert":
+        return "Nothing to undo in the domains that could be read." if plan.deferred else NOTHING_TO_UNDO
     return "No changes in the domains that could be read." if plan.deferred else NO_CHANGES
 
 

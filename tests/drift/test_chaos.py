@@ -11,6 +11,8 @@ import pytest
 
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
+from tests.drift import outages
+from tests.drift.outages import Outages
 from tests.drift.test_sinks import Hook
 from tests.support.raw import Raw
 from tests.support.workspaces import Quiet
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from jsplan.sandbox import Server
+    from tests.conftest import MakeServer
     from tests.drift.conftest import Job, Place
 
 OWN, FOREIGN = ("OWN_HUB", "OWN_LEAF"), ("F1", "F2", "F3", "F4")
@@ -27,9 +31,10 @@ OWN, FOREIGN = ("OWN_HUB", "OWN_LEAF"), ("F1", "F2", "F3", "F4")
 class Chaos:
     """What happens to a place. `OWN_*` streams are changed by our applies only, `F*` and what is unmanaged by others only."""
 
-    def __init__(self, place: Place, hook: Hook, seed: int) -> None:
+    def __init__(self, place: Place, hook: Hook, seed: int, ops: Server | None = None) -> None:
         self.place = place
         self.hook = hook
+        self.ops = ops
         self.random = random.Random(seed)
         self.own = dict.fromkeys(OWN, 100)
 
@@ -42,15 +47,17 @@ class Chaos:
              "consumers": [{"name": "C", "ack_policy": "explicit", "max_ack_pending": most}]}
             for name, most in self.own.items()
         ]  # fmt: skip
-        sinks = [{"webhook": {"url": self.hook.url}}, {"file": "sink/drift.jsonl"}, {"subject": "ops.drift", "domain": "hub"}]
-        self.place.space.write(streams=streams, drift={"sinks": sinks})
+        to = "ops" if self.ops else "hub"
+        sinks = [{"webhook": {"url": self.hook.url}}, {"file": "sink/drift.jsonl"}, {"subject": "ops.drift", "domain": to}]
+        self.place.space.write(streams=streams, drift={"sinks": sinks, "ignore": ["ops/**"]})
 
     def settle(self) -> None:
-        """Everything runs, and every sink works."""
+        """Everything runs, and every sink works that is not meant to fail."""
         self.thaw()
         self.place.sandbox.start()
-        self.hook.status = 200
-        self.folder.mkdir(exist_ok=True)
+        if self.ops is None:
+            self.hook.status = 200
+            self.folder.mkdir(exist_ok=True)
 
     @property
     def folder(self) -> Path:
@@ -102,7 +109,9 @@ class Chaos:
         self.place.space.apply(targets=tuple(f"*/*/{name}{below}" for name in OWN for below in ("", "/C")))
 
     def sinks(self) -> None:
-        """A sink fails, or works again."""
+        """A sink fails, or works again; where they fail for minutes, they do that on their own."""
+        if self.ops is not None:
+            return
         self.hook.status = self.random.choice([200, 500])
         if self.random.random() < 0.5:
             self.folder.mkdir(exist_ok=True)
@@ -118,6 +127,12 @@ def chaos_hook() -> Iterator[Hook]:
     made = Hook()
     yield made
     made.close()
+
+
+@pytest.fixture
+def ops(make_server: MakeServer) -> Server:
+    """A server of its own for what is told on a subject."""
+    return make_server(domain="ops")
 
 
 def open_now(seen: list[dict[str, Any]]) -> dict[str, str]:
@@ -142,7 +157,11 @@ def open_now(seen: list[dict[str, Any]]) -> dict[str, str]:
 def there_is(place: Place) -> set[str]:
     """What one run of `jsplan drift` finds."""
     found = drift(place.space.load, DriftOptions(), Quiet())
-    return {r.address for r in found.resource_drift} | {u.address for u in found.unmanaged} | {str(d["domain"]) for d in found.away}
+    return (
+        {r.address for r in found.resource_drift}
+        | {u.address for u in found.unmanaged}
+        | {str(d["domain"]) for d in found.away if d["domain"] != "ops"}
+    )
 
 
 def agrees(job: Job, place: Place) -> None:
@@ -156,26 +175,53 @@ def in_file(path: Path) -> set[str]:
     return {json.loads(line)["id"] for line in path.read_text("utf-8").splitlines()} if path.exists() else set()
 
 
-def rounds(place: Place, hook: Hook, seed: int, count: int, actions: int, end: float = float("inf")) -> None:
-    """Rounds of chaos with calm after each; in the end every sink has everything and nothing was told about our own."""
-    chaos = Chaos(place, hook, seed)
+def in_report(path: Path) -> set[str]:
+    """What the report shows as drifted."""
+    return {r["address"] for r in json.loads(path.read_text("utf-8"))["resource_drift"]} if path.exists() else set()
+
+
+def begin(place: Place, hook: Hook, seed: int, ops: Server | None = None) -> tuple[Chaos, Job]:
+    """A job over a place where chaos may begin."""
+    chaos = Chaos(place, hook, seed, ops)
     place.space.base["connections"]["hub"]["timeout"] = "1s"
+    if ops is not None:
+        chaos.folder.mkdir()
+        place.space.base["connections"]["ops"] = {"url": ops.url, "timeout": "1s"}
+        place.space.base["domains"] = place.space.base["domains"] | {"ops": {"connection": "ops"}}
+        with Raw(ops.url) as raw:
+            raw.done("$JS.ops.API.STREAM.CREATE.OPS", outages.STREAM)
     chaos.write()
     place.space.apply()
-    job = place.job("--every", "2s", "--jitter", "500ms", "--grace", "5m")
+    kept = ("--report", str(chaos.folder / "drift.json"), "--metrics-file", str(chaos.folder / "drift.prom")) if ops is not None else ()
+    return chaos, place.job("--every", "2s", "--jitter", "500ms", "--grace", "5m", *kept)
+
+
+def each_fails(chaos: Chaos, job: Job, seconds: float) -> Outages:
+    """Every sink of the job, to fail for so long."""
+    assert chaos.ops is not None
+    return Outages(job, [outages.webhook(chaos.hook), outages.folder(chaos.folder), outages.subject(chaos.ops)], seconds)
+
+
+def rounds(chaos: Chaos, job: Job, count: int, actions: int, end: float = float("inf"), failing: Outages | None = None) -> None:
+    """Rounds of chaos with calm after each; in the end every sink has everything and nothing was told about our own."""
+    place, hook = chaos.place, chaos.hook
     for _ in range(count):
         for _ in range(actions):
             chaos.happen()
+            if failing is not None:
+                failing.step()
             time.sleep(chaos.random.uniform(0, 0.2))  # what may coincide, and what may not
         chaos.settle()
         place.sandbox.wait_ready()
         agrees(job, place)
-        if time.monotonic() > end:
+        if time.monotonic() > end and (failing is None or failing.over):
             break
     chaos.foreign()
     agrees(job, place)
     ids = {notice["id"] for notice in job.seen}
     job.wait(lambda: ids <= set(hook.ids) and ids <= in_file(chaos.folder / "drift.jsonl"), "every sink had everything", 60)
+    if failing is not None:
+        failing.caught_up()
     assert job.end() == 0
     assert not [notice["text"] for notice in job.seen if "OWN" in notice["situation"]["address"]]
     assert not [notice["text"] for notice in job.seen if notice["situation"]["kind"] in ("missing", "check", "away")]
@@ -190,15 +236,37 @@ def rounds(place: Place, hook: Hook, seed: int, count: int, actions: int, end: f
 @pytest.mark.parametrize("seed", [11])
 def test_a_moment_of_chaos(place: Place, chaos_hook: Hook, seed: int) -> None:
     """What is there at the end was told, with one id for each, nothing twice, nothing of our own, and every sink has it."""
-    rounds(place, chaos_hook, seed, 1, 10)
+    rounds(*begin(place, chaos_hook, seed), 1, 10)
+
+
+@pytest.mark.timeout(240)
+def test_each_sink_fails_in_turn(place: Place, chaos_hook: Hook, ops: Server) -> None:
+    """Webhook, file and subject fail while something is told, in turn and all at once: then each has it, and the report is new."""
+    chaos, job = begin(place, chaos_hook, 3, ops)
+    failing = each_fails(chaos, job, 0)
+    while not failing.over:
+        chaos.foreign()
+        agrees(job, place)
+        failing.step()
+    now = there_is(place)
+    job.wait(lambda: in_report(chaos.folder / "drift.json") == now, "the report is as things are", 60)
+    assert job.end() == 0
+
+    assert [name for name, _ in failing.lasted] == [o.name for o in failing.outlets] * 2
+    assert "jsplan_drift_last_check_timestamp_seconds" in (chaos.folder / "drift.prom").read_text("utf-8")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [1])
-def test_ten_minutes_of_chaos(place: Place, chaos_hook: Hook, seed: int) -> None:
-    """The same for ten minutes."""
-    rounds(place, chaos_hook, seed, 10_000, 15, time.monotonic() + 600)
+def test_ten_minutes_of_chaos(place: Place, chaos_hook: Hook, ops: Server, seed: int) -> None:
+    """The same for ten minutes, in which each sink fails for a whole minute, and all of them for another one."""
+    chaos, job = begin(place, chaos_hook, seed, ops)
+    failing = each_fails(chaos, job, 60)
+    rounds(chaos, job, 10_000, 15, time.monotonic() + 600, failing)
+
+    assert failing.over
+    assert [name for name, lasted in failing.lasted if lasted >= 60] == [o.name for o in failing.outlets] * 2
 
 
 def rss(pid: int) -> int:

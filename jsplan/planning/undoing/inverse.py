@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -163,14 +163,9 @@ def _fields(verdict: Verdict, declared: Declared | None, where: SourceRange | No
     for raw, change in zip(verdict.fields, in_words(verdict.address, verdict.fields), strict=True):
         name = raw.path.split(".")[0].split("[")[0]
         row = name if raw.path in table.by_name else ""
-        say = [shown(verdict.address, row, value) for value in (change.before, change.after)]
-        place = f"  ({ranges[name]})" if name in ranges else ""
-        lines.append(f"{change.path}: {say[1]} in the files; for it to stay, write: {say[0]}{place}")
+        stays, says = (shown(verdict.address, row, value) for value in (change.before, change.after))
+        write = "take it out" if row and raw.before == table.default_of(row) else f"write: {stays}"
+        lines.append(f"{change.path}: {says} in the files ({ranges[name]}); for it to stay, {write}" if name in ranges else
+                     f"{change.path}: left to the server by the files, {says}; for it to stay, write: {stays}")  # fmt: skip
         where = ranges[name] if len(lines) == 1 and name in ranges else where
     return "\n".join(lines), where
-
-
-def next_line(counts: Mapping[str, int]) -> str:
-    """What the next plan would be, in the words of its summary."""
-    words = [f"{counts.get(kind, 0)} to {kind}" for kind in _ORDER if counts.get(kind) or kind in ("add", "change", "destroy")]
-    return ", ".join(words)

@@ -12,14 +12,15 @@ from jsplan.resources.buckets import is_bucket, lift, word_of
 from jsplan.resources.fields import NEWEST, Config, Table
 from jsplan.units import format_duration, format_size
 
-
 _SECTIONS: Final = {"stream": "streams", "consumer": "consumers", "kv": "kv", "object_store": "object_stores"}
 
 
 def shown(address: Address, name: str, value: Any) -> str:
     """The value of one field of a resource: `30d`, `10GiB`, `["a.>"]`; what the server takes where there is none."""
     table = table_of(address)
-    value = table.default_of(name) if value is None else value
+    value, row = table.default_of(name) if value is None else value, table.by_name.get(name)
+    if row is not None and row.unlimited and value == -1:
+        return "unlimited"
     return "not set" if value is None else _plain(_readable(table, name, value))
 
 

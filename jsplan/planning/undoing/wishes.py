@@ -98,8 +98,11 @@ def undoing(changes: Iterable[Item], now: Now, backup: str | None = None) -> Und
 
 
 def _conflict(address: Address, summary: str, detail: str = "") -> Diagnostic:
-    return Diagnostic("error", CONFLICT, summary, detail or f"Leave it out with --exclude {address}, or undo what came later first.",
-                      str(address))  # fmt: skip
+    return Diagnostic("error", CONFLICT, summary, detail or _way_out(address), str(address))
+
+
+def _way_out(address: Address) -> str:
+    return f"Leave it out with --exclude {address}, or undo what came later first."
 
 
 def _left(address: Address, summary: str) -> Diagnostic:
@@ -206,7 +209,7 @@ def _changed(address: Address, item: Item, now: Now) -> Iterator[Wish | Diagnost
     before = table_of(address).compact(item["before"])
     changed: Mapping[str, Any] = after.get("values", {})
     if told := _clashes(address, before, changed, live.compact):
-        yield _conflict(address, f"was changed since{now.since(address)}", "\n".join(told))
+        yield _conflict(address, f"was changed since{now.since(address)}", "\n".join([*told, _way_out(address)]))
         return
     if all(live.compact.get(name) == before.get(name) for name in changed):
         if item.get("importing"):
