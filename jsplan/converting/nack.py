@@ -5,6 +5,7 @@ Their words and defaults are in `nack_words`; finding the files is left to `work
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -19,6 +20,7 @@ from jsplan.converting.nack_accounts import account, connection_of
 from jsplan.converting.words import Words, convert, flag
 
 GROUP: Final = "jetstream.nats.io/"
+_MARK: Final = re.compile(r"---\s*(#.*)?$")
 _KINDS: Final[dict[str, tuple[Kind, Words, tuple[str, ...]]]] = {
     "Stream": ("stream", words.STREAM, words.STREAM_ELSEWHERE),
     "Consumer": ("consumer", words.CONSUMER, words.CONSUMER_ELSEWHERE),
@@ -31,7 +33,7 @@ _NAMED_BY: Final = {"stream": "name", "kv": "bucket", "object_store": "bucket"}
 def documents(source: Source, data: bytes, findings: Findings) -> Iterator[Node]:
     """Each document of a YAML stream, with the lines of the whole file; `---` at the start of a line parts them."""
     lines = data.decode("utf-8-sig", "replace").split("\n")
-    starts = [number for number, line in enumerate(lines) if line.startswith("---") and line.strip("- \r") in ("", "#")]
+    starts = [number for number, line in enumerate(lines) if _MARK.match(line)]
     for begin, end in zip([-1, *starts], [*starts, len(lines)], strict=True):
         text = "\n" * (begin + 1) + "\n".join(lines[begin + 1 : end])
         if text.strip():

@@ -11,7 +11,7 @@ from jsplan.converting.model import Teller
 from jsplan.errors import NotAvailableError
 
 if TYPE_CHECKING:
-    from lark import Token, Tree
+    from lark import Token, Tree, UnexpectedInput
 
     Expression = Tree[Token]
 
@@ -52,10 +52,16 @@ def parse(source: Source, text: str, tell: Teller) -> Block | None:
     try:
         tree: Any = hcl2.parses_to_tree(text)
     except UnexpectedInput as error:
-        line, column = max(error.line, 1) - 1, max(error.column, 1) - 1
-        tell.unreadable((source, line, column), "broken HCL", "`terraform validate` says more.")
+        tell.unreadable((source, *_where(error, text)), "broken HCL", "`terraform validate` says more.")
         return None
     return _block("", (), (source, 0, 0), tree.children[0], source)
+
+
+def _where(error: UnexpectedInput, text: str) -> tuple[int, int]:
+    """Line and column, from 0; the end of the file where something is missing there."""
+    if str(error.line).isdigit() and error.line > 0:
+        return error.line - 1, max(error.column, 1) - 1
+    return text.rstrip().count("\n"), 0
 
 
 def _block(kind: str, labels: tuple[str, ...], place: Place, body: Expression, source: Source) -> Block:

@@ -42,7 +42,9 @@ def connection(block: HclBlock, evaluate: Evaluate, out: Conversion) -> None:
         if isinstance(path := known(block.attributes.get(word)), str) and path:
             found[ours] = path
     for word, tail in _SECRETS.items():
-        if (secret := block.attributes.get(word)) is not None:
+        if (secret := block.attributes.get(word)) is not None and not found.keys() & set(
+            _FILES.values()
+        ):  # of both, the provider takes the file
             variable = f"{'NATS' if name == MAIN else name.upper().replace('-', '_')}_{tail}"
             found[word] = f"${{env.{variable}}}"
             tell.knows(secret.place, f"connection {name}: its {word} is not carried over", f"Set {variable}.")

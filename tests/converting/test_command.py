@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.cli.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STREAMS = '[{"name": "ORDERS", "subjects": ["ORDERS.*"]}, {"hello": 1}]'
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one file of the nats CLI, beside which the command is typed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "streams.json").write_text(STREAMS, "utf-8")
+    return tmp_path
+
+
+def test_the_file_is_on_stdout_and_what_is_left_out_on_stderr(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stdout is the file to the letter, so that it can be redirected; notes name the file as it was given."""
+    assert 0 == main(["convert", "nats", "saved"])
+
+    out, err = capsys.readouterr()
+    assert "  - {name: ORDERS, subjects: [ORDERS.*]}" == out.splitlines()[-1].replace('"', "")
+    assert "Warning: neither a stream nor a consumer: left out [JS180]" in err
+    assert "at saved/streams.json:1:48" in err
+
+
+def test_a_file_is_written_once_and_can_be_planned(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """-o makes a new file and says what comes next; what is there is never overwritten."""
+    (saved / "shop").mkdir()
+    command = ["convert", "nats", "saved", "-o", "shop/jsplan.yaml", "--domain", "hub"]
+    assert 0 == main(command)
+    written = capsys.readouterr().out
+    assert 1 == main(command)
+    refused = capsys.readouterr().err
+    assert 0 == main(["-C", "shop", "validate"])
+
+    assert "shop/jsplan.yaml: 1 resource." in written
+    assert "plan" in written
+    assert "exists; nothing was written" in refused
+    assert "1 resource in 1 domain" in capsys.readouterr().out
+    assert "hub: {connection: main}" in (saved / "shop" / "jsplan.yaml").read_text("utf-8")
+
+
+def test_an_empty_file_is_no_workspace(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`> jsplan.yaml` makes the file before the command begins: the text is a whole workspace all the same."""
+    (saved / "jsplan.yaml").write_text("", "utf-8")
+
+    assert 0 == main(["convert", "nats", "saved"])
+    assert "jsplan: 1" in capsys.readouterr().out.splitlines()
+
+
+def test_json_has_the_text_and_every_note(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One document: the text, the addresses, and each note with its place; nothing on stderr."""
+    assert 0 == main(["convert", "nats", "saved", "--json"])
+
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert ("convert", "nats", None, ["main/stream/ORDERS"]) == tuple(document[key] for key in ("kind", "tool", "file", "resources"))
+    assert "name: ORDERS" in document["text"]
+    assert [("JS180", 1)] == [(found["code"], found["range"]["line"]) for found in document["diagnostics"]]
+    assert "" == err
+
+
+def test_the_same_of_many_is_said_once(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A default that differs for many resources is one note that names some of them."""
+    (saved / "main.tf").write_text(
+        'resource "jetstream_stream" "s" {\n  count    = 9\n  name     = "S${count.index}"\n  subjects = ["s.${count.index}"]\n}\n', "utf-8"
+    )
+
+    assert 0 == main(["convert", "terraform", "main.tf"])
+    err = capsys.readouterr().err
+    assert 1 == err.count("allow_direct: true is the provider's default")
+    assert "9 resources: main/stream/S0, main/stream/S1, main/stream/S2, main/stream/S3, main/stream/S4 and 4 more" in err
+
+
+def test_what_cannot_be_read_ends_with_1_and_writes_nothing(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every broken file is named with its place; neither stdout nor the file has anything."""
+    (saved / "saved" / "broken.json").write_text('{"name": ', "utf-8")
+
+    assert 1 == main(["convert", "nats", "saved", "-o", "new.yaml"])
+    out, err = capsys.readouterr()
+    assert "" == out
+    assert "saved/broken.json:1:" in err
+    assert not (saved / "new.yaml").exists()
+
+
+def test_a_tool_that_is_not_known_is_wrong_usage(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tools are three; a word near one of them is suggested."""
+    assert 64 == main(["convert", "terrform", "saved"])
+    assert "terraform" in capsys.readouterr().err

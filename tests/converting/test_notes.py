@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.config.model import LoadOptions
+from jsplan.errors import ConfigError, JsplanError, NotAvailableError, UsageError
+from jsplan.workflows.converting import Converted, Target, Tool, convert
+from jsplan.workflows.validate import validate
+
+if TYPE_CHECKING:
+    from jsplan.config.model import Workspace
+
+STREAM = 'resource "jetstream_stream" "A" {\n  name     = "A"\n  subjects = ["a"]\n}\n'
+API = "apiVersion: jetstream.nats.io/v1beta2\n"
+NACK_STREAM = API + "kind: Stream\nmetadata: {name: a}\nspec: {name: A, subjects: [a], maxAge: 1h, storage: file%s}\n"
+SUFFIX: dict[str, str] = {"nats": "json", "nack": "yaml", "terraform": "tf"}
+
+
+def converted(folder: Path, tool: Tool, text: str, *, domain: str | None = None, name: str = "", **more: Any) -> Converted:
+    """One file of the other tool, converted for the workspace in the folder's `shop`, if there is one."""
+    source = folder / "source"
+    source.mkdir(exist_ok=True)
+    (source / (name or f"a.{SUFFIX[tool]}")).write_text(text, "utf-8")
+    return convert(tool, source, Target(LoadOptions(folder / "shop"), "shop", domain), **more)
+
+
+def told(made: Converted) -> list[str]:
+    return [f"{found.severity} {found.code} {found.address}: {found.summary}" for found in made.diagnostics]
+
+
+def new_workspace(folder: Path, made: Converted) -> Workspace:
+    """What was converted as a workspace of its own; raises if that is not valid."""
+    shop = folder / "shop"
+    shop.mkdir()
+    (shop / "jsplan.yaml").write_text(made.text, "utf-8")
+    return validate(LoadOptions(shop, environ={"APP_USER": "u", "APP_PASSWORD": "p", "NATS_PASSWORD": "p", "NATS_USER": "u"}))
+
+
+def a_workspace(folder: Path) -> None:
+    shop = folder / "shop"
+    shop.mkdir()
+    domains = "domains: {hub: {connection: main}, leaf: {connection: main}, edge: {connection: edge, js_domain: ~}}"
+    head = "jsplan: 1\nworkspace: shop\nconnections: {main: {}, edge: {url: 'nats://e'}}\n"
+    text = f"{head}{domains}\ndefaults: {{stream: {{max_age: 1d}}}}\n"
+    (shop / "jsplan.yaml").write_text(text, "utf-8")
+
+
+# --- places and what is left out ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "place", "summary"),
+    [
+        ("terraform", STREAM.replace("}", "  colour = 3\n}"), "4:3", '"colour" is not carried over'),
+        ("terraform", STREAM.replace("}", "  max_age = var.keep\n}"), "4:3", "var.keep has no value in these files"),
+        ("terraform", STREAM + 'module "more" {\n  source = "./more"\n}\n', "5:1", "module more is not followed"),
+        ("terraform", STREAM.replace("}", "  max_age = timestamp()\n}"), "4:3", "the function timestamp is not worked out here"),
+        ("terraform", STREAM.replace("}", '  dynamic "source" {\n    for_each = []\n  }\n}'), "4:3", "dynamic source is not carried over"),
+        ("terraform", STREAM.replace("}", "  lifecycle {\n    ignore_changes = [subjects]\n  }\n}"), "5:5", "lifecycle ignore_changes"),
+        ("terraform", STREAM.replace("}", '  placement_tags = ["ssd"]\n}'), "4:3", "the provider does not send them"),
+        ("nack", NACK_STREAM % ", colour: red", "4:59", '"colour" is not carried over'),
+        ("nack", "---\n" + NACK_STREAM % ", preventUpdate: true", "5:74", "preventUpdate is not carried over"),
+        ("nats", '{"name": "A", "subjects": ["a"]}\n', None, None),
+        ("nats", '[{"name": "A", "subjects": ["a"]},\n {"hello": 1}]\n', "2:2", "neither a stream nor a consumer"),
+        (
+            "nats",
+            '{"config": {"name": "A", "subjects": ["a"]}, "state": {"consumer_count": 2}}',
+            "1:12",
+            "2 of its 2 consumers",
+        ),
+        ("nats", '[{"name": "A", "subjects": ["a"]}, {"durable_name": "C", "ack_policy": "explicit"}]', "1:36", "does not say its stream"),
+    ],
+)
+def test_what_is_left_out_is_told_with_its_place(tool: Tool, text: str, place: str | None, summary: str | None, tmp_path: Path) -> None:
+    """Each thing that is not carried over is a warning with file, line and column; what is complete has none."""
+    made = converted(tmp_path, tool, text)
+
+    found = [one for one in made.diagnostics if one.code == "JS180"]
+    assert ([] if summary is None else [True]) == [summary in one.summary for one in found if summary]
+    assert [place] * len(found) == [f"{one.range.line}:{one.range.column}" for one in found if one.range]
+    assert all(one.range is not None and one.range.file.endswith(f"source/a.{SUFFIX[tool]}") for one in found)
+
+
+def test_the_same_twice_is_one_and_a_difference_is_told(tmp_path: Path) -> None:
+    """A stream that two files have is taken from the first; that the second differs is told with both places."""
+    converted(tmp_path, "nats", '{"name": "A", "subjects": ["a"]}', name="1.json")
+    same = converted(tmp_path, "nats", '{"config": {"name": "A", "subjects": ["a"], "max_msgs": -1}}', name="2.json")
+    other = converted(tmp_path, "nats", '{"name": "A", "subjects": ["b"]}', name="3.json")
+
+    assert [] == told(same)
+    assert ["warning JS180 main/stream/A: is also at "] == [text.split(str(tmp_path))[0] for text in told(other)]
+    assert "subjects: [a]" in other.text
+
+
+def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
+    """Streams of MQTT and consumers of copies are not declared, and that is told."""
+    text = '[{"name": "$MQTT_msgs", "subjects": ["$MQTT.msgs.>"]}, {"name": "A", "subjects": ["a"]},'
+    text += ' {"stream_name": "A", "config": {"name": "JS_SRC_x", "ack_policy": "flow_control"}}]'
+    made = converted(tmp_path, "nats", text)
+
+    assert ["main/stream/A"] == [str(address) for address in made.addresses]
+    assert ["JS180", "JS183"] == [found.code for found in made.diagnostics]
+
+
+# --- what cannot be read --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "text", "words"),
+    [
+        ("terraform", 'resource "jetstream_stream" "A" {\n  name = \n}\n', "broken HCL"),
+        ("terraform", STREAM.replace("}", '  max_age = "soon"\n}'), '"max_age": must be a whole number'),
+        ("nack", "kind: [\njetstream.nats.io/", "broken YAML"),
+        ("nack", NACK_STREAM % ", duplicateWindow: soon", '"duplicateWindow": "soon" is not a duration'),
+        (
+            "nack",
+            API + "kind: Consumer\nmetadata: {name: c}\nspec: {durableName: C}\n",
+            "c has no `streamName`",
+        ),
+        ("nats", '{"name": ', "broken YAML"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_with_its_place(tool: Tool, text: str, words: str, tmp_path: Path) -> None:
+    """Files that are broken, or have a value that cannot be, fail the conversion with file and line."""
+    with pytest.raises(ConfigError) as raised:
+        converted(tmp_path, tool, text)
+
+    assert [True] == [words in found.summary and found.range is not None for found in raised.value.diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"), [("nats", "no .json file"), ("nack", "no .yaml or .yml"), ("terraform", "no .tf, .tfstate or .json")]
+)
+def test_a_folder_without_files_is_told(tool: Tool, words: str, tmp_path: Path) -> None:
+    """An empty folder, a path that does not exist and a file of something else are one line each."""
+    target = Target(LoadOptions(tmp_path / "shop"), "shop")
+    (tmp_path / "empty").mkdir()
+    other = tmp_path / f"other.{'yaml' if tool == 'nack' else 'json'}"
+    other.write_text("{}", "utf-8")
+
+    for path, expected in ((tmp_path / "empty", words), (tmp_path / "missing", "there is no"), (other, "noth")):
+        with pytest.raises(JsplanError, match=re.escape(expected)):
+            convert(tool, path, target)
+
+
+def test_without_python_hcl2_both_ways_out_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HCL needs an extra; a state does not."""
+    monkeypatch.setitem(sys.modules, "hcl2", None)
+    state = '{"version": 4, "terraform_version": "1.9", "resources": [{"mode": "managed", "type": "jetstream_stream", "name": "A",'
+    state += ' "instances": [{"attributes": {"name": "A", "subjects": ["a"], "max_age": -1, "duplicate_window": 120}}]}]}'
+
+    with pytest.raises(NotAvailableError) as raised:
+        converted(tmp_path, "terraform", STREAM)
+    (tmp_path / "source" / "a.tf").unlink()
+    made = converted(tmp_path, "terraform", state, name="terraform.tfstate")
+
+    assert {"convert", "-json"} <= set(re.findall(r"[\w-]+", str(raised.value.hint)))
+    assert ["main/stream/A"] == [str(address) for address in made.addresses]
+
+
+# --- workspaces and domains -----------------------------------------------------------------------------------
+
+
+def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
+    """Without a workspace the text is one: it is valid, and leads where the provider led."""
+    provider = (
+        'provider "jetstream" {\n  servers = "nats://u:secret@one:4222,two:4222"\n  password = "secret"\n  credentials = "./a.creds"\n}\n'
+    )
+    made = converted(tmp_path, "terraform", provider + STREAM)
+    workspace = new_workspace(tmp_path, made)
+
+    assert made.whole
+    assert "secret" not in made.text + str(made.diagnostics)
+    assert ("nats://one:4222,nats://two:4222", None) == (workspace.connections["main"].url, workspace.connections["main"].password)
+    assert ["main/stream/A"] == [str(address) for address in workspace.resources]
+    assert "$JS.API" == workspace.domains["main"].api_prefix
+
+
+def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: Path) -> None:
+    """An Account is a connection with files and variables in place of its secrets; jsDomain is a domain."""
+    account = API + "kind: Account\nmetadata: {name: app}\nspec:\n  name: app\n"
+    account += (
+        "  servers: ['nats://u:secret@hub:4222']\n  creds: {secret: {name: s}, file: app.creds}\n  tls: {secret: {name: t}, ca: ca.crt}\n"
+    )
+    text = "---\n".join([account, NACK_STREAM % ", account: app, jsDomain: leaf, preventDelete: true", NACK_STREAM % ", account: app"])
+    made = converted(tmp_path, "nack", text)
+    workspace = new_workspace(tmp_path, made)
+
+    assert "secret@" not in made.text
+    assert ("nats://hub:4222", "app.creds") == (workspace.connections["app"].url, Path(str(workspace.connections["app"].creds)).name)
+    assert {"leaf": "$JS.leaf.API", "app": "$JS.API"} == {key: domain.api_prefix for key, domain in workspace.domains.items()}
+    guarded = [str(a) for a, declared in workspace.resources.items() if declared.lifecycle.prevent_destroy]
+    assert ["leaf/stream/A"] == guarded
+
+
+def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:
+    """A resource with another provider is in a domain over that connection."""
+    text = 'provider "jetstream" {\n  alias = "edge"\n  servers = "edge"\n}\n' + STREAM.replace("}", "  provider = jetstream.edge\n}")
+    workspace = new_workspace(tmp_path, converted(tmp_path, "terraform", text))
+
+    assert ["edge/stream/A"] == [str(address) for address in workspace.resources]
+    assert "nats://edge" == workspace.connections["edge"].url
+
+
+@pytest.mark.parametrize(("domain", "address"), [("hub", "hub/stream/A"), ("edge", "edge/stream/A")])
+def test_in_a_workspace_its_domains_are_taken(domain: str, address: str, tmp_path: Path) -> None:
+    """With a workspace the text has resources alone, in the domain that was named, and says what its defaults would change."""
+    a_workspace(tmp_path)
+    made = converted(tmp_path, "terraform", STREAM, domain=domain)
+
+    assert not made.whole
+    assert [address] == [str(one) for one in made.addresses]
+    assert "connections:" not in made.text
+    assert "max_age: 0s" in made.text
+
+
+def test_a_domain_that_the_workspace_lacks_is_wrong_usage(tmp_path: Path) -> None:
+    """Several domains and none named, one that does not exist, and a jsDomain that nobody has are told apart."""
+    a_workspace(tmp_path)
+    text = NACK_STREAM % ", jsDomain: leaf"
+
+    assert ["leaf/stream/A"] == [str(one) for one in converted(tmp_path, "nack", text).addresses]
+    for more, source, words in (
+        ({}, '{"name": "A", "subjects": ["a"]}', "3 domains"),
+        ({"domain": "nowhere"}, '{"name": "A", "subjects": ["a"]}', "there is no domain nowhere"),
+        ({}, '{"domain": "mars", "config": {"name": "A", "subjects": ["a"]}}', "calls itself mars"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            converted(tmp_path, "nats", source, **more)
+
+
+@pytest.mark.parametrize(("told_so", "age"), [(None, None), (True, "1y"), (False, None)])
+def test_no_max_age_is_what_the_controller_makes_of_it(told_so: bool | None, age: str | None, tmp_path: Path) -> None:
+    """A year with the control loop, for ever without; where nobody says which, nothing is written and both are told."""
+    made = converted(tmp_path, "nack", (NACK_STREAM % "").replace(", maxAge: 1h", ""), control_loop=told_so)
+
+    assert (age is not None) == ("max_age: 1y" in made.text)
+    assert {None: ["JS183"], True: ["JS181"], False: []}[told_so] == [found.code for found in made.diagnostics]
+
+
+def test_finalizers_are_a_sign_of_the_control_loop(tmp_path: Path) -> None:
+    """What only the control loop leaves on a resource decides where nobody says how it runs."""
+    text = (NACK_STREAM % "").replace(", maxAge: 1h", "").replace("{name: a}", "{name: a, finalizers: [stream.nats.io/finalizer]}")
+
+    assert "max_age: 1y" in converted(tmp_path, "nack", text).text
+
+
+# --- Terraform's JSON -----------------------------------------------------------------------------------------
+
+SOURCE = {"name": "B", "start_seq": 5, "start_time": "", "filter_subject": "", "external": [{"api": "$JS.b.API", "deliver": ""}]}
+ATTRIBUTES: dict[str, Any] = {
+    "name": "A", "subjects": ["a"], "max_age": 60, "duplicate_window": 60, "ack": True, "allow_direct": False, "mirror": [],
+    "metadata": None, "source": [SOURCE],
+}  # fmt: skip
+CONSUMER: dict[str, Any] = {
+    "stream_id": "JETSTREAM_STREAM_A", "durable_name": "C", "deliver_all": False, "stream_sequence": 7, "start_time": "", "backoff": [],
+    "ack_policy": "explicit", "sample_freq": 0, "max_ack_pending": 20000, "heartbeat": None,
+}  # fmt: skip
+
+
+def resource(kind: str, **more: Any) -> dict[str, Any]:
+    return {"mode": "managed", "type": f"jetstream_{kind}", "name": "x", "provider": 'provider["r/nats-io/jetstream"]', **more}
+
+
+def of_terraform(shape: str) -> str:
+    """A stream and its consumer, which is in a module, as Terraform writes them."""
+    if shape == "state":
+        one, two = resource("stream", instances=[{"attributes": ATTRIBUTES}]), resource("consumer", instances=[{"attributes": CONSUMER}])
+        return json.dumps({"version": 4, "terraform_version": "1.9.0", "resources": [one, two]})
+    child = {"address": "module.m", "resources": [resource("consumer", values=CONSUMER)]}
+    values = {"root_module": {"resources": [resource("stream", values=ATTRIBUTES)], "child_modules": [child]}}
+    return json.dumps({"format_version": "1.0", "terraform_version": "1.9.0", "values" if shape == "show" else "planned_values": values})
+
+
+@pytest.mark.parametrize("shape", ["show", "plan", "state"])
+def test_json_of_terraform_says_what_is_there(shape: str, tmp_path: Path) -> None:
+    """`show -json` of a state or a plan, child modules included, and a state itself give the same; no default is filled in."""
+    made = converted(tmp_path, "terraform", of_terraform(shape), name="show.json")
+    declared = new_workspace(tmp_path, made).resources
+    stream, consumer = (dict(one.body) for _, one in sorted(declared.items(), key=lambda pair: str(pair[0]), reverse=True))
+
+    assert [] == told(made)
+    assert {"name": "B", "opt_start_seq": 5, "external": {"api": "$JS.b.API"}} == stream["sources"][0]
+    assert (60_000_000_000, "a") == (stream["max_age"], stream["subjects"][0])
+    assert "allow_direct" not in stream
+    assert ("by_start_sequence", 7, 20000, "0%") == tuple(
+        consumer[n] for n in ("deliver_policy", "opt_start_seq", "max_ack_pending", "sample_freq")
+    )
+
+
+def test_a_state_of_old_terraform_is_refused(tmp_path: Path) -> None:
+    """A state of version 3 has another shape; what to do instead is said."""
+    with pytest.raises(ConfigError) as raised:
+        converted(tmp_path, "terraform", '{"version": 3, "terraform_version": "0.11", "modules": []}', name="terraform.tfstate")
+
+    assert "version 3 is too old" in raised.value.diagnostics[0].summary
+
+
+def test_values_of_variables_come_from_tfvars(tmp_path: Path) -> None:
+    """terraform.tfvars and *.auto.tfvars count as Terraform takes them, and count more than defaults."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "terraform.tfvars").write_text('keep = 60\nname = "B"\n', "utf-8")
+    (tmp_path / "source" / "z.auto.tfvars").write_text("keep = 120\n", "utf-8")
+    text = 'variable "keep" { default = 1 }\nvariable "name" {}\n' + STREAM.replace('"A"\n', "var.name\n  max_age = var.keep\n")
+    made = converted(tmp_path, "terraform", text)
+
+    assert ["main/stream/B"] == [str(address) for address in made.addresses]
+    assert "max_age: 2m" in made.text
