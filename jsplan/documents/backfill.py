@@ -153,7 +153,7 @@ class Verification:
 @dataclass(slots=True)
 class Leftover:
     """What a backfill left on a server: a staging stream, and the streams that have it as a temporary source. `entry` is the name of
-    the entry, prefixed with its workspace where that is another one.
+    the entry, prefixed with its workspace where that is another one. Without a `domain`, `stream` is a folder in an archive.
     """
 
     domain: str

@@ -169,6 +169,7 @@ def _entry(lines: Lines, entry: EntryStatus) -> None:
 
 def _left(lines: Lines, left: Leftover) -> None:
     holds = f"{count(left.messages, 'message')}, {format_bytes(left.bytes)}{', sealed' if left.sealed else ''}"
-    lines.add(2, ("left over: ", "warn"), f"staging stream {safe(left.stream)} in {safe(left.domain)} ({holds})")
+    what = f"staging stream {safe(left.stream)} in {safe(left.domain)}" if left.domain else f"begun in {safe(left.stream)}"
+    lines.add(2, ("left over: ", "warn"), f"{what} ({holds})")
     for address in left.source_of:
         lines.add(13, f"a source of {safe(address)}")

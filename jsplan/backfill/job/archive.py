@@ -231,6 +231,12 @@ def staged_at(folder: Path, attempt: str, name: str) -> Path:
     return folder / LOG / f"{_ATTEMPT}{attempt}" / name
 
 
+def receipts(place: Path) -> list[dict[str, Any]]:
+    """The pieces that tasks of an attempt have finished, in order."""
+    found: list[dict[str, Any]] = [json.loads(path.read_text("utf-8")) for path in place.glob("piece-*.json")]
+    return sorted(found, key=lambda piece: piece["span"])
+
+
 def covered(commits: Iterable[Commit], filters: Iterable[str], lost: Iterable[File]) -> tuple[list[Span], list[Span]]:
     """What was read already with these filters or none, sorted and without overlaps, and what of it was in files that are lost."""
     wanted = sorted(filters)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from jsplan.address import Address
-from jsplan.backfill.job.archive import Archive, Origin
+from jsplan.backfill.job.archive import Archive, Origin, receipts
 from jsplan.backfill.ranges import LISTED, Leg
-from jsplan.errors import NotAvailableError, UsageError
+from jsplan.documents.backfill import Leftover
+from jsplan.errors import JsplanError, NotAvailableError, UsageError
 
 if TYPE_CHECKING:
     from jsplan.backfill.job.archived import Placed
@@ -133,3 +136,22 @@ def key_of(world: World, origin: Origin) -> str:
 def identity(domain: Domain) -> str:
     """What a domain is called in `Jsplan-Origin`."""
     return domain.js_domain or domain.key
+
+
+def begun_archives(world: World) -> list[Leftover]:
+    """What attempts that died left in the archives of this workspace's entries."""
+    found = []
+    for entry in world.workspace.backfills.values():
+        with contextlib.suppress(JsplanError):  # what is wrong with the folder is what a run says
+            if entry.target.parquet is not None:
+                archive = Archive.read(folder_of(world, entry.target.parquet))
+                found += [
+                    _begun(entry.name, mark, place) for _, mark, place in archive.attempts(f"{world.workspace.state_name}/{entry.name}")
+                ]
+    return found
+
+
+def _begun(entry: str, mark: dict[str, str], place: Path) -> Leftover:
+    done, origin = receipts(place), Origin(*json.loads(mark["origin"]))
+    rows, size = (sum(piece[name] for piece in done) for name in ("rows", "bytes"))
+    return Leftover("", str(place), entry, f"{origin.domain}/{origin.stream}", rows, size, sealed=False)

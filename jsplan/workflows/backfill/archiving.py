@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jsplan.backfill.job import promoting
-from jsplan.backfill.job.archive import Archive, Commit, File, Origin, covered, merged, staged_at
+from jsplan.backfill.job.archive import Archive, Commit, File, Origin, covered, merged, receipts, staged_at
 from jsplan.backfill.job.archived import sequences_of
 from jsplan.backfill.job.archiving import Piece, archive
 from jsplan.backfill.ranges import LISTED, Span, common, minus, total, without
@@ -93,7 +93,7 @@ class ArchiveRun:
         place = await asyncio.to_thread(found.begin, attempt, mark)
         pieces = await asyncio.to_thread(self._adopted, found, place, spans)
         await self._written(minus(spans, [Span(*piece["span"]) for piece in pieces]), known, place, attempt)
-        pieces = await asyncio.to_thread(_receipts, place)
+        pieces = await asyncio.to_thread(receipts, place)
         await self._committed(found, spans, pieces, attempt, [file.name for file in lost if file in found.of(self.origin)])
 
     # --- what is there ------------------------------------------------------------------------------------------
@@ -118,11 +118,11 @@ class ArchiveRun:
         for _, mark, other in found.attempts(self.work.entry_id):
             if other == place or (mark["text"], mark["origin"]) != (self._text(found), json.dumps(self.origin)):
                 continue
-            for piece in _receipts(other):
+            for piece in receipts(other):
                 span = Span(*piece["span"])
-                if common(spans, [span]) == [span] and not common([Span(*one["span"]) for one in _receipts(place)], [span]):
+                if common(spans, [span]) == [span] and not common([Span(*one["span"]) for one in receipts(place)], [span]):
                     _move(piece, other, place)
-        if found_ones := _receipts(place):
+        if found_ones := receipts(place):
             self.work.observer.phase(f"Taking over {sum(one['rows'] for one in found_ones):,} messages that an earlier attempt had written")
         return found_ones
 
@@ -151,7 +151,7 @@ class ArchiveRun:
     async def _watched(self, job: Any, place: Path, messages: int) -> None:
         task, started = asyncio.ensure_future(job), time.monotonic()
         while not (await asyncio.wait([task], timeout=PERIOD))[0]:
-            done = sum(piece["rows"] for piece in await asyncio.to_thread(_receipts, place))
+            done = sum(piece["rows"] for piece in await asyncio.to_thread(receipts, place))
             self.work.observer.event(
                 MessagesMoved(self.leg.origin, f"{self._title}: archiving", done, messages, time.monotonic() - started)
             )
@@ -214,11 +214,6 @@ def _cut(spans: list[Span], step: int) -> Iterator[Span]:
 
 def _inside(seqs: np.ndarray[Any, Any], span: Span) -> np.ndarray[Any, Any]:
     return seqs[np.searchsorted(seqs, span.first) : np.searchsorted(seqs, span.last, side="right")]
-
-
-def _receipts(place: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [json.loads(path.read_text("utf-8")) for path in place.glob("piece-*.json")]
-    return sorted(found, key=lambda piece: piece["span"])
 
 
 def _move(piece: dict[str, Any], other: Path, place: Path) -> None:

@@ -15,6 +15,7 @@ from jsplan.diagnostics import did_you_mean
 from jsplan.documents.backfill import BackfillStatus, EntryStatus, Leftover
 from jsplan.errors import JsplanError, UsageError
 from jsplan.jetstream import Pool
+from jsplan.workflows.backfill.archives import begun_archives
 from jsplan.workflows.world import World, open_pool, open_world
 
 
@@ -27,6 +28,7 @@ async def backfill_status(load: LoadOptions, names: tuple[str, ...]) -> Backfill
         found.locked = holder.to_json() if holder is not None else None
         async with open_pool(world, read_only=True) as pool:
             leftovers = await _leftovers(world, pool, found.unreachable)
+        leftovers += await asyncio.to_thread(begun_archives, world)
     _assign(world, found, leftovers, strays=not names)
     return found
 
@@ -68,7 +70,7 @@ async def _leftovers(world: World, pool: Pool, unreachable: dict[str, str]) -> l
     """What lies around in every domain that a backfill of this workspace goes to or went to."""
     domains = world.workspace.domains
     keys = {entry.target.domain for entry in world.workspace.backfills.values() if entry.target.stream}
-    keys |= {Address.parse(leg["target"]).domain for kept in world.state.backfills.values() for leg in kept["legs"]}
+    keys |= {leg["target"].partition("/")[0] for kept in world.state.backfills.values() for leg in kept["legs"]}
     known = sorted(keys & domains.keys())
     await pool.open(domains[key].connection for key in known)
     found = await asyncio.gather(*(_in_domain(world, pool, key) for key in known), return_exceptions=True)
