@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.errors import RefusedError
 from jsplan.workflows import backfill
-from jsplan.workflows.backfill import BackfillOptions
+from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.copies import Pair, Row, nanos, twice
 from tests.support.workspaces import Quiet
 
@@ -42,6 +43,14 @@ def run(pair: Pair, **entry: Any) -> LegResult:
     """Write the entry and run it on the Spark that runs already."""
     pair.says(**entry)
     return backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).legs[0]
+
+
+def verified(pair: Pair) -> dict[str, int]:
+    """What verify counts, without what it counts none of."""
+    counts: Counter[str] = Counter()
+    for leg in backfill.verify(pair.space.load, VerifyOptions(name="x"), Quiet()).legs:
+        counts.update(leg.counts)
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def archive(pair: Pair, spark: SparkSession) -> DataFrame:
@@ -94,6 +103,7 @@ def test_a_filter_is_the_same_sql_over_the_archive(pair: Pair, spark: SparkSessi
     if order == "stream":
         assert [one.origin for one in pair.stored("hub", "T")] == [row.origin for row in expected.orderBy("seq").collect()]
     assert run(pair, where=where, order=order).copied == 0
+    assert verified(pair) == {"equal": found.copied}
 
 
 CLEAN = """
@@ -177,6 +187,26 @@ def test_a_function_is_the_same_over_the_archive(pair: Pair, spark: SparkSession
     require_same(pair, expected)
     again = run(pair, transform="clean.py:run", order=order)
     assert (again.copied, again.gaps) == (0, [])
+    assert verified(pair) == {"equal": 80}
+
+
+def test_verify_knows_what_should_be_there(pair: Pair) -> None:
+    """Missing is what the SQL lets through and the target lacks; what it does not let through is extra; what came by a source of the
+    target, as it was, is neither; nor is what was written by several writers out of order.
+    """
+    pair.stream("leaf", "S", rows(60))
+    pair.stream("hub", "T", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 51}])
+    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 10, "the source brought its messages")
+    found = run(pair, where="seq % 2 = 0", order="subject", subject_transform={"src": "s.>", "dest": "new.>"})
+    assert (found.copied, verified(pair)) == (25, {"equal": 30, "expired": 5})
+    other = next(one for one in pair.stored("leaf", "S") if one.seq == 7)
+
+    pair.delete("hub", "T", next(one.seq for one in pair.stored("hub", "T") if (one.origin or "").startswith("leaf/S/20/")))
+    header = f"NATS/1.0\r\nJsplan-Origin: leaf/S/7/{nanos(other.time)}\r\n\r\n"
+    pair.publish("hub", [(b"t.extra", header.encode(), b"x")])
+
+    assert verified(pair) == {"equal": 29, "expired": 5, "missing": 1, "extra": 1}
+    assert run(pair, where="seq % 2 = 0", order="subject", subject_transform={"src": "s.>", "dest": "new.>"}).copied == 1
 
 
 FAULTS = [

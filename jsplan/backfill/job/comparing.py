@@ -116,7 +116,7 @@ def target_rows(way: Way, stream: str, first: int, last: int, legs: tuple[Compar
     for rows in read(way.open, Range(way.api_prefix, stream, first, last)) if first <= last else ():
         taken = 0
         for leg in legs:
-            for batch in (copied(leg, rows, orders[leg.number]), *(_native(leg, rows, name) for name in leg.natives)):
+            for batch in (copied(leg, rows, orders[leg.number]), *(native(leg, rows, name) for name in leg.natives)):
                 if batch is not None:
                     taken += batch.num_rows
                     yield batch
@@ -127,7 +127,7 @@ def target_rows(way: Way, stream: str, first: int, last: int, legs: tuple[Compar
 
 def copied(leg: Compared, rows: pa.RecordBatch, order: Order) -> pa.RecordBatch | None:
     """Of a batch what says that it comes from this origin."""
-    mine = pc.match_substring(rows["headers"], _own(leg))
+    mine = pc.match_substring(rows["headers"], own_mark(leg))
     if not pc.any(mine).as_py():
         return None
     rows = rows if pc.all(mine).as_py() else rows.filter(mine)
@@ -148,7 +148,7 @@ def copied(leg: Compared, rows: pa.RecordBatch, order: Order) -> pa.RecordBatch 
     return _chosen(_batch(leg.number, seq, 1, time, hashes, rows["seq"].to_numpy(), marks), wanted)
 
 
-def _own(leg: Compared) -> bytes:
+def own_mark(leg: Compared) -> bytes:
     """How the value of `Jsplan-Origin` begins, in what was copied from there."""
     return f"{leg.domain}/{leg.stream}/".encode()
 
@@ -158,7 +158,7 @@ def _quickly(leg: Compared, headers: pa.BinaryArray) -> tuple[pa.Array, pa.Strin
     one, as they do in a stream that nobody else writes to. At a third of the price of the regular expressions; None: they are needed.
     """
     by_stage = last_line(headers, f"\r\n{SOURCE}: {PREFIX}".encode(), ends=3)
-    own = last_line(by_stage[0], f"\r\n{ORIGIN}: ".encode() + _own(leg)) if by_stage is not None else None
+    own = last_line(by_stage[0], f"\r\n{ORIGIN}: ".encode() + own_mark(leg)) if by_stage is not None else None
     if by_stage is None or own is None or mentions(own[0], b"\r\nNats-"):
         return None
     words = pc.split_pattern(own[1].view(pa.string()), "/", max_splits=1)
@@ -170,7 +170,7 @@ def _quickly(leg: Compared, headers: pa.BinaryArray) -> tuple[pa.Array, pa.Strin
     return seqs, texts, joined(PREFIX.encode(), name.view(BYTES)).view(pa.string()), joined(own[0], b"\r\n\r\n")
 
 
-def _native(leg: Compared, rows: pa.RecordBatch, name: str) -> pa.RecordBatch | None:
+def native(leg: Compared, rows: pa.RecordBatch, name: str) -> pa.RecordBatch | None:
     """Of a batch what a source of the target itself brought from this origin."""
     seqs = source_of(rows["headers"], name)
     mine = pc.and_(pc.is_valid(seqs), pc.greater_equal(rows["time"], leg.since))

@@ -120,3 +120,13 @@ def several(lanes: Sequence[dict[str, Sequences]]) -> tuple[str, int] | None:
         if len(same):
             return name, int(seqs[same[0]])
     return None
+
+
+def origins_in(headers: pa.BinaryArray) -> dict[str, pa.BooleanArray]:
+    """From which origins (`domain/stream`) messages say that they come, with which of them do."""
+    if not mentions(headers, f"{ORIGIN}:".encode()):
+        return {}
+    encoded = pc.dictionary_encode(pc.struct_field(pc.extract_regex(headers, pattern=_ORIGIN), "stream"))
+    names = [(code, name) for code, name in enumerate(encoded.dictionary.to_pylist()) if name is not None]
+    codes = pc.fill_null(encoded.indices, -1)
+    return {name.decode(errors="surrogateescape"): pc.equal(codes, code) for code, name in names}

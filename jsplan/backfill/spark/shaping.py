@@ -6,12 +6,10 @@ them in one process. No lane writes before all readers are done, so that no lane
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +19,10 @@ from jsplan.backfill.job.lane_writing import LaneWriter, write_fused
 from jsplan.backfill.job.lanes import Block, Job, Packer, Piece, read_piece, unpacked
 from jsplan.backfill.job.returned import returned
 from jsplan.backfill.spark.culprit import culprit
-from jsplan.backfill.spark.tasks import WorkerDiedError, is_repeated, raise_failure, refused, telling
+from jsplan.backfill.spark.saying import FunctionFailedError, SaidError, collected_for
+from jsplan.backfill.spark.tasks import is_repeated, raise_failure, refused, telling
 from jsplan.backfill.spark.tasks import run as run_tasks
-from jsplan.backfill.spark.transforming import filtered, first_line, transformed
+from jsplan.backfill.spark.transforming import filtered, transformed
 from jsplan.backfill.wire import MESSAGES
 from jsplan.backfill.wire.frames import BYTES
 from jsplan.errors import JsplanError, RefusedError
@@ -39,20 +38,9 @@ _SAID: Final = pa.schema([("said", pa.string())])
 _PACKED: Final = pa.schema([("lane", pa.int32()), ("leg", pa.int32()), ("first", pa.int64()), ("rows", pa.binary())])
 #: What a message has on its way to SQL, beside what users see.
 _HIDDEN: Final = [pa.field("_leg", pa.int32()), pa.field("_block", BYTES)]
-#: How an error of ours travels in the words of Spark.
-_MARKED = re.compile(r"jsplan-said:([A-Za-z0-9+/=]+):")
-#: Bytes that Spark hands to Python at once, where it can be told.
-_BATCH: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20)}
 Batches = Iterator[pa.RecordBatch]
 #: Of the parts that are to be read and the number of readers, what a task makes of the numbers of parts.
 Reader = Callable[[list[Piece], int, Batches], Batches]
-
-
-class _SaidError(Exception):
-    """An error of ours, as Spark carries it from a reader to the driver."""
-
-    def __init__(self, error: JsplanError) -> None:
-        super().__init__(f"jsplan-said:{base64.b64encode(json.dumps(telling(error)).encode()).decode()}:")
 
 
 def run(session: SparkSession, job: Job, name: str) -> list[dict[str, Any]]:
@@ -65,7 +53,7 @@ def run(session: SparkSession, job: Job, name: str) -> list[dict[str, Any]]:
     rows = _lanes(session, job)
     write = _block_writer(job) if job.transform is None else _row_writer(job)
     try:
-        found = [json.loads(row.said) for row in _collected(session, rows.mapInArrow(write, "said STRING"), job, name)]
+        found = [json.loads(row.said) for row in collected_for(session, rows.mapInArrow(write, "said STRING"), job, name)]
     except FunctionFailedError as error:
         where = culprit(job, partial(_fails, session, name))
         raise RefusedError(f"{error}{f', at {where}' if where else ''}. Nothing of this attempt was copied") from None
@@ -73,16 +61,12 @@ def run(session: SparkSession, job: Job, name: str) -> list[dict[str, Any]]:
     return found
 
 
-class FunctionFailedError(RefusedError):
-    """A user's function failed while it ran."""
-
-
 def _fails(session: SparkSession, name: str, job: Job) -> bool:
     """Whether the function fails on what this job reads."""
     if not any(leg.spans for leg in job.legs):
         return False
     try:
-        _collected(session, shaped(session, job).mapInArrow(_returned(job), _ROWS).groupBy().count(), job, name)
+        collected_for(session, shaped(session, job).mapInArrow(_returned(job), _ROWS).groupBy().count(), job, name)
     except FunctionFailedError:
         return True
     return False
@@ -109,6 +93,18 @@ def shaped(session: SparkSession, job: Job) -> DataFrame:
     frame = _read(session, job, _row_reader(job, hidden=False, headers=True), _MESSAGES)
     frame = filtered(frame, job.where) if job.where is not None else frame
     return transformed(frame, job.transform) if job.transform is not None else frame
+
+
+def messages_of(session: SparkSession, job: Job) -> DataFrame:
+    """What should be stored, but for the mapping of subjects where there is no function: `leg` and the columns of `MESSAGES`, whose
+    headers are those of the origin, or what a function made of them. Raises RefusedError.
+    """
+    if job.transform is not None:
+        return shaped(session, job).mapInArrow(_returned(job), _ROWS).drop("lane")
+    headers = "headers" in (job.where or "").lower()
+    rows = _read(session, job, _row_reader(job, hidden=True, headers=headers), _schema(headers=headers))
+    rows = filtered(rows, job.where) if job.where is not None else rows
+    return rows.selectExpr("_leg AS leg", "seq", "time", "CAST(subject AS BINARY) AS subject", "_block AS headers", "data")
 
 
 def _read(session: SparkSession, job: Job, reader: Reader, schema: str) -> DataFrame:
@@ -139,7 +135,7 @@ def _block_reader(job: Job) -> Reader:
                     yield from map(_row, packer.take(rows))
                 yield from map(_row, packer.rest())
             except JsplanError as error:
-                raise _SaidError(error) from None
+                raise SaidError(error) from None
 
     return read_all
 
@@ -155,7 +151,7 @@ def _row_reader(job: Job, *, hidden: bool, headers: bool) -> Reader:
                 for rows in read_piece(job, piece, readers):
                     yield _seen(job, piece.leg, rows, hidden=hidden, headers=headers)
             except JsplanError as error:
-                raise _SaidError(error) from None
+                raise SaidError(error) from None
 
     return read_all
 
@@ -188,26 +184,26 @@ def _row_packer(job: Job) -> Callable[[Batches], Batches]:
             for batch in batches:
                 columns = [batch[name] for name in ("seq", "time", "subject", "_block", "data")]
                 rows = pa.RecordBatch.from_arrays(
-                    [_plain(column) for column in columns], names=["seq", "time", "subject", "headers", "data"]
+                    [plain(column) for column in columns], names=["seq", "time", "subject", "headers", "data"]
                 )
-                for leg, part in _by_leg(batch["_leg"], rows):
+                for leg, part in by_leg(batch["_leg"], rows):
                     yield from map(_row, packers.setdefault(leg, Packer(job, leg)).take(part))
             for packer in packers.values():
                 yield from map(_row, packer.rest())
         except JsplanError as error:
-            raise _SaidError(error) from None
+            raise SaidError(error) from None
 
     return pack
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def plain(column: pa.Array) -> pa.Array:
     """As messages have it: Spark may hand over larger offsets, and texts as text."""
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):
         column = column.cast(BYTES)
     return column.view(BYTES) if pa.types.is_string(column.type) else column
 
 
-def _by_leg(legs: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+def by_leg(legs: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Rows that follow each other and are of one origin."""
     ends = pc.run_end_encode(legs)
     start = 0
@@ -223,7 +219,7 @@ def _returned(job: Job) -> Callable[[Batches], Batches]:
                 if batch.num_rows:
                     yield returned(job, batch)
         except JsplanError as error:
-            raise _SaidError(error) from None
+            raise SaidError(error) from None
 
     return check
 
@@ -244,10 +240,10 @@ def _block_writer(job: Job) -> Callable[[Batches], Batches]:
 def _row_writer(job: Job) -> Callable[[Batches], Batches]:
     def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         for batch in batches:
-            rows = pa.RecordBatch.from_arrays([_plain(batch[name]) for name in MESSAGES.names], schema=MESSAGES)
+            rows = pa.RecordBatch.from_arrays([plain(batch[name]) for name in MESSAGES.names], schema=MESSAGES)
             start = 0
-            for lane, found in _by_leg(batch["lane"], rows):
-                for leg, part in _by_leg(batch["leg"].slice(start, found.num_rows), found):
+            for lane, found in by_leg(batch["lane"], rows):
+                for leg, part in by_leg(batch["leg"].slice(start, found.num_rows), found):
                     yield lane, leg, part
                 start += found.num_rows
 
@@ -279,49 +275,3 @@ def _written(job: Job, parts: Callable[[Batches], Iterator[tuple[int, int, pa.Re
 
 def _told(said: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"said": [json.dumps(said)]}, schema=_SAID)
-
-
-# --- the driver ------------------------------------------------------------------------------------------------------
-
-
-def _collected(session: SparkSession, frame: DataFrame, job: Job, name: str) -> list[Any]:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
-
-    session.sparkContext.setJobDescription(name)
-    before = {key: session.conf.get(key, None) for key in _BATCH}
-    try:
-        for key, value in _BATCH.items():
-            session.conf.set(key, value)
-        return frame.collect()
-    except (PySparkException, Py4JError) as error:
-        raise_said(error, job)
-    finally:
-        for key, old in before.items():
-            session.conf.unset(key) if old is None else session.conf.set(key, old)
-
-
-def raise_said(error: Exception, job: Job) -> NoReturn:
-    """Raise what an error of Spark means: one of ours that came with it, one of the user's function or SQL, or a worker that died."""
-    text = str(error)
-    if (match := _MARKED.search(text)) is not None:
-        raise_failure([json.loads(base64.b64decode(match[1]))])
-    if job.transform is not None and "Traceback (most recent call last)" in text and job.transform.path in text:
-        raise FunctionFailedError(f"transform {job.transform}: {_last_line(text)}") from None
-    if (job.where is not None or job.transform is not None) and (condition := _condition(error)):
-        if job.transform is not None:
-            raise FunctionFailedError(f"transform {job.transform}: {condition} {first_line(error)}") from None
-        raise RefusedError(f"where: {condition} {first_line(error)}. Nothing of this attempt was copied") from None
-    raise WorkerDiedError(f"a worker died: {first_line(error)}", hint="It is taken over by the next attempt.") from None
-
-
-def _condition(error: Exception) -> str:
-    """What Spark calls an error of somebody's SQL; empty for any other."""
-    names = ("ArithmeticException", "NumberFormatException", "DateTimeException", "ArrayIndexOutOfBoundsException", "SparkRuntimeException")
-    return type(error).__name__ if type(error).__name__ in names else ""
-
-
-def _last_line(text: str) -> str:
-    """The error that a traceback ends with."""
-    lines = [line.strip() for line in text[text.index("Traceback (most recent call last)") :].splitlines()]
-    return next((line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Interrupt)?: ", line)), "it failed")[:300]

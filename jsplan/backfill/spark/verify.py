@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 #: One side of an entry; yields batches of `ROWS`. It may raise JsplanError.
 Side = Callable[[], Iterator[pa.RecordBatch]]
+#: Brings the rows of a frame to the driver, as `tasks.collected` does.
+Collect = Callable[..., list[Any]]
 OTHERS: Final = "others"
+#: The side of what only says that the origin has a message.
+PRESENT: Final = 2
 _SAID: Final = pa.schema([("said", pa.string())])
-_ROWS_IN_SPARK: Final = "leg INT, seq BIGINT, side INT, time BIGINT, digest BIGINT, place BIGINT, mark INT, said STRING"
+ROWS_IN_SPARK: Final = "leg INT, seq BIGINT, side INT, time BIGINT, digest BIGINT, place BIGINT, mark INT, said STRING"
 _OK: Final = frozenset({"equal", "expired", "repaired", "skipped", OTHERS})
 
 
@@ -41,18 +45,42 @@ def compare(session: SparkSession, sides: Sequence[Side], floors: dict[int, int]
 
 def _joined(session: SparkSession, sides: Sequence[Side], floors: dict[int, int], listed: int, name: str) -> list[dict[str, Any]]:
     """The same where something differs, or is as it should be in other ways than to be equal: every message is looked at."""
+    return judged(session, read_sides(session, sides), floors, listed, name)
+
+
+def read_sides(session: SparkSession, sides: Sequence[Side]) -> DataFrame:
+    """What the sides yield, each read by a task of its own."""
+    return session.range(0, len(sides), 1, len(sides)).mapInArrow(_reader(list(sides)), ROWS_IN_SPARK)
+
+
+def judged(
+    session: SparkSession,
+    rows: DataFrame,
+    floors: dict[int, int],
+    listed: int,
+    name: str,
+    *,
+    shaped: bool = False,
+    collect: Collect | None = None,
+) -> list[dict[str, Any]]:
+    """What rows of both sides say, as `compare` does. `shaped`: side 0 is what the messages of the origin should have become, side 2 which
+    messages it has; what a source of the target brought is not compared by what is in it, since nobody shaped that.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 - it costs a second, and only a job needs it
 
-    rows = session.range(0, len(sides), 1, len(sides)).mapInArrow(_reader(list(sides)), _ROWS_IN_SPARK)
     here, there = f.col("side") == 0, f.col("side") == 1
+    ours = there & (f.col("time") != 0) if shaped else there
     messages = rows.groupBy("leg", "seq").agg(
+        f.max(f.when(f.col("side") == PRESENT, 1)).alias("present"),
         f.max(f.when(here, f.col("time"))).alias("time"), f.max(f.when(here, f.col("digest"))).alias("digest"),
         f.max(f.when(here, f.col("mark"))).alias("left_out"), f.count(f.when(there, 1)).alias("count"),
         f.min(f.when(there, f.col("time"))).alias("first_time"), f.max(f.when(there, f.col("time"))).alias("last_time"),
-        f.min(f.when(there, f.col("digest"))).alias("low"), f.max(f.when(there, f.col("digest"))).alias("high"),
+        f.min(f.when(ours, f.col("digest"))).alias("low"), f.max(f.when(ours, f.col("digest"))).alias("high"),
         f.max(f.when(there, f.col("place"))).alias("place"), f.max(f.when(there, f.col("mark"))).alias("mark"), f.max("said").alias("said"),
     )  # fmt: skip
-    said = [json.loads(row.said) for row in collected(session, _judged(messages, floors).mapInArrow(_summary(listed), "said STRING"), name)]
+    messages = messages.where("digest IS NOT NULL OR count > 0 OR said IS NOT NULL")
+    summary = _judged(messages, floors).mapInArrow(_summary(listed), "said STRING")
+    said = [json.loads(row.said) for row in (collect or collected)(session, summary, name=name)]
     raise_failure(said)
     return said
 
@@ -81,10 +109,11 @@ def _kind(floors: dict[int, int]) -> Column:
         expired = expired | ((f.col("leg") == leg) & (f.col("seq") < floor))
     alone = f.col("strange") == 0
     differs = f.when(alone, (low != digest) | (high != digest)).otherwise((low != digest) & (high != digest))
+    unwanted = f.col("present").isNotNull() & (f.col("last_time") != 0)  # it is at the origin, and nothing of it should be there
     left_out = f.col("left_out").bitwiseAND(LEFT_OUT) > 0
     return (
         f.when(f.col("leg") == NONE, OTHERS)
-        .when(digest.isNull(), f.when(mark.bitwiseAND(IMPOSSIBLE) > 0, "extra").otherwise("expired"))
+        .when(digest.isNull(), f.when((mark.bitwiseAND(IMPOSSIBLE) > 0) | unwanted, "extra").otherwise("expired"))
         .when(~f.col("found"), f.when(left_out, "skipped").when(expired, "expired").otherwise("missing"))
         .when(differs, "different")
         .when(f.col("count") - f.col("strange") > 1, "twice")

@@ -12,7 +12,7 @@ from jsplan.backfill.job.comparing import Compared, origin_rows, target_rows
 from jsplan.backfill.job.digests import origin_of
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.tallying import placed_rows
-from jsplan.backfill.ranges import Leg
+from jsplan.backfill.ranges import Leg, Record
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import from_text
 from jsplan.backfill.wire.reading import Range
@@ -24,6 +24,7 @@ from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze, record_of, require_same
 from jsplan.workflows.backfill.job_document import describe_for
 from jsplan.workflows.backfill.options import BackfillOptions, VerifyOptions
+from jsplan.workflows.backfill.wide import is_wide
 from jsplan.workflows.options import Observer
 from jsplan.workflows.world import World, open_pool, open_world
 
@@ -41,7 +42,7 @@ async def verify_backfill(load: LoadOptions, options: VerifyOptions, observer: O
         engine = Engine(observer, options.master)
         describe_for(load, options.master)
         try:
-            check = Check if len(streams) > len(entry.origins) else _archive_check()
+            check = _archive_check() if len(streams) <= len(entry.origins) else _lane_check() if is_wide(entry) else Check
             return await check(world, pool, entry, options.listed, engine, observer).all()
         finally:
             await engine.close()
@@ -52,6 +53,13 @@ def _archive_check() -> type[Check]:
     from jsplan.workflows.backfill.archive_check import ArchiveCheck  # noqa: PLC0415 - it is made of what is below
 
     return ArchiveCheck
+
+
+def _lane_check() -> type[Check]:
+    """Where messages were shaped, or are of many streams."""
+    from jsplan.workflows.backfill.shaped_check import ShapedCheck  # noqa: PLC0415 - it is made of what is below
+
+    return ShapedCheck
 
 
 class Check:
@@ -68,7 +76,7 @@ class Check:
 
     async def all(self) -> Verification:
         """What both sides say. Raises what `verify_backfill` raises."""
-        record = record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
+        record = await self.record()
         # Before Spark starts: its workers have the environment of now.
         every = [Ends.of_leg(self.world, self.pool, leg) for leg in record.legs]
         target = await target_info(every[0].target, self.entry.target.stream)
@@ -83,6 +91,10 @@ class Check:
             self.placed |= placed
         said, seconds = await self._compare(every, legs, target["state"], floors)
         return told(self.entry.name, record.legs, said, seconds, self.listed)
+
+    async def record(self) -> Record:
+        """What is compared: the range that state keeps, or that a run would freeze now. Raises what `freeze` raises."""
+        return record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
 
     def _compared(self, number: int, leg: Leg, ends: Ends, origin: Config, target: Config) -> Compared:
         natives = self.natives(leg, target)

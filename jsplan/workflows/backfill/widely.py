@@ -56,6 +56,7 @@ class _Shared(Missing):
 
     found: Known = field(default_factory=Known)
     brought: tuple[Any, ...] = ()
+    mixed: bool = False
 
     async def asked(self, info: Said) -> Wanted:
         """What is to be looked for at the target."""
@@ -66,6 +67,13 @@ class _Shared(Missing):
 
     async def _known(self) -> tuple[Known, tuple[Any, ...]]:
         return self.found, self.brought
+
+    async def _not_expired(self, spans: list[Span], known: Known) -> list[Span]:
+        """As for one origin; where lanes were by subject, what has expired looks like anything else that is missing."""
+        info = await promoting.target_info(self.ends.target, self.leg.target_address.stream)
+        if self.mixed and int(info["state"]["first_seq"]) > self.leg.target_next:
+            return []
+        return await Missing._not_expired(self, spans, known)  # noqa: SLF001 - a dataclass with slots has no super()
 
 
 @dataclass(slots=True)
@@ -161,7 +169,8 @@ class Wide:
 
     async def _todos(self) -> tuple[list[_Shared], list[Todo]]:
         info = await self._target_info()
-        found = [_Shared(leg, ends, self.work.topology) for leg, ends in zip(self.legs, self.ends, strict=True)]
+        mixed = self.shape.order != "stream"
+        found = [_Shared(leg, ends, self.work.topology, mixed=mixed) for leg, ends in zip(self.legs, self.ends, strict=True)]
         wanted = await at_once(found, lambda one: one.asked(info))
         if (state := info["state"])["messages"]:
             first, last, way = int(state["first_seq"]), int(state["last_seq"]), self.ends[0].target_way

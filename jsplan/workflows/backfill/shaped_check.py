@@ -1,0 +1,80 @@
+"""backfill verify of what was copied in lanes: what is expected is what the same SQL, function and mapping make of the origins now."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from jsplan.backfill.job.comparing import Compared, origin_rows
+from jsplan.backfill.job.comparing_lanes import lane_rows, present_rows
+from jsplan.backfill.job.copying import Copy
+from jsplan.backfill.job.lanes import Job, Lane
+from jsplan.backfill.ranges import Record, Span
+from jsplan.errors import ApiError, ConnectError
+from jsplan.workflows.backfill.freeze import Ends
+from jsplan.workflows.backfill.verifying import Check
+from jsplan.workflows.backfill.waiting import at_once
+from jsplan.workflows.backfill.wide import check_shape, is_shaped
+
+Said = dict[str, Any]
+
+
+class ShapedCheck(Check):
+    """One comparison of a target with any number of origins. Origins that cannot be reached are left out, and named."""
+
+    async def record(self) -> Record:
+        """The record, with the origins that can be reached. Raises as `Check.record` where none can."""
+        record = await super().record()
+        keys = list(dict.fromkeys(leg.origin_address.domain for leg in record.legs))
+        there = dict(zip(keys, await at_once(keys, self._answers), strict=True))
+        if not any(there.values()):
+            return record
+        for leg in record.legs:
+            if not there[leg.origin_address.domain]:
+                self.observer.warn(f"{leg.origin} cannot be reached, and is not compared")
+        return replace(record, legs=[leg for leg in record.legs if there[leg.origin_address.domain]])
+
+    async def _answers(self, key: str) -> bool:
+        try:
+            await self.pool.api(self.world.workspace.domains[key]).request("INFO")
+        except (ApiError, ConnectError):
+            return False
+        return True
+
+    async def _compare(self, ends: list[Ends], legs: list[Compared], state: Said, floors: dict[int, int]) -> tuple[list[Said], float]:
+        shape = check_shape(self.world.workspace.root, self.entry)
+        session = await self.engine.session()
+        self.observer.phase(f"Comparing both sides of {self.entry.name}")
+        started, way, stream = time.monotonic(), ends[0].target_way, self.entry.target.stream
+        first, last, title = int(state["first_seq"]), int(state["last_seq"]), f"jsplan backfill verify {self.entry.name}"
+        there = partial(lane_rows, way, stream, first, last, tuple(legs), shape.order)
+        pairs = list(zip(ends, legs, strict=True))
+        if not is_shaped(self.entry):
+            from jsplan.backfill.spark.verify import compare  # noqa: PLC0415 - PySpark is imported when it is needed
+
+            sides = [there, *(partial(origin_rows, end.source_way, leg) for end, leg in pairs)]
+            said = await self.engine.call(lambda: compare(session, sides, floors, self.listed, title))
+            return said, time.monotonic() - started
+        from jsplan.backfill.spark.verify_shaped import compare_shaped  # noqa: PLC0415 - as above
+
+        sides = [there, *(partial(present_rows, end.source_way, leg) for end, leg in pairs)]
+        copies = tuple(
+            Copy(
+                end.source_way,
+                leg.domain,
+                leg.stream,
+                (Span(leg.first, leg.last),) if leg.first <= leg.last else (),
+                leg.filters,
+                way,
+                "",
+                "",
+            )
+            for end, leg in pairs
+        )
+        job = Job((Lane(way, "", ""),), copies, "none", (), shape.where, shape.transform, shape.mapping)
+        if shape.order != "stream":  # in lanes nobody can tell what has expired from what is missing, once anything has
+            floors = {number: legs[number].last + 1 if floor else 0 for number, floor in floors.items()}
+        said = await self.engine.call(lambda: compare_shaped(session, job, legs, sides, floors, self.listed, title))
+        return said, time.monotonic() - started
