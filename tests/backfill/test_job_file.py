@@ -20,7 +20,8 @@ from jsplan.cli import job
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConnectError, JsplanError, RefusedError
-from jsplan.workflows.backfill import BackfillOptions, job_file
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions
 from jsplan.workflows.backfill.job_document import document, unfilled
 from tests.backfill.copies import Pair, numbered, without_spark
 from tests.support.workspaces import Quiet
@@ -109,7 +110,7 @@ def test_a_secret_in_the_files_is_refused(tmp_path: Path, connection: dict[str, 
     options = written(tmp_path, said | {"defaults": {"domain": "hub"}})
 
     with pytest.raises(RefusedError, match=f"{what} of connection a is a secret") as refused:
-        job_file.write(options, BackfillOptions(name="x"), tmp_path / "job.py", Quiet())
+        backfill.write_job(options, BackfillOptions(name="x"), tmp_path / "job.py", Quiet())
 
     assert SECRET not in refused.value.in_full
     assert not (tmp_path / "job.py").exists()
@@ -158,7 +159,7 @@ def job_of(pair: Pair, **options: Any) -> tuple[Path, str]:
     """A job file of the entry, and the job in it."""
     path = pair.space.folder / "job.py"
     said = LoadOptions(pair.space.folder, environ=dict(os.environ))
-    job_file.write(said, BackfillOptions(name="x", **options), path, Quiet())
+    backfill.write_job(said, BackfillOptions(name="x", **options), path, Quiet())
     return path, str(runpy.run_path(str(path))["JOB"])
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jsplan.cli.lazy import Entry, declare, group
 from jsplan.cli.run import start
-from jsplan.cli.types import AddressGlob, Duration, HazardPermission
+from jsplan.cli.types import AbsolutePath, AddressGlob, Duration, HazardPermission
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from jsplan.cli.output import Output
+    from jsplan.cli.settings import Settings
+    from jsplan.workflows.backfill import BackfillOptions
 
 _TABLE = {
     "run": Entry("Copy what is missing, and prove that it arrived.", "backfill", "run"),
@@ -78,11 +83,15 @@ def run(
 
 @declare("plan")
 @_ends
+@click.option(
+    "--job-file", type=AbsolutePath(), metavar="FILE", help="Freeze the range, keep it in the state, write a job for spark-submit."
+)
 @click.pass_context
-def plan(ctx: click.Context, /, name: str | None, **ends: Any) -> int:
+def plan(ctx: click.Context, /, name: str | None, job_file: Path | None, **ends: Any) -> int:
     """Show what is missing of the entry NAME, how that was found, by what it would be copied and why, and about how long it takes.
 
     Starts no Spark, takes no lock and copies nothing. The target is looked through where it has something of the origin already.
+    With --job-file the range is frozen under the lock, and written into a script that does what `run` does where spark-submit takes it.
     """
     settings, output = start(ctx)
     origin, target = _ends_of(name, ends)
@@ -93,7 +102,19 @@ def plan(ctx: click.Context, /, name: str | None, **ends: Any) -> int:
     from jsplan.render import backfill_outlook_text
 
     output.result(found.to_json, partial(backfill_outlook_text.render, found))
+    if job_file is not None:
+        _write_job(settings, output, backfill.BackfillOptions(name, origin, target), job_file)
     return 0
+
+
+def _write_job(settings: Settings, output: Output, options: BackfillOptions, path: Path) -> None:
+    from jsplan.workflows import backfill
+
+    backfill.write_job(settings.load_options(), options, path, output.progress)
+    output.progress.stop()
+    here = Path.cwd()
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    output.note(f"\nThe range is frozen. Hand the job to a cluster with:\n  spark-submit --master URL {shown}")
 
 
 @declare("verify")

@@ -13,12 +13,14 @@ from jsplan.workflows.backfill.options import BackfillOptions, VerifyOptions
 from jsplan.workflows.running import run as run_workflow
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jsplan.config.model import LoadOptions
     from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
     from jsplan.documents.backfill_plan import Outlook
     from jsplan.workflows.options import Observer
 
-__all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify"]
+__all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify", "write_job"]
 
 
 def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
@@ -46,6 +48,16 @@ def plan(load: LoadOptions, options: BackfillOptions) -> Outlook:
     from jsplan.workflows.backfill.outlook import backfill_outlook  # noqa: PLC0415
 
     return run_workflow(backfill_outlook(load, options))
+
+
+def write_job(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> None:
+    """Freeze the range of an entry, keep it in state, and write it as a job for `spark-submit`. Raises what a run raises before it copies,
+    and RefusedError for a secret that stands in the files.
+    """
+    require()
+    from jsplan.workflows.backfill.job_file import write  # noqa: PLC0415
+
+    run_workflow(write(load, options, path, observer))
 
 
 def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Verification:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import jsplan
-from jsplan.backfill.installed import require
 from jsplan.backfill.job.ways import describe
 from jsplan.backfill.records import Record
 from jsplan.config import load as load_workspace
@@ -25,6 +23,7 @@ from jsplan.units import stamp
 from jsplan.workflows.backfill.freeze import entry_of, freeze, record_of
 from jsplan.workflows.backfill.job_document import document, unfilled
 from jsplan.workflows.backfill.options import BackfillOptions
+from jsplan.workflows.backfill.tools import chosen
 from jsplan.workflows.running import run as run_workflow
 from jsplan.workflows.world import World, locked, open_pool, open_world
 
@@ -51,24 +50,8 @@ if __name__ == "__main__":
 '''
 
 
-@dataclass(frozen=True, slots=True)
-class JobFile:
-    """What was written."""
-
-    path: Path
-    record: Record
-
-
-def write(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> JobFile:
-    """Freeze the range of an entry, keep it in state, and write the job. Raises RefusedError for a secret in the files, and what a run
-    raises before it copies.
-    """
-    require()
-    return run_workflow(write_job(load, options, path, observer))
-
-
-async def write_job(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> JobFile:
-    """The same, within an event loop."""
+async def write(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> Record:
+    """What `workflows.backfill.write_job` does; the record that the job carries."""
     async with open_world(load) as world:
         entry = entry_of(world, options)
         if options.name is None:
@@ -79,12 +62,23 @@ async def write_job(load: LoadOptions, options: BackfillOptions, path: Path, obs
             await pool.open(domain.connection for domain in world.workspace.domains.values())
             record = record_of(world, entry)
             if record is None or options.fresh:
+                _require_spark(entry, (await chosen(world, pool, entry)).strategy)
                 record = await freeze(world, pool, entry)
                 await _keep(world, record)
+            for leg in record.legs:
+                _require_spark(entry, leg.strategy)
     job = {"format": FORMAT, "environment": world.workspace.environment, "document": said, "record": record.to_json()}
     job["files"] = _files(world.workspace.root, entry)
     _write(path, _script(world, record, job))
-    return JobFile(path, record)
+    return record
+
+
+def _require_spark(entry: Backfill, strategy: str) -> None:
+    if strategy != "spark":
+        raise UsageError(
+            f"backfill {entry.name} is carried out by the servers ({strategy}), and a cluster has nothing to do in it",
+            hint=f"Run it from anywhere: jsplan backfill run {entry.name}",
+        )
 
 
 async def _keep(world: World, record: Record) -> None:

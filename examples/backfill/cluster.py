@@ -1,0 +1,273 @@
+"""A backfill on a Spark cluster: a standalone master and two workers on this machine, each worker with a Python environment of its own.
+
+    python examples/backfill/cluster.py [--kill] [--messages N]
+
+Starts an embedded hub and leaf, fills ORDERS of the leaf, writes the job file and hands it to spark-submit. `--kill` kills the worker that
+copies, in the middle, as a machine dies. Leaves nothing running. It needs the extras `spark` and `sandbox`, and a network for pip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from jsplan.backfill.spark.session import java_home
+from jsplan.config.model import LoadOptions
+from jsplan.errors import JsplanError
+from jsplan.sandbox import Sandbox, Server
+from jsplan.workflows import backfill
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+SPARK = Path(pyspark.__file__).parent
+NAME = "orders-history"
+SIZE = 1000
+
+
+@dataclass
+class Node:
+    """One process of the cluster, in a folder of its own. `environment` is all that it knows."""
+
+    name: str
+    folder: Path
+    environment: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """What it says."""
+        return self.folder / "log"
+
+    def start(self, kind: str, *arguments: str) -> None:
+        """Run a class of Spark's."""
+        command = [
+            str(SPARK / "bin/spark-class"),
+            f"org.apache.spark.deploy.{kind}",
+            "--host",
+            "127.0.0.1",
+            "--webui-port",
+            "0",
+            *arguments,
+        ]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=log, stderr=log)
+
+    def awaited(self, pattern: str, seconds: float = 120) -> str:
+        """Wait until its log says so."""
+        end = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.log.read_text("utf-8", errors="replace"))):
+            if time.monotonic() > end or (self.process is not None and self.process.poll() is not None):
+                raise SystemExit(f"{self.name} did not start:\n{self.log.read_text('utf-8', errors='replace')[-2000:]}")
+            time.sleep(0.1)
+        return found[0]
+
+    def kill(self) -> None:
+        """It dies at once."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the whole story; returns 0 when every message is there once."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kill", action="store_true", help="kill the worker that copies, in the middle")
+    parser.add_argument("--messages", type=int, default=60_000, metavar="N", help="how many there are to copy")
+    parser.add_argument("--server", type=Path, metavar="FILE", help="the nats-server to use")
+    options = parser.parse_args(argv)
+    with Sandbox.hub_and_leaf(binary=options.server) as sandbox, tempfile.TemporaryDirectory(prefix="jsplan-cluster-") as text:
+        folder = Path(text)
+        shutil.copy(HERE / "jsplan.yaml", folder)
+        fill(sandbox["leaf"], options.messages)
+        with cluster(folder, sandbox["leaf"]) as (master, workers):
+            return story(folder, sandbox["hub"], master, workers if options.kill else [])
+
+
+def story(folder: Path, hub: Server, master: str, victims: list[Node]) -> int:
+    """What a user types."""
+    environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url, "JSPLAN_STATE_DIR": str(folder)}
+    jsplan = [str(Path(sys.executable).with_name("jsplan"))]
+    run([*jsplan, "apply", "--auto-approve", "--no-backfill"], folder, environment, quiet=True)
+    run([*jsplan, "backfill", "plan", NAME, "--job-file", "job.py"], folder, environment)
+    submit = [str(SPARK / "bin/spark-submit"), "--master", master, "--conf", "spark.executor.memory=600m", "job.py"]
+    driver = environment | {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "python3", "SPARK_LOCAL_IP": "127.0.0.1"}
+    over = threading.Event()
+    killing = threading.Thread(target=kill_who_copies, args=(folder, environment, victims, over))
+    killing.start()
+    try:
+        code = run(submit, folder, driver, log=folder / "driver.log")
+    finally:
+        over.set()
+        killing.join()
+    if code:
+        print((folder / "driver.log").read_text("utf-8")[-4000:], file=sys.stderr)
+        return code
+    run([*jsplan, "backfill", "status", NAME], folder, environment)
+    return run([*jsplan, "backfill", "verify", NAME], folder, environment)
+
+
+# --- the cluster ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, leaf: Server) -> Iterator[tuple[str, list[Node]]]:
+    """A master and two workers; the URL of the master, and the workers."""
+    write_context(folder / "driver", leaf)
+    wheel = build_wheel(folder)
+    master = Node("the master", made(folder / "master"), base())
+    workers = [worker(folder / f"worker{number}", leaf, wheel) for number in (1, 2)]
+    try:
+        master.start("master.Master", "--port", "0")
+        url = master.awaited(r"spark://127\.0\.0\.1:\d+")
+        for node in workers:
+            node.start("worker.Worker", url, "--cores", "1", "--memory", "1g", "--work-dir", str(node.folder / "work"))
+        for node in workers:
+            node.awaited("Successfully registered with master")
+        yield url, workers
+    finally:
+        for node in (*workers, master):
+            node.kill()
+
+
+def worker(folder: Path, leaf: Server, wheel: Path) -> Node:
+    """What stands for a machine: its own Python with jsplan and pyarrow, and its own credentials."""
+    print(f"Making a Python environment for {folder.name}", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", made(folder) / "python"], check=True)
+    pip = [folder / "python/bin/python", "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    subprocess.run([*pip, wheel, "pyarrow", "numpy"], check=True)
+    write_context(folder, leaf)
+    path = f"{folder / 'python/bin'}:{os.environ['PATH']}"
+    return Node(folder.name, folder, base() | credentials(folder) | {"PATH": path})
+
+
+def build_wheel(folder: Path) -> Path:
+    """The package as it is here; elsewhere it comes from the package index."""
+    pip = [sys.executable, "-m", "pip", "wheel", "-qq", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--wheel-dir", made(folder / "wheels"), ROOT], check=True)
+    return next((folder / "wheels").glob("*.whl"))
+
+
+def base() -> dict[str, str]:
+    """What every process knows: nothing of NATS."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JSPLAN_", "NATS_", "PYSPARK_", "SPARK_"))}
+    java = java_home(os.environ, Path(tempfile.gettempdir()) / "jsplan-java")
+    quiet = {"SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false", "SPARK_DAEMON_MEMORY": "256m"}
+    return kept | quiet | {"JAVA_HOME": str(java), "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def credentials(folder: Path) -> dict[str, str]:
+    """One in the environment, the other in a file below `folder`."""
+    return {"HUB_PASSWORD": "acc", "XDG_CONFIG_HOME": str(folder / "config")}
+
+
+def write_context(folder: Path, leaf: Server) -> None:
+    """What `nats context add leaf` writes."""
+    path = made(folder / "config/nats/context") / "leaf.json"
+    path.write_text(json.dumps({"url": leaf.url, "user": leaf.user, "password": leaf.password}), "utf-8")
+    path.chmod(0o600)
+
+
+def made(folder: Path) -> Path:
+    """The folder, which is there then."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+# --- what happens meanwhile ------------------------------------------------------------------------------------------
+
+
+def kill_who_copies(folder: Path, environment: dict[str, str], workers: list[Node], over: threading.Event) -> None:
+    """Once a quarter is staged, the worker that runs the copy is killed, with everything that it runs."""
+    load = LoadOptions(folder, environ=environment)
+    while workers and not over.wait(0.1):
+        with contextlib.suppress(JsplanError):
+            (entry,) = backfill.status(load, (NAME,)).entries
+            if any(left.messages * 4 >= entry.legs[0]["last"] and not left.sealed for left in entry.leftovers):
+                break
+    else:
+        return
+    victim = next(node for node in workers if copies(node))
+    print(f"[{victim.name} is killed]", flush=True)
+    for pid in (*below(victim.process.pid if victim.process else 0), victim.process.pid if victim.process else 0):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def copies(node: Node) -> bool:
+    """Whether one of its executors has a Python worker."""
+    mine = below(node.process.pid if node.process else 0)
+    return any("pyspark" in command for pid, command in listed("pid", "args") if int(pid) in mine)
+
+
+def listed(*columns: str) -> list[list[str]]:
+    """All processes."""
+    command = [shutil.which("ps") or "ps", "-A", "-ww", *(word for column in columns for word in ("-o", f"{column}="))]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.split(None, len(columns) - 1) for line in lines]
+
+
+def below(pid: int) -> list[int]:
+    """A process's descendants."""
+    parents = {int(child): int(parent) for child, parent in listed("pid", "ppid")}
+    every = {pid}
+    while more := {child for child, parent in parents.items() if parent in every} - every:
+        every |= more
+    return sorted(every - {pid})
+
+
+def fill(leaf: Server, count: int) -> None:
+    """ORDERS of the leaf, with messages that say their number."""
+    from jsplan.backfill.wire import Wire  # noqa: PLC0415 - quicker than a client, and that is all it is for
+    from jsplan.jetstream.contexts import Target  # noqa: PLC0415
+
+    wire = Wire(Target("leaf", leaf.url, leaf.url, leaf.user, leaf.password))
+    try:
+        wire.request("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+        publish_numbers(wire, count)
+    finally:
+        wire.close()
+
+
+def publish_numbers(wire: object, count: int) -> None:
+    """Messages of `SIZE` bytes."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    from jsplan.backfill.wire import publish  # noqa: PLC0415
+
+    def rows(first: int) -> tuple[pa.Array, pa.Array, pa.Array]:
+        numbers = range(first, min(count, first + 4999) + 1)
+        subjects, empty = ([text] * len(numbers) for text in (b"orders.new", b""))
+        return tuple(pa.array(column, pa.binary()) for column in (subjects, empty, [b"%d".ljust(SIZE) % n for n in numbers]))
+
+    publish(wire, (rows(first) for first in range(1, count + 1, 5000)))
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str], *, log: Path | None = None, quiet: bool = False) -> int:
+    """Show a command as it would be typed, and what it prints."""
+    shown = [Path(command[0]).name, *command[1:]]
+    if not quiet:
+        print(f"$ {shlex.join(shown)}", flush=True)
+    with log.open("wb") if log is not None else contextlib.nullcontext() as errors:
+        out = subprocess.DEVNULL if quiet else None
+        done = subprocess.run(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, check=False)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
