@@ -1,0 +1,133 @@
+"""The GitLab example as it is shipped: its scripts on a real server; the API that they ask is played."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.shapes import User
+from tests.conftest import PROGRAM
+from tests.docs.pages import ROOT
+from tests.support.crossing import servers
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.timeout(240)
+EXAMPLE = ROOT / "examples" / "gitlab"
+PIPELINE: dict[str, Any] = yaml.safe_load((EXAMPLE / "gitlab-ci.yml").read_text(encoding="utf-8"))
+BASH = shutil.which("bash") or "/bin/bash"
+ACCOUNTS = "accounts { SHOP: { jetstream: enabled, users: [{user: shop, password: shop}] } }"
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Server]:
+    """A server with the account of the example."""
+    with servers(ACCOUNTS, User("SHOP", "shop", "shop"), binary=PROGRAM) as sandbox:
+        assert isinstance(sandbox, Sandbox)
+        yield sandbox["hub"]
+
+
+@contextmanager
+def gitlab(notes: list[dict[str, Any]]) -> Iterator[str]:
+    """As much of the API as is asked: who am I, and the notes of one merge request."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer({"id": 5} if self.path == "/user" else notes)
+
+        def do_POST(self) -> None:
+            notes.append({"id": len(notes) + 1, "author": {"id": 5}, "body": self._body()})
+            self._answer({})
+
+        def do_PUT(self) -> None:
+            next(one for one in notes if one["id"] == int(self.path.rpartition("/")[2]))["body"] = self._body()
+            self._answer({})
+
+        def _body(self) -> str:
+            return str(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["body"])
+
+        def _answer(self, said: Any) -> None:
+            assert self.headers["PRIVATE-TOKEN"] == "secret"
+            data = json.dumps(said).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the library gives it
+            """Stay quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def run(job: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The script of a job, as a runner of GitLab runs it."""
+    base = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "JSPLAN_", "GITLAB"))}
+    base |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CI": "true", "SHOP_PASSWORD": "shop"}
+    script = "set -eo pipefail\n" + "\n".join(PIPELINE[job]["script"])
+    return subprocess.run([BASH, "-c", script], cwd=folder, env=base | environ, capture_output=True, text=True, check=False)
+
+
+def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> None:
+    """A merge request has one note however often it is planned, and the button applies what its pipeline planned, once."""
+    for name in ("jsplan.yaml", "report.py"):
+        shutil.copy(EXAMPLE / name, tmp_path)
+    foreign = {"id": 1, "author": {"id": 9}, "body": "<!-- jsplan:shop:0 -->\nnot ours"}
+    notes: list[dict[str, Any]] = [foreign]
+    with gitlab(notes) as url:
+        request = {
+            "GITLAB_TOKEN": "secret",
+            "CI_MERGE_REQUEST_IID": "3",
+            "CI_PROJECT_ID": "42",
+            "CI_API_V4_URL": url,
+            "CI_JOB_URL": "https://g/j/1",
+        }
+        request["JSPLAN_VAR_url"] = hub.url
+        for _ in range(2):
+            done = run("plan", tmp_path, **request)
+            assert done.returncode == 0, done.stderr
+    sha256 = json.loads((tmp_path / "shop.plan").read_bytes())["sha256"]
+    assert [note["id"] for note in notes] == [1, 2]
+    assert notes[1]["body"].startswith(f"<!-- jsplan:shop:{sha256} -->\n## Plan: shop\n")
+    assert notes[1]["body"].endswith("(https://g/j/1/artifacts/browse)\n")
+    assert json.loads((tmp_path / "counts.json").read_text("utf-8")) == {"create": 1, "update": 0, "delete": 0}
+    assert all((tmp_path / name).stat().st_size for name in PIPELINE["plan"]["artifacts"]["paths"])
+
+    first, again = run("apply", tmp_path, JSPLAN_VAR_url=hub.url), run("apply", tmp_path, JSPLAN_VAR_url=hub.url)
+    assert (first.returncode, again.returncode) == (0, 4), first.stderr
+    with Raw(hub.url, "shop", "shop") as raw:
+        assert raw.done("$JS.API.STREAM.INFO.ORDERS")["config"]["subjects"] == ["ORDERS.*"]
+
+
+def test_the_pipeline_is_whole() -> None:
+    """Only jobs of the default branch apply, by hand, and need the plan of their own pipeline."""
+    apply = PIPELINE["apply"]
+
+    assert [(rule["if"], rule["when"]) for rule in apply["rules"]] == [("$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH", "manual")]
+    assert apply["needs"] == ["plan"]
+    assert PIPELINE["plan"]["artifacts"]["reports"] == {"terraform": "counts.json"}
+    assert {PIPELINE["plan"]["stage"], apply["stage"]} == set(PIPELINE["stages"])
