@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jsplan.address import BACKFILL
 from jsplan.render.lines import Lines
 from jsplan.render.safe import safe
 from jsplan.render.summary import count
@@ -169,7 +170,12 @@ def _entry(lines: Lines, entry: EntryStatus) -> None:
 
 def _left(lines: Lines, left: Leftover) -> None:
     holds = f"{count(left.messages, 'message')}, {format_bytes(left.bytes)}{', sealed' if left.sealed else ''}"
-    what = f"staging stream {safe(left.stream)} in {safe(left.domain)}" if left.domain else f"begun in {safe(left.stream)}"
-    lines.add(2, ("left over: ", "warn"), f"{what} ({holds})")
+    if left.stream.startswith(BACKFILL):
+        words = f"staging stream {safe(left.stream)} in {safe(left.domain)} ({holds})"
+    elif left.source_of:
+        words = f"source {safe(left.stream)}, by which the server copies"
+    else:
+        words = f"stream {safe(left.stream)} in {safe(left.domain)}, made from a snapshot and not finished ({holds})"
+    lines.add(2, ("left over: ", "warn"), words)
     for address in left.source_of:
         lines.add(13, f"a source of {safe(address)}")

@@ -18,6 +18,7 @@ from jsplan.backfill.ranges import Leg, total
 from jsplan.backfill.wire.asking import from_text
 from jsplan.errors import ApiError, JsplanError
 from jsplan.facts.live import is_being_filled
+from jsplan.jetstream import DomainApi
 from jsplan.jetstream.snapshots import restore, snapshot
 from jsplan.workflows.backfill.freeze import Ends
 
@@ -49,12 +50,12 @@ class Filling:
     async def run(self) -> None:
         """Restore, compare, open. Raises JsplanError and ApiError; what is left then is nothing, or marked as unfinished."""
         await self._cleared()
-        before = await self._state(self.leg.origin_address.stream)
+        before = await _state(self.ends.origin, self.leg.origin_address.stream)
         self.may_write()
         async with snapshot(self.ends.origin, self.leg.origin_address.stream, consumers=False) as taken:
             await restore(self.ends.target, self._closed(), taken.state, taken.chunks, on_progress=self.moved)
-        after = await self._state(self.leg.origin_address.stream)
-        self._require_equal(before, after, await self._state(str(self.config["name"])))
+        after = await _state(self.ends.origin, self.leg.origin_address.stream)
+        self._require_equal(before, after, await _state(self.ends.target, self.leg.target_address.stream))
         await require_same_messages(self.leg, self.ends)
         self.may_write()
         await self.ends.target.request(f"STREAM.UPDATE.{self.config['name']}", self.config)
@@ -77,16 +78,6 @@ class Filling:
         metadata = (self.config.get("metadata") or {}) | {BACKFILL_FILLING: self.whose}
         return closed | {"subjects": [f"{PARKING}{self.config['name']}"], "metadata": metadata}
 
-    async def _state(self, stream: str) -> dict[str, Any]:
-        api = self.ends.target if stream == self.config["name"] and self._is_target(stream) else self.ends.origin
-        info = await api.stream_info(stream)
-        if info is None:
-            raise ApiError(f"stream {stream} in domain {api.domain.key} is gone")
-        return dict(info["state"])
-
-    def _is_target(self, stream: str) -> bool:
-        return stream == self.leg.target_address.stream
-
     def _require_equal(self, before: Mapping[str, Any], after: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         """What came is what the origin had; where it moved meanwhile, something between."""
         still = all(before.get(name) == after.get(name) for name in _SAME)
@@ -96,6 +87,13 @@ class Filling:
         if wrong:
             told = ", ".join(f"{name} {found.get(name)} instead of {before.get(name)}" for name in wrong)
             raise JsplanError(f"{self.leg.target} was made from a snapshot of {self.leg.origin} and has {told}", hint="Run it again.")
+
+
+async def _state(api: DomainApi, stream: str) -> dict[str, Any]:
+    info = await api.stream_info(stream)
+    if info is None:
+        raise ApiError(f"stream {stream} in domain {api.domain.key} is gone")
+    return dict(info["state"])
 
 
 async def require_same_messages(leg: Leg, ends: Ends) -> None:

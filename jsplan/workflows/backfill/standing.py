@@ -7,13 +7,15 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from jsplan.address import Address
+from jsplan.address import BACKFILL_FILLING, Address
 from jsplan.backfill.job import stages
+from jsplan.backfill.job.sourcing import marked, own_source
 from jsplan.backfill.records import Record, text_of
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.backfill import BackfillStatus, EntryStatus, Leftover
 from jsplan.errors import JsplanError, UsageError
+from jsplan.facts.live import is_being_filled
 from jsplan.jetstream import Pool
 from jsplan.workflows.backfill.archives import begun_archives
 from jsplan.workflows.world import World, open_pool, open_world
@@ -96,6 +98,9 @@ async def _in_domain(world: World, pool: Pool, key: str) -> list[Leftover]:
             found[left.stream] = left
     for info in infos:
         _note_sources(found, key, info["config"])
+        if (unfinished := _unfinished(key, info)) is not None:
+            unfinished.entry = unfinished.entry.removeprefix(own)
+            found[f"{unfinished.stream} {info['config']['name']}"] = unfinished
     return [found[name] for name in sorted(found)]
 
 
@@ -104,6 +109,19 @@ def _leftover(key: str, info: dict[str, Any]) -> Leftover:
     said = config.get("metadata") or {}
     entry, origin = said.get(stages.ENTRY, ""), said.get(stages.ORIGIN, "")
     return Leftover(key, config["name"], entry, origin, state["messages"], state["bytes"], bool(config.get("sealed")))
+
+
+def _unfinished(key: str, info: dict[str, Any]) -> Leftover | None:
+    """A source of ours in a stream, or a stream that was not made to its end."""
+    config, state = info["config"], info["state"]
+    if (source := own_source(config)) is not None and (whose := marked(config)) is not None:
+        entry, _, rest = whose.partition(" ")
+        into = str(Address.of_stream(key, config["name"]))
+        return Leftover(key, source["name"], entry, rest.partition(" ")[0], 0, 0, False, [into])
+    if is_being_filled(config):
+        whose = config["metadata"][BACKFILL_FILLING]
+        return Leftover(key, config["name"], whose, "", state["messages"], state["bytes"], False)
+    return None
 
 
 def _note_sources(found: dict[str, Leftover], key: str, config: dict[str, Any]) -> None:
