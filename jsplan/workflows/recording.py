@@ -129,16 +129,20 @@ def _without_config(entry: Entry | None, before: dict[str, Any] | None) -> Item 
 
 
 def _after(address: Address, before: dict[str, Any] | None, after: dict[str, Any] | None, created: str | None) -> Item | None:
-    """What is left behind: `values` of the fields that changed, in compact form, and a hash over all of them. None: nothing is there.
+    """What is left behind: `values` of the fields that changed, in compact form, or of what was made a hash over all. None: nothing.
 
     `created` None: as it was planned, and nobody has seen it yet.
     """
     if after is None:
         return None
-    table = table_of(address)
-    old, new = table.compact(before or {}), table.compact(after)
-    values = {name: new.get(name) for name in sorted({*old, *new}) if old.get(name) != new.get(name)} if before else {}
-    return {"created": created, "sha256": digest(new).removeprefix("sha256:"), "values": values}
+    if before is None and created is None:
+        return {"created": None, "sha256": None, "values": {}}
+    new = table_of(address).compact(after)
+    if before is None:
+        return {"created": created, "sha256": digest(new).removeprefix("sha256:"), "values": {}}
+    old = table_of(address).compact(before)
+    values = {name: new.get(name) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
+    return {"created": created, "sha256": None, "values": values}
 
 
 def _outcome(results: list[StepResult], result: ApplyResult) -> str:

@@ -322,3 +322,32 @@ def test_json(place: Place) -> None:
     apply(place.write({"name": "A", "max_age": "3h"}).space)
     refused = document(place.run("revert", str(number), "-y", "--json"))
     assert (refused["exit_code"], [d["code"] for d in refused["diagnostics"]]) == (3, ["JS307"])
+
+
+def test_messages_that_were_carried_over_stay(place: Place) -> None:
+    """A stream that was made anew with its messages is made anew as it was, again with all of them, and with its consumer's place."""
+    body: dict[str, Any] = {"name": "A", "lifecycle": {"on_replace": "preserve"}, "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    apply(place.write(body).space)
+    place.publish("A", 20)
+    before = place.config("A")
+    undo(place.space, apply(place.write(body | {"storage": "memory"}).space))
+
+    assert place.config("A") == before
+    with Raw(place.server.url) as raw:
+        assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
+        assert raw.done("$JS.API.CONSUMER.INFO.A.C")["num_pending"] == 20
+
+
+def test_a_restore_is_undone(place: Place) -> None:
+    """What a restore brought back goes again, counted; it is in the history as what it is."""
+    body: dict[str, Any] = {"name": "A"}
+    apply(place.write(body).space)
+    place.publish("A", 3)
+    gone = apply(place.write().space, backup=place.space.folder / "saves")
+    place.write(body)
+    assert place.run("restore", entry(place.space, gone)["backup"], "-y").code == 0
+    assert [e["operation"] for e in entries(place.space)] == ["restore", "apply", "apply"]
+    plan, _ = undo(place.space, gone + 1)
+
+    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [("DELETES_STREAM", 3)]
+    assert place.config("A") is None
