@@ -170,7 +170,9 @@ def _entry(lines: Lines, entry: EntryStatus) -> None:
 
 def _left(lines: Lines, left: Leftover) -> None:
     holds = f"{count(left.messages, 'message')}, {format_bytes(left.bytes)}{', sealed' if left.sealed else ''}"
-    if left.stream.startswith(BACKFILL):
+    if not left.domain:
+        words = f"begun in {safe(left.stream)} ({holds})"
+    elif left.stream.startswith(BACKFILL):
         words = f"staging stream {safe(left.stream)} in {safe(left.domain)} ({holds})"
     elif left.source_of:
         words = f"source {safe(left.stream)}, by which the server copies"
