@@ -23,14 +23,12 @@ from jsplan.workflows.backfill import BackfillOptions
 from jsplan.workflows.backfill.engine import Engine, Task
 from tests.backfill.conftest import target_of
 from tests.backfill.laned import carried_out
-from tests.backfill.laned import carried_out
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Quiet, Space, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.backfill.job.lanes import Job
     from jsplan.backfill.job.lanes import Job
     from jsplan.documents.backfill import BackfillResult, LegResult
     from jsplan.sandbox import Sandbox, Server
@@ -73,14 +71,6 @@ class Threads(Engine):
     async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - it is what `Engine` has
         """Each task to its end."""
         return [await asyncio.to_thread(_all, task) for task in tasks]
-
-    async def slots(self) -> int:
-        """Two lanes, also on a machine with one core."""
-        return 2
-
-    async def lanes(self, job: Job, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - it is what `Engine` has
-        """A copy in lanes, with a writer for each."""
-        return await asyncio.to_thread(carried_out, job)
 
     async def slots(self) -> int:
         """Two lanes, also on a machine with one core."""
