@@ -99,7 +99,7 @@ def _entry(group: list[Said], shown: Said) -> Entry:
 def general(one: Said) -> Said:
     """The resource with `${domain}` where its texts have the name of its domain."""
     key = one.address.domain
-    pattern = re.compile(rf"(?<![A-Za-z0-9_-]){re.escape(key)}(?![A-Za-z0-9_-])")
+    pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(key)}(?![A-Za-z0-9])")
 
     def put(value: Any) -> Any:
         if isinstance(value, str):

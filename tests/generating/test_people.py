@@ -14,6 +14,7 @@ from jsplan.config.model import Domain
 from jsplan.config.node import Source, node_of
 from jsplan.generating import Found, Surroundings, document
 from jsplan.generating.selectors import selector
+from jsplan.topology import resolve
 from tests.generating.reading import domains, meant, read_back, there, workspace
 
 STORES = tuple(f"store-{number:03d}" for number in range(1, 201))
@@ -150,3 +151,62 @@ def test_settings_and_comments_of_a_caller() -> None:
 def test_nothing_is_a_file_too() -> None:
     """Nothing found is an empty text, not an error."""
     assert document([], Surroundings({"hub": Domain("hub", "hub", None, "$JS.API")})).text.strip() == ""
+
+
+def test_names_and_texts_with_the_domain_in_them(tmp_path: Path) -> None:
+    """Where the domain's name is in the stream's own name, consumers included, the fleet is one entry all the same."""
+    keys = ("s1", "s2", "s3")
+    found = [
+        there(
+            Address(key, "stream", f"SALES_{key}"),
+            {"name": f"SALES_{key}", "subjects": [f"{key}.sales.>"], "description": f"Of {key} ${{x}}"},
+        )
+        for key in keys
+    ]
+    consumer = {"name": "UP", "durable_name": "UP", "ack_policy": "explicit"}
+    found += [there(Address(key, "consumer", f"SALES_{key}/UP"), consumer | {"filter_subject": f"{key}.sales.a"}) for key in keys]
+    found.append(there(Address("s2", "consumer", "SALES_s2/ONLY"), consumer | {"name": "ONLY", "durable_name": "ONLY"}))
+    text = read_back(tmp_path, found, Surroundings(domains(*keys)))
+    assert (
+        text
+        == """\
+defaults:
+  consumer: {ack_policy: explicit}
+
+streams:
+  - name: "SALES_${domain}"
+    domain: "*"
+    description: "Of ${domain} $${x}"
+    subjects: ["${domain}.sales.>"]
+    consumers:
+      - {name: UP, ack_policy: explicit, filter_subject: "${domain}.sales.a"}
+
+consumers:
+  - {stream: SALES_s2, name: ONLY, domain: s2, ack_policy: explicit}
+"""
+    )
+
+
+def test_origins_in_other_accounts(tmp_path: Path) -> None:
+    """An origin that an `imports` row reaches is named by its domain; its usual delivery prefix is the row's, another one is written."""
+    sections = {
+        "connections": {"a": {"url": "nats://a"}, "b": {"url": "nats://b"}},
+        "domains": {"hub": {"connection": "a"}, "mine": {"connection": "b"}},
+        "imports": [{"from": "hub", "into": "mine", "api": "JS.a@hub.API", "deliver": "deliver.a"}],
+    }
+    base = workspace(tmp_path, "", Surroundings({}), **sections)
+    world = Surroundings(base.domains, resolve(base).reach)
+    external = {"api": "JS.a@hub.API", "deliver": "deliver.a.mine.COPY"}
+    found = [
+        Found(Address("mine", "stream", "COPY"), {"name": "COPY", "mirror": {"name": "A", "external": external}}),
+        Found(
+            Address("mine", "stream", "ALL"), {"name": "ALL", "sources": [{"name": "A", "external": external | {"deliver": "deliver.a.x"}}]}
+        ),
+        Found(Address("mine", "stream", "FAR"), {"name": "FAR", "sources": [{"name": "A", "external": {"api": "$JS.hub.API"}}]}),
+    ]
+    text = document(found, world).text
+    assert "- {name: COPY, mirror: {name: A, domain: hub}}" in text
+    assert "- {name: A, domain: hub, deliver: deliver.a.x}" in text
+    assert "- {name: A, external: {api: $JS.hub.API}}" in text
+    read = workspace(tmp_path, text, Surroundings({}), **sections)
+    assert resolve(read).delivers[Address("mine", "stream", "COPY")] == {"A@JS.a@hub.API": "deliver.a.mine.COPY"}
