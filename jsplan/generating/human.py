@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from jsplan import units
 from jsplan.resources.fields import Field, Table
+from jsplan.resources.nested import ORIGIN
 
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _SIZES: Final = [(name, factor) for name, factor in units.SIZES.items() if name.endswith("iB")]
@@ -16,6 +17,8 @@ _SIZES: Final = [(name, factor) for name, factor in units.SIZES.items() if name.
 def fields(table: Table, body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of one object in the order of its table; what no row knows comes last, as it is."""
     known = {row.name: value(row, body[row.name]) for row in table.rows if row.name in body}
+    if table is ORIGIN and "domain" in body:
+        known = {"name": body["name"], "domain": body["domain"]} | known
     return known | {name: literal(item) for name, item in body.items() if name not in known}
 
 

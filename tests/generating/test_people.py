@@ -170,9 +170,6 @@ def test_names_and_texts_with_the_domain_in_them(tmp_path: Path) -> None:
     assert (
         text
         == """\
-defaults:
-  consumer: {ack_policy: explicit}
-
 streams:
   - name: "SALES_${domain}"
     domain: "*"
