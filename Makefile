@@ -15,7 +15,7 @@ endif
 # Lint first, tests last: the last line is the summary of the tests.
 .NOTPARALLEL:
 
-.PHONY: help setup setup-spark demo test lint types imports pytest test-matrix soak bench docs docs-pages demo-svg format lock build clean
+.PHONY: help setup setup-spark demo test lint types imports pytest test-matrix soak bench docs docs-pages demo-svg reports format lock build clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -66,6 +66,9 @@ bench: setup ## what the performance claims are measured with, as JSON
 
 demo-svg: setup-spark ## run the demo and draw what it prints, into docs/images/
 	@$(BIN)/python -m tools.make_demo_svg
+
+reports: setup ## plan a change on embedded servers and show it, into docs/reports/ and docs/images/; needs a Chromium
+	@$(BIN)/python -m tools.make_reports
 
 docs-pages: setup ## write the generated pages under docs/reference/ anew
 	@$(BIN)/python -m tools.make_docs

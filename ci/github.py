@@ -115,7 +115,7 @@ def approval() -> int:
             "Open a pull request again."
         )
     if os.environ.get("REQUIRE_REVIEW") == "true":
-        _reviewed(hub, number, head)
+        _reviewed(hub, number, head, found[-1]["updated_at"])
     print(f"Approved on #{number}: plan {shown['sha256']} of commit {head[:12]}, kept by run {shown['run']}.")
     _output(**shown, pull=str(number), artifact=f"jsplan-{_key()}")
     return 0
@@ -217,16 +217,19 @@ def _merged(hub: GitHub) -> dict[str, Any]:
     raise Refused(f"Commit {commit[:12]} is the merge of no pull request, so no plan of it was approved. Open a pull request.")
 
 
-def _reviewed(hub: GitHub, number: int, head: str) -> None:
-    """Raises Refused unless somebody approved this very commit, and nobody wants changes."""
+def _reviewed(hub: GitHub, number: int, head: str, shown_at: str) -> None:
+    """Raises Refused unless somebody approved this very commit after its plan was shown, and nobody wants changes."""
     latest: dict[str, dict[str, Any]] = {}
     for review in hub.every(f"pulls/{number}/reviews"):
         if review["state"] in ("APPROVED", "CHANGES_REQUESTED", "DISMISSED"):
             latest[review["user"]["login"]] = review
     if against := sorted(login for login, review in latest.items() if review["state"] == "CHANGES_REQUESTED"):
         raise Refused(f"{', '.join(against)} wants changes to #{number}: nothing is applied.")
-    if not any(review["state"] == "APPROVED" and review["commit_id"] == head for review in latest.values()):
+    approved = [review for review in latest.values() if review["state"] == "APPROVED" and review["commit_id"] == head]
+    if not approved:
         raise Refused(f"Nobody has approved #{number} as it was merged (commit {head[:12]}): nothing is applied.")
+    if all(review["submitted_at"] < shown_at for review in approved):
+        raise Refused(f"#{number} was approved before it showed this plan (at {shown_at}): nothing is applied.")
 
 
 def _jsplan(*words: str) -> subprocess.CompletedProcess[str]:

@@ -25,6 +25,7 @@ class Forge:
     merges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     writer: str = "job-token"
     _number: int = 0
+    _clock: int = 0
 
     def __enter__(self) -> Forge:  # noqa: PYI034 - nobody derives from it
         forge = self
@@ -69,7 +70,12 @@ class Forge:
     def say(self, number: int, login: str, body: str) -> None:
         """Somebody comments."""
         self._number += 1
-        self.comments.append({"id": self._number, "issue": number, "user": {"login": login}, "body": body})
+        self.comments.append({"id": self._number, "issue": number, "user": {"login": login}, "body": body, "updated_at": self.tick()})
+
+    def tick(self) -> str:
+        """The time, a second later each time it is asked."""
+        self._clock += 1
+        return f"2026-01-31T12:{self._clock // 60:02}:{self._clock % 60:02}Z"
 
     def on(self, number: int) -> list[str]:
         """What the action has written on a pull request."""
@@ -84,7 +90,8 @@ class Forge:
         if body is not None and len(body["body"]) > 65_536:
             return 422, {"message": "body is too long (maximum is 65536 characters)"}
         if method == "PATCH" and (found := re.fullmatch(r"issues/comments/(\d+)", rest)):
-            next(one for one in self.comments if one["id"] == int(found[1]))["body"] = (body or {})["body"]
+            one = next(one for one in self.comments if one["id"] == int(found[1]))
+            one |= {"body": (body or {})["body"], "updated_at": self.tick()}
             return 200, {}
         if method == "POST" and (found := re.fullmatch(r"issues/(\d+)/comments", rest)):
             self.say(int(found[1]), BOT, (body or {})["body"])

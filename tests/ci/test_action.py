@@ -215,11 +215,13 @@ def test_pushed_merges_are_found_and_other_pushes_refused(shop: Shop) -> None:
 
 
 def test_reviews_of_the_merged_commit_count(shop: Shop) -> None:
-    """With `require-review` the last word of each reviewer counts: approved as it was merged, and nobody wants changes."""
+    """With `require-review` the last word of each reviewer counts: approved as it was merged and shown, and nobody wants changes."""
     shop.write().plan()
 
     def after(*said: tuple[str, str, str]) -> Ended:
-        shop.forge.reviews = [{"user": {"login": who}, "state": state, "commit_id": commit} for who, state, commit in said]
+        shop.forge.reviews = [
+            {"user": {"login": who}, "state": state, "commit_id": commit, "submitted_at": shop.forge.tick()} for who, state, commit in said
+        ]
         return shop.apply(require_review="true")
 
     assert after(("ann", "APPROVED", HEAD), ("ann", "COMMENTED", HEAD)).code == 0
@@ -228,6 +230,10 @@ def test_reviews_of_the_merged_commit_count(shop: Shop) -> None:
     assert after(("ann", "APPROVED", HEAD), ("ann", "DISMISSED", HEAD)).code == 1
     wants = after(("ann", "APPROVED", HEAD), ("bob", "CHANGES_REQUESTED", HEAD))
     assert (wants.code, "bob wants changes to #7" in wants.log) == (1, True)
+    assert after(("ann", "APPROVED", HEAD)).code == 0
+    shop.plan()
+    late = shop.apply(require_review="true")
+    assert (late.code, "#7 was approved before it showed this plan" in late.log) == (1, True)
 
 
 def test_a_fork_may_not_comment_and_still_sees_its_plan(shop: Shop) -> None:

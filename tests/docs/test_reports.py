@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import yaml
+
+from tests.docs.pages import ROOT, blocks
+from tools.make_reports import REPORTS, make
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+
+#: What differs from run to run: digests, times and ids.
+_PASSING = re.compile(r"[0-9a-f]{64}|20\d\d-\d\d-\d\dT[\d:.]+Z(?: to 20\d\d-\d\d-\d\dT[\d:.]+Z)?|[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}")
+PAGE = ROOT / "docs" / "how-to" / "reports.md"
+
+
+def settled(text: str) -> str:
+    """A report without what passes."""
+    return _PASSING.sub("·", text).rstrip("\n")
+
+
+def test_the_reports_are_what_is_written(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """docs/reports holds what a plan of that change on real servers looks like today; else: make reports."""
+    made = make(clean_hub_leaf, tmp_path)
+
+    assert settled((REPORTS / "plan.txt").read_text(encoding="utf-8")) == settled(made["markdown"])
+    assert settled((REPORTS / "plan.html").read_text(encoding="utf-8")) == settled(made["html"])
+
+
+def test_the_page_shows_the_comment() -> None:
+    """The markdown on the page is that of docs/reports, whole."""
+    (shown,) = [block.text for block in blocks(PAGE) if block.language == "markdown"]
+
+    assert settled(shown) == settled((REPORTS / "plan.txt").read_text(encoding="utf-8"))
+
+
+def test_the_workflow_on_the_page_is_the_example() -> None:
+    """The workflow of docs/how-to/ci.md is examples/github/jsplan.yml, and gives the action what it takes."""
+    (shown,) = [block.text for block in blocks(ROOT / "docs" / "how-to" / "ci.md") if block.title]
+    text = (ROOT / "examples" / "github" / "jsplan.yml").read_text(encoding="utf-8")
+    inputs = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]
+    given = [step["with"] for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"] if "OWNER/jsplan" in step["uses"]]
+
+    assert shown == text
+    assert [one["command"] for one in given] == ["plan", "apply"]
+    assert all(one.keys() <= inputs.keys() for one in given)
