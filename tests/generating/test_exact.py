@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jsplan.address import Address
@@ -33,7 +33,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=strategies.streams("S", NEWEST))
 def test_any_stream(body: dict[str, Any]) -> None:
     """A stream that the server would take is written so that the plan after it is empty, and an empty server would get exactly it."""
@@ -44,7 +44,7 @@ def test_any_stream(body: dict[str, Any]) -> None:
         read_back(Path(folder), [there(Address("hub", "stream", "S"), body)], TWO)
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=strategies.consumers("C", "S", NEWEST))
 def test_any_consumer(body: dict[str, Any]) -> None:
     """The same for a consumer of a stream with and without limits for it."""
@@ -74,6 +74,7 @@ def test_text_survives_every_reader(tmp_path: Path) -> None:
     assert '"1e3"' in written
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=20))
 def test_any_text(text: str) -> None:
     """Any text that UTF-8 can say comes back from YAML as it was."""
