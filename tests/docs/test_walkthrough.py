@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
 
 ANSWERS = {"Only the word yes approves: ": "yes"}
-PROGRAMS = {"jsplan": [sys.executable, "-m", "jsplan"], "python": [sys.executable]}
+PROGRAMS = {"jsplan": [sys.executable, "-m", "jsplan"], "python": [sys.executable], "cat": ["cat"]}
 
 
 class Walk:
@@ -49,12 +49,15 @@ class Walk:
             return ""
         if words[0] == "export":
             name, _, value = words[1].partition("=")
-            self.environment[name] = value
+            self.environment[name] = self._here(value)
             return ""
         done = record([*PROGRAMS[words[0]], *words[1:]], folder=self.folder, environment=self.environment, answers=ANSWERS)
         for file in self.root.rglob("jsplan.yaml"):
             file.write_text(self._here(file.read_text(encoding="utf-8")), encoding="utf-8")
-        return done.plain
+        shown = done.plain.replace(f"{self.folder}/", "")
+        for documented, real in self.addresses.items():
+            shown = shown.replace(real, documented)
+        return shown
 
 
 def settled(text: str) -> list[str]:
@@ -67,7 +70,7 @@ def settled(text: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/how-to/environments.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/tutorial-adopt.md", "docs/how-to/environments.md"])
 def test_what_the_page_shows_is_what_is_printed(page: str, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Each command on the page prints, on real servers, what the page says that it prints."""
     walk = Walk(tmp_path, clean_hub_leaf)
