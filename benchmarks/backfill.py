@@ -31,6 +31,8 @@ from typing import Any
 import nats
 import numpy as np
 import pyarrow as pa
+from backfill_lanes import fill_many, many_origins, many_sources, shuffled, shuffled_staging
+from backfill_tools import by_source, whole_by_auto
 
 from jsplan.backfill.job import stages
 from jsplan.backfill.job.copying import Copy, copy
@@ -73,6 +75,7 @@ class Bench:
         self.sandbox, self.world, self.pool, self.engine, self.count = sandbox, world, pool, engine, count
         self.hub, self.leaf = (pool.api(world.workspace.domains[key]) for key in ("hub", "leaf"))
         self.worker = 0.0
+        self.observer = Silent()
 
     def ends(self) -> Ends:
         """Both ends as tasks reach them."""
@@ -196,13 +199,15 @@ def _target(server: Any) -> Target:
     return Target(key=server.name, url=server.url, shown=server.url, user=server.user, password=server.password, timeout=30.0)
 
 
-def fill(server: Any, count: int, size: int) -> None:
-    """Messages with two headers and a random payload, on a hundred subjects."""
+def fill(server: Any, count: int, size: int, *, many: bool = False) -> None:
+    """Messages with two headers and a random payload, on a hundred subjects; `many`: the same number also in twenty streams."""
     wire = Wire(_target(server))
     asyncio.run(_create(server))
     batches = (_batch(first, min(BATCH, count - first), size) for first in range(0, count, BATCH))
     publish(wire, batches)
     wire.close()
+    if many:
+        fill_many(lambda: Wire(_target(server)), count, partial(_batch, size=size))
 
 
 async def _create(server: Any) -> None:
@@ -225,7 +230,8 @@ def _batch(first: int, count: int, size: int) -> tuple[pa.Array, pa.Array, pa.Ar
 
 PATHS: dict[str, Path_] = {
     "mirror": mirror, "snapshot and restore": snapshot_restore, "spark to staging": staging, "spark end to end": end_to_end,
-    "verify": verify, "nats-py loop": loop,
+    "verify": verify, "nats-py loop": loop, "shuffle by subject to staging": shuffled_staging, "shuffle by subject": shuffled,
+    "whole stream with auto": whole_by_auto, "native": by_source, "20 origins": many_origins, "20 sources of the server": many_sources,
 }  # fmt: skip
 
 
@@ -266,7 +272,7 @@ def report(seconds: dict[str, list[float]], count: int, memory: float) -> dict[s
 def run(count: int, size: int, repeat: int, only: list[str], *, through_hub: bool) -> dict[str, Any]:
     """One size of messages, on servers of its own."""
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
-        fill(sandbox["leaf"], count, size)
+        fill(sandbox["leaf"], count, size, many=any(name.startswith("20 ") for name in only))
         (Path(folder) / "jsplan.yaml").write_text(
             "jsplan: 1\nworkspace: bench\n"
             f"connections: {{hub: {_connection(sandbox['hub'])}, leaf: {_connection(sandbox['leaf'])}}}\n"
