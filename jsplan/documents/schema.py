@@ -207,7 +207,7 @@ APPLIED = _object(
         "plan": _or_null(_object({"id": TEXT, "sha256": TEXT})), "summary": _map(COUNT), "jsplan_version": TEXT,
         "result": _one_of("begun", "done", "partial", "failed", "interrupted"),
     },
-    {"changes": ANYTHING, "backfills": _list(TEXT), "of": COUNT, "backup": TEXT},
+    {"changes": ANYTHING, "backfills": _list(TEXT), "of": COUNT, "backup": TEXT, "running": FLAG},
     "One session that changed something. `id` is the serial that it gave the state; `changes` may be compressed, or given up (null).",
 )  # fmt: skip
 CHANGED = _object(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 EMPTY = "Nothing was applied here yet, or by releases before this one, which kept no history."
 _ROLES = {"done": "good", "begun": "warn", "interrupted": "warn", "partial": "bad", "failed": "bad", "unknown": "bad", "skipped": "dim"}
 _SAYS = {"begun": "cut off"}
+#: Changes that are written out of one entry.
+_SHOWN = 500
 _PARTS = ("imported", "added", "changed", "replaced", "destroyed", "forgotten", "failed", "skipped", "deferred")
 #: A summary of a plan, where the session never came to say what it had done.
 _PLANNED = ("import", "add", "change", "replace", "destroy", "forget")
@@ -46,8 +48,13 @@ def _row(entry: dict[str, Any]) -> list[Cell]:
     of = f" of {entry['of']}" if "of" in entry else ""
     return [
         str(entry["id"]), entry["at"], safe(f"{entry['who']}@{entry['host']}"), safe(entry["operation"]) + of, _counts(entry),
-        (_SAYS.get(entry["result"], entry["result"]), _ROLES.get(entry["result"], "")),
+        (_result(entry), _ROLES.get(entry["result"], "")),
     ]  # fmt: skip
+
+
+def _result(entry: dict[str, Any]) -> str:
+    """One that was begun and never ended was cut off, unless somebody is at it."""
+    return "under way" if entry.get("running") else str(_SAYS.get(entry["result"], entry["result"]))
 
 
 def _counts(entry: dict[str, Any]) -> str:
@@ -62,8 +69,7 @@ def _counts(entry: dict[str, Any]) -> str:
 
 
 def _entry(lines: Lines, entry: dict[str, Any]) -> None:
-    result = _SAYS.get(entry["result"], entry["result"])
-    lines.add(0, (safe(f"{entry['operation']} {entry['id']}"), "strong"), f"  {result}", (f"  {_counts(entry)}", "dim"))
+    lines.add(0, (safe(f"{entry['operation']} {entry['id']}"), "strong"), f"  {_result(entry)}", (f"  {_counts(entry)}", "dim"))
     _fact(lines, "by", f"{entry['who']}@{entry['host']}, jsplan {entry['jsplan_version']}")
     _fact(lines, "began", entry["at"])
     _fact(lines, "ended", entry["ended"])
@@ -76,8 +82,11 @@ def _entry(lines: Lines, entry: dict[str, Any]) -> None:
     lines.blank()
     if entry["changes"] is None:
         lines.add(0, "Of this one only the counts are kept: it, or what came after it, was too large.")
-    for item in entry["changes"] or ():
+    changes = entry["changes"] or []
+    for item in changes[:_SHOWN]:
         _change(lines, item)
+    if len(changes) > _SHOWN:
+        lines.add(0, (f"and {len(changes) - _SHOWN:,} more; --json has all of them", "dim"))
 
 
 def _fact(lines: Lines, name: str, value: Any) -> None:

@@ -85,7 +85,7 @@ def is_quiet(plan: Plan) -> bool:
     """Whether a plan has nothing to say but that there are no changes."""
     return not (
         plan.has_changes or plan.errored or plan.deferred or plan.diagnostics or plan.targets or plan.options.get("excludes")
-    ) and not (plan.mode == "refresh-only" and plan.resource_drift)
+    ) and not (plan.mode == "revert" or (plan.mode == "refresh-only" and plan.resource_drift))
 
 
 def apply_line(result: ApplyResult) -> str:

@@ -63,7 +63,7 @@ class Recording:
         ended = list(results)
         for item in self.changes:
             self._finish(item, ended)
-        self.entry |= {"ended": stamp(), "result": _outcome(ended, result), "summary": result.summary}
+        self.entry |= {"ended": stamp(), "result": _outcome(self.plan, ended, result), "summary": result.summary}
         self.entry |= {"backup": result.backup["folder"]} if result.backup else {}
         self._write()
 
@@ -145,11 +145,11 @@ def _after(address: Address, before: dict[str, Any] | None, after: dict[str, Any
     return {"created": created, "sha256": None, "values": values}
 
 
-def _outcome(results: list[StepResult], result: ApplyResult) -> str:
+def _outcome(plan: Plan, results: list[StepResult], result: ApplyResult) -> str:
     """`done`, `partial`, `interrupted`, or `failed` where nothing was done at all."""
     done = [r for r in results if r.status == "done"]
     if result.exit_code == int(ExitCode.INTERRUPTED):
         return "interrupted"
-    if len(done) == len(results):
+    if len(done) == len(plan.steps):
         return "done"
     return "partial" if done else "failed"

@@ -19,6 +19,7 @@ from jsplan.workflows.state import pull
 from tests.history.conftest import apply, document, entries, entry, undo
 from tests.support.buckets import new_bucket
 from tests.support.raw import Raw
+from tests.support.state import held, local_state
 
 if TYPE_CHECKING:
     from tests.history.conftest import Place
@@ -140,6 +141,9 @@ def test_killed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (place.config("A"), place.config("B")) != before
     assert (entry(place.space, 2)["result"], entry(place.space, 2)["ended"]) == ("begun", None)
     assert "cut off" in place.run("history").out
+    with held(local_state(place.space.folder)):
+        assert "under way" in place.run("history").out
+        assert entry(place.space, 2)["running"] is True
 
     undo(place.space, 2)
     assert (place.config("A"), place.config("B")) == before
