@@ -8,7 +8,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from jsplan.render import diagnostics_text, page, plan_rows, plan_text, resource_text, summary
+from jsplan.render import diagnostics_text, page, plan_rows, plan_text, resource_text, revert_text, summary
 from jsplan.render.lines import Lines
 from jsplan.render.safe import quoted, safe, safe_lines
 
@@ -62,7 +62,9 @@ def _head(plan: Plan, found: list[Row]) -> list[str]:
     deferred = summary.deferred_line(d.address for d in plan.deferred)
     parts = [
         ("error", "The plan has errors; nothing can be applied." if plan.errored else ""),
+        ("", revert_text.origin(plan).plain()),
         ("sum", line),
+        ("warning", revert_text.afterwards(plan).plain()),
         ("", f"{plan_text.what(plan, limited=bool(plan.targets))}." if plan.mode == "destroy" else ""),
         ("", f"Planned with {shaped}" if shaped else ""),
         ("warning", limited if plan.targets or plan.options.get("excludes") else ""),

@@ -9,7 +9,7 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from jsplan.render import diagnostics_text, plan_rows, plan_text, resource_text, summary
+from jsplan.render import diagnostics_text, plan_rows, plan_text, resource_text, revert_text, summary
 from jsplan.render.lines import Lines
 from jsplan.render.markdown import LONGEST, Fitted, Piece, block, code, diff, fit, text
 from jsplan.render.safe import safe, safe_lines
@@ -56,6 +56,7 @@ def _head(plan: Plan, sha256: str, found: list[Row]) -> str:
         lines += [f"**{summary.plan_line(plan)}**", ""]
     elif not plan.errored:
         lines += [f"**{text(safe(summary.nothing_line(plan)))}**", ""]
+    lines += [f"{text(words)}\n" for words in (revert_text.origin(plan).plain(), revert_text.afterwards(plan).plain()) if words]
     if plan.mode == "destroy":
         lines += [f"{plan_text.what(plan, limited=bool(plan.targets))}.", ""]
     if shaped := plan_text.planned_with(plan):

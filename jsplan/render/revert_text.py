@@ -17,25 +17,35 @@ if TYPE_CHECKING:
 
 def head(plan: Plan, console: Console) -> None:
     """Which entry of the history this is the way back from, if it is one."""
-    if (entry := plan.options.get("revert")) is None:
-        return
+    if lines := origin(plan):
+        lines.blank()
+        lines.print(console)
+
+
+def origin(plan: Plan) -> Lines:
+    """The line about that entry; none for any other plan."""
     lines = Lines()
-    lines.add(0, ("The way back from ", "strong"), (safe(f"{entry['operation']} {entry['id']}"), "strong"),
-              safe(f" of {entry['who']}@{entry['host']}, {entry['at']}:"))  # fmt: skip
-    lines.blank()
-    lines.print(console)
+    if (entry := plan.options.get("revert")) is not None:
+        lines.add(0, ("The way back from ", "strong"), (safe(f"{entry['operation']} {entry['id']}"), "strong"),
+                  safe(f" of {entry['who']}@{entry['host']}, {entry['at']}:"))  # fmt: skip
+    return lines
 
 
 def tail(plan: Plan, console: Console) -> None:
     """What the next plan would be after it, with the files as they are."""
+    afterwards(plan).print(console)
+
+
+def afterwards(plan: Plan) -> Lines:
+    """The line about the next plan; none for any other plan."""
+    lines = Lines()
     if (entry := plan.options.get("revert")) is None:
-        return
-    lines, following = Lines(), entry["next"]
-    if following:
+        return lines
+    if following := entry["next"]:
         lines.add(0, ("The files still say otherwise. ", "warn"), f"With them as they are, the next plan would be: {_counts(following)}.")
     elif plan.has_changes:
         lines.add(0, "The files say the same already: the next plan shows nothing of this.")
-    lines.print(console)
+    return lines
 
 
 def line(plan: Plan, result: ApplyResult) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from jsplan.documents.plan import FieldChange
-from jsplan.render import markdown, plan_markdown, plan_rows
+from jsplan.render import markdown, plan_html, plan_markdown, plan_rows
 from tests.render import plans, samples
 
 if TYPE_CHECKING:
@@ -110,6 +110,16 @@ def test_an_empty_and_a_broken_plan_say_so() -> None:
     assert "No changes. Your streams match the configuration." in plan_markdown.render(samples.plan())
     text = plan_markdown.render(broken)
     assert text.index("The plan has errors") < text.index("### Findings") < text.index("### Hazards")
+
+
+def test_a_way_back_says_what_it_undoes() -> None:
+    """A plan that undoes an apply says which on both pages, and that the files still say otherwise."""
+    undone = {"operation": "apply", "id": "a1b2", "who": "ann", "host": "laptop", "at": "2026-01-31T12:00:00Z", "next": {"add": 1}}
+    plan = replace(samples.everything(), options={"revert": undone})
+
+    for page in (plan_markdown.render(plan), plan_html.render(plan)):
+        assert "The way back from apply a1b2 of ann@" in page
+        assert "the next plan would be: 1 to add, 0 to change, 0 to destroy." in page
 
 
 @pytest.mark.parametrize("words", ["`", "``", "a`b", "`a", "a``b`", "plain"])
