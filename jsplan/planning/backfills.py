@@ -5,7 +5,7 @@ What exactly is missing is found when the copy runs: it looks through the target
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address, matches
@@ -58,11 +58,11 @@ def streams_of(inputs: Inputs) -> set[Address]:
 
 def planned_backfills(inputs: Inputs) -> list[dict[str, Any]]:
     """The elements of the plan's `backfills`. Messages and bytes are the most that there may be; null where nobody can tell."""
-    return [_planned(inputs, entry) for entry in open_entries(inputs) if not _away(inputs, entry)]
+    return [_planned(inputs, entry, sides) for entry in open_entries(inputs) if (sides := _to_copy(inputs, entry))]
 
 
 def deferred_backfills(inputs: Inputs) -> list[Deferred]:
-    """The ends in domains that are away of what is to be done: it waits for all of them."""
+    """The ends in domains that are away of what is to be done: it waits for its target, and each of several origins for itself."""
     waiting = ((entry, side) for entry in open_entries(inputs) for side in _away(inputs, entry))
     return [Deferred(str(side), f"backfill {entry.name} waits: {inputs.live.domains[side.domain].absence}") for entry, side in waiting]
 
@@ -71,13 +71,25 @@ def _away(inputs: Inputs, entry: Backfill) -> list[BackfillSide]:
     return [side for side in (*entry.origins, entry.target) if side.parquet is None and not inputs.live.reachable(side.domain)]
 
 
-def _planned(inputs: Inputs, entry: Backfill) -> dict[str, Any]:
+def _to_copy(inputs: Inputs, entry: Backfill) -> list[BackfillSide]:
+    """The origins that can be copied now: all of them, or of several those that can be reached and are not done."""
+    away = _away(inputs, entry)
+    if not away:
+        return list(entry.origins)
+    if entry.target in away:
+        return []
+    record = kept(inputs.state.backfills, entry)
+    done = {leg.origin for leg in record.legs if leg.status == "done"} if record is not None else set()
+    return [side for side in entry.origins if side not in away and str(side) not in done]
+
+
+def _planned(inputs: Inputs, entry: Backfill, sides: Sequence[BackfillSide]) -> dict[str, Any]:
     record, choice = kept(inputs.state.backfills, entry), choice_of(inputs, entry)
-    amounts = [_amount(inputs, side, record) for side in entry.origins]
+    amounts = [_amount(inputs, side, record) for side in sides]
     known = [amount for amount in amounts if amount is not None]
     messages, size = (sum(one) for one in zip((0, 0), *known, strict=True)) if len(known) == len(amounts) else (None, None)
     return {
-        "name": entry.name, "from": [end_of(side) for side in entry.origins], "to": end_of(entry.target), "strategy": choice.strategy,
+        "name": entry.name, "from": [end_of(side) for side in sides], "to": end_of(entry.target), "strategy": choice.strategy,
         "reason": choice.reason, "messages": messages, "bytes": size, "estimate": _estimated(inputs, entry, choice, messages, size),
     }  # fmt: skip
 

@@ -259,14 +259,17 @@ def test_an_origin_that_is_away(pair: Pair) -> None:
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
     pair.space.write(backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
     pair.sandbox["leaf"].kill()
+    planned = pair.space.plan()
 
-    first = pair.result()
+    first, after = pair.result(), pair.space.plan()
     pair.sandbox["leaf"].start()
     pair.sandbox["hub"].wait_until(lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back")
     begun = pair.record
     second = pair.result()
 
     assert [one["address"] for one in first.deferred] == ["leaf/stream/S"]
+    assert [entry["from"] for entry in planned.backfills] == [[{"domain": "hub", "stream": "H"}]]
+    assert (after.backfills, [one.address for one in after.deferred]) == ([], ["leaf/stream/S"])
     assert (first.copied, first.exit_code, begun["done_at"]) == (20, 0, "")
     assert (second.copied, second.deferred, bool(pair.record["done_at"])) == (20, [], True)
     require_copied(pair, others=20)

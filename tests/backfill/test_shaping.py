@@ -89,7 +89,11 @@ WHERE = [
 ]
 
 
-@pytest.mark.parametrize(("where", "order"), list(zip(WHERE, ["stream", "subject", "none"], strict=True)), ids=["like", "headers", "json"])
+@pytest.mark.parametrize(
+    ("where", "order"),
+    [(WHERE[0], "stream"), (WHERE[1], "subject"), pytest.param(WHERE[2], "none", marks=pytest.mark.soak)],
+    ids=["like", "headers", "json"],
+)
 def test_a_filter_is_the_same_sql_over_the_archive(pair: Pair, spark: SparkSession, where: str, order: str) -> None:
     """What `where` lets through is what the same SQL finds in the Parquet archive of the stream, and that is copied as it was."""
     pair.stream("leaf", "S", rows(120))
@@ -144,20 +148,11 @@ def nameless(frame):
 
 
 def broken(frame):
-    return frame.withColumn("data", f.udf(lambda seq: bytes([abs(7 // (seq - 33))]), "binary")("seq"))
+    return frame.withColumn("data", f.udf(lambda seq: bytes([abs(7 // (seq - 3))]), "binary")("seq"))
 
 
 def subjectless(frame):
-    return frame.withColumn("subject", f.when(f.col("seq") == 33, f.lit("no subject")).otherwise(f.col("subject")))
-
-
-def stray(frame):
-    other = f.lit("leaf/S/4711/2026-01-01T00:00:00.000000000Z")
-    return frame.withColumn("origin", f.when(f.col("seq") == 33, other).otherwise(f.col("origin")))
-
-
-def unheard(frame):
-    return frame.withColumn("headers", f.array(f.struct(f.lit("A").alias("name"), f.lit("b\\r\\nNats-Rollup: all").alias("value"))))
+    return frame.withColumn("subject", f.when(f.col("seq") == 3, f.lit("no subject")).otherwise(f.col("subject")))
 
 
 def typo(frame):
@@ -169,7 +164,7 @@ def nothing(frame):
 """
 
 
-@pytest.mark.parametrize("order", ["stream", "subject"])
+@pytest.mark.parametrize("order", [pytest.param("stream", marks=pytest.mark.soak), "subject"])
 def test_a_function_is_the_same_over_the_archive(pair: Pair, spark: SparkSession, order: str) -> None:
     """What a function returns is what is copied, in order although it returns its rows in none: payloads, headers and subjects are what
     the same function makes of the Parquet archive; what it drops is no gap, and a second run copies nothing.
@@ -213,10 +208,8 @@ FAULTS = [
     ("doubled", r"transform clean.py:doubled makes more than one message of leaf/S/\d+\."),
     ("untyped", "transform clean.py:untyped returns column `data` as bigint, and it has to be binary"),
     ("nameless", "transform clean.py:nameless returns no column `headers`"),
-    ("broken", r"transform clean.py:broken: ZeroDivisionError: .*, at leaf/S/33/20"),
-    ("subjectless", r"returns a row \(leaf/S/33/20[^)]*\) with a subject that messages cannot have: 'no subject'"),
-    ("stray", r"returns a row \(leaf/S/4711/[^)]*\) with another origin than it was given"),
-    ("unheard", r"returns a row \(leaf/S/\d+/[^)]*\) with a header that messages cannot have"),
+    ("broken", r"transform clean.py:broken: ZeroDivisionError: .*, at leaf/S/3/20"),
+    ("subjectless", r"returns a row \(leaf/S/3/20[^)]*\) with a subject that messages cannot have: 'no subject'"),
     ("typo", r"transform clean.py:typo: AnalysisException: .*subjekt.* \(line \d+\)"),
     ("nothing", "transform clean.py:nothing returns NoneType, not a DataFrame"),
     ("gone", "clean.py has no function gone"),
@@ -227,7 +220,7 @@ FAULTS = [
 def test_a_function_with_a_fault(pair: Pair, name: str, message: str) -> None:
     """Nothing reaches the target, nothing is left, and what is said names the function, and the message where it is one."""
     (pair.space.folder / "clean.py").write_text(CLEAN, "utf-8")
-    pair.stream("leaf", "S", rows(60))
+    pair.stream("leaf", "S", rows(4))
     pair.stream("hub", "T")
 
     with pytest.raises(RefusedError, match=message):

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from jsplan.backfill.columns import addressed, origins, tamed
-from jsplan.backfill.job.copying import TooLarge
+from jsplan.backfill.job.copying import Pace, TooLarge
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.lanes import Job, read_piece, renamed
 from jsplan.backfill.ranges import Sequences
@@ -60,6 +60,7 @@ class LaneWriter:
         self._large: dict[int, TooLarge] = {}
         self._place = (-1, 0)
         self._chain: Chain | None = None
+        self._pace = Pace(max(1, job.rate // len(job.lanes)) if job.rate else None)
 
     def take(self, leg: int, rows: pa.RecordBatch) -> int:
         """Write rows of one origin, in the columns of `MESSAGES`, under the subjects that they have. How many bytes went out.
@@ -80,6 +81,7 @@ class LaneWriter:
         self._blocks.add(canonical(subject, headers, data))
         size = headers.nbytes + data.nbytes
         self._told.setdefault(leg, _Told()).take(seqs, size)
+        self._pace.passed(size)
         return int(size)
 
     def _written(self, subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> None:

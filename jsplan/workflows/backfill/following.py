@@ -21,7 +21,7 @@ Done = dict[str, dict[str, Any]]
 
 
 def require_means(world: World, plan: Plan, options: PlanOptions) -> None:
-    """Raise NotAvailableError where the plan has backfills to run and they cannot be: before anything is changed."""
+    """Raise NotAvailableError or UsageError where the plan has backfills to run and they cannot be: before anything is changed."""
     declared = [entry for entry in plan.backfills if entry.get("declared", True)]
     if not options.backfill:
         _require_not_too_late(world, plan)
@@ -30,9 +30,10 @@ def require_means(world: World, plan: Plan, options: PlanOptions) -> None:
     try:
         require()
         from jsplan.workflows.backfill.freeze import entry_of  # noqa: PLC0415 - only a plan with backfills needs any of it
+        from jsplan.workflows.backfill.wide import shape_of  # noqa: PLC0415 - as above
 
         for entry in declared:
-            entry_of(world, BackfillOptions(name=entry["name"]))
+            shape_of(world, entry_of(world, BackfillOptions(name=entry["name"])))
     except NotAvailableError as error:
         hint = f"{error.hint} Or leave the backfills for later: --no-backfill"
         raise NotAvailableError(f"{error}; nothing was changed", hint=hint) from None

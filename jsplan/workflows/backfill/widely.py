@@ -161,8 +161,8 @@ class Wide:
         said = await self._dropping(made, self._copied(job, made, sum(todo.messages for todo in todos)))
         staged = await self._sealed(job, made, said)
         deletes = await self._dropping(made, self._require_room(sum(s.messages for s in staged), sum(s.bytes for s in staged)))
-        await self._brought(staged, said, may_lack=deletes)
-        self._note(said)
+        equal = await self._brought(staged, said, may_lack=deletes)
+        self._note(said, equal=equal)
         await self._note_gaps(missing, todos, said)
 
     # --- what is to be done -------------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ class Wide:
                 )
         return found
 
-    async def _brought(self, staged: Sequence[Stage], said: Sequence[Said], *, may_lack: bool) -> None:
-        """Let the target take one lane after the other, and prove each."""
+    async def _brought(self, staged: Sequence[Stage], said: Sequence[Said], *, may_lack: bool) -> bool:
+        """Let the target take one lane after the other, and prove each; whether all of it is there."""
         hashes, equal = {one["lane"]: one["hashes"] for one in said}, True
         for number, stage in enumerate(staged):
             if stage.messages:
@@ -277,9 +277,7 @@ class Wide:
                 await self.bringing.bring(stage, hashes[number], may_lack=may_lack)
                 equal &= self.all.verified
             await self.bringing.drop(stage)
-        lanes = f"{len(staged)} lane{'' if len(staged) == 1 else 's'}"
-        for result in self.results:
-            result.verified, result.path = equal, f"spark, in {lanes}, by way of staging streams"
+        return equal
 
     async def _dropping(self, made: Sequence[Stage], job: Any) -> Any:
         """Take the stages away again that nothing good can come of: after what will be no other in the next attempt."""
@@ -293,7 +291,8 @@ class Wide:
 
     # --- what became of it --------------------------------------------------------------------------------------
 
-    def _note(self, said: Sequence[Said]) -> None:
+    def _note(self, said: Sequence[Said], *, equal: bool) -> None:
+        lanes = f"{len(said)} lane{'' if len(said) == 1 else 's'}"
         for one in said:
             for leg, told in one["legs"].items():
                 self.results[int(leg)].copied += told["messages"]
@@ -301,6 +300,8 @@ class Wide:
         for number, result in enumerate(self.results):
             skipped = self._skipped(number, said)
             result.skipped, result.skipped_count = sequences(skipped, NAMED), total(skipped)
+            if result.copied:
+                result.verified, result.path = equal, f"spark, in {lanes}, by way of staging streams"
 
     async def _note_gaps(self, missing: Sequence[_Shared], todos: Sequence[Todo], said: Sequence[Said]) -> None:
         """What is gone at an origin and was not copied is a gap. What was left out by SQL or a function was there; what has gone since
