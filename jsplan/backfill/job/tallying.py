@@ -76,10 +76,3 @@ def placed_rows(way: Way, stream: str, leg: Compared) -> Iterator[pa.RecordBatch
         columns: dict[str, Any] = {name: batch[name] for name in batch.schema.names}
         columns |= {"side": pa.array(np.ones(batch.num_rows, dtype=np.int32)), "place": batch["seq"]}
         yield pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
-
-
-def in_place(way: Way, stream: str, leg: Compared) -> Tally:
-    """What the target has at the sequences of a leg. Raises what `wire.read` raises."""
-    found = Tally()
-    found.add(placed_rows(way, stream, leg))
-    return found

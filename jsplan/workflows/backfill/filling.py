@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from jsplan.address import BACKFILL_FILLING, PARKING
-from jsplan.backfill.job.comparing import Compared
-from jsplan.backfill.job.tallying import at_origin, in_place, judged
-from jsplan.backfill.ranges import Leg, total
-from jsplan.backfill.wire.asking import from_text
-from jsplan.errors import ApiError, JsplanError
+from jsplan.backfill.records import Leg
+from jsplan.errors import ApiError, JsplanError, ServerRefusedError
 from jsplan.facts.live import is_being_filled
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.snapshots import restore, snapshot
 from jsplan.workflows.backfill.freeze import Ends
+from jsplan.workflows.backfill.missing import NO_MESSAGE
 
 BY_SNAPSHOT: Final = "snapshot and restore"
-#: So many messages are compared one by one; of a larger stream so many parts of it, of so many messages each, from its whole length.
-EACH: Final = 20_000
-PARTS, PART = 32, 256
+#: So many messages are compared one by one, from the whole length of the stream; what a server says of all of them is compared besides.
+SAMPLE: Final = 500
 #: What of a configuration comes last: who is listened to, who else fills the stream, and what lets messages go.
 _LAST: Final = (
     "subjects", "sources", "republish", "max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "max_msg_size", "discard",
@@ -97,28 +94,30 @@ async def _state(api: DomainApi, stream: str) -> dict[str, Any]:
 
 
 async def require_same_messages(leg: Leg, ends: Ends) -> None:
-    """Raise JsplanError unless the target has at each sequence what the origin has there: all of them, or parts of a large stream."""
-    for compared in parts(leg, ends):
-        origin = await asyncio.to_thread(at_origin, ends.source_way, compared)
-        found = judged(origin, await asyncio.to_thread(in_place, ends.target_way, leg.target_address.stream, compared))
-        if found.different or found.missing:
-            what = f"message {found.different:,} differs" if found.different else f"{total(found.missing):,} messages are missing"
-            raise JsplanError(
-                f"{leg.target} is not what a snapshot of {leg.origin} gives: {what}", hint=f"Is it another stream? Delete {leg.target} to "
-                "have it made anew.",
-            )  # fmt: skip
+    """Raise JsplanError unless the target has at sequences of the whole range what the origin has there, times included."""
+    places = sampled(leg.first, leg.last)
+    origin, target = leg.origin_address.stream, leg.target_address.stream
+    here = await asyncio.gather(*(_message(ends.origin, origin, seq) for seq in places))
+    there = await asyncio.gather(*(_message(ends.target, target, seq) for seq in places))
+    wrong = next((seq for seq, one, other in zip(places, here, there, strict=True) if one is not None and one != other), None)
+    if wrong is not None:
+        raise JsplanError(
+            f"{leg.target} is not what a snapshot of {leg.origin} gives: message {wrong:,} differs",
+            hint=f"Is it another stream? Delete {leg.target} to have it made anew.",
+        )
 
 
-def parts(leg: Leg, ends: Ends) -> list[Compared]:
-    """What is compared message by message."""
-    whole = as_compared(leg, ends)
-    size = leg.last - leg.first + 1
-    if size <= EACH:
-        return [whole] if size > 0 else []
-    starts = [leg.first + (size - PART) * number // (PARTS - 1) for number in range(PARTS)]
-    return [replace(whole, first=first, last=first + PART - 1) for first in starts]
+def sampled(first: int, last: int) -> list[int]:
+    """Sequences from the whole of a range, the first and the last among them; all of a short one."""
+    size = last - first + 1
+    return list(range(first, last + 1)) if size <= SAMPLE else [first + (size - 1) * n // (SAMPLE - 1) for n in range(SAMPLE)]
 
 
-def as_compared(leg: Leg, ends: Ends) -> Compared:
-    """The leg as both sides are read."""
-    return Compared(0, ends.identity, leg.origin_address.stream, leg.first, leg.last, (), from_text(leg.created), leg.last)
+async def _message(api: DomainApi, stream: str, seq: int) -> dict[str, Any] | None:
+    """A message as the server tells it: subject, sequence, time, headers and payload; None where there is none."""
+    try:
+        return dict((await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq}))["message"])
+    except ServerRefusedError as error:
+        if error.err_code == NO_MESSAGE:
+            return None
+        raise

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from jsplan.address import Address
 from jsplan.backfill.job.comparing import Compared
 from jsplan.backfill.job.promoting import target_info
+from jsplan.backfill.job.reading import STRIDE
 from jsplan.backfill.job.room import growth, shortage
 from jsplan.backfill.job.sourcing import attach, detach, marked, own_source
 from jsplan.backfill.job.tallying import Tally, Verdict, at_origin, judged, sourced_into
@@ -123,16 +124,18 @@ class NativeRun:
         config = (await self._info(self.leg.target))["config"]
         compared = self._compared(config, (await self._info(self.leg.origin))["state"])
         reading = asyncio.ensure_future(asyncio.to_thread(at_origin, self.ends.source_way, compared))
-        brought, place, since = Tally(), self.leg.target_next, time.monotonic()
+        brought, place, before, since = Tally(), self.leg.target_next, -1, time.monotonic()
         try:
             while True:
                 info = await self._info(self.leg.target)
                 last = int(info["state"]["last_seq"])
                 there = (self.ends.target_way, self.leg.target_address.stream, place, last, compared)
-                if place <= last and await asyncio.to_thread(sourced_into, brought, *there):
-                    since = time.monotonic()
-                    self._moved(brought)
-                place = last + 1
+                if place <= last and (last == before or last - place >= STRIDE):
+                    if await asyncio.to_thread(sourced_into, brought, *there):
+                        since = time.monotonic()
+                        self._moved(brought)
+                    place = last + 1
+                before = last
                 if reading.done() and (brought.last >= reading.result().last or self._is_over(info, time.monotonic() - since)):
                     break
                 await asyncio.sleep(PERIOD / 5)
