@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -237,7 +238,9 @@ def _jsplan(*words: str) -> subprocess.CompletedProcess[str]:
     environment = ["--env", name] if (name := os.environ.get("ENVIRONMENT")) else []
     command = [*shlex.split(os.environ.get("JSPLAN", "jsplan")), "--no-color", *environment, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, encoding="utf-8")
-    print(f"$ {shlex.join(command)}\n{done.stdout}{done.stderr}", flush=True)
+    # What a plan quotes may look like an order to the runner; between these two lines it takes none.
+    word = secrets.token_hex(16)
+    print(f"$ {shlex.join(command)}\n::stop-commands::{word}\n{done.stdout}{done.stderr}\n::{word}::", flush=True)
     return done
 
 

@@ -196,6 +196,7 @@ def test_a_plan_that_fails_is_shown_and_never_applied(shop: Shop) -> None:
     assert "Did you mean" in body
     assert "could not plan (exit code 1)" in body
     assert "sha256=none" in body.splitlines()[-1]
+    assert re.search(r"(?s)::stop-commands::(\w{32})\n.*Did you mean.*\n::\1::\n", done.log)
     assert "The plan on #7 failed, so nothing was approved" in shop.apply().log
 
 
