@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 #: What costs most stands nearest to the summary, where the eye ends.
 _ORDER = (("forget",), ("no-op",), ("create",), ("update",), ("create", "delete"), ("delete", "create"), ("delete",))
-IMPORT_HINT = "To take in what is only on the server, declare it first; what is only in the files is made by: jsplan apply"
+IMPORT_HINT = (
+    "To take in what is only on the server, declare it first, or have it written: --generate-config NAME.jsplan.yaml; "
+    "what is only in the files is made by: jsplan apply"
+)
+#: So many of `--target` are listed; an import may have one for each domain.
+_TARGETS = 5
 #: Addresses listed per domain of deferred resources per reason, unless everything is wanted.
 _SHOWN = 5
 
@@ -110,7 +115,8 @@ def what(plan: Plan, *, limited: bool) -> str:
 def planned_with(plan: Plan) -> str:
     """The options that shaped the plan, as they are written."""
     options: dict[str, Any] = plan.options
-    words = [f"--target {safe(str(t))}" for t in plan.targets]
+    words = [f"--target {safe(str(t))}" for t in plan.targets[:_TARGETS]]
+    words += [f"and {len(plan.targets) - _TARGETS} more"] if len(plan.targets) > _TARGETS else []
     words += [f"--exclude {safe(str(e))}" for e in options.get("excludes") or ()]
     words += [f"--replace {safe(str(r))}" for r in options.get("replace") or ()]
     words += [f"--reinstalled {safe(str(d))}" for d in options.get("reinstalled") or ()]

@@ -267,9 +267,10 @@ def test_two_hundred_domains(tmp_path: Path, make_server: MakeServer, capsys: py
     }  # fmt: skip
     with Raw(server.url, names[0], "p") as raw:
         shop = Shop(Space(tmp_path, base), raw, capsys)
-        code, out, err = shop.adopt("--all")
+        code, out, err = shop.adopt("--all", "--domain", "label:edge")
         assert code == 0, err
         assert "400 imported" in out
+        assert "--target store-005/** and 195 more\n" in out
         assert "is new: 400 resources in 9 lines." in err
         assert shop.file.read_text("utf-8").endswith("""\
 streams:
