@@ -43,11 +43,14 @@ def cases() -> list[object]:
     return made
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", cases())
 def test_back_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """Applied and undone, every stream and consumer of both domains is as it was; and the next plan is what was foretold."""
     case = Case.load(path, tmp_path, clean_hub_leaf)
     with case.raw:
+        if case.text.get("level", 0) > (case.raw.api("$JS.API.INFO").get("api") or {}).get("level", 0):
+            return  # this server does not know what the case is about
         case._prepare()  # noqa: SLF001 - the harness is ours
         before = everything(clean_hub_leaf)
         options = case.text.get("options", {})

@@ -214,7 +214,7 @@ def test_half_way(place: Place) -> None:
 def test_a_domain_that_is_away(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """Its part is deferred and said; the rest is undone, and the same revert later does what was left."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
-    space.base["connections"]["hub"]["timeout"] = "500ms"
+    space.base["connections"]["hub"]["timeout"] = "2s"
     both: list[dict[str, Any]] = [{"name": "A", "domain": "hub"}, {"name": "A", "domain": "leaf", "subjects": ["b"]}]
     apply(space.write(streams=both))
     number = apply(space.write(streams=[body | {"max_msgs": 5} for body in both]))
