@@ -26,6 +26,7 @@ from jsplan.generating.references import leads_home
 from jsplan.jetstream import Pool
 from jsplan.planning.ownership import owner_of
 from jsplan.resources import TABLES
+from jsplan.topology.reach import is_import
 from jsplan.units import STAMP
 from jsplan.workflows.options import Observer
 from jsplan.workflows.world import World, known_domains, open_pool, state_bucket
@@ -122,6 +123,9 @@ def choose(world: World, live: Live, globs: tuple[str, ...]) -> Choice:
     for key, facts in live.domains.items():
         if not facts.reachable:
             choice.leave(f"it is away, and nothing is known of it: {facts.why}", f"domain {key}")
+    for key in live.domains:
+        if is_import(world.workspace.domains[key]) and any(is_glob(glob) and _may_name(glob, key) for glob in globs):
+            choice.leave("what another account lets us reach is not listed; name the addresses", f"domain {key}")
     for key, why in live.unlisted.items():
         choice.leave(f"it cannot be listed: {why}", f"domain {key}")
     for address, why in sorted(live.broken.items()):

@@ -306,3 +306,23 @@ def test_a_domain_that_is_away_waits(tmp_path: Path, make_hub_leaf: MakeHubLeaf,
         assert shop.adopt("--all")[0] == 0
         assert "domain: west" in shop.file.read_text("utf-8")
         shop.empty()
+
+
+def test_what_another_account_lets_us_reach(tmp_path: Path, make_server: MakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is behind another account's import is not listed, which is said; what is named there is adopted."""
+    accounts = """
+      A: {jetstream: enabled, users: [{user: a, password: p}], exports: [{service: "$JS.API.>"}]}
+      B: {jetstream: enabled, users: [{user: b, password: p}],
+          imports: [{service: {account: A, subject: "$JS.API.>"}, to: "JS.A.API.>"}]}"""
+    server = make_server(extra=f"accounts {{{accounts}\n}}\nno_auth_user: a\n")
+    domains = {"own": {"connection": "b", "js_domain": None}, "theirs": {"connection": "b", "api_prefix": "JS.A.API", "js_domain": None}}
+    connections = {"b": {"url": server.url, "user": "b", "password": "p"}}
+    with Raw(server.url, "a", "p") as raw:
+        raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        shop = Shop(Space(tmp_path, {"jsplan": 1, "workspace": "b", "connections": connections, "domains": domains}), raw, capsys)
+        code, out, err = shop.adopt("--all")
+        assert (code, "Nothing to import" in out) == (0, True), err
+        assert "not written: domain theirs: what another account lets us reach is not listed; name the addresses" in err
+        assert shop.adopt("theirs/stream/S")[0] == 0
+        assert "{name: S, domain: theirs, subjects: [s]}" in shop.file.read_text("utf-8")
+        shop.empty()
