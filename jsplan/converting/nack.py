@@ -16,8 +16,8 @@ from jsplan.config.node import Node, Source
 from jsplan.config.read import parse
 from jsplan.converting import nack_words as words
 from jsplan.converting.model import MAIN, Conversion, Owner, Resource, Teller
-from jsplan.converting.nack_accounts import account, connection_of
-from jsplan.converting.words import Words, convert, flag
+from jsplan.converting.nack_accounts import account, missing_accounts, own_connection
+from jsplan.converting.words import BadValue, Words, convert, flag, members
 
 GROUP: Final = "jetstream.nats.io/"
 _MARK: Final = re.compile(r"---\s*(#.*)?$")
@@ -62,13 +62,27 @@ def convert_nack(found: Sequence[Node], *, control_loop: bool | None = None) -> 
         if spec is None or not isinstance(spec.value, dict):
             out.general.unreadable(node, f"{kind} has no `spec`", "Give the whole resource, as kubectl has it.")
         elif kind == "Account":
-            account(node, spec, out)
+            _account(node, spec, out)
         elif kind in _KINDS:
-            _Reader(out, node, spec, *_KINDS[str(kind)], told=control_loop is not None, loop=loop).read()
+            _read(_Reader(out, node, spec, *_KINDS[str(kind)], told=control_loop is not None, loop=loop))
         else:
             out.general.lost(node, f"{kind} {_called(node)} is not carried over", _OTHERS.get(str(kind), "jsplan has no such thing."))
-    connection_of(out)
+    missing_accounts(out)
     return out
+
+
+def _account(node: Node, spec: Node, out: Conversion) -> None:
+    try:
+        account(node, spec, out)
+    except BadValue as error:
+        out.general.unreadable(spec, f"{_called(node)}: {error}", "Correct the value, or take it out.")
+
+
+def _read(reader: _Reader) -> None:
+    try:
+        reader.read()
+    except BadValue as error:
+        reader.out.general.unreadable(reader.spec, f"{_called(reader.node)}: {error}", "Correct the value, or take it out.")
 
 
 _OTHERS: Final = {"StreamTemplate": "Servers have had no stream templates since 2.14: write the streams that it made."}
@@ -117,6 +131,7 @@ class _Reader:
         if name is None:
             return
         tell = self.out.teller(self.kind, name, owner)
+        own_connection(self.spec, owner.connection, self.out, tell)
         config = convert(self.spec, self.words, tell, elsewhere=(*self.elsewhere, *words.CONNECTION, *words.GUARDS))
         config |= self._nested(tell)
         {"stream": self._stream, "consumer": self._consumer}.get(self.kind, lambda _, __: None)(config, tell)
@@ -150,7 +165,7 @@ class _Reader:
             if node is None or not node.value:
                 continue
             if word == "sources":
-                out["sources"] = [_origin(item, tell) for item in node.value]
+                out["sources"] = [_origin(item, tell) for item in members(node)]
             elif word == "mirror":
                 out["mirror"] = _origin(node, tell)
             elif word in tables:
@@ -208,12 +223,12 @@ class _Reader:
 
 def _origin(node: Node, tell: Teller) -> dict[str, Any]:
     out = convert(node, words.ORIGIN, tell, elsewhere=words.ORIGIN_ELSEWHERE)
-    if out.get("consumer"):
-        given = out["consumer"]
+    given = out.get("consumer")
+    if isinstance(given, dict):
         out["consumer"] = {"name": given.get("name"), "deliver_subject": given.get("deliverSubject")}
     transforms = node.get("subjectTransforms")
     if transforms is not None and transforms.value:
-        out["subject_transforms"] = [convert(item, words.TRANSFORM, tell) for item in transforms.value]
+        out["subject_transforms"] = [convert(item, words.TRANSFORM, tell) for item in members(transforms)]
     api, deliver = (_value(node, word) for word in ("externalApiPrefix", "externalDeliverPrefix"))
     if api or deliver:
         out["external"] = {"api": api or ""} | ({"deliver": deliver} if deliver else {})

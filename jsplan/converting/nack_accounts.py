@@ -6,24 +6,31 @@ from typing import Any
 
 from jsplan.config.node import Node
 from jsplan.converting.connections import servers
-from jsplan.converting.model import Conversion, Teller
+from jsplan.converting.model import MAIN, Conversion, Teller
+from jsplan.converting.words import texts
 
 
 def account(node: Node, spec: Node, out: Conversion) -> None:
-    """A connection under the account's name: its servers, and files or variables in place of what Kubernetes keeps as secrets."""
+    """A connection under the account's name: its servers, and files or variables in place of what Kubernetes keeps as secrets.
+
+    Raises BadValue for what cannot be servers.
+    """
     meta = node.get("metadata")
-    name = next(
-        (found.value for found in (spec.get("name"), meta.get("name") if meta else None) if found is not None and found.value), None
-    )
-    if not name:
+    name = _word(meta, "name") or _word(spec, "name")
+    if name is None:
         out.general.unreadable(node, "Account has no name", "Give it a `metadata.name`.")
         return
     tell = out.general
-    found = out.connections.setdefault(str(meta.get("name").value if meta and meta.get("name") else name), {})  # type: ignore[union-attr]
+    found = out.connections.setdefault(name, {})
     urls = spec.get("servers")
-    if urls is not None and urls.value:
-        found["url"] = servers([str(item.value) for item in urls.value], urls, tell)
-    _secrets(str(name), spec, found, tell)
+    if urls is not None and urls.value and (url := servers(texts(urls), urls, tell)):
+        found["url"] = url
+    _secrets(name, spec, found, tell)
+
+
+def _word(node: Node | None, key: str) -> str | None:
+    found = node.get(key) if node is not None else None
+    return str(found.value) if found is not None and found.value else None
 
 
 def _secrets(name: str, spec: Node, found: dict[str, Any], tell: Teller) -> None:
@@ -43,16 +50,34 @@ def _secrets(name: str, spec: Node, found: dict[str, Any], tell: Teller) -> None
         tell.knows(token, f"account {name}: the token is a secret in Kubernetes", f"Set {variable}_TOKEN.")
     if (tls := spec.get("tls")) is not None:
         files = {ours: f"./{_file(tls, ours, '')}" for ours in ("ca", "cert", "key") if tls.get(ours) is not None}
-        found["tls"] = files | ({"handshake_first": True} if spec.get("tlsFirst") and spec.get("tlsFirst").value else {})  # type: ignore[union-attr]
+        found["tls"] = files | ({"handshake_first": True} if _word(spec, "tlsFirst") else {})
         tell.knows(tls, f"account {name}: the TLS files are a secret in Kubernetes", "Save them beside the workspace.")
 
 
 def _file(node: Node, word: str, otherwise: str) -> str:
     found = node.get(word)
-    return str(found.value) if found is not None and found.value else otherwise
+    return found.value if found is not None and isinstance(found.value, str) and found.value else otherwise
 
 
-def connection_of(out: Conversion) -> None:
-    """Every account that a resource names has a connection, also where its Account was not given."""
-    for resource in out.resources:
-        out.connections.setdefault(resource.owner.connection, {})
+def own_connection(spec: Node, name: str, out: Conversion, tell: Teller) -> None:
+    """Servers and files that a resource names itself; the first that names some is taken for its connection. Raises BadValue."""
+    given: dict[str, Any] = {}
+    urls, tls = spec.get("servers"), spec.get("tls")
+    if urls is not None and urls.value and (url := servers(texts(urls), urls, tell)):
+        given["url"] = url
+    given |= {word: found for word in ("creds", "nkey") if (found := _word(spec, word))}
+    if tls is not None and tls.value:
+        authorities = tls.get("rootCas")
+        files = {"ca": texts(authorities)[0]} if authorities is not None and authorities.value else {}
+        given["tls"] = files | {ours: found for ours, word in (("cert", "clientCert"), ("key", "clientKey")) if (found := _word(tls, word))}
+    known = out.connections.setdefault(name, {})
+    for word, value in given.items():
+        if known.setdefault(word, value) != value:
+            tell.lost(spec.key_place(word), f"its {word} is not that of connection {name}", "Declare a connection and a domain of its own.")
+
+
+def missing_accounts(out: Conversion) -> None:
+    """Every account that a resource names has a connection; where its Account was not given, that is told."""
+    for name in dict.fromkeys(resource.owner.connection for resource in out.resources):
+        if not out.connections.setdefault(name, {}) and name != MAIN:
+            out.general.knows(None, f"connection {name}: its Account was not given", "Write its `url` and credentials.")

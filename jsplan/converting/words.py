@@ -39,8 +39,11 @@ Words = Mapping[str, Word]
 def convert(node: Node, words: Words, tell: Teller, *, elsewhere: Collection[str] = (), defaults: bool = True) -> dict[str, Any]:
     """The fields that a mapping's words stand for. `elsewhere` are words that the caller reads itself.
 
-    With `defaults`, what the tool sends for words that are left out is there too. A word that nobody knows is a note.
+    With `defaults`, what the tool sends for words that are left out is there too. A word that nobody knows is a note. Raises BadValue
+    for what is no mapping.
     """
+    if not isinstance(node.value, dict):
+        raise BadValue(f"must be a mapping, not {named(node)}")
     out: dict[str, Any] = {word.field: word.default for word in words.values() if word.default is not ABSENT} if defaults else {}
     for name, value in node.value.items():
         if name in elsewhere:
@@ -136,13 +139,18 @@ def percent(node: Node) -> str:
     return f"{text(node).removesuffix('%')}%"
 
 
+def members(node: Node) -> list[Node]:
+    """The elements of a list."""
+    if not isinstance(node.value, list):
+        raise BadValue(f"must be a list, not {named(node)}")
+    return node.value
+
+
 def listed(read: Reader) -> Reader:
     """A list of such values."""
 
     def read_list(node: Node) -> list[Any]:
-        if not isinstance(node.value, list):
-            raise BadValue(f"must be a list, not {named(node)}")
-        return [read(item) for item in node.value]
+        return [read(item) for item in members(node)]
 
     return read_list
 
@@ -151,7 +159,7 @@ def one_of(choices: Mapping[str, str]) -> Reader:
     """A word that the server spells in another way."""
 
     def read_choice(node: Node) -> str:
-        if node.value not in choices:
+        if not isinstance(node.value, str) or node.value not in choices:
             raise BadValue(f"is {named(node)}; it can be {', '.join(choices)}")
         return choices[node.value]
 

@@ -17,6 +17,7 @@ from jsplan.config.files import MAIN as MAIN_FILE
 from jsplan.config.findings import Findings
 from jsplan.config.model import Domain, LoadOptions, Workspace
 from jsplan.config.standing import standing
+from jsplan.converting.checking import check
 from jsplan.converting.model import MAIN, Conversion, Note, Owner, Resource
 from jsplan.diagnostics import Diagnostic
 from jsplan.errors import ConfigError, JsplanError, UsageError
@@ -69,6 +70,7 @@ def convert(tool: Tool, path: Path, target: Target, *, control_loop: bool | None
         conversion = read_nack(path, findings, control_loop=control_loop)
     else:
         conversion = (read_nats if tool == "nats" else read_terraform)(path, findings)
+    check(conversion)
     wrong = [*findings.sorted(), *(note.diagnostic(None) for note in conversion.notes if note.severity == "error")]
     if any(found.severity == "error" for found in wrong):
         raise ConfigError(wrong)

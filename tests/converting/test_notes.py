@@ -199,6 +199,17 @@ def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: P
     assert ["leaf/stream/A"] == guarded
 
 
+def test_what_a_resource_of_nack_connects_with_is_its_connection(tmp_path: Path) -> None:
+    """Servers and files beside a resource are those of the connection; others' that differ, and an Account that is not there, are told."""
+    texts = [", servers: ['nats://one'], creds: /a.creds", ", servers: ['nats://two']", ", account: gone"]
+    made = converted(tmp_path, "nack", "---\n".join(NACK_STREAM.replace("A,", f"S{number},") % more for number, more in enumerate(texts)))
+    workspace = new_workspace(tmp_path, made)
+
+    assert ("nats://one", Path("/a.creds")) == (workspace.connections["main"].url, workspace.connections["main"].creds)
+    assert ["JS180", "JS183"] == [found.code for found in made.diagnostics]
+    assert ["gone/stream/S2", "main/stream/S0", "main/stream/S1"] == sorted(str(address) for address in workspace.resources)
+
+
 def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:
     """A resource with another provider is in a domain over that connection."""
     text = 'provider "jetstream" {\n  alias = "edge"\n  servers = "edge"\n}\n' + STREAM.replace("}", "  provider = jetstream.edge\n}")

@@ -21,10 +21,10 @@ DAY = 86_400 * SECOND
 MADE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
     "terraform": [
         ("hub", "ORDERS", {"subjects": ["ORDERS.*"], "max_age": 365 * DAY, "duplicate_window": 120 * SECOND, "allow_direct": True}),
-        ("hub", "ORDERS.NEW", {"ack_policy": "explicit", "ack_wait": 30 * SECOND, "filter_subject": "ORDERS.received", "sample_freq": "100%",
-                               "max_ack_pending": 20000, "deliver_policy": "all"}),
-        ("hub", "KV_CFG", {"subjects": ["$KV.CFG.>"], "max_msgs_per_subject": 5, "discard": "new", "deny_delete": True, "allow_rollup_hdrs": True,
-                           "allow_direct": True}),
+        ("hub", "ORDERS.NEW", {"ack_policy": "explicit", "ack_wait": 30 * SECOND, "filter_subject": "ORDERS.received",
+                               "sample_freq": "100%", "max_ack_pending": 20000, "deliver_policy": "all"}),
+        ("hub", "KV_CFG", {"subjects": ["$KV.CFG.>"], "max_msgs_per_subject": 5, "discard": "new", "deny_delete": True,
+                           "allow_rollup_hdrs": True, "allow_direct": True}),
     ],
     "nack": [
         ("hub", "ORDERS", {"subjects": ["ORDERS.*"], "max_age": 30 * DAY, "storage": "file"}),

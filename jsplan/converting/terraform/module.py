@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -64,7 +65,7 @@ class _Module:
         label = ".".join(block.labels)
         try:
             instances = list(self._instances(block))
-        except Unknown as why:
+        except (Unknown, TypeError, ValueError) as why:
             self.out.general.lost(block.place, f"{label} is not carried over: how often it is made is not known ({why})", _SHOW)
             return
         for suffix, own in instances:
@@ -110,7 +111,7 @@ class _Module:
         settings: dict[str, Any] = {}
         for inner in block.of("lifecycle"):
             guard = inner.attributes.get("prevent_destroy")
-            if guard is not None and self._value(guard, own) is True:
+            if guard is not None and self._guards(guard, own):
                 settings = {"lifecycle": {"prevent_destroy": True}}
             for name, attribute in inner.attributes.items():
                 if name != "prevent_destroy":
@@ -122,6 +123,13 @@ class _Module:
                     tell.lost(attribute.place, f"{label}: lifecycle {name} is not carried over", advice)
         return settings
 
+    def _guards(self, guard: Attribute, own: dict[str, Any]) -> bool:
+        """Whether it is on; what cannot be worked out guards."""
+        try:
+            return self._value(guard, own) is not False
+        except Unknown:
+            return True
+
     def _owner(self, block: HclBlock) -> Owner:
         chosen = block.attributes.get("provider")
         if chosen is None:
@@ -131,7 +139,8 @@ class _Module:
         def remember(path: list[Any]) -> Any:
             names.extend(path)
 
-        value_of(chosen.expression, remember)
+        with suppress(Unknown):
+            value_of(chosen.expression, remember)
         return Owner(str(names[1]) if len(names) > 1 else MAIN)
 
     # --- values ----------------------------------------------------------------------------------------------
@@ -155,14 +164,17 @@ class _Module:
     def _named(self, root: str, name: str) -> Any:
         declared = self.variables if root == "var" else self.locals
         attribute = declared.get(name)
-        key = f"{root}.{name}"
         if attribute is None:
-            raise Unknown(f"{key} has no value in these files")
+            raise Unknown(f"{root}.{name} has no value in these files")
+        return self._once(f"{root}.{name}", attribute, {})
+
+    def _once(self, key: str, attribute: Attribute, own: dict[str, Any]) -> Any:
+        """The value of something that has a name, which may not refer to itself."""
         if key in self.working:
             raise Unknown(f"{key} refers to itself")
         self.working.append(key)
         try:
-            return self._value(attribute, {})
+            return self._value(attribute, own)
         finally:
             self.working.pop()
 
@@ -178,7 +190,7 @@ class _Module:
         attribute = block.attributes.get("name" if word == "id" else word)
         if attribute is None:
             raise Unknown(f"{word} of {label} is not written")
-        value = self._value(attribute, own)
+        value = self._once(f"jetstream_stream.{label}.{word}", attribute, own)
         return f"JETSTREAM_STREAM_{value}" if word == "id" else value
 
 

@@ -11,7 +11,7 @@ from jsplan.address import Kind
 from jsplan.config.node import Node
 from jsplan.converting.model import NOBODY, Conversion, Owner, Resource, Teller
 from jsplan.converting.terraform import provider_words as words
-from jsplan.converting.words import Words, convert, flag, seconds, text, texts, whole
+from jsplan.converting.words import BadValue, Words, convert, flag, seconds, text, texts, whole
 
 KINDS: Final[Mapping[str, tuple[Kind, Words, tuple[str, ...]]]] = {
     "jetstream_stream": ("stream", words.STREAM, words.STREAM_ELSEWHERE),
@@ -54,9 +54,13 @@ def convert_block(block: Block, out: Conversion) -> None:
         out.general.lost(block.node, f"{block.label} is not carried over: it has no {wanted} that is known here", _SHOW)
         return
     tell = out.teller(kind, name, block.owner)
-    config = convert(block.node, table, tell, elsewhere=(*elsewhere, *words.META), defaults=block.written)
-    _MORE[kind](block, config, tell)
-    _placement(block, config, tell)
+    try:
+        config = convert(block.node, table, tell, elsewhere=(*elsewhere, *words.META), defaults=block.written)
+        _MORE[kind](block, config, tell)
+        _placement(block, config, tell)
+    except BadValue as error:
+        tell.unreadable(block.node, f"{block.label}: {error}", "Correct the value, or take it out.")
+        return
     if block.written:
         _say_defaults(block, kind, config, tell)
     out.resources.append(
@@ -65,6 +69,14 @@ def convert_block(block: Block, out: Conversion) -> None:
 
 
 def _name(block: Block, kind: Kind) -> str | None:
+    """The name; None where it is not there, or is no text."""
+    try:
+        return _named(block, kind)
+    except BadValue:
+        return None
+
+
+def _named(block: Block, kind: Kind) -> str | None:
     if kind != "consumer":
         return _text(block.node, "name")
     stream, own = _text(block.node, "stream_id"), _text(block.node, "durable_name")

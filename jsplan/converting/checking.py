@@ -1,0 +1,45 @@
+"""Whether what was read can be a configuration at all: shapes and values, by the field tables. What servers make of it is not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jsplan.converting.model import Conversion, Resource
+from jsplan.resources import TABLES
+from jsplan.resources.fields import Table
+from jsplan.resources.stream import STREAM
+
+
+def check(conversion: Conversion) -> None:
+    """Note an error for each value that no field takes; a file that holds such a thing is not what it seems to be."""
+    for resource in conversion.resources:
+        tell = conversion.teller(resource.kind, resource.name, resource.owner)
+        for path, problem in _problems(_table(resource), resource.config, ""):
+            tell.unreadable(resource.place, f"{path}: {problem}", "Correct the value where it comes from.")
+
+
+def _table(resource: Resource) -> Table:
+    if resource.kind == "consumer" or resource.words:
+        return TABLES[resource.kind]
+    return STREAM
+
+
+def _problems(table: Table, config: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    for name, value in config.items():
+        row = table.by_name.get(name)
+        if row is None or value is None:
+            continue
+        if row.table is None:
+            try:
+                row.parse(value)
+            except ValueError as error:
+                yield f"{path}{name}", str(error)
+        elif row.type == "objects" and not isinstance(value, list):
+            yield f"{path}{name}", "must be a list of mappings"
+        else:
+            for item in value if row.type == "objects" else [value]:
+                if isinstance(item, Mapping):
+                    yield from _problems(row.table, item, f"{path}{name}.")
+                else:
+                    yield f"{path}{name}", "must be a mapping"
