@@ -24,6 +24,7 @@ _OPEN = 40
 #: Hazards shown before the rest is folded away.
 _HAZARDS = 8
 _GRADES = ("stop", "warn", "allowed")
+_LATER = "Left for later"
 
 
 def render(plan: Plan, *, verbose: bool = False) -> str:
@@ -155,7 +156,7 @@ _OPTIONS = {"any": "any hazard", "stop": "not allowed yet", "warn": "only a warn
 
 def _select(name: str, every: str, values: Iterable[str]) -> str:
     options = "".join(f'<option value="{_said(value)}">{_said(_OPTIONS.get(value, value))}</option>' for value in values)
-    return f'<select name="{name}" aria-label="{every}"><option value="">{every}</option>{options}</select>'
+    return f'<select name="{name}" aria-label="{every}"{"" if options else " hidden"}><option value="">{every}</option>{options}</select>'
 
 
 def _change(row: Row, *, opened: bool) -> str:
@@ -191,15 +192,23 @@ def _beside(plan: Plan, *, verbose: bool) -> list[str]:
     parts = [
         ("Changed outside of jsplan since the last apply", drift.rows[2:]),
         ("Copied", plan_text.backfills(plan).rows),
-        ("Left for later", plan_text.deferred(plan, verbose=verbose).rows),
+        (_LATER, plan_text.deferred(plan, verbose=verbose).rows),
     ]
-    return [f"<section><h2>{title}</h2>{page.block(rows)}</section>" for title, rows in parts if rows]
+    every = [f"<p>{_code(item.address)}: {_said(item.reason)}</p>" for item in plan.deferred]
+    left = _folded("Each of them", every) if every else ""
+    return [f"<section><h2>{title}</h2>{page.block(rows)}{left if title == _LATER else ''}</section>" for title, rows in parts if rows]
+
+
+def _folded(title: str, items: list[str]) -> str:
+    return f'<details class="more"><summary>{title} ({len(items):,})</summary>\n{chr(10).join(items)}</details>'
 
 
 def _findings(plan: Plan) -> str:
     shown, left = diagnostics_text.shortlist(plan.diagnostics)
     items = [_finding(found, where) for found, where in shown]
     items += [f"<p>and {number:,} more of {_said(code)}</p>" for code, number in left.items()]
+    if len(shown) < len(plan.diagnostics):
+        items.append(_folded("Every finding by itself", [_finding(found, "") for found in plan.diagnostics]))
     return f"<section><h2>Findings ({len(plan.diagnostics):,})</h2>\n{chr(10).join(items)}</section>" if items else ""
 
 

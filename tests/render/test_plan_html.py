@@ -65,6 +65,15 @@ def test_what_is_alike_is_one_row_that_lists_all() -> None:
         assert found.text.count(f"store-{number:03}/stream/SALES") >= 1
 
 
+def test_nothing_is_only_counted() -> None:
+    """What the terminal counts is on the page one by one: every finding, and every resource that was left for later."""
+    plan = samples.opening(500)
+    text = Page(plan_html.render(plan)).text
+
+    assert all(f"{d.address}: {d.summary}" in text for d in plan.diagnostics)
+    assert all(f"{item.address}: {item.reason}" in text for item in plan.deferred)
+
+
 def test_each_id_is_one_and_each_link_leads_to_one(plan: Plan) -> None:
     """Nothing is called the same twice, and links go nowhere else than to changes of this page."""
     given = Page(plan_html.render(plan)).attributes
