@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from jsplan.backfill.records import Span
+from jsplan.backfill.ranges import LISTED, Span, total
 from jsplan.errors import ApiError, JsplanError
 
 FORMAT: Final = "jsplan-archive/1"
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One Parquet file. `name` is relative to the archive; times are ns."""
+    """One Parquet file. `name` is relative to the archive; times are ns; `content` is the size of subjects, headers and payloads."""
 
     name: str
     rows: int
@@ -49,6 +49,7 @@ class File:
     last_seq: int
     first_time: int
     last_time: int
+    content: int = 0
 
 
 @dataclass(slots=True)
@@ -163,10 +164,10 @@ class Archive:
         return done
 
     def finish(self) -> None:
-        """Move whatever a commit names and its writer did not come to, and say that all is there. Raises ArchiveError."""
+        """Move whatever a commit names and its writer did not come to, and say whether all is there. Raises ArchiveError."""
         if not self.commits:
             return
-        days, moved = set(), False
+        days = set()
         for name, (commit, _) in self.files.items():
             path, staged = self.folder / name, staged_at(self.folder, commit.attempt, name)
             if path.exists() or not staged.exists():
@@ -179,10 +180,11 @@ class Archive:
                     continue
                 raise ArchiveError(f"cannot move {staged} to {path}: {error.strerror}") from None
             days.add(path.parent)
-            moved = True
         for day in days:
             sync(day)
-        if moved or not (self.folder / SUCCESS).exists():
+        if not all((self.folder / name).exists() for name in self.files):
+            (self.folder / SUCCESS).unlink(missing_ok=True)
+        elif days or not (self.folder / SUCCESS).exists():
             (self.folder / SUCCESS).touch()
             sync(self.folder)
 
@@ -224,6 +226,16 @@ class Archive:
     def drop(self, attempt: str) -> None:
         """Leave nothing of an attempt whose files are all committed or of no use."""
         shutil.rmtree(self.folder / LOG / f"{_ATTEMPT}{attempt}", ignore_errors=True)
+
+
+def gaps_of(commits: Iterable[Commit]) -> tuple[list[list[int]], int]:
+    """What was gone before it could be archived: the first ranges, and how many messages all of them have. What was read twice, because
+    its file was lost, counts once.
+    """
+    every = [*commits]
+    listed = merged(sorted(Span(*gap) for commit in every for gap in commit.gaps))
+    unlisted = sum(commit.gap_messages - total(Span(*gap) for gap in commit.gaps) for commit in every)
+    return [list(gap) for gap in listed[:LISTED]], total(listed) + unlisted
 
 
 def staged_at(folder: Path, attempt: str, name: str) -> Path:

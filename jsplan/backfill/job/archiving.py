@@ -125,7 +125,8 @@ class _Files:
         for day in np.unique(days):
             if day not in self._open:
                 self._open[int(day)] = _Growing(self._piece, int(day))
-            self._open[int(day)].add(found.filter(pa.array(days == day)) if (days != day).any() else found)
+            mine = pa.array(days == day)
+            self._open[int(day)].add(found.filter(mine), sum(rows[name].filter(mine).nbytes for name in ("subject", "headers", "data")))
 
     def close(self) -> None:
         """Everything is on disk then."""
@@ -150,11 +151,12 @@ class _Growing:
         self._waiting: list[pa.RecordBatch] = []
         self._seqs = (1 << 63, 0)
         self._times = (1 << 63, 0)
-        self._rows = 0
+        self._rows = self._content = 0
 
-    def add(self, rows: pa.RecordBatch) -> None:
+    def add(self, rows: pa.RecordBatch, content: int) -> None:
         self._waiting.append(rows)
         self._rows += rows.num_rows
+        self._content += content
         self._seqs, self._times = _widened(self._seqs, rows["seq"]), _widened(self._times, rows["time"])
         if sum(batch.num_rows for batch in self._waiting) >= ROWS or sum(batch.nbytes for batch in self._waiting) >= SIZE:
             self._flush()
@@ -168,7 +170,7 @@ class _Growing:
         self._flush()
         self._writer.close()
         size, digest = self._hash.finish()
-        return File(self._name, self._rows, size, digest, *self._seqs, *self._times)
+        return File(self._name, self._rows, size, digest, *self._seqs, *self._times, self._content)
 
 
 def _widened(bounds: tuple[int, int], column: pa.Array) -> tuple[int, int]:

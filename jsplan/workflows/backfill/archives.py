@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from jsplan.address import Address
-from jsplan.backfill.job.archive import Archive, Origin, receipts
-from jsplan.backfill.ranges import LISTED, Leg
+from jsplan.backfill.job.archive import Archive, Origin, gaps_of, receipts
+from jsplan.backfill.ranges import Leg
 from jsplan.documents.backfill import Leftover
 from jsplan.errors import JsplanError, NotAvailableError, UsageError
 
@@ -80,7 +80,7 @@ class Held:
         files = self.archive.of(self.origin)
         return {
             "created": self.origin.created,
-            "state": {"messages": sum(file.rows for file in files), "bytes": sum(file.bytes for file in files)},
+            "state": {"messages": sum(file.rows for file in files), "bytes": sum(file.content for file in files)},
         }
 
 
@@ -88,8 +88,7 @@ def held_of(archive: Archive) -> list[Held]:
     """Everything that an archive has, by stream."""
     found = []
     for origin, commits in archive.origins.items():
-        gaps = sorted([*gap] for commit in commits for gap in commit.gaps)
-        found.append(Held(archive.folder, archive, origin, gaps[:LISTED], sum(commit.gap_messages for commit in commits)))
+        found.append(Held(archive.folder, archive, origin, *gaps_of(commits)))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from jsplan.backfill.job import promoting
-from jsplan.backfill.job.archive import Archive, Commit, File, Origin, covered, merged, receipts, staged_at
+from jsplan.backfill.job.archive import Archive, Commit, File, Origin, covered, gaps_of, merged, receipts, staged_at
 from jsplan.backfill.job.archived import sequences_of
 from jsplan.backfill.job.archiving import Piece, archive
 from jsplan.backfill.ranges import LISTED, Span, common, minus, total, without
@@ -189,9 +189,7 @@ class ArchiveRun:
                 found.drop(name)
 
     def _tell(self, found: Archive) -> None:
-        commits = found.origins[self.origin]
-        gaps = sorted([*gap] for commit in commits for gap in commit.gaps)
-        self.result.gaps, self.result.gap_messages = gaps[:LISTED], sum(commit.gap_messages for commit in commits)
+        self.result.gaps, self.result.gap_messages = gaps_of(found.origins[self.origin])
 
     async def _origin_info(self) -> dict[str, Any]:
         ask: Callable[[], Any] = partial(promoting.target_info, self.ends.origin, self.origin.stream)

@@ -1,0 +1,61 @@
+"""The example of a backfill on a cluster: a standalone Spark master, two workers with Pythons of their own, one of which is killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.sandbox import Sandbox
+from tests.backfill.copies import read_all
+from tests.conftest import PROGRAM
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples/backfill"
+COUNT = 60_000
+
+
+def shipped() -> ModuleType:
+    """The script of the example."""
+    spec = importlib.util.spec_from_file_location("example_cluster", EXAMPLE / "cluster.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.download
+@pytest.mark.timeout(1200)
+def test_a_worker_is_killed_in_the_middle(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The job file on spark-submit copies every message once, in order, though the worker that copies is killed with all that it runs; no
+    password is in the job, and the workers take theirs from their environment and from files of their own.
+    """
+    example: Any = shipped()
+    shutil.copy(EXAMPLE / "jsplan.yaml", tmp_path)
+    with Sandbox.hub_and_leaf(binary=PROGRAM) as sandbox:
+        example.fill(sandbox["leaf"], COUNT)
+        with example.cluster(tmp_path, sandbox["leaf"]) as (master, workers):
+            code = example.story(tmp_path, sandbox["hub"], master, workers)
+            assert [node.process.poll() is None for node in workers].count(False) == 1
+        said = capfd.readouterr().out
+        origin, target = read_all(sandbox["leaf"], "$JS.API", "ORDERS"), read_all(sandbox["hub"], "$JS.API", "ORDERS_ALL")
+
+    assert code == 0, said
+    assert "is killed]" in said
+    assert f"Verified: {COUNT:,} equal. Both sides agree." in said
+    assert [row[3] for row in target] == [row[3] for row in origin]
+    assert len(target) == COUNT
+    for (seq, subject, _, _), (_, copied, headers, _) in zip(origin, target, strict=True):
+        assert copied == subject
+        assert f"\r\nJsplan-Origin: leaf/ORDERS/{seq}/20".encode() in headers
+    script = (tmp_path / "job.py").read_text("utf-8")
+    assert "${env.HUB_PASSWORD}" in script
+    assert '"acc"' not in script.replace('"user": "acc"', "")
