@@ -6,7 +6,7 @@ How a file reads is left to `generating`, and taking what is in it into state to
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from jsplan.address import KINDS, Address, is_glob, matches
 from jsplan.config.model import LoadOptions
 from jsplan.config.standing import standing
 from jsplan.diagnostics import Diagnostic
-from jsplan.errors import JsplanError, PlanError, UsageError
+from jsplan.errors import JsplanError, PlanError, StalePlanError, UsageError
 from jsplan.facts.inventory import keeps_state, may_be_listed
 from jsplan.facts.live import Live, LiveObject, is_being_filled
 from jsplan.facts.overview import overview
@@ -221,27 +221,30 @@ def require_new(path: Path) -> None:
         raise JsplanError(f"cannot write {path}: there is no such folder", hint="Make the folder, or give another file.")
 
 
+@dataclass(slots=True)
+class NewFile:
+    """A file that has just been made; it goes again unless it `stays`."""
+
+    path: Path
+    stays: bool = False
+
+
 @contextmanager
-def new_file(path: Path, text: str) -> Iterator[Callable[[], None]]:
-    """Have a new file while something is done with it; it goes again if that raises, unless it was told to stay.
-
-    Raises JsplanError when the file cannot be made, or is there meanwhile.
-    """
-    stays = False
-
-    def keep() -> None:
-        nonlocal stays
-        stays = True
-
+def new_file(path: Path, text: str) -> Iterator[NewFile]:
+    """Have a new file while something is done with it. Raises JsplanError when it cannot be made, or is there meanwhile."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise JsplanError(f"cannot write {path}: {error.strerror}") from None
+    made = NewFile(path)
     try:
-        yield keep
+        yield made
+    except StalePlanError:
+        made.stays = False  # nothing was adopted
+        raise
     finally:
-        if not stays:
+        if not made.stays:
             path.unlink(missing_ok=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from jsplan.errors import PlanError, UsageError
 from jsplan.generating import Written
 from jsplan.planning.guards import refusal_reasons
 from jsplan.workflows.apply import apply_world
-from jsplan.workflows.importing import generate, new_file, require_new, require_read
+from jsplan.workflows.importing import NewFile, generate, new_file, require_new, require_read
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.running import run
 from jsplan.workflows.world import World, open_world
@@ -75,21 +75,21 @@ async def _import_writing(
         chosen = await generate(load, world, globs, observer)
         if chosen is None:
             return *await _import_world(world, globs, exact, options, approve, observer), None
-    with new_file(path, chosen.written.text) as keep:
+    with new_file(path, chosen.written.text) as file:
         async with open_world(load) as world:
             require_read(world, chosen.addresses, path)
-            plan, result = await _import_world(world, globs, exact, options, _then(approve, keep), observer)
-        keep()
+            plan, result = await _import_world(world, globs, exact, options, _then(approve, file), observer)
+        file.stays = True
     return plan, result, chosen.written
 
 
-def _then(approve: Approve, keep: Callable[[], None]) -> Approve:
+def _then(approve: Approve, file: NewFile) -> Approve:
     """From the approval of a plan that is not refused on something may be in state: then the file stays, whatever happens."""
 
     def approving(plan: Plan) -> None:
         approve(plan)
         if not refusal_reasons(plan):
-            keep()
+            file.stays = True
 
     return approving
 

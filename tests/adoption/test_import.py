@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.cli.main import main
+from jsplan.errors import StalePlanError
 from jsplan.jetstream import DomainApi
+from jsplan.workflows.imports import import_writing
+from jsplan.workflows.options import PlanOptions
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, hub_leaf_space, single_space
+from tests.support.workspaces import Quiet, Space, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox, Server
     from tests.conftest import MakeHubLeaf, MakeServer
 
@@ -149,6 +153,20 @@ def test_a_file_that_nobody_approved_goes_again(shop: Shop) -> None:
     assert (code, "hub/stream/A will be imported as it is" in out) == (1, True)
     assert "--auto-approve" in err
     assert not shop.file.exists()
+
+
+def test_a_file_of_a_plan_that_came_too_late_goes_again(shop: Shop) -> None:
+    """What somebody changed while it was looked at is not adopted, and no file claims that it was."""
+    shop.stream("hub", "A", subjects=["a"])
+
+    def slowly(plan: Plan) -> None:
+        shop.raw.done("$JS.hub.API.STREAM.UPDATE.A", {"name": "A", "subjects": ["a", "b"]})
+
+    with pytest.raises(StalePlanError, match="Nothing was changed"):
+        import_writing(shop.space.load, ("**",), PlanOptions(), slowly, Quiet(), shop.file)
+    assert not shop.file.exists()
+    assert shop.adopt("--all")[0] == 0
+    shop.empty()
 
 
 def test_what_is_left_out_is_said(shop: Shop) -> None:
