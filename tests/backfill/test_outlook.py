@@ -110,6 +110,7 @@ def test_a_target_that_is_not_there_yet(pair: Pair) -> None:
     found = look(pair)
 
     assert (found.strategy, found.messages, found.estimate is not None) == ("snapshot", 20, True)
+    assert found.command == "jsplan apply"
 
 
 def test_what_is_not_possible_is_said(pair: Pair) -> None:

@@ -122,7 +122,8 @@ class NativeRun:
     async def _watched(self) -> tuple[Verdict, Tally]:
         """Read along until everything has come, or nothing comes any more; what both sides say then."""
         config = (await self._info(self.leg.target))["config"]
-        compared = self._compared(config, (await self._info(self.leg.origin))["state"])
+        state = (await self._info(self.leg.origin))["state"]
+        compared = self._compared(config, state)
         reading = asyncio.ensure_future(asyncio.to_thread(at_origin, self.ends.source_way, compared))
         brought, place, before, since = Tally(), self.leg.target_next, -1, time.monotonic()
         try:
@@ -141,6 +142,7 @@ class NativeRun:
                 await asyncio.sleep(PERIOD / 5)
         finally:
             origin = await reading
+        self.result.bytes = len(brought.seqs) * int(state["bytes"]) // max(1, int(state["messages"]))
         return judged(origin, brought), brought
 
     def _is_over(self, info: dict[str, Any], idle: float) -> bool:

@@ -64,7 +64,9 @@ class _Looking:
         if target is not None:
             refuse_target(str(self.entry.target), target["config"])
         choice = await self._choice(record)
-        found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, command(self.entry), choice.against)
+        absent = target is None and self.entry.target.parquet is None
+        how = "jsplan apply" if absent else command(self.entry)
+        found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, how, choice.against)
         for side in self.entry.origins:
             found.legs += await self._side(side, record, there=target is not None)
         pairs = {(side.domain, self.entry.target.domain) for side in self.entry.origins}
