@@ -1,0 +1,54 @@
+"""Whole streams by the tools of the servers, as a backfill uses them with `keep: server`: what `auto` takes, and a source.
+
+Both with everything around it that makes them exact: the comparison of both sides, and what is put right before and after.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from jsplan.backfill.choosing import Stream, choose, situation
+from jsplan.backfill.records import Leg
+from jsplan.config.model import Backfill, BackfillSide
+from jsplan.workflows.backfill.filling import Filling
+from jsplan.workflows.backfill.freeze import freeze
+from jsplan.workflows.backfill.leg import Work
+from jsplan.workflows.backfill.native import NativeRun
+
+ENTRY = Backfill("tools", (BackfillSide("leaf", "BENCH"),), BackfillSide("hub", "COPY"), keep="server")
+CONFIG = {"name": "COPY", "subjects": ["copies.>"], "num_replicas": 1, "storage": "file"}
+
+
+async def whole_by_auto(bench: Any) -> float:
+    """Choose the tool and make the target of the whole stream by it: a snapshot, restored and compared, before anybody may write to it."""
+    started = time.monotonic()
+    info = await bench.leaf.request("STREAM.INFO.BENCH")
+    levels = [(await api.request("INFO"))["api"]["level"] for api in (bench.leaf, bench.hub)]
+    origin, target = Stream(info["config"], info["state"], levels[0]), Stream(CONFIG, {}, levels[1], exists=False)
+    choice = choose(situation(bench.world.topology, ENTRY, [origin], target, datetime.now(UTC)))
+    assert choice.strategy == "snapshot", choice
+    state = info["state"]
+    leg = Leg("leaf/stream/BENCH", "hub/stream/COPY", info["created"], state["first_seq"], state["last_seq"], [], "", 1)
+    await Filling(leg, bench.ends(), CONFIG, "bench/tools", lambda: None, lambda _: None).run()
+    seconds = time.monotonic() - started
+    assert (await bench.hub.request("STREAM.INFO.COPY"))["state"]["messages"] == bench.count
+    return seconds
+
+
+async def by_source(bench: Any) -> float:
+    """A source of the target for as long as it takes, each message compared with the origin."""
+    await bench.hub.request("STREAM.CREATE.COPY", CONFIG)
+    started = time.monotonic()
+    record = await freeze(bench.world, bench.pool, ENTRY)
+    apis = {"hub": bench.hub, "leaf": bench.leaf}
+    work = Work(
+        ENTRY, "bench/tools", record.text, bench.world.topology, apis, bench.engine, bench.observer,
+        lambda seconds: seconds, lambda _code, _address: False,
+    )  # fmt: skip
+    run = NativeRun(work, record.legs[0], bench.ends())
+    assert await run.run()
+    result = await run.settle()
+    assert (result.copied, result.verified) == (bench.count, True), result
+    return time.monotonic() - started
