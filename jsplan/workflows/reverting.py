@@ -123,6 +123,7 @@ def _undoable(entry: Item) -> list[Item]:
 
 
 def _chosen(entry: Item, changes: list[Item], options: RevertOptions) -> list[Item]:
+    """What --target and --exclude leave. A consumer does not come back without the stream that it went with."""
     for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
         for glob in globs:
             if not any(matches(glob, Address.parse(item["address"])) for item in changes):
@@ -132,7 +133,9 @@ def _chosen(entry: Item, changes: list[Item], options: RevertOptions) -> list[It
         named = not options.targets or any(matches(glob, address) for glob in options.targets)
         return named and not any(matches(glob, address) for glob in options.excludes)
 
-    return [item for item in changes if meant(Address.parse(item["address"]))]
+    found = {address: item for item in changes if meant(address := Address.parse(item["address"]))}
+    gone = {Address.parse(item["address"]) for item in changes if item["actions"] == ["delete"]}
+    return [item for address, item in found.items() if address.parent not in gone or address.parent in found]
 
 
 async def _wanted(world: World, pool: Pool, entry: Item, changes: list[Item]) -> Undoing:

@@ -79,7 +79,10 @@ def test_destroy(place: Place) -> None:
     plan, _ = undo(place.space, apply(place.space, destroy=True))
 
     assert ((place.config("A"), place.config("B"), place.config("KV_K")), remembered(place)) == (before, was)
-    assert [(a, s) for a, s, _ in found(plan, "JS491")] == [(A, "4 messages that were deleted with the stream do not come back")]
+    assert [(a, s) for a, s, _ in found(plan, "JS491")] == [
+        ("main/consumer/B/C", "the position that the consumer had does not come back"),
+        (A, "4 messages that were deleted with the stream do not come back"),
+    ]
     assert found(plan, "JS492") == []
     assert not place.space.plan().has_changes
 
@@ -165,7 +168,7 @@ def test_what_was_deleted_is_there_again(place: Place) -> None:
 
 def test_messages_do_not_come_back(place: Place) -> None:
     """The number that an apply deleted is said when it is undone, and where that apply saved them."""
-    apply(place.write({"name": "A"}, {"name": "B"}).space)
+    apply(place.write({"name": "A"}, {"name": "B", "consumers": [{"name": "C"}]}).space)
     place.publish("A", 5)
     place.publish("B", 2)
     saves = place.space.folder / "saves"
@@ -176,6 +179,11 @@ def test_messages_do_not_come_back(place: Place) -> None:
     assert told["main/stream/B"][0] == "2 messages that were deleted with the stream do not come back"
     folder = entry(place.space, number)["backup"]
     assert f"--exclude main/stream/B and run: jsplan restore {folder} --target main/stream/B" in told["main/stream/B"][1]
+    assert place.run("revert", str(number), "-y", "--exclude", "main/stream/B").code == 0
+    assert place.run("restore", folder, "-y", "--target", "main/stream/B").code == 0
+    with Raw(place.server.url) as raw:
+        info = raw.done("$JS.API.STREAM.INFO.B")
+    assert (info["state"]["messages"], info["state"]["consumer_count"]) == (2, 1)
 
 
 def test_a_revert_has_hazards_as_any_plan(place: Place) -> None:

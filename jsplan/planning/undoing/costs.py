@@ -28,8 +28,10 @@ def costs_of(hazard: Hazard) -> dict[str, Any] | None:
 
 def lost(item: Mapping[str, Any], backup: str | None) -> Iterable[Diagnostic]:
     """What of one change stays lost, each with a warning that says where it might still be."""
-    costs = [cost for cost in item.get("costs", ()) if cost["code"] == "DELETES_CONSUMER" or _counts(cost)]
-    for cost in costs:
+    if "/consumer/" in item["address"] and item["actions"] in (["delete"], ["delete", "create"]):
+        yield Diagnostic("warning", "JS491", _SAYS["DELETES_CONSUMER"], "", str(item["address"]))
+        return
+    for cost in (cost for cost in item.get("costs", ()) if _counts(cost)):
         detail = ""
         if backup and cost["code"] in ("DELETES_STREAM", "DELETES_MESSAGES"):
             kind, _, name = str(item["address"]).partition("/")[2].partition("/")
