@@ -22,7 +22,6 @@ from jsplan.workflows.backfill.leg import LegRun, Work
 from jsplan.workflows.backfill.options import BackfillOptions
 from jsplan.workflows.backfill.tools import chosen
 from jsplan.workflows.backfill.wide import WideRun, is_wide
-from jsplan.workflows.backfill.wide import WideRun, is_wide
 from jsplan.workflows.options import Observer
 from jsplan.workflows.world import World, locked, open_pool, open_world
 
