@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
@@ -10,23 +11,46 @@ import pytest
 
 from jsplan import __version__
 from jsplan.documents.schema import schemas
-from jsplan.errors import JsplanError, StateError
+from jsplan.errors import ConflictError, JsplanError, StateError
 from jsplan.state import LocalBackend, State
 from jsplan.state.history import KEPT, PACK_FROM, ROOM, changes_of, joined, packed, remembered
 from jsplan.state.locks import LockInfo
 from jsplan.workflows.history import history
 from jsplan.workflows.state import pull
-from tests.history.conftest import apply, document, entries, entry, undo
+from tests.history.conftest import ALL, apply, document, entries, entry, undo
 from tests.support.buckets import new_bucket
 from tests.support.raw import Raw
 from tests.support.state import held, local_state
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.history.conftest import Place
 
 
 class Died(Exception):
     """What a process does at kill -9: nothing more."""
+
+
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, *, lines: int = 1_000, puts: int = 1_000) -> Iterator[None]:
+    """A process that dies once so much is in its journal: lines of any kind, or ends of steps."""
+    append, left = LocalBackend.append, {"lines": lines, "puts": puts}
+
+    def mortal(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
+        left["lines"] -= 1
+        left["puts"] -= sum("put" in change for change in changes)
+        if min(left.values()) < 0:
+            raise Died
+        append(backend, state, *changes)
+
+    async def gone(backend: LocalBackend, _: State) -> None:
+        await backend.close()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalBackend, "append", mortal)
+        patched.setattr(LocalBackend, "finish", gone)
+        yield
 
 
 @pytest.fixture(params=["local", "kv"])
@@ -121,23 +145,8 @@ def test_killed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """An apply that was killed is in the history as cut off, and can be undone as far as it came."""
     apply(place.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
     before = place.config("A"), place.config("B")
-    append, ended = LocalBackend.append, 0
-
-    def mortal(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
-        nonlocal ended
-        ended += sum("put" in change for change in changes)
-        if ended > 1:
-            raise Died
-        append(backend, state, *changes)
-
-    async def gone(backend: LocalBackend, _: State) -> None:
-        await backend.close()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalBackend, "append", mortal)
-        patched.setattr(LocalBackend, "finish", gone)
-        with pytest.raises(Died):
-            place.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space.apply(parallelism=1)
+    with dying(monkeypatch, puts=1), pytest.raises(Died):
+        place.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space.apply(parallelism=1)
     assert (place.config("A"), place.config("B")) != before
     assert (entry(place.space, 2)["result"], entry(place.space, 2)["ended"]) == ("begun", None)
     assert "cut off" in place.run("history").out
@@ -147,6 +156,22 @@ def test_killed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
     undo(place.space, 2)
     assert (place.config("A"), place.config("B")) == before
+
+
+def test_killed_while_something_is_made_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there then is neither before nor after, so it is not undone; once an apply has ended it, it is."""
+    body: dict[str, Any] = {"name": "A", "lifecycle": {"on_replace": "preserve"}}
+    apply(place.write(body).space)
+    place.publish("A", 5)
+    before = place.config("A")
+    with dying(monkeypatch, lines=8), pytest.raises(Died):
+        place.write(body | {"storage": "memory"}).space.apply(allow_hazards=ALL)
+    with pytest.raises(ConflictError) as raised:
+        undo(place.space, 2)
+    assert [d.summary for d in raised.value.diagnostics] == ["a replacement of it was begun and did not end"]
+    undo(place.space, apply(place.space))
+
+    assert place.config("A") == before
 
 
 def test_commands(place: Place) -> None:

@@ -71,6 +71,10 @@ class Now:
         """What state has of it."""
         return self.state.resources.get(address)
 
+    def half_way(self, address: Address) -> bool:
+        """Whether it, or the stream that it belongs to, is being made anew: what is there now is neither before nor after."""
+        return not {str(address), str(address.parent)}.isdisjoint(self.state.replacements)
+
     def since(self, address: Address) -> str:
         """Who changed it after the apply, as far as the history knows."""
         known = self.later.get(str(address), ())
@@ -91,6 +95,9 @@ def undoing(changes: Iterable[Item], now: Now, backup: str | None = None) -> Und
             out.conflicts.append(_conflict(address, f"its domain {address.domain} is no longer declared"))
         elif not now.live.reachable(address.domain):
             out.away.add(address)
+        elif now.half_way(address):
+            text = "a replacement of it was begun and did not end"
+            out.conflicts.append(_conflict(address, text, "Let jsplan apply end it, then undo both. Or put the files back, and apply."))
         else:
             _one(out, address, item, now, backup)
     _require_no_guests(out, now)
