@@ -360,6 +360,22 @@ def state() -> dict[str, Any]:
         "deferred": [{"plan": "p1", "steps": ["s3"]}],
         "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS"}},
         "backfills": {"history": {"name": "history", "text": "0", "frozen_at": "2026-01-31T12:00:00Z", "done_at": "", "legs": []}},
+        "history": [
+            {
+                "id": 7,
+                "at": "2026-01-31T12:00:00Z",
+                "ended": None,
+                "who": "ann",
+                "host": "ops-1",
+                "operation": "apply",
+                "environment": "prod",
+                "plan": {"id": "p1", "sha256": "0"},
+                "summary": {"add": 1},
+                "jsplan_version": "0.1.0",
+                "result": "begun",
+                "changes": [],
+            }  # fmt: skip
+        ],
         "resources": {
             "hub/consumer/ORDERS/NEW": entry | {"config": CONSUMER, "origin": "imported", "prevent_destroy": False},
             "hub/stream/ORDERS": entry | {"config": STREAM, "origin": "created", "prevent_destroy": True},
