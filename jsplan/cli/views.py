@@ -44,7 +44,8 @@ def plan_view(plan: Plan, format_: str, *, verbose: bool = False) -> str:
     """The plan in one of `PLAN_FORMATS`."""
     from jsplan.render import plan_html, plan_markdown
 
-    return (plan_html if format_ == "html" else plan_markdown).render(plan, verbose=verbose)
+    render = plan_html.render if format_ == "html" else plan_markdown.render
+    return render(plan, verbose=verbose)
 
 
 def apply_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @planning_options
 @click.pass_context
 def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exitcode: bool, **planning: Any) -> int:
-    """Show what apply would do, without changing anything."""
+    """Show what apply would do, without changing anything; with --format markdown for a comment, html for a browser."""
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
     settings, output = start(ctx, PLAN_FORMATS)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--state", is_flag=True, help="Show the state (also without any argument).")
 @click.pass_context
 def command(ctx: click.Context, planfile: Path | None, state: bool) -> int:
-    """Show a saved plan, or the state."""
+    """Show a saved plan, with --format markdown for a comment and html for a browser; or the state."""
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
     settings, output = start(ctx, PLAN_FORMATS if planfile is not None else ())
