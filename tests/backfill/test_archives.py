@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jsplan.backfill.job import archived, archiving
 from jsplan.backfill.job.archive import Archive, ArchiveError
+from jsplan.backfill.job.archiving import Piece
+from jsplan.backfill.job.ways import Way
+from jsplan.backfill.ranges import Span
+from jsplan.backfill.wire import MESSAGES
 from jsplan.errors import ApiError, JsplanError, NotAvailableError, RefusedError, UsageError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.copies import Pair, bulk, nanos, numbered, read_all, without_spark
+from tests.backfill.kills import Workers
 from tests.backfill.test_reading import EDGES
 from tests.support.mortal import Died
+from tests.support.process import PROGRAM
 from tests.support.workspaces import Quiet
 
 if TYPE_CHECKING:
@@ -200,6 +209,31 @@ def test_two_origins(pair: Pair) -> None:
     assert [(leg.origin, leg.copied) for leg in result.legs] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
     assert [(leg.origin, leg.copied) for leg in back.legs] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
     assert len(pair.stored("hub", "T")) == 9
+
+
+DAY = 86_400 * 10**9
+
+
+def test_days(tmp_path: Path) -> None:
+    """Each message is in the folder of its day, UTC, to the nanosecond; where a clock went back at midnight the order is the stream's."""
+    midnight = 20_000 * DAY
+    times = [midnight - 2, midnight - 1, midnight, midnight - 1, midnight + 5, midnight + DAY - 1, midnight + DAY]
+    texts = ([text] * len(times) for text in (b"s.x", b"", b""))
+    messages = pa.RecordBatch.from_pydict(
+        dict(zip(MESSAGES.names, [range(1, len(times) + 1), times, *texts], strict=True)), schema=MESSAGES
+    )
+    piece = Piece(Way("c", "$JS.API"), "leaf", "S", Span(1, len(times)), (), str(tmp_path), "a")
+
+    files = archiving._Files(piece)  # noqa: SLF001 - servers do not let anybody choose a message's time
+    for start in range(0, len(times), 2):
+        files.add(messages.slice(start, 2))
+    files.close()
+
+    assert [(file.name.partition("/")[0], file.rows, file.first_seq, file.last_seq) for file in files.done] == [
+        ("day=2024-10-03", 3, 1, 4), ("day=2024-10-04", 3, 3, 6), ("day=2024-10-05", 1, 7, 7),
+    ]  # fmt: skip
+    found = pa.Table.from_batches(archived.batches([(str(tmp_path / file.name), file) for file in files.done]))
+    assert (found["seq"].to_pylist(), found["time"].to_pylist()) == (list(range(1, 8)), times)
 
 
 # --- dying -----------------------------------------------------------------------------------------------------------
@@ -417,6 +451,33 @@ def test_verify(pair: Pair, spark: SparkSession) -> None:
     assert run(pair, "out").gaps == [[1, 2]]
     back = verify(pair, "back")
     assert (back.exit_code, back.legs[0].counts["missing"], [one.origin_seq for one in back.legs[0].listed]) == (2, 1, [4])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_killed_drivers_and_workers(pair: Pair) -> None:
+    """A driver is killed when some pieces are done, and the workers of the one after it: every message is in the archive once."""
+    count = 400_000
+    bulk(pair.sandbox["leaf"], "S", count)
+    declare(pair, {"rate": "20MB/s"})
+    command, log = [str(PROGRAM), "backfill", "run", "out"], pair.space.folder / "driver.log"
+
+    for strike in (lambda process: process.kill(), lambda process: Workers.below(process.pid).kill(), None):
+        before = len(list(place(pair).glob("_jsplan/attempt-*/piece-*")))
+        with log.open("ab") as said:
+            process = subprocess.Popen(command, cwd=pair.space.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        try:
+            while strike is not None and len(list(place(pair).glob("_jsplan/attempt-*/piece-*"))) <= before:
+                assert process.poll() is None, log.read_text()
+            if strike is not None:
+                strike(process)
+            assert process.wait(600) == (-9 if before == 0 and strike is not None else 0), log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+    assert "that an earlier attempt had written" in log.read_text()
+    require_archived(pair, *range(1, count + 1))
 
 
 @pytest.mark.soak
