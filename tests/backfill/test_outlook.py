@@ -136,6 +136,24 @@ def test_an_origin_that_is_away(pair: Pair) -> None:
     assert "leaf" in found.legs[1].error
 
 
+def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
+    """Interleaved in one target, each with what it lacks."""
+    pair.stream("hub", "HERE", numbered(10, subject=b"here.x"))
+    pair.stream("leaf", "S", numbered(20))
+    pair.stream("hub", "T")
+    pair.entry = pair.entry | {"from": [{"domain": "hub", "stream": "HERE"}, {"domain": "leaf", "stream": "S"}]}
+    pair.space.write(backfills=[pair.entry])
+    pair.result()
+    pair.publish("hub", numbered(3, subject=b"here.x"))
+    pair.publish("leaf", numbered(4))
+    pair.space.write(backfills=[pair.entry | {"oversize": "skip"}])
+
+    found = look(pair)
+
+    assert [(leg.messages, leg.there, leg.measured) for leg in found.legs] == [(3, 10, "compared"), (4, 20, "compared")]
+    assert found.messages == 7
+
+
 def test_without_an_entry(pair: Pair) -> None:
     """Two addresses do as well, and the command says them."""
     pair.stream("leaf", "S", numbered(3))

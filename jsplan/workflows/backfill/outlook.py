@@ -18,6 +18,7 @@ from jsplan.address import Address
 from jsplan.backfill.choosing import Choice, Stream, choose, situation
 from jsplan.backfill.estimating import estimate
 from jsplan.backfill.job.copying import Claim, Known, known_among
+from jsplan.backfill.job.fleets import look_many
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Leg, common, total
 from jsplan.backfill.records import Record
@@ -37,6 +38,9 @@ from jsplan.workflows.backfill.jobs import ends_from
 from jsplan.workflows.backfill.missing import Missing, Todo
 from jsplan.workflows.backfill.options import BackfillOptions
 from jsplan.workflows.backfill.restoring import InArchive
+from jsplan.workflows.backfill.waiting import at_once
+from jsplan.workflows.backfill.wide import is_wide
+from jsplan.workflows.backfill.widely import Shared
 from jsplan.workflows.world import World, inputs_of, open_pool, open_world
 
 Info = dict[str, Any]
@@ -67,8 +71,14 @@ class _Looking:
         absent = target is None and self.entry.target.parquet is None
         how = "jsplan apply" if absent else command(self.entry)
         found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, how, choice.against)
-        for side in self.entry.origins:
-            found.legs += await self._side(side, record, there=target is not None)
+        every = await at_once(self.entry.origins, lambda side: self._frozen(side, record, there=target is not None))
+        legs = [leg for one in every if isinstance(one, list) for leg in one]
+        seen = await self._seen_at_once(legs, target) if target is not None and is_wide(self.entry) else {}
+        for side, one in zip(self.entry.origins, every, strict=True):
+            if isinstance(one, JsplanError):
+                found.legs.append(LegOutlook(str(side), str(self.entry.target), error=one.in_full))
+            else:
+                found.legs += [await self._side(leg, seen.get(id(leg)), record, there=target is not None) for leg in one]
         pairs = {(side.domain, self.entry.target.domain) for side in self.entry.origins}
         if any(leg.messages is not None for leg in found.legs):
             past = past_legs(self.world.state)
@@ -106,14 +116,33 @@ class _Looking:
 
     # --- how much -----------------------------------------------------------------------------------------------
 
-    async def _side(self, side: BackfillSide, record: Record | None, *, there: bool) -> list[LegOutlook]:
-        """What is missing of one origin; an archive may have several. One that cannot be asked says why."""
+    async def _frozen(self, side: BackfillSide, record: Record | None, *, there: bool) -> list[Leg] | JsplanError:
+        """The legs of an origin; an archive may have several. Of one that cannot be asked, why."""
         try:
             legs = [leg for leg in (record.legs if record else ()) if str(side) in (leg.origin, leg.archive)]
-            legs = legs or await self._legs(side, there=there)
-            return [await self._leg(leg, there=there, frozen=record is not None) for leg in legs]
+            return legs or await self._legs(side, there=there)
         except JsplanError as error:
-            return [LegOutlook(str(side), str(self.entry.target), error=error.in_full)]
+            return error
+
+    async def _seen_at_once(self, legs: list[Leg], target: Info) -> dict[int, Missing]:
+        """What the target has of many origins, found in one reading of it. By the leg. Raises ApiError."""
+        first, last = int(target["state"]["first_seq"]), int(target["state"]["last_seq"])
+        every = [Ends.of_leg(self.world, self.pool, leg) for leg in legs]
+        mixed = self.entry.order != "stream"
+        shared = [Shared(leg, ends, self.world.topology, mixed=mixed) for leg, ends in zip(legs, every, strict=True)]
+        wanted = await at_once(shared, lambda one: one.asked(target))
+        if shared and target["state"]["messages"]:
+            known = await asyncio.to_thread(look_many, every[0].target_way, self.entry.target.stream, first, last, wanted)
+            for one, found in zip(shared, known, strict=True):
+                one.found = found
+        return {id(leg): one for leg, one in zip(legs, shared, strict=True)}
+
+    async def _side(self, leg: Leg, seen: Missing | None, record: Record | None, *, there: bool) -> LegOutlook:
+        """What is missing of one origin. One that cannot be asked says why."""
+        try:
+            return await self._leg(leg, seen, there=there, frozen=record is not None)
+        except JsplanError as error:
+            return LegOutlook(leg.origin, leg.target, error=error.in_full)
 
     async def _legs(self, side: BackfillSide, *, there: bool) -> list[Leg]:
         """As a run would freeze them now. Raises JsplanError where there is no such stream."""
@@ -131,14 +160,14 @@ class _Looking:
         created, after = (target["created"], int(target["state"]["last_seq"]) + 1) if target is not None else ("", 1)
         return [Leg(str(side), to, origin["created"], first, last, list(side.filters), created, after)]
 
-    async def _leg(self, leg: Leg, *, there: bool, frozen: bool) -> LegOutlook:
+    async def _leg(self, leg: Leg, seen: Missing | None, *, there: bool, frozen: bool) -> LegOutlook:
         found = LegOutlook(leg.origin, leg.target, leg.first, leg.last, frozen=frozen, done=leg.status == "done")
         if leg.archive:
             return await self._archived(leg, found)
         origin = self.world.workspace.domains[leg.origin_address.domain]
         target = self.world.workspace.domains[self.entry.target.domain] if there else origin
         ends = Ends.of(self.world, self.pool, origin, target)
-        missing = Missing(leg, ends, self.world.topology)
+        missing = seen or Missing(leg, ends, self.world.topology)
         info = await self._info(BackfillSide(leg.origin_address.domain, leg.origin_address.stream))
         found.gone = total(common([leg.span], await missing.gone())) if leg.first <= leg.last else 0
         if found.done:

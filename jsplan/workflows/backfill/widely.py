@@ -51,7 +51,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class _Shared(Missing):
+class Shared(Missing):
     """What is missing of one of many origins: what the target has was found for all of them at once."""
 
     found: Known = field(default_factory=Known)
@@ -167,10 +167,10 @@ class Wide:
 
     # --- what is to be done -------------------------------------------------------------------------------------
 
-    async def _todos(self) -> tuple[list[_Shared], list[Todo]]:
+    async def _todos(self) -> tuple[list[Shared], list[Todo]]:
         info = await self._target_info()
         mixed = self.shape.order != "stream"
-        found = [_Shared(leg, ends, self.work.topology, mixed=mixed) for leg, ends in zip(self.legs, self.ends, strict=True)]
+        found = [Shared(leg, ends, self.work.topology, mixed=mixed) for leg, ends in zip(self.legs, self.ends, strict=True)]
         wanted = await at_once(found, lambda one: one.asked(info))
         if (state := info["state"])["messages"]:
             first, last, way = int(state["first_seq"]), int(state["last_seq"]), self.ends[0].target_way
@@ -303,7 +303,7 @@ class Wide:
             if result.copied:
                 result.verified, result.path = equal, f"spark, in {lanes}, by way of staging streams"
 
-    async def _note_gaps(self, missing: Sequence[_Shared], todos: Sequence[Todo], said: Sequence[Said]) -> None:
+    async def _note_gaps(self, missing: Sequence[Shared], todos: Sequence[Todo], said: Sequence[Said]) -> None:
         """What is gone at an origin and was not copied is a gap. What was left out by SQL or a function was there; what has gone since
         counts as a gap: nobody can tell any more.
         """
