@@ -239,6 +239,17 @@ def _around(address: Address, found: Mapping[Address, Found]) -> Config:
     return dict(stream.config.get("consumer_limits") or {}) if stream is not None else {}
 
 
+def write_new(path: Path, text: str) -> None:
+    """Make the file. Raises JsplanError when it cannot be made, or is there: nothing is ever overwritten."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise JsplanError(f"{path} exists; nothing was written", hint="Give another file with -o.") from None
+    except OSError as error:
+        raise JsplanError(f"cannot write {path}: {error.strerror}", hint="Check the folder.") from None
+
+
 def grouped(diagnostics: tuple[Diagnostic, ...]) -> Iterator[tuple[Diagnostic, list[str]]]:
     """Diagnostics that say the same of several resources as one, with the addresses; in the order of the first of each."""
     alike: dict[tuple[str, str, str], list[Diagnostic]] = {}

@@ -68,17 +68,13 @@ def terraform(ctx: click.Context, path: Path, domain: str | None, output: Path |
 
 def _convert(ctx: click.Context, tool: Tool, path: Path, domain: str | None, file: Path | None, **more: Any) -> int:
     settings, output = start(ctx)
-    from jsplan.workflows.converting import Target, convert
-    from jsplan.workflows.importing import new_file, require_new
+    from jsplan.workflows.converting import Target, convert, write_new
 
-    if file is not None:
-        require_new(file)
     load = settings.load_options()
     folder = file.parent if file is not None else load.directory
     made = convert(tool, path, Target(load, name_of(folder), domain), **more)
     if file is not None:
-        with new_file(file, made.text) as keep:
-            keep()
+        write_new(file, made.text)
     if not settings.json:
         from jsplan.render.convert_text import notes
 
