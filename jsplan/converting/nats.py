@@ -103,7 +103,7 @@ class _Reader:
         if body.pop("template_owner", ""):
             tell.lost(config, "it was made from a template; servers since 2.14 have none", "The stream itself is carried over.")
         self.out.resources.append(Resource("stream", name, body, config.place, owner))
-        state = node.get("state")
+        state = node.get("state") or node.get("stats")  # as the first tutorials have it
         count = _value(state, "consumer_count") if state is not None else 0
         if isinstance(count, int) and count:
             self.counted[owner, name] = (count, config)
