@@ -31,7 +31,7 @@ _HAZARDS = LONGEST // 3
 _BESIDE = LONGEST // 6
 #: Room for the words on what was cut.
 _CUT = 600
-_MARKS = {"error": ":x:", "warning": ":warning:", "info": ":information_source:"}
+_MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
 
 
 def render(plan: Plan, *, verbose: bool = False) -> str:
@@ -51,7 +51,7 @@ def render(plan: Plan, *, verbose: bool = False) -> str:
 def _head(plan: Plan, sha256: str, found: list[Row]) -> str:
     lines = [plan_rows.mark(plan, sha256), f"## Plan: {text(safe(plan_rows.name(plan)))}", ""]
     if plan.errored:
-        lines += ["**:x: The plan has errors; nothing can be applied.**", ""]
+        lines += ["**❌ The plan has errors; nothing can be applied.**", ""]
     if found or plan.has_changes:
         lines += [f"**{summary.plan_line(plan)}**", ""]
     elif not plan.errored:
@@ -62,7 +62,7 @@ def _head(plan: Plan, sha256: str, found: list[Row]) -> str:
     if shaped := plan_text.planned_with(plan):
         lines += [f"Planned with {code(shaped if len(shaped) <= _SHAPED else f'{shaped[:_SHAPED]} …')}", ""]
     if plan.targets or plan.options.get("excludes"):
-        lines += [":warning: This plan is limited by `--target` or `--exclude`: it does not show everything that differs.", ""]
+        lines += ["⚠️ This plan is limited by `--target` or `--exclude`: it does not show everything that differs.", ""]
     more = [text(safe(line)) for line in (summary.rehearsal_line(plan), summary.deferred_line(d.address for d in plan.deferred)) if line]
     return "\n".join([*lines, *(f"{line}\n" for line in more)]) + "\n"
 
@@ -73,7 +73,7 @@ def _tail(plan: Plan, sha256: str) -> str:
 
 def _hazard(row: Row, hazard: Hazard) -> Piece:
     resource = row.group.resource
-    sign = ":white_check_mark:" if hazard.allowed else ":stop_sign:" if hazard.blocking else ":warning:"
+    sign = "✅" if hazard.allowed else "🛑" if hazard.blocking else "⚠️"
     where = f" {text(safe(row.group.where))}" if row.group.where else ""
     brief = f"- {sign} **{text(hazard.code)}** {code(safe(resource.address))}{where}"
     amount = resource_text.amount_of(hazard)
@@ -185,4 +185,4 @@ def _cut(found: list[Row], hazards: Fitted, changes: Fitted) -> str:
     if not words:
         return ""
     whole = "The whole plan: `jsplan show PLANFILE`, or `--format html` for a page to search in."
-    return f":scissors: _Cut to fit into a comment: {'; '.join(words)}. {whole}_\n\n"
+    return f"✂️ _Cut to fit into a comment: {'; '.join(words)}. {whole}_\n\n"

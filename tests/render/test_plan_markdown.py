@@ -53,7 +53,7 @@ def test_it_fits_into_a_comment(count: int) -> None:
     """However many changes, the page stays below what GitHub takes, shows what is destroyed, and counts what it leaves out."""
     plan = plans.many(count)
     text = plan_markdown.render(plan)
-    said = re.search(r":scissors: _Cut to fit into a comment: (.*?)\. The whole plan: `jsplan show PLANFILE`", text)
+    said = re.search(r"✂️ _Cut to fit into a comment: (.*?)\. The whole plan: `jsplan show PLANFILE`", text)
     listed = len(re.findall(r"(?m)^(?:- |<details><summary>).*will be ", text))
     missing = re.search(r"([\d,]+) changes not at all \((.*?)\)", said[1]) if said else None
 
