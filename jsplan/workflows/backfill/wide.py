@@ -165,9 +165,11 @@ class WideRun:
                     found.gaps, found.gap_messages = leg.gaps, leg.gap_messages
                 leg.status, leg.gaps, leg.gap_messages, leg.skipped = "done", found.gaps, found.gap_messages, found.skipped or leg.skipped
         finally:
+            seconds = time.monotonic() - started - (run.engine.start_took - before)
             for leg, found in zip(legs, wide.results, strict=True):
+                found.seconds = seconds
                 leg.copied += found.copied
-                found.seconds = time.monotonic() - started - (run.engine.start_took - before)
+                leg.seconds += seconds * found.copied / max(1, sum(result.copied for result in wide.results))
             if len(record.legs) == len(run.entry.origins) and all(each.status == "done" for each in record.legs):
                 record.done_at = stamp()
             await self.keep(record)

@@ -119,16 +119,17 @@ class Wide:
         self.work.may_write(WRITING)
         found = await patiently(self.ends[0].target, partial(stages.find, self.ends[0].target, self.work.entry_id))
         sealed = [await self.bringing.sealed(stage) for stage in found]
-        if sealed:
-            await self._settle(sealed)
+        taken = await self._settle(sealed) if sealed else []
         for origin in dict.fromkeys([*(stage.origin for stage in sealed), self.legs[0].origin]):
             self.bringing.leg.origin = origin
             await self.bringing.take_over()
         self.bringing.leg.origin = self.legs[0].origin
+        for copied in taken:
+            self._count(copied)
 
-    async def _settle(self, found: Sequence[Stage]) -> None:
-        """Note of which origins the lanes are that are brought in now. Drop them where nobody had made sure that each message is there
-        once: that is done before the first lane is attached.
+    async def _settle(self, found: Sequence[Stage]) -> list[dict[str, int]]:
+        """How many messages of which origins the lanes have that are brought in now. They are dropped where nobody had made sure that
+        each message is there once: that is done before the first lane is attached.
         """
         info = await self._target_info()
         attached = set(promoting.own_sources(info["config"]))
@@ -139,12 +140,11 @@ class Wide:
             self.work.observer.warn("What an earlier attempt had staged has several messages of one: it is dropped")
             for stage in mine:
                 await self.bringing.drop(stage)
-            return
-        for one in staged:
-            self._count({name: len(seqs) for name, seqs in one.seqs.items()})
+            return []
+        return [{name: len(seqs) for name, seqs in one.seqs.items()} for one in staged]
 
     def _count(self, copied: dict[str, int]) -> None:
-        """So many messages of origins, which are named as in `Jsplan-Origin`, come in."""
+        """So many messages of origins, which are named as in `Jsplan-Origin`, have come in."""
         for leg, ends, result in zip(self.legs, self.ends, self.results, strict=True):
             result.copied += copied.get(f"{ends.identity}/{leg.origin_address.stream}", 0)
 
