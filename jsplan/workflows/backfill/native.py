@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from jsplan.address import Address
 from jsplan.backfill.job.comparing import Compared
 from jsplan.backfill.job.promoting import target_info
@@ -19,7 +21,7 @@ from jsplan.backfill.job.reading import STRIDE
 from jsplan.backfill.job.room import growth, shortage
 from jsplan.backfill.job.sourcing import attach, detach, marked, own_source
 from jsplan.backfill.job.tallying import Tally, Verdict, at_origin, judged, sourced_into
-from jsplan.backfill.ranges import LISTED, Leg, Span, common, total, without
+from jsplan.backfill.ranges import LISTED, Leg, common, total, without
 from jsplan.backfill.wire.asking import from_text
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import JsplanError, RefusedError
@@ -50,6 +52,7 @@ class NativeRun:
     patience: float = PATIENCE
     result: LegResult = field(init=False)
     missing: Missing = field(init=False)
+    brought: Tally = field(default_factory=Tally)
     _started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -64,9 +67,9 @@ class NativeRun:
         if marked(target["config"]) != self.whose and not await self._begun(origin, target):
             return False
         self.work.observer.phase(f"The server copies {self.leg.origin} to {self.leg.target}")
-        found, brought = await self._watched()
+        found, self.brought = await self._watched()
         await self._written(self._detach)
-        self._tell(found, brought)
+        self._tell(found)
         if found.missing:
             words = f"{self.leg.target} did not take {total(found.missing):,} messages from its source; they are copied by Spark"
             self.work.observer.warn(words)
@@ -165,7 +168,7 @@ class NativeRun:
             int(state["last_seq"]), (header_of(source)[0],), loose=True,
         )  # fmt: skip
 
-    def _tell(self, found: Verdict, brought: Tally) -> None:
+    def _tell(self, found: Verdict) -> None:
         leg, result = self.leg, self.result
         if found.different or found.twice or not found.in_order:
             what = f"message {found.different:,} differs" if found.different else "some are there twice, or out of order"
@@ -173,19 +176,14 @@ class NativeRun:
                 f"what {leg.target} got from its source is not what {leg.origin} has: {what}",
                 hint=f"Look at it: jsplan backfill verify {self.work.entry.name}",
             )
-        result.copied, result.attempts, result.path = len(brought.seqs), 1, BY_SOURCE
+        result.copied, result.attempts, result.path = len(self.brought.seqs), 1, BY_SOURCE
         result.verified = not found.missing
         result.seconds = time.monotonic() - self._started
 
-    async def gaps(self) -> list[Span]:
-        """Sequences of the range that neither came nor are at the origin any more. Raises ApiError."""
-        known = (await self.missing.todo()).known
-        left = without([self.leg.span], known.seq) if self.leg.first <= self.leg.last else []
-        return list(common(left, await self.missing.gone()))
-
     async def settle(self) -> LegResult:
-        """What a finished leg reports. Raises ApiError."""
-        gaps = await self.gaps()
+        """What a finished leg reports, with the sequences of the range that neither came nor are at the origin any more."""
+        left = without([self.leg.span], np.unique(self.brought.seqs)) if self.leg.first <= self.leg.last else []
+        gaps = common(left, await self.missing.gone()) if left else []
         self.result.gaps, self.result.gap_messages = [list(gap) for gap in gaps[:LISTED]], total(gaps)
         return self.result
 
