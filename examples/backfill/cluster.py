@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def story(folder: Path, hub: Server, master: str, victims: list[Node]) -> int:
     """What a user types."""
-    environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url, "JSPLAN_STATE_DIR": str(folder)}
+    environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url}
     jsplan = [str(Path(sys.executable).with_name("jsplan"))]
     run([*jsplan, "apply", "--auto-approve", "--no-backfill"], folder, environment, quiet=True)
     run([*jsplan, "backfill", "plan", NAME, "--job-file", "job.py"], folder, environment)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -402,6 +403,24 @@ def test_somebody_elses_files(pair: Pair) -> None:
 
     with pytest.raises(ArchiveError, match=r"again\.parquet is not in the log of the archive"):
         run(pair, "back")
+
+
+def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker on a machine without the folder, or with another one there, ends the run with words; nothing is committed."""
+    pair.stream("leaf", "S", numbered(3))
+    elsewhere = pair.space.folder / "elsewhere"
+    real = archiving.archive
+
+    def there(pieces: tuple[Piece, ...]) -> Iterator[dict[str, Any]]:
+        return real(tuple(replace(piece, folder=str(elsewhere)) for piece in pieces))
+
+    monkeypatch.setattr("jsplan.workflows.backfill.archiving.archive", there)
+    with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):
+        run(pair, "out")
+    elsewhere.mkdir()
+    with pytest.raises(JsplanError, match=r"nothing of sequence 1 of leaf/stream/S is in .*, and a worker has written it"):
+        run(pair, "out")
+    assert not Archive.read(place(pair)).commits
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from jsplan.backfill.ranges import Sequences, Span
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.frames import BYTES
 from jsplan.backfill.wire.reading import Range
-from jsplan.errors import JsplanError
+from jsplan.errors import JsplanError, RefusedError
 from jsplan.units import SECOND
 
 #: The columns of a file: those of the format `jetstream`, a time that every tool knows, and header blocks that lists cannot say exactly.
@@ -54,12 +54,12 @@ class Piece:
 
 
 def archive(pieces: tuple[Piece, ...]) -> Iterator[dict[str, Any]]:
-    """Carry them out, one after the other. Raises what `wire.read` raises, and JsplanError where the folder takes nothing."""
+    """Carry them out, one after the other. Raises what `wire.read` raises, and RefusedError where the folder takes nothing."""
     for piece in pieces:
         try:
             yield _archived(piece)
         except OSError as error:
-            raise JsplanError(
+            raise RefusedError(
                 f"cannot write to {piece.folder}: {error.strerror or error}",
                 hint="An archive is a folder that this machine, and on a cluster every worker, reaches under the same path.",
             ) from None

@@ -160,7 +160,10 @@ class ArchiveRun:
     async def _committed(self, found: Archive, spans: list[Span], pieces: list[dict[str, Any]], attempt: str, lost: list[str]) -> None:
         """Make the pieces a part of the archive, all of them or none."""
         if left := minus(spans, merged(sorted(Span(*piece["span"]) for piece in pieces))):
-            raise ApiError(f"{self.folder} has no receipt of sequence {left[0].first:,}: does every worker reach this folder?")
+            raise JsplanError(
+                f"nothing of sequence {left[0].first:,} of {self.leg.origin} is in {self.folder}, and a worker has written it",
+                hint="On a cluster the driver and every worker must reach the archive under the same path.",
+            )
         files = [File(**file) for piece in pieces for file in piece["files"]]
         gaps = await self._gaps(spans, found, attempt, files)
         commit = Commit(
