@@ -27,6 +27,8 @@ from jsplan.state.locks import LockInfo, Waiting, is_dead
 SECOND = 1_000_000_000
 #: How many documents before the present one are kept.
 BACKUPS = 9
+#: How often a reader starts again because a session ended meanwhile.
+READS = 20
 #: Seconds between two looks at a lock that somebody else holds.
 POLL = 0.05
 
@@ -58,16 +60,30 @@ class LocalBackend:
 
         Raises StateError for a damaged or foreign file: it is never taken for an empty state.
         """
+        for _ in range(READS):
+            seen = self._identity()
+            state, lines = self._read_document(), self._read_journal()
+            if self._identity() == seen:
+                journal.carry_out(state, lines, str(self._beside(".journal")), DAMAGED)
+                return state
+        raise StateError(f"{self.place} changes faster than it can be read", hint="Run the command again when less is going on.")
+
+    def _identity(self) -> tuple[int, int, int] | None:
+        """Which document it is: a session that ends meanwhile replaces it, and takes away the journal that belongs to the one before."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _read_document(self) -> State:
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
-            state = State(self._workspace, self._environment)
+            return State(self._workspace, self._environment)
         except OSError as error:
             raise StateError(f"cannot read the state {self.path}: {error.strerror}") from None
-        else:
-            state = self._document(data, self.path)
-        journal.carry_out(state, self._read_journal(), str(self._beside(".journal")), DAMAGED)
-        return state
+        return self._document(data, self.path)
 
     def _read_journal(self) -> bytes:
         try:

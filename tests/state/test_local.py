@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.address import Address
+from jsplan.documents.base import dumps
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import Entry, LocalBackend, LockInfo, State
 from jsplan.units import SECOND
@@ -205,3 +206,23 @@ def test_the_lock_of_a_killed_process_is_free(backend: LocalBackend) -> None:
         child.wait()
         child.stdin.close()
     asyncio.run(taken(backend, "apply", 10 * SECOND))
+
+
+async def test_a_session_that_ends_while_it_is_read(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has read the document when its journal is folded and goes starts again, and never has the one without the other."""
+    state = await session(backend, put(A))
+    await backend.start(state)
+    backend.append(state, put(B))
+    path, lines = backend.path, backend._beside(".journal")  # noqa: SLF001 - what lies on the disk is the question
+    reader, read, after = LocalBackend(path, "shop", None), LocalBackend._read_journal, dumps(state.to_json())  # noqa: SLF001
+
+    def late(self: LocalBackend) -> bytes:
+        if lines.exists():
+            path.with_name("next").write_bytes(after)
+            path.with_name("next").replace(path)
+            lines.unlink()
+        return read(self)
+
+    monkeypatch.setattr(LocalBackend, "_read_journal", late)
+    assert (await reader.read()).resources.keys() == {A, B}
+    await backend.close()
