@@ -192,6 +192,21 @@ def test_a_range_that_grows(pair: Pair) -> None:
     pair.require_copied()
 
 
+def test_apply_archives_once(pair: Pair) -> None:
+    """A plan lists an archive and what is to come out of one, an apply carries them out, and the next plan has nothing to do."""
+    pair.stream("leaf", "S", numbered(5))
+    pair.stream("hub", "T")
+    ends = [(one["from"], one["to"], one["messages"]) for one in pair.space.plan().backfills]
+    assert ends == [([ORIGIN], {"parquet": "archive"}, 5), ([{"parquet": "archive"}], {"domain": "hub", "stream": "T"}, None)]
+
+    with without_spark():
+        _, result = pair.space.apply()
+
+    assert [(one["name"], one["status"], one["copied"]) for one in result.backfills] == [("out", "done", 5), ("back", "done", 5)]
+    assert pair.space.plan().backfills == []
+    pair.require_copied()
+
+
 def test_two_origins(pair: Pair) -> None:
     """A list of origins goes into one archive, which is not read before it has all of them, and comes back as legs of their own."""
     pair.stream("leaf", "S", numbered(5))
