@@ -38,8 +38,16 @@ def _problems(table: Table, config: Mapping[str, Any], path: str) -> Iterator[tu
         elif row.type == "objects" and not isinstance(value, list):
             yield f"{path}{name}", "must be a list of mappings"
         else:
-            for item in value if row.type == "objects" else [value]:
-                if isinstance(item, Mapping):
-                    yield from _problems(row.table, item, f"{path}{name}.")
-                else:
-                    yield f"{path}{name}", "must be a mapping"
+            items = value if row.type == "objects" else [value]
+            for number, item in enumerate(items):
+                if item in items[:number]:
+                    yield f"{path}{name}", "has the same twice, which the server refuses"
+                yield from _of_item(row.table, item, f"{path}{name}")
+
+
+def _of_item(table: Table, item: Any, path: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(item, Mapping):
+        yield path, "must be a mapping"
+        return
+    yield from ((f"{path}.{row.name}", "is missing") for row in table.rows if row.required and not item.get(row.name))
+    yield from _problems(table, item, f"{path}.")
