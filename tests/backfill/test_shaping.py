@@ -250,6 +250,7 @@ def test_sql_with_a_fault(pair: Pair, where: str, message: str) -> None:
     pair.require_nothing_left()
 
 
+@pytest.mark.soak
 def test_everything_at_once(pair: Pair, spark: SparkSession) -> None:
     """SQL, function and subject transform of two origins: each after the other, into the lanes of the last subjects."""
     (pair.space.folder / "clean.py").write_text(CLEAN, "utf-8")
