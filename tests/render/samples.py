@@ -374,7 +374,7 @@ def state() -> dict[str, Any]:
                 "jsplan_version": "0.1.0",
                 "result": "begun",
                 "changes": [],
-            }  # fmt: skip
+            }
         ],
         "resources": {
             "hub/consumer/ORDERS/NEW": entry | {"config": CONSUMER, "origin": "imported", "prevent_destroy": False},
