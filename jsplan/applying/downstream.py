@@ -16,9 +16,10 @@ from jsplan.address import PARKING, Address
 from jsplan.applying.work import StepFailed, Work
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
-from jsplan.facts.messages import NO_MESSAGE, TooManyReads, reader_of
+from jsplan.facts.messages import TooManyReads, reader_of
 from jsplan.facts.recopy import SEARCHED
 from jsplan.jetstream import DomainApi
+from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.resources.fields import Config, in_order
 from jsplan.resources.nested import header_of, origin_key
 

@@ -17,8 +17,8 @@ from jsplan.applying.work import NotBegun, StepFailed, Work
 from jsplan.documents.plan import VERIFY, Step
 from jsplan.errors import ApiTimeoutError, NoRespondersError, ServerRefusedError
 from jsplan.facts.live import LiveObject
-from jsplan.facts.messages import NO_MESSAGE
 from jsplan.facts.survey import read_object
+from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.planning.recopies import filters
 from jsplan.resources.nested import origin_key
 

@@ -17,8 +17,8 @@ from typing import Any
 from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.stored import Stored, stored_size
 from jsplan.jetstream import DomainApi
+from jsplan.jetstream.api import NO_MESSAGE
 
-NO_MESSAGE = 10037
 #: One batch: small enough that no server takes us for a slow consumer (64 MiB), large enough to hide the round trip.
 BATCH, BATCH_BYTES = 1_000, 8 << 20
 #: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.

@@ -16,6 +16,7 @@ from jsplan.jetstream.seal import READ_ONLY
 
 # Error codes that callers decide on (server_semantics sections 1 to 6).
 STREAM_NOT_FOUND = 10059
+NO_MESSAGE = 10037
 CONSUMER_NOT_FOUND = 10014
 STREAM_OFFLINE = 10194
 NOT_ENABLED = 10076

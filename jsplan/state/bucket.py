@@ -17,11 +17,10 @@ import orjson
 from jsplan.address import STATE_MARK
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NotPermittedError, ServerRefusedError, StateError
-from jsplan.jetstream.api import STREAM_NOT_FOUND, DomainApi
+from jsplan.jetstream.api import NO_MESSAGE, STREAM_NOT_FOUND, DomainApi
 from jsplan.jetstream.contexts import resolve
 from jsplan.jetstream.link import Link
 
-NO_MESSAGE = 10037
 #: A condition of a publish does not hold; a cluster says the second where another publish is just under way.
 WRONG_LAST_SEQUENCE = (10071, 10164)
 #: No copies can be made: a server alone, too few in the cluster, an account that has no limits for so many.

@@ -18,14 +18,13 @@ from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import snapshots
+from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.resources.fields import Config
 
 #: Seconds without a single message more after which a copy is given up.
 STALLED: Final = 60.0
 #: Seconds for a server to finish what a restore that was killed has left of the name.
 TURN: Final = 20.0
-#: What STREAM.MSG.GET answers for a sequence that has no message.
-NO_MESSAGE: Final = 10037
 #: What a message that marks the end of a stream says.
 MARK: Final = b"the last sequence of this stream"
 

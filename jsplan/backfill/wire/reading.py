@@ -49,7 +49,7 @@ class _Lost(Exception):
     """The consumer is gone, or delivered something that never arrived: begin again after the last message that did."""
 
 
-def read(connect: Callable[[], Wire], what: Range, patience: float = 120.0) -> Iterator[pa.RecordBatch]:
+def read(connect: Callable[[], Wire], what: Range, patience: float = 120.0) -> Generator[pa.RecordBatch, None, None]:
     """The messages of a range, in order, each once. `patience` is for how many seconds a broken link is tried again.
 
     A batch is whole before the next is asked for; its memory is its own. Raises ServerRefusedError for a stream that is not there, and

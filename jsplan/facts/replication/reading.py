@@ -16,11 +16,11 @@ from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.facts.live import LiveObject
-from jsplan.facts.messages import NO_MESSAGE
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.looks import Look, first_look
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.resources.nested import header_of
 from jsplan.topology.flows import through
 

@@ -7,18 +7,24 @@ whoever comes next makes it anew.
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jsplan.address import BACKFILL_FILLING, PARKING
+from jsplan.backfill.job.ways import Way
 from jsplan.backfill.records import Leg
-from jsplan.errors import ApiError, JsplanError, ServerRefusedError
+from jsplan.backfill.wire import read
+from jsplan.backfill.wire.asking import from_text
+from jsplan.backfill.wire.reading import Range
+from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, ServerRefusedError
 from jsplan.facts.live import is_being_filled
 from jsplan.jetstream import DomainApi
+from jsplan.jetstream.api import NO_MESSAGE
 from jsplan.jetstream.snapshots import restore, snapshot
 from jsplan.workflows.backfill.freeze import Ends
-from jsplan.workflows.backfill.missing import NO_MESSAGE
 
 BY_SNAPSHOT: Final = "snapshot and restore"
 #: So many messages are compared one by one, from the whole length of the stream; what a server says of all of them is compared besides.
@@ -97,8 +103,8 @@ async def require_same_messages(leg: Leg, ends: Ends) -> None:
     """Raise JsplanError unless the target has at sequences of the whole range what the origin has there, times included."""
     places = sampled(leg.first, leg.last)
     origin, target = leg.origin_address.stream, leg.target_address.stream
-    here = await asyncio.gather(*(_message(ends.origin, origin, seq) for seq in places))
-    there = await asyncio.gather(*(_message(ends.target, target, seq) for seq in places))
+    here = await asyncio.gather(*(_message(ends.origin, ends.source_way, origin, seq) for seq in places))
+    there = await asyncio.gather(*(_message(ends.target, ends.target_way, target, seq) for seq in places))
     wrong = next((seq for seq, one, other in zip(places, here, there, strict=True) if one is not None and one != other), None)
     if wrong is not None:
         raise JsplanError(
@@ -113,11 +119,24 @@ def sampled(first: int, last: int) -> list[int]:
     return list(range(first, last + 1)) if size <= SAMPLE else [first + (size - 1) * n // (SAMPLE - 1) for n in range(SAMPLE)]
 
 
-async def _message(api: DomainApi, stream: str, seq: int) -> dict[str, Any] | None:
-    """A message as the server tells it: subject, sequence, time, headers and payload; None where there is none."""
+#: Sequence, time (ns), subject, header block and payload.
+_Message = tuple[int, int, bytes, bytes, bytes]
+
+
+async def _message(api: DomainApi, way: Way, stream: str, seq: int) -> _Message | None:
+    """A message as the server has it; None where there is none."""
     try:
-        return dict((await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq}))["message"])
+        told = (await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq}))["message"]
+    except ApiTimeoutError:  # it may be larger than what a link takes in one answer
+        return await asyncio.to_thread(_delivered, way, stream, seq)
     except ServerRefusedError as error:
         if error.err_code == NO_MESSAGE:
             return None
         raise
+    headers, data = (base64.b64decode(told.get(part) or "") for part in ("hdrs", "data"))
+    return int(told["seq"]), from_text(told["time"]), told["subject"].encode(), headers, data
+
+
+def _delivered(way: Way, stream: str, seq: int) -> _Message | None:
+    with contextlib.closing(read(way.open, Range(way.api_prefix, stream, seq, seq))) as batches:
+        return next((tuple(column[0].as_py() for column in rows) for rows in batches), None)

@@ -6,6 +6,7 @@ Only looks; nothing is written here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,12 +15,12 @@ import numpy as np
 from jsplan.backfill.job.copying import Claim, Known
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.reading import Look, look
+from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Leg, Span, common, minus, runs, total, without
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import first_at, from_text, pending
 from jsplan.backfill.wire.reading import Range
 from jsplan.errors import ServerRefusedError
-from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import STREAM_NOT_FOUND
 from jsplan.resources.nested import header_of
 from jsplan.topology import Topology
@@ -31,7 +32,6 @@ WORTH_SKIPPING: Final = 10_000
 MANY_DELETED: Final = 50_000
 #: So often a message is looked for that is known at the target and still at the origin.
 TRIES: Final = 20
-NO_MESSAGE: Final = 10037
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,28 @@ class Missing:
     async def _is_placed(self, state: dict[str, Any]) -> bool:
         """Whether the target was made from a snapshot of the origin: a message is at its own sequence, with its own time."""
         for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.leg.last)}:
-            here = await self._time_at(self.ends.target, self.leg.target_address.stream, seq)
-            if here is not None and here == await self._time_at(self.ends.origin, self.leg.origin_address.stream, seq):
+            here = await self._time_at(self.ends.target_way, self.leg.target_address.stream, seq)
+            if here is not None and here == await self._time_at(self.ends.source_way, self.leg.origin_address.stream, seq):
                 return True
         return False
 
-    async def _time_at(self, api: DomainApi, stream: str, seq: int) -> int | None:
+    async def _time_at(self, way: Way, stream: str, seq: int) -> int | None:
+        """When the message was stored; None where there is none. Without its payload, which may be more than a link takes in one answer."""
+        found = await self._first_from(way, stream, seq, seq)
+        return found[1] if found is not None else None
+
+    async def _first_from(self, way: Way, stream: str, seq: int, last: int) -> tuple[int, int] | None:
+        """Sequence and time of the first message from `seq` on; None where there is none, or no stream."""
+
+        def first() -> tuple[int, int] | None:
+            what = Range(way.api_prefix, stream, seq, last, headers_only=True)
+            with contextlib.closing(read(way.open, what)) as batches:
+                return next(((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None)
+
         try:
-            return from_text((await api.request(f"STREAM.MSG.GET.{stream}", {"seq": seq}))["message"]["time"])
+            return await asyncio.to_thread(first)
         except ServerRefusedError as error:
-            if error.err_code in (NO_MESSAGE, STREAM_NOT_FOUND):
+            if error.err_code == STREAM_NOT_FOUND:
                 return None
             raise
 
@@ -187,16 +199,13 @@ class Missing:
         place, tries = 0, 0
         while place < len(seqs) and tries < TRIES:
             tries += 1
-            try:
-                asked = {"seq": int(seqs[place]), "next_by_subj": ">"}
-                found = (await self.ends.origin.request(f"STREAM.MSG.GET.{self.leg.origin_address.stream}", asked))["message"]
-            except ServerRefusedError as error:
-                if error.err_code == NO_MESSAGE:
-                    return True  # all of it is gone there; there is nothing that could be copied twice
-                raise
-            place = int(np.searchsorted(seqs, int(found["seq"])))
-            if place < len(seqs) and seqs[place] == int(found["seq"]):
-                return bool(from_text(found["time"]) == known.time[known.time > 0][place])
+            way, stream = self.ends.source_way, self.leg.origin_address.stream
+            found = await self._first_from(way, stream, int(seqs[place]), int(seqs[-1]))
+            if found is None:
+                return True  # all of it is gone there; there is nothing that could be copied twice
+            place = int(np.searchsorted(seqs, found[0]))
+            if place < len(seqs) and seqs[place] == found[0]:
+                return bool(found[1] == known.time[known.time > 0][place])
         return place >= len(seqs)
 
     async def gone(self) -> list[Span]:

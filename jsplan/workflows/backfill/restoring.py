@@ -64,7 +64,7 @@ class InArchive(Missing):
         seqs, times = await asyncio.to_thread(sequences_of, self.held.files)
         for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.leg.last)}:
             place = int(np.searchsorted(seqs, seq))
-            here = await self._time_at(self.ends.target, self.leg.target_address.stream, seq)
+            here = await self._time_at(self.ends.target_way, self.leg.target_address.stream, seq)
             if here is not None and place < len(seqs) and (int(seqs[place]), int(times[place])) == (seq, here):
                 return True
         return False

@@ -95,7 +95,7 @@ class Run:
             leg.status, leg.gaps, leg.gap_messages, leg.skipped = "done", found.gaps, found.gap_messages, found.skipped or leg.skipped
         finally:
             leg.copied += job.result.copied
-            leg.seconds += job.result.seconds
+            leg.seconds += job.result.seconds if job.result.copied else 0.0  # looking for what is missing tells no rate
             if all(each.status == "done" for each in record.legs):
                 record.done_at = stamp()
             await self._keep(record)
