@@ -159,6 +159,8 @@ def test_spark_does_not_begin_a_task_again(monkeypatch: pytest.MonkeyPatch) -> N
 def cut_off(tmp_path: Path) -> Iterator[tuple[Pair, Relay]]:
     """A hub and a leaf of their own whose link can be cut."""
     with Relay() as relay, Sandbox(partial(hub_and_leaf_over, relay), binary=SERVER) as sandbox:
+        hub = sandbox["hub"]
+        hub.wait_until(lambda: hub.ask("$JS.leaf.API.INFO") is not None, "the leaf to be there", 60)
         yield Pair.of(tmp_path, sandbox), relay
 
 

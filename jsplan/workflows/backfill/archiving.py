@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from jsplan.backfill.job.archived import sequences_of
 from jsplan.backfill.job.archiving import Piece, archive
 from jsplan.backfill.ranges import LISTED, Span, common, minus, total, without
 from jsplan.documents.backfill import LegResult, MessagesMoved
-from jsplan.errors import ApiError, ConnectError, JsplanError
+from jsplan.errors import JsplanError
 from jsplan.units import stamp
 from jsplan.workflows.backfill.archives import folder_of, identity
 from jsplan.workflows.backfill.bringing import WRITING
 from jsplan.workflows.backfill.missing import Missing
-from jsplan.workflows.backfill.waiting import PERIOD, passes, patiently
+from jsplan.workflows.backfill.waiting import PERIOD, patiently, until_done
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 SEQUENCES, SIZE = 1_000_000, 256 << 20
 #: Into so many pieces a range is cut if it has at least so many messages for each.
 LANES, WORTHWHILE = 4, 50_000
-#: How often an archive that makes no progress is begun again.
-ATTEMPTS: Final = 5
 
 
 class ArchiveRun:
@@ -59,22 +57,14 @@ class ArchiveRun:
 
     async def run(self) -> LegResult:
         """Archive what is missing, and prove it. Raises JsplanError and ApiError; then it can be run again."""
-        started, fruitless = time.monotonic(), 0
+        started = time.monotonic()
         info = await self._origin_info()
         if info["created"] != self.leg.created:
             raise JsplanError(
                 f"{self.leg.origin} was made anew ({info['created']}) since the range of this backfill was frozen",
                 hint="Run it with --fresh to freeze the range of the new stream.",
             )
-        while True:
-            try:
-                await self._attempt()
-                break
-            except (ApiError, ConnectError) as error:
-                fruitless += 1
-                if fruitless == ATTEMPTS or not passes(error):
-                    raise
-                self.work.observer.warn(f"{self._title}: {error.in_full.rstrip('.')}. It goes on from where it is.")
+        await until_done(self._attempt, lambda: self.result.copied, self.work.observer, self._title)
         self.result.seconds = time.monotonic() - started
         return self.result
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from jsplan.backfill.job import promoting, stages
 from jsplan.backfill.job.copying import Copy, copy
@@ -27,11 +27,8 @@ from jsplan.workflows.backfill.bringing import WRITING, Bringing, MayWrite
 from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import Ends, refuse_target, require_same
 from jsplan.workflows.backfill.missing import Missing, Todo
-from jsplan.workflows.backfill.waiting import PERIOD, passes, patiently
+from jsplan.workflows.backfill.waiting import PERIOD, patiently, until_done
 from jsplan.workflows.options import Observer
-
-#: How often a copy that makes no progress is begun again.
-ATTEMPTS: Final = 5
 
 
 @dataclass(slots=True)
@@ -47,6 +44,19 @@ class Work:
     observer: Observer
     may_write: MayWrite
     allowed: Callable[[str, str], bool]
+
+    def require_room(self, address: str, info: dict[str, Any], messages: int, size: int) -> bool:
+        """Raise RefusedError where a target takes no more, or would delete messages of its own to take these and that is not allowed;
+        whether it will. `info` is its STREAM.INFO.
+        """
+        found = shortage(address, info, messages, size)
+        if found is None:
+            return False
+        if not found.deletes:
+            raise RefusedError(f"{found.text}. Nothing was changed", hint="Make room there, or raise its limits.")
+        if not self.allowed("DELETES_MESSAGES", address):
+            raise RefusedError(f"{found.text}. Nothing was changed", hint=f"To allow it: --allow-hazard DELETES_MESSAGES:{address}")
+        return True
 
 
 @dataclass(slots=True)
@@ -82,18 +92,11 @@ class LegRun:
         return self.result
 
     async def _until_done(self) -> None:
-        fruitless = 0
-        while True:
-            before = self.result.copied
-            try:
-                await self.bringing.take_over()
-                await self._attempt()
-                return
-            except (ApiError, ConnectError) as error:
-                fruitless = fruitless + 1 if self.result.copied == before else 1
-                if fruitless == ATTEMPTS or not passes(error):
-                    raise
-                self.work.observer.warn(f"{self._title}: {error.in_full.rstrip('.')}. It goes on from where it is.")
+        async def attempt() -> None:
+            await self.bringing.take_over()
+            await self._attempt()
+
+        await until_done(attempt, lambda: self.result.copied, self.work.observer, self._title)
 
     async def _attempt(self) -> None:
         """Copy what is not there yet. Raises ApiError and ConnectError for what another attempt may not meet."""
@@ -126,18 +129,7 @@ class LegRun:
             await self._require_room(messages, messages * each)
 
     async def _require_room(self, messages: int, size: int) -> bool:
-        """Raise RefusedError where the target takes no more, or would delete messages of its own to take these and that is not allowed;
-        whether it will.
-        """
-        address = self.leg.target
-        found = shortage(address, await self._target_info(), messages, size)
-        if found is None:
-            return False
-        if not found.deletes:
-            raise RefusedError(f"{found.text}. Nothing was changed", hint="Make room there, or raise its limits.")
-        if not self.work.allowed("DELETES_MESSAGES", address):
-            raise RefusedError(f"{found.text}. Nothing was changed", hint=f"To allow it: --allow-hazard DELETES_MESSAGES:{address}")
-        return True
+        return self.work.require_room(self.leg.target, await self._target_info(), messages, size)
 
     # --- doing it -----------------------------------------------------------------------------------------------
 

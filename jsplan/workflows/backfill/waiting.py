@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
+from jsplan.workflows.options import Observer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -16,6 +17,8 @@ Result = TypeVar("Result")
 #: How long an end that does not answer is waited for, and the time between two looks. Seconds.
 PATIENCE: Final = 120.0
 PERIOD: Final = 0.5
+#: How often a copy that makes no progress is begun again.
+ATTEMPTS: Final = 5
 #: The code of an answer that a server gives while it starts, or has no leader: `JetStream system temporarily unavailable`.
 UNAVAILABLE: Final = 503
 #: So many servers are asked at the same time.
@@ -57,3 +60,20 @@ async def at_once(items: Iterable[Item], ask: Callable[[Item], Awaitable[Result]
             return await ask(item)
 
     return await asyncio.gather(*(one(item) for item in items))
+
+
+async def until_done(attempt: Callable[[], Awaitable[None]], copied: Callable[[], int], observer: Observer, title: str) -> None:
+    """Begin a copy again after trouble that passes, as long as it makes progress: `copied` says how far it is.
+
+    Raises what `attempt` raises when that does not pass, or after `ATTEMPTS` without any progress.
+    """
+    fruitless = 0
+    while True:
+        before = copied()
+        try:
+            return await attempt()
+        except (ApiError, ConnectError) as error:
+            fruitless = fruitless + 1 if copied() == before else 1
+            if fruitless == ATTEMPTS or not passes(error):
+                raise
+            observer.warn(f"{title}: {error.in_full.rstrip('.')}. It goes on from where it is.")

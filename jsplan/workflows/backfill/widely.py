@@ -22,18 +22,18 @@ from jsplan.backfill.job.fleets import Wanted, look_many, read_staged, several
 from jsplan.backfill.job.lane_writing import made_twice, sequences_of
 from jsplan.backfill.job.lanes import Function, Job, Lane, homes
 from jsplan.backfill.job.mapping import Mapping
-from jsplan.backfill.job.room import growth, shortage
+from jsplan.backfill.job.room import growth
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import LISTED, NAMED, Leg, Sequences, Span, common, minus, runs, sequences, total, without
 from jsplan.backfill.wire.asking import from_text
 from jsplan.documents.backfill import LegResult, MessagesMoved
-from jsplan.errors import ApiError, ConnectError, JsplanError, RefusedError
+from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.resources.nested import header_of
 from jsplan.workflows.backfill.bringing import WRITING, Bringing
 from jsplan.workflows.backfill.freeze import Ends
-from jsplan.workflows.backfill.leg import ATTEMPTS, Work
+from jsplan.workflows.backfill.leg import Work
 from jsplan.workflows.backfill.missing import Missing, Todo
-from jsplan.workflows.backfill.waiting import PERIOD, at_once, passes, patiently
+from jsplan.workflows.backfill.waiting import PERIOD, at_once, patiently, until_done
 
 #: More lanes than these gain nothing: a target takes what comes with one core.
 LANES: Final = 8
@@ -101,18 +101,12 @@ class Wide:
 
     async def run(self) -> None:
         """Copy what is missing and prove it. Raises RefusedError, JsplanError and ApiError; then it can be run again."""
-        fruitless = 0
-        while True:
-            before = self.all.copied
-            try:
-                await self._take_over()
-                await self._attempt()
-                return
-            except (ApiError, ConnectError) as error:
-                fruitless = fruitless + 1 if self.all.copied == before else 1
-                if fruitless == ATTEMPTS or not passes(error):
-                    raise
-                self.work.observer.warn(f"{self._title}: {error.in_full.rstrip('.')}. It goes on from where it is.")
+
+        async def attempt() -> None:
+            await self._take_over()
+            await self._attempt()
+
+        await until_done(attempt, lambda: self.all.copied, self.work.observer, self._title)
 
     async def _take_over(self) -> None:
         """Bring in what attempts before this one staged: all of their lanes, before anything new is staged."""
@@ -218,18 +212,7 @@ class Wide:
             await self._require_room(messages, size)
 
     async def _require_room(self, messages: int, size: int) -> bool:
-        """Raise RefusedError where the target takes no more, or would delete messages of its own to take these and that is not allowed;
-        whether it will.
-        """
-        address = self.legs[0].target
-        found = shortage(address, await self._target_info(), messages, size + growth(messages))
-        if found is None:
-            return False
-        if not found.deletes:
-            raise RefusedError(f"{found.text}. Nothing was changed", hint="Make room there, or raise its limits.")
-        if not self.work.allowed("DELETES_MESSAGES", address):
-            raise RefusedError(f"{found.text}. Nothing was changed", hint=f"To allow it: --allow-hazard DELETES_MESSAGES:{address}")
-        return True
+        return self.work.require_room(self.legs[0].target, await self._target_info(), messages, size + growth(messages))
 
     # --- doing it -----------------------------------------------------------------------------------------------
 
