@@ -21,13 +21,17 @@ from jsplan.backfill.wire.socket import Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.units import SECOND
 
-#: A batch is parsed when so many bytes are there, or nothing more is: below, Arrow's cost per batch shows; far above, whoever writes
-#: what was read has nothing to do meanwhile.
-ENOUGH: Final = 1 << 20
+#: A batch is parsed when about so many messages are there, within these bounds in bytes, or nothing more comes: below, Arrow's cost per
+#: batch shows; far above, whoever writes what was read has nothing to do meanwhile. A megabyte for all was 4 % slower with messages of
+#: 128 bytes and 15 % with 4 KiB.
+ENOUGH: Final = 2000
+LEAST, MOST = 1 << 19, 1 << 22
 #: Below so many bytes per message looking at every byte is cheaper than walking from message to message.
 SMALL: Final = 1000
 #: The receive buffer in bytes; it grows for a single message that is larger.
 BUFFER: Final = 8 << 20
+#: More that comes within so many milliseconds belongs to the same batch.
+LULL: Final = 3
 #: How often the consumer says that it is alive, and after how much silence it counts as gone. Seconds.
 HEARTBEAT: Final = 2.0
 SILENCE: Final = 3 * HEARTBEAT
@@ -163,22 +167,23 @@ def _frames(wire: Wire) -> Generator[Parts, None, None]:
 
     Whoever stops before the end leaves the connection usable: what was received and not handed out is put back.
     """
-    buffer, small = bytearray(BUFFER), False
+    buffer, small, enough = bytearray(BUFFER), False, LEAST
     start = end = 0
     try:
         while True:
-            end = _filled(wire, buffer, start, end)
+            end = _filled(wire, buffer, start, end, enough)
             found = (scan_many(buffer, start, end) if small else None) or scan(buffer, start, end)
             wire.control(found.control)
             begun, start = start, found.end
             if found.count:
-                small = (start - begun) / found.count < SMALL
+                average = (start - begun) / found.count
+                small, enough = average < SMALL, min(max(int(ENOUGH * average), LEAST), MOST)
                 yield parts(buffer, found)
             if start == end:
                 start = end = 0
-            elif end - start + max(found.need, ENOUGH) > len(buffer) - start:
+            elif end - start + max(found.need, enough) > len(buffer) - start:
                 rest = bytes(memoryview(buffer)[start:end])
-                if found.need + ENOUGH > len(buffer):
+                if found.need + MOST > len(buffer):
                     buffer = bytearray(found.need + BUFFER)
                 buffer[: len(rest)] = rest
                 start, end = 0, len(rest)
@@ -186,15 +191,15 @@ def _frames(wire: Wire) -> Generator[Parts, None, None]:
         wire.pushed_back = bytes(memoryview(buffer)[start:end]) + wire.pushed_back
 
 
-def _filled(wire: Wire, buffer: bytearray, start: int, end: int) -> int:
+def _filled(wire: Wire, buffer: bytearray, start: int, end: int, enough: int) -> int:
     """Receive until there is enough for a batch, or nothing more just now. The new end of what is in the buffer."""
     with memoryview(buffer) as view:
         try:
-            end += wire.receive(view[end : end + ENOUGH], SILENCE)
+            end += wire.receive(view[end : end + enough], SILENCE)
         except TimeoutError:
             raise _Lost("the consumer fell silent") from None
-        while end - start < ENOUGH and end < len(buffer) and wire.waiting(3):
-            end += wire.receive(view[end : end + ENOUGH], SILENCE)
+        while end - start < enough and end < len(buffer) and wire.waiting(LULL):
+            end += wire.receive(view[end : end + enough], SILENCE)
     return end
 
 
