@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.backfill.copies import read_all
 
 if TYPE_CHECKING:
-    import threading
+    from collections.abc import Callable
 
     from tests.backfill.copies import Pair
 
@@ -30,6 +32,26 @@ def await_progress(pair: Pair, count: int, done: threading.Event | None = None) 
                 return True
         time.sleep(0.01)
     return False
+
+
+def watched(reached: Callable[[threading.Event], bool], strike: Callable[[], None], run: Callable[[], Any]) -> Any:
+    """Run to the end, and strike once when it is so far: `reached` waits for that, and is False when the event comes first."""
+
+    def wait() -> bool:
+        if not reached(done):
+            return False
+        strike()
+        return True
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threading.Event()
+        striking = threads.submit(wait)
+        try:
+            found = run()
+        finally:
+            done.set()
+        assert striking.result(), "the copy was over before it was struck"
+        return found
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -21,7 +21,7 @@ from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.copies import Pair, bulk
-from tests.backfill.kills import Workers, await_progress, require_whole
+from tests.backfill.kills import Workers, await_progress, require_whole, watched
 from tests.conftest import PROGRAM as SERVER
 from tests.support.process import PROGRAM
 from tests.support.relay import Relay, hub_and_leaf_over
@@ -85,26 +85,6 @@ def publishing(pair: Pair) -> Iterator[list[int]]:
         done.result()
 
 
-def watched(pair: Pair, share: float, count: int, strike: Callable[[], None], run: Callable[[], Any]) -> Any:
-    """Run to the end, and strike once when so much is there."""
-    with ThreadPoolExecutor(1) as threads:
-        done = threading.Event()
-        striking = threads.submit(_strike, pair, int(share * count), strike, done)
-        try:
-            found = run()
-        finally:
-            done.set()
-        assert striking.result(), "the copy was over before it was struck"
-        return found
-
-
-def _strike(pair: Pair, count: int, strike: Callable[[], None], done: threading.Event) -> bool:
-    if not await_progress(pair, count, done):
-        return False
-    strike()
-    return True
-
-
 def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
     """A driver is killed while its worker sleeps; a second driver is refused meanwhile; the run after it loses a worker and goes on by
     itself; the first worker wakes up at last. All the while somebody publishes to the target.
@@ -125,7 +105,9 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
             process.send_signal(signal.SIGKILL)
             process.wait()
         assert locked.value.exit_code == ExitCode.LOCKED
-        found = watched(pair, 0.75, count, lambda: Workers.below(jvm.proc.pid).kill(), lambda: on_spark(pair))
+        found = watched(
+            partial(await_progress, pair, int(0.75 * count)), lambda: Workers.below(jvm.proc.pid).kill(), lambda: on_spark(pair)
+        )
         sleeping.wake()
 
     assert found.verified
@@ -180,7 +162,7 @@ def test_a_link_that_breaks(cut_off: tuple[Pair, Relay]) -> None:
     pair.stream("hub", "T")
     pair.says(rate="8MB/s")
 
-    found = watched(pair, 0.4, count, lambda: away_for_a_while(pair, relay), pair.run)
+    found = watched(partial(await_progress, pair, int(0.4 * count)), lambda: away_for_a_while(pair, relay), pair.run)
 
     assert found.verified
     require_whole(pair, count)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.conftest import target_of
 from tests.backfill.copies import Pair, read_all
-from tests.backfill.kills import Workers
+from tests.backfill.kills import Workers, watched
 from tests.backfill.test_job_killed import driver
 from tests.support.workspaces import Quiet
 
@@ -70,26 +69,6 @@ def await_staged(pair: Pair, count: int, done: threading.Event | None = None) ->
     return False
 
 
-def struck(pair: Pair, count: int, strike: Callable[[], None], run: Callable[[], Any]) -> Any:
-    """Run to the end, and strike once when so much is staged."""
-
-    def wait() -> bool:
-        if not await_staged(pair, count, done):
-            return False
-        strike()
-        return True
-
-    with ThreadPoolExecutor(1) as threads:
-        done = threading.Event()
-        striking = threads.submit(wait)
-        try:
-            found = run()
-        finally:
-            done.set()
-        assert striking.result(), "the copy was over before it was struck"
-        return found
-
-
 def require_whole(pair: Pair, count: int) -> None:
     """Every message once, as it was, and those of each subject in their order."""
     numbers: dict[bytes, list[int]] = {}
@@ -119,7 +98,7 @@ def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
         process.kill()
         process.wait()
     run = lambda: backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).legs[0]  # noqa: E731 - said once
-    found = struck(pair, count // 5, lambda: Workers.below(jvm.proc.pid).kill(), run)
+    found = watched(partial(await_staged, pair, count // 5), lambda: Workers.below(jvm.proc.pid).kill(), run)
     sleeping.wake()
 
     assert found.verified

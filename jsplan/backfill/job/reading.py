@@ -134,10 +134,12 @@ def _enough(task: Follow, place: int, wanted: int) -> int:
     """The target's last sequence once so many messages are there from `place` on, or no more came for a moment. 0: it does not answer."""
     wire = task.target.open()
     try:
-        end, before = 0, -1
-        while end - place + 1 < wanted and end != before:
-            time.sleep(PAUSE if before >= 0 else 0)
-            end, before = stream_facts(wire, task.target.api_prefix, task.stream).last, end
+        end = stream_facts(wire, task.target.api_prefix, task.stream).last
+        while end - place + 1 < wanted:
+            time.sleep(PAUSE)
+            before, end = end, stream_facts(wire, task.target.api_prefix, task.stream).last
+            if end == before:
+                break
     except ApiTimeoutError:
         time.sleep(PAUSE)
         return 0
