@@ -19,7 +19,7 @@ JsplanError                      1
 ├── PartialApplyError            6   applied in part; state says exactly how far
 ├── UsageError                  64   the command line is wrong
 ├── InterruptedByUser          130   Ctrl-C, after the calls under way were finished
-├── NotAvailableError            1   the grammar knows it, this release does not carry it out yet
+├── NotAvailableError            1   what it takes is not installed, or not in this release
 └── SandboxError                 1   an embedded nats-server could not be started
 """
 
@@ -195,7 +195,7 @@ class InterruptedByUser(JsplanError):
 
 
 class NotAvailableError(JsplanError):
-    """The grammar knows this word; this release does not carry it out yet."""
+    """What it takes is not installed (Java, a library), or this release does not do it."""
 
 
 class SandboxError(JsplanError):

@@ -16,7 +16,7 @@ import yaml
 
 from jsplan import errors, units
 from jsplan.cli.lazy import LazyGroup
-from jsplan.cli.main import COMMANDS, root
+from jsplan.cli.main import root
 from jsplan.cli.settings import GlobalOption
 from jsplan.codes import AGAINST_SERVERS, HAZARDS, IN_FILES
 from jsplan.documents.lint import Explanation
@@ -101,8 +101,6 @@ def commands() -> str:
     parts += ["## Global options\n\n", "They work before and after the command.\n\n", _options(context, root, everywhere=True), "\n"]
     for command, path in _walk(root, context, "jsplan"):
         parts.append(_command(command, path))
-    later = ", ".join(f"`{name}`" for name, entry in COMMANDS.items() if entry.module is None)
-    parts.append(f"## Not in this release yet\n\n{later}; `drift watch`, `state push`, `state unlock`. They say so and end with exit 1.\n")
     return "".join(parts)
 
 

@@ -10,7 +10,6 @@ import click
 
 from jsplan.cli.settings import GlobalOption, with_globals
 from jsplan.diagnostics import did_you_mean
-from jsplan.errors import NotAvailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One word of the grammar. `module` is below `jsplan.cli.commands`; None: a later release brings it."""
+    """One word of the grammar. `module` is below `jsplan.cli.commands`."""
 
     help: str
-    module: str | None = None
+    module: str
     attribute: str = "command"
 
 
@@ -29,7 +28,8 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
     own: list[tuple[str, str]] = []
     everywhere: list[tuple[str, str]] = []
     for param in command.get_params(ctx):
-        record = param.get_help_record(ctx)
+        # Arguments are in the usage line and in the text; newer releases of click would list them among the options, without a word.
+        record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
         if record is not None:
             (everywhere if isinstance(param, GlobalOption) else own).append(record)
     for title, rows in (("Options", own), ("Global options (before or after the command)", everywhere)):
@@ -53,14 +53,12 @@ class LazyGroup(click.Group):
         self.table = table or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return [name for name, entry in self.table.items() if entry.module]
+        return list(self.table)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         entry = self.table.get(cmd_name)
         if entry is None:
             return None
-        if entry.module is None:
-            return later(f"{ctx.command_path} {cmd_name}", entry.help)
         module = importlib.import_module(f"jsplan.cli.commands.{entry.module}")
         found = getattr(module, entry.attribute)
         assert isinstance(found, click.Command)
@@ -73,29 +71,10 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, entry.help) for name, entry in self.table.items() if entry.module]
-        if rows:
+        if rows := [(name, entry.help) for name, entry in self.table.items()]:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
-        if missing := [name for name, entry in self.table.items() if not entry.module]:
-            with formatter.section("Not in this release yet"):
-                formatter.write_text(", ".join(missing))
         _write_options(self, ctx, formatter)
-
-
-def later(path: str, help_: str) -> click.Command:
-    """A word that the grammar knows and a later release brings: takes anything, answers with one line and exit 1."""
-
-    def refuse(**_: object) -> None:
-        raise NotAvailableError(f'"{path}" is not in this release yet')
-
-    return click.Command(
-        path.rsplit(" ", 1)[-1],
-        callback=refuse,
-        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
-        help=f"{help_}\n\nNot in this release yet.",
-        context_settings={"ignore_unknown_options": True},
-    )
 
 
 def declare(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:

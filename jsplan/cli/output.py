@@ -7,7 +7,7 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TextIO
 
-from jsplan.errors import JsplanError, NotAvailableError
+from jsplan.errors import JsplanError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -106,16 +106,15 @@ class Output:
     def check(self, formats: Collection[str] = ()) -> None:
         """What would fail in the end fails before anything is done. `formats` are those that the command makes besides text and json.
 
-        Raises NotAvailableError for a format that the grammar knows and this release does not make, JsplanError
-        when the folder of `--json-into` does not exist.
+        Raises UsageError for a format that this command does not make, JsplanError when the folder of `--json-into` does not exist.
         """
         if self.settings.json_into and not self.settings.json_into.parent.is_dir():
             raise JsplanError(
                 f"cannot write {self.settings.json_into}: there is no such folder", hint="Make the folder, or give another --json-into."
             )
         if self.settings.format not in ("text", "json", *formats):
-            raise NotAvailableError(
-                f'the format "{self.settings.format}" is not in this release yet for this command',
+            raise UsageError(
+                f"this command has no --format {self.settings.format}",
                 hint=f"Use --format {' or --format '.join(('text', 'json', *formats))}.",
             )
 

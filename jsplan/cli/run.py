@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def start(ctx: click.Context, formats: Collection[str] = ()) -> tuple[Settings, Output]:
-    """The settings and the output of this run; raises NotAvailableError for a format other than text, json and `formats`."""
+    """The settings and the output of this run; raises UsageError for a format other than text, json and `formats`."""
     # A plan of 20,000 resources makes millions of small objects and hardly a cycle: with the default threshold a
     # quarter of its time goes into looking for garbage that is not there.
     gc.set_threshold(500_000, 20, 100)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from jsplan.workflows.backfill import BackfillOptions
 
 _TABLE = {
+    "plan": Entry("Show what a backfill would copy, by what, and about how long it takes.", "backfill", "plan"),
     "run": Entry("Copy what is missing, and prove that it arrived.", "backfill", "run"),
     "verify": Entry("Compare both sides, message by message.", "backfill", "verify"),
     "status": Entry("How far each backfill is, and what lies around of it.", "backfill", "status"),
-    "plan": Entry("Show what a backfill would copy, by what, and about how long it takes.", "backfill", "plan"),
 }
 _master = click.option("--master", metavar="URL", help="A Spark master.  [default: local[*], on this machine]")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ def command(ctx: click.Context, directory: Path | None, template: str, name: str
     folder = (settings.chdir or Path()) / (directory or "")
     written = init_workflow(folder, template, name or name_of(folder))
     shown = "\n".join(f"Wrote {path}" for path in written)
-    there = "" if folder.resolve() == Path.cwd() else f" -C {folder}"
+    there = "" if folder.resolve() == Path.cwd() else f" -C {shlex.quote(str(folder))}"
     document = {"format_version": "1.0", "kind": "init", "files": [str(path) for path in written]}
     output.result_lines(lambda: document, f"{shown}\n\nNext: jsplan{there} plan")
     return 0

@@ -11,7 +11,7 @@ DOCUMENTS = ("workspace", "plan", "apply", "drift", "state", "status", "lint", "
 
 
 @declare("schema")
-@click.argument("document", required=False, default="workspace", type=click.Choice(DOCUMENTS))
+@click.argument("document", required=False, default="workspace", type=click.Choice(DOCUMENTS), metavar="[DOCUMENT]")
 @click.pass_context
 def command(ctx: click.Context, /, document: str) -> int:
     """Print a JSON Schema: that of workspace files, or of another DOCUMENT (plan, apply, drift, state, status, lint, graph).
