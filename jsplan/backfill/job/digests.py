@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.columns import ORIGIN, mentions
+from jsplan.backfill.wire.cutting import cut, find, numbers, raw, tails
 from jsplan.backfill.wire.frames import BYTES, joined
 
 #: Messages per hash: what differs is then looked for among so many.
 BLOCK: Final = 4096
 SOURCE: Final = "Nats-Stream-Source"
+_RETURN: Final = ord("\r")
 _OF_SERVERS: Final = f"\r\n(?:{SOURCE}|Nats-Expected-Last-Sequence):[^\r]*"
 
 
@@ -90,22 +92,30 @@ def source_of(headers: pa.BinaryArray, name: str) -> pa.Array:
 def sourced(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
     """The rows that a server copied from the stream `name`, their header blocks as `bare` has them, and their sequences there.
 
-    A server puts its line behind all others, so one search finds everything. Where anything else is found, the slow way decides.
+    A server puts its line behind all others, so what the last lines say is everything. Where anything else is found, the slow way decides.
     """
-    line = f"\r\n{SOURCE}: {name} ".encode()
-    at = pc.find_substring(rows["headers"], line).to_numpy()
-    if not (at >= 0).all():
-        rows, at = rows.filter(pa.array(at >= 0)), at[at >= 0]
-    headers = rows["headers"]
-    if not len(at):
-        return rows, headers, at
-    halves = _halves(headers, line, at, ends=3)
-    if halves is None or mentions(halves[0], b"\r\nNats-"):
-        numbers = source_of(headers, name)
-        found = pc.is_valid(numbers)
-        return rows.filter(found), bare(headers.filter(found)), numbers.filter(found).to_numpy()
-    words = pc.split_pattern(halves[1].view(pa.string()), " ", max_splits=1)
-    return rows, joined(halves[0], b"\r\n\r\n"), pc.cast(pc.list_element(words, 0), pa.int64()).to_numpy()
+    line, headers = f"\r\n{SOURCE}: {name} ".encode(), rows["headers"]
+    at = tails(headers, _RETURN, 3)
+    begins, ends = raw(headers)[1][:-1], raw(headers)[1][1:]
+    kept, tail = cut(headers.buffers()[2], begins, at, at, ends)
+    mine = pc.starts_with(tail, line)
+    if not pc.all(mine).as_py():
+        if mentions(headers.filter(pc.invert(mine)), line):
+            return _sourced_slowly(rows, name)
+        rows, kept, tail = rows.filter(mine), kept.filter(mine), tail.filter(mine)
+    spaces, counts = find(tail, ord(" "))
+    if mentions(kept, b"\r\nNats-") or (np.diff(counts) < line.count(b" ") + 1).any():
+        return _sourced_slowly(rows, name)
+    _, offsets = raw(tail)
+    begins = offsets[:-1]
+    (number,) = cut(tail.buffers()[2], begins + len(line), spaces[counts[:-1] + line.count(b" ")]) if len(tail) else (tail,)
+    return rows, joined(kept, b"\r\n\r\n"), numbers(number)
+
+
+def _sourced_slowly(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
+    number = source_of(rows["headers"], name)
+    found = pc.is_valid(number)
+    return rows.filter(found), bare(rows["headers"].filter(found)), number.filter(found).to_numpy()
 
 
 def last_line(headers: pa.BinaryArray, line: bytes, ends: int = 1) -> tuple[pa.BinaryArray, pa.BinaryArray] | None:
@@ -113,24 +123,14 @@ def last_line(headers: pa.BinaryArray, line: bytes, ends: int = 1) -> tuple[pa.B
 
     None where a block has no such line, or not as its last one.
     """
-    at = pc.find_substring(headers, line).to_numpy()
-    return _halves(headers, line, at, ends) if len(at) and (at >= 0).all() else None
-
-
-def _halves(headers: pa.BinaryArray, line: bytes, at: np.ndarray[Any, Any], ends: int) -> tuple[pa.BinaryArray, pa.BinaryArray] | None:
-    halves = _cut(headers, at)
-    kept, tail = (halves.take(pa.array(np.arange(len(at), dtype=np.int64) * 2 + half)) for half in (0, 1))
-    if pc.any(pc.not_equal(pc.count_substring(tail, b"\r\n"), ends)).as_py():
+    if not len(headers):
         return None
-    return kept, pc.binary_slice(tail, len(line), 1 << 30)
-
-
-def _cut(values: pa.BinaryArray, at: np.ndarray[Any, Any]) -> pa.BinaryArray:
-    """Each value in two, the second half from `at` on; no byte is copied."""
-    offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset : values.offset + len(values) + 1]
-    cuts = np.empty(2 * len(at) + 1, dtype=np.int32)
-    cuts[:-1:2], cuts[1::2], cuts[-1] = offsets[:-1], offsets[:-1] + at, offsets[-1]
-    return pa.Array.from_buffers(BYTES, 2 * len(at), [None, pa.py_buffer(cuts), values.buffers()[2]])
+    at, offsets = tails(headers, _RETURN, ends), raw(headers)[1]
+    kept, tail = cut(headers.buffers()[2], offsets[:-1], at, at, offsets[1:])
+    if not pc.all(pc.starts_with(tail, line)).as_py() or mentions(kept, line):
+        return None
+    (rest,) = cut(headers.buffers()[2], at + len(line), offsets[1:])
+    return kept, rest
 
 
 def _number(texts: pa.Array) -> pa.Array:

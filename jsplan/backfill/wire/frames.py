@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jsplan.backfill.wire.cutting import Places, cut, find, numbers, raw
+
 #: What a message is on its way: `line` and `headers` as they came, `headers` with `NATS/1.0` and the empty line, or empty.
 MESSAGES: Final = pa.schema(
     [("seq", pa.int64()), ("time", pa.int64()), ("subject", pa.binary()), ("headers", pa.binary()), ("data", pa.binary())]
@@ -22,7 +24,9 @@ MESSAGES: Final = pa.schema(
 _PLACES: Final = {9: 5, 11: 7, 12: 7}
 
 _TANGLED: Final = r"^(?P<reply>(?:[^.]+\.){8}(?:(?:[^.]+\.){2,3})?[0-9]+)@(?P<rest>(?s:.*))$"
-_H, _M, _NEWLINE = ord("H"), ord("M"), ord("\n")
+_H, _M, _NEWLINE, _SPACE, _AT, _DOT = ord("H"), ord("M"), ord("\n"), ord(" "), ord("@"), ord(".")
+#: Bytes of the shortest head of a message, `MSG s 1 0`.
+_SHORTEST: Final = 9
 BYTES: Final = pa.binary()
 
 
@@ -82,20 +86,18 @@ def scan_many(buffer: bytearray, start: int, end: int) -> Scan | None:
     """
     view = np.frombuffer(buffer, dtype=np.uint8, count=end)
     lines = np.flatnonzero(view[start:end] == _NEWLINE) + start
-    if not len(lines):
+    begins = np.concatenate([[start], lines + 1])[:-1]  # of the lines that are complete
+    kind = view[begins]
+    heads = np.flatnonzero(((kind == _H) | (kind == _M)) & (lines - begins >= _SHORTEST))
+    with_block = kind[heads] == _H
+    word = begins[heads] + with_block
+    is_head = (view[word] == _M) & (view[word + 1] == ord("S")) & (view[word + 2] == ord("G"))
+    heads, with_block = heads[is_head], with_block[is_head]
+    begins, stops = begins[heads], lines[heads] - 1
+    said = _sizes(buffer, begins, stops, with_block) if len(begins) and begins[0] == start else None
+    if said is None:
         return None
-    begins = np.concatenate([[start], lines[:-1] + 1])  # of the lines that are complete
-    begins, stops = begins[begins + 5 < end], lines[begins + 5 < end]
-    with_block = view[begins] == _H
-    shift = with_block.astype(np.int64)
-    heads = (view[begins + shift] == _M) & (view[begins + shift + 1] == ord("S")) & (view[begins + shift + 2] == ord("G"))
-    begins, stops, with_block = begins[heads], stops[heads] - 1, with_block[heads]
-    if not len(begins) or begins[0] != start:
-        return None
-    numbers = _sizes(buffer, begins, stops, with_block)
-    if numbers is None:
-        return None
-    block, size = numbers
+    block, size = said
     body = stops + 2
     ends = body + size + 2
     whole = ends <= end
@@ -107,19 +109,19 @@ def scan_many(buffer: bytearray, start: int, end: int) -> Scan | None:
     return Scan(last, offsets, [], 0 if whole.all() else int(ends[-1] - begins[-1]))
 
 
-def _sizes(
-    buffer: bytearray, begins: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], with_block: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """Of each head the size of the header block and of all; None where one has no such numbers."""
-    places = np.empty(2 * len(begins) + 1, dtype=np.int32)
-    places[:-1:2], places[1::2], places[-1] = begins, stops, stops[-1]
-    view = pa.Array.from_buffers(pa.string(), 2 * len(begins), [None, pa.py_buffer(places), pa.py_buffer(buffer)])
-    words = pc.split_pattern(view.take(pa.array(np.arange(len(begins)) * 2)), " ", max_splits=2, reverse=True)
-    if pc.any(pc.less(pc.list_value_length(words), 3)).as_py():
+def _sizes(buffer: bytearray, begins: Places, stops: Places, with_block: Places) -> tuple[Places, Places] | None:
+    """Of each head the size of the header block and of all; None where one is no head of a message."""
+    (heads,) = cut(buffer, begins, stops)
+    _, offsets = raw(heads)
+    spaces, counts = find(heads, _SPACE)
+    if (np.diff(counts) < 3).any():  # MSG subject sid size
         return None
+    before, last = spaces[counts[1:] - 2], spaces[counts[1:] - 1]
+    first, second = cut(heads.buffers()[2], before + 1, last, last + 1, offsets[1:])
+    block = np.zeros(len(begins), dtype=np.int64)
     try:
-        size = pc.cast(pc.list_element(words, 2), pa.int64()).to_numpy()
-        block = pc.cast(pc.if_else(pa.array(with_block), pc.list_element(words, 1), "0"), pa.int64()).to_numpy()
+        size = numbers(second)
+        block[with_block] = numbers(first if with_block.all() else first.filter(pa.array(with_block)))
     except pa.ArrowInvalid:
         return None
     return block, size
@@ -136,13 +138,9 @@ class Parts:
 
 def parts(buffer: bytearray, found: Scan) -> Parts:
     """Cut the messages out of the buffer, which may be used again afterwards."""
-    count = found.count
-    offsets = np.empty(4 * count + 1, dtype=np.int32)
-    offsets[:-1] = found.offsets
-    offsets[-1] = found.end
-    view = pa.Array.from_buffers(BYTES, 4 * count, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)])
-    first = np.arange(count, dtype=np.int64) * 4
-    line, headers, data = (view.take(pa.array(first + piece)) for piece in range(3))
+    places = np.asarray(found.offsets, dtype=np.int64).reshape(-1, 4)
+    begins, headers_at, data_at, stops = places.T
+    line, headers, data = cut(buffer, begins, headers_at, headers_at, data_at, data_at, stops)
     return Parts(line, headers, data)
 
 
@@ -174,23 +172,36 @@ def delivered(found: Parts) -> Delivered:
 
     Subjects may hold any byte but spaces: they are cut as text without being checked to be any.
     """
-    words = pc.split_pattern(found.line.view(pa.string()), " ", max_splits=3)
-    subject, rest = (pc.list_element(words, place).view(BYTES) for place in (1, 3))
-    if pc.any(pc.match_substring(rest, b"@")).as_py():
+    spaces, counts = find(found.line, _SPACE)
+    if len(find(found.line, _AT)[0]) or (np.diff(counts) < 4).any():  # MSG subject sid reply size
         return _delivered_slowly(found)
-    head = _before_numbers(rest[0].as_py())
-    if not pc.all(pc.starts_with(rest, head)).as_py():
+    first, second, third, fourth = (spaces[counts[:-1] + number] for number in range(4))
+    head = _before_numbers(tokens(found.line[0].as_py())[3])
+    begins = third + 1 + len(head)
+    if (begins > fourth).any():
         return _delivered_slowly(found)
-    tail = pc.split_pattern(pc.binary_slice(rest, len(head), 1 << 30).view(pa.string()), ".", max_splits=3)
-    seq, number, time = (pc.cast(pc.list_element(tail, place), pa.int64()) for place in range(3))
-    pending = int(tail[-1].as_py()[3].split(".")[0].split(" ")[0])
-    columns = [seq, time, subject, found.headers, found.data]
-    return Delivered(pa.RecordBatch.from_arrays(columns, schema=MESSAGES), number.to_numpy(), pending)
+    subject, before, tail = cut(found.line.buffers()[2], first + 1, second, third + 1, begins, begins, fourth)
+    cuts = _number_cuts(tail) if pc.all(pc.equal(before, head)).as_py() else None
+    if cuts is None:
+        return _delivered_slowly(found)
+    seq, number, time = (numbers(piece) for piece in cuts)
+    columns = [pa.array(seq), pa.array(time), subject, found.headers, found.data]
+    return Delivered(pa.RecordBatch.from_arrays(columns, schema=MESSAGES), number, int(tail[-1].as_py().split(b".")[3]))
 
 
-def _before_numbers(rest: bytes) -> bytes:
-    """Of `reply size…` what is before the numbers: the same for all that one consumer delivers once."""
-    tokens = rest.split(b" ", 1)[0].split(b".")
+def _number_cuts(tail: pa.BinaryArray) -> list[pa.BinaryArray] | None:
+    """The three numbers with which each text begins, each with a dot behind it; None where there are fewer."""
+    dots, counts = find(tail, _DOT)
+    if (np.diff(counts) < 3).any():
+        return None
+    _, offsets = raw(tail)
+    one, two, three = (dots[counts[:-1] + number] for number in range(3))
+    return cut(tail.buffers()[2], offsets[:-1], one, one + 1, two, two + 1, three)
+
+
+def _before_numbers(reply: bytes) -> bytes:
+    """What is before the numbers of an ack subject: the same for all that one consumer delivers once."""
+    tokens = reply.split(b".")
     return b"".join(token + b"." for token in tokens[: _PLACES[len(tokens)]])
 
 
