@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from jsplan.cli.settings import Settings
 
+#: A disk or a quota that is full is nobody's bug, wherever it shows.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -47,6 +50,8 @@ def _guarded(run: Callable[[], object], settings: Settings, args: Sequence[str])
         return _report(error, settings)
     except BrokenPipeError:
         return int(ExitCode.ERROR)
+    except OSError as error:
+        return _no_room(error, settings) if error.errno in _FULL else _bug(error, settings)
     except Exception as error:  # noqa: BLE001 - the last place before the user: a bug is told calmly
         return _bug(error, settings)
 
@@ -75,6 +80,11 @@ def asks_for_json(args: Sequence[str]) -> bool:
     return "--json" in args or "--format=json" in args or ("--format", "json") in pairwise(args)
 
 
+def _no_room(error: OSError, settings: Settings) -> int:
+    where = f": {error.filename}" if error.filename else ""
+    return _report(JsplanError(f"cannot write{where}: {error.strerror}", hint="Make room, then run it again."), settings)
+
+
 def _bug(error: Exception, settings: Settings) -> int:
     if debugging(settings):
         import traceback
@@ -96,10 +106,10 @@ def _report(error: JsplanError, settings: Settings) -> int:
 
     output = Output(settings)
     document = error_document(error)
-    if settings.json:
-        output.write_json(document)
-    with suppress(JsplanError):  # what went wrong first is worth more than that this file cannot be written either
-        output.json_file(document)
+    for write in (output.write_json if settings.json else None, output.json_file):
+        with suppress(JsplanError):  # what went wrong first is worth more than that this cannot be written either
+            if write is not None:
+                write(document)
     from jsplan.render import diagnostics_text
 
     diagnostics = error.diagnostics if isinstance(error, DiagnosticsError) else ()

@@ -23,7 +23,10 @@ NO_WIDTH = 1_000_000
 
 
 class Tolerant:
-    """A text stream that goes silent when its reader has gone, so that `| head` changes no exit code."""
+    """A text stream that goes silent when its reader has gone, so that `| head` changes no exit code.
+
+    What else prevents writing, such as a full disk, raises JsplanError where the result would be lost (stdout); on stderr it is silent too.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -36,16 +39,23 @@ class Tolerant:
             except UnicodeEncodeError:
                 coding = self._stream.encoding or "ascii"
                 self._stream.write(text.encode(coding, "backslashreplace").decode(coding))
-            except BrokenPipeError:
-                self._gone = True
+            except OSError as error:
+                self._stop(error)
         return len(text)
 
     def flush(self) -> None:
         if not self._gone:
             try:
                 self._stream.flush()
-            except BrokenPipeError:
-                self._gone = True
+            except OSError as error:
+                self._stop(error)
+
+    def _stop(self, error: OSError) -> None:
+        self._gone = True
+        if self._stream is sys.stdout and not isinstance(error, BrokenPipeError):
+            raise JsplanError(
+                f"cannot write to standard output: {error.strerror or error}", hint="Make room, or send it elsewhere."
+            ) from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

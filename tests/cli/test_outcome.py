@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
 from jsplan.cli import outcome
+from jsplan.cli.main import main
 from jsplan.cli.settings import Settings
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.errors import (
@@ -138,3 +143,27 @@ def test_a_json_file_that_cannot_be_written_hides_no_error(capsys: pytest.Captur
     """What went wrong first is told, also when --json-into fails too."""
     assert _ends(StalePlanError("stale"), Settings(json_into=tmp_path / "no" / "out.json")) == 4
     assert capsys.readouterr().err == "Error: stale\n"
+
+
+class _FullDisk(io.StringIO):
+    """A stream onto a disk without room."""
+
+    def write(self, text: str) -> int:  # noqa: ARG002 - the signature of a stream
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("line", [["version"], ["version", "--json"], ["--help"]])
+def test_a_full_disk_is_no_bug(line: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that cannot be written is exit 1 with the reason, in text and with JSON, and without a traceback."""
+    monkeypatch.setattr(sys, "stdout", _FullDisk())
+
+    assert main(line) == 1
+    assert capsys.readouterr().err.startswith("Error: cannot write")
+
+
+def test_a_log_on_a_full_disk_costs_no_result(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be told on stderr changes neither the result nor the exit code."""
+    monkeypatch.setattr(sys, "stderr", _FullDisk())
+
+    assert _ends(RefusedError("x"), Settings(format="json")) == 3
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 3
