@@ -51,12 +51,17 @@ def mentions(column: pa.BinaryArray, text: bytes, *, lower: bool = False) -> boo
 
 def origins(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> pa.BinaryArray:
     """The identity of each message of a stream; `time` is nanoseconds since 1970, UTC."""
+    return joined(*origin_words(domain, stream, seq, time))
+
+
+def origin_words(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> list[pa.BinaryArray | bytes]:
+    """The pieces of which `origins` are made: whoever puts them into something longer need not make them first."""
     second = pc.divide(time, SECOND)
     encoded = pc.dictionary_encode(second)  # many messages have the same second; only its text costs
     texts = pc.strftime(encoded.dictionary.cast(pa.int64()).view(pa.timestamp("s")), format="%Y-%m-%dT%H:%M:%S.").view(BYTES)
     rest = pc.add(pc.subtract(time, pc.multiply(second, SECOND)), SECOND)
     fraction = pc.binary_slice(digits(rest), 1, 10)
-    return joined(f"{domain}/{stream}/".encode(), digits(seq), b"/", texts.take(encoded.indices), fraction, b"Z")
+    return [f"{domain}/{stream}/".encode(), digits(seq), b"/", texts.take(encoded.indices), fraction, b"Z"]
 
 
 def told_origins(blocks: pa.BinaryArray, own: pa.BinaryArray) -> pa.BinaryArray:
@@ -74,11 +79,11 @@ def tamed(blocks: pa.BinaryArray) -> pa.BinaryArray:
     return pc.replace_substring_regex(blocks, pattern=_CONTROL_LINE, replacement=f"\r\n{KEPT}\\1:")
 
 
-def addressed(blocks: pa.BinaryArray, own: pa.BinaryArray) -> pa.BinaryArray:
-    """Tamed header blocks that say where each message comes from, in a last line."""
+def addressed(blocks: pa.BinaryArray, *own: pa.BinaryArray | bytes) -> pa.BinaryArray:
+    """Tamed header blocks that say where each message comes from, in a last line; `own` is that, or the pieces of it."""
     if mentions(blocks, f"{ORIGIN}:".encode()):
         blocks = pc.replace_substring(blocks, f"\r\n{ORIGIN}:", f"\r\n{KEPT_ORIGIN}:")
-    return with_headers(blocks, f"{ORIGIN}: ".encode(), own, b"\r\n")
+    return with_headers(blocks, f"{ORIGIN}: ".encode(), *own, b"\r\n")
 
 
 def parsed(blocks: pa.BinaryArray) -> pa.ListArray:

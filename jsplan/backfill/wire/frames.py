@@ -6,6 +6,7 @@ Arrow kernel over all messages of the buffer. Sockets are left to `socket`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -239,22 +240,36 @@ def digits(numbers: pa.Array) -> pa.BinaryArray:
 
 def with_headers(block: pa.BinaryArray, *lines: pa.BinaryArray | bytes) -> pa.BinaryArray:
     """Header blocks with more lines at their end. A line ends with CRLF; an empty one adds nothing, but makes a block."""
+    return joined(*_lengthened(block, lines))
+
+
+def _lengthened(block: pa.BinaryArray, lines: Sequence[pa.BinaryArray | bytes]) -> list[pa.BinaryArray | bytes]:
     empty = pc.equal(pc.binary_length(block), 0)
-    begun = pc.if_else(empty, pa.scalar(b"NATS/1.0\r\n", BYTES), pc.binary_slice(block, 0, -2))
-    return joined(begun, *lines, b"\r\n")
+    begun = pc.binary_slice(block, 0, -2)
+    return [pc.if_else(empty, pa.scalar(b"NATS/1.0\r\n", BYTES), begun) if pc.any(empty).as_py() else begun, *lines, b"\r\n"]
 
 
 def framed(
-    subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray, *, prefix: bytes = b"", reply: pa.BinaryArray | None = None
-) -> tuple[memoryview, np.ndarray[Any, Any]]:
+    subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray, *, prefix: bytes = b"", reply: pa.BinaryArray | None = None,
+    lines: Sequence[pa.BinaryArray | bytes] = (),
+) -> tuple[memoryview, np.ndarray[Any, Any]]:  # fmt: skip
     """The frames that publish every row, in one buffer; and where each begins, with the end of the last.
 
-    `reply` has the space before it, or is empty: then nobody answers that message. Every frame has headers: the server
-    takes a block of length 0.
+    `reply` has the space before it, or is empty: then nobody answers that message. `lines` are added to the headers as `with_headers`
+    adds them. Every frame has headers: the server takes a block of length 0.
     """
-    block = pc.binary_length(headers)
-    size = pc.add(block, pc.binary_length(data))
+    pieces = _lengthened(headers, lines) if lines else [headers]
+    block = _sizes_of(pieces)
     answer = [] if reply is None else [reply]
-    rows = joined(b"HPUB " + prefix, subject, *answer, b" ", digits(block), b" ", digits(size), b"\r\n", headers, data, b"\r\n")
-    offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1]
+    words = [b"HPUB " + prefix, subject, *answer, b" ", digits(block), b" ", digits(pc.add(block, pc.binary_length(data))), b"\r\n"]
+    rows = joined(*words, *pieces, data, b"\r\n")
+    offsets = raw(rows)[1]
     return memoryview(rows.buffers()[2]), offsets
+
+
+def _sizes_of(pieces: Iterable[pa.BinaryArray | bytes]) -> pa.Array:
+    """How many bytes the pieces of each row have together."""
+    total: Any = 0
+    for piece in pieces:
+        total = pc.add(total, len(piece) if isinstance(piece, bytes) else pc.binary_length(piece))
+    return total

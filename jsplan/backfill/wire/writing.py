@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.wire.frames import BYTES, digits, framed, joined, scan, with_headers
+from jsplan.backfill.wire.frames import BYTES, digits, framed, joined, scan
 from jsplan.backfill.wire.socket import CHUNK, Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 
@@ -119,13 +119,13 @@ class Chain:
         if not count:
             return
         expected = pa.array(np.arange(self._sent, self._sent + count, dtype=np.int64))
-        block = with_headers(headers, b"Nats-Expected-Last-Sequence: ", digits(expected), b"\r\n")
-        sizes = pc.add(pc.binary_length(block), pc.binary_length(data)).to_numpy()
+        sizes = pc.add(pc.binary_length(headers), pc.binary_length(data)).to_numpy()
         cuts = list(chunks(sizes))
         asks = np.zeros(count, dtype=bool)
         asks[[stop - 1 for _, stop in cuts]] = True
         reply = pc.if_else(pa.array(asks), pa.scalar(b" " + self._acks.reply.encode(), BYTES), pa.scalar(b"", BYTES))
-        frames, offsets = framed(subject, block, data, prefix=self._prefix, reply=reply)
+        link = (b"Nats-Expected-Last-Sequence: ", digits(expected), b"\r\n")
+        frames, offsets = framed(subject, headers, data, prefix=self._prefix, reply=reply, lines=link)
         for start, stop in cuts:
             self._wire.send(frames[offsets[start] : offsets[stop]])
             self._asked += 1
