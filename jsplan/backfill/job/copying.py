@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.columns import addressed, origins, tamed
+from jsplan.backfill.columns import addressed, origin_words, tamed
 from jsplan.backfill.job.archived import Placed, batches, require_unharmed
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.ways import Way
@@ -146,8 +146,7 @@ def _copied(task: Copy, wire: Wire, found: Iterator[pa.RecordBatch]) -> Iterator
     chain, blocks, pace = Chain(wire, 0, task.ingest.encode()), Blocks(), Pace(task.rate)
     large = TooLarge(task, wire.max_payload)
     for rows in found:
-        own = origins(task.domain, task.stream, rows["seq"], rows["time"])
-        block = addressed(tamed(rows["headers"]), own)
+        block = addressed(tamed(rows["headers"]), *origin_words(task.domain, task.stream, rows["seq"], rows["time"]))
         fits = large.without(rows, block)
         columns = [rows["subject"], block, rows["data"]]
         subject, headers, data = columns if fits is None else [column.filter(pa.array(fits)) for column in columns]
