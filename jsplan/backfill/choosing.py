@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -79,6 +79,14 @@ def choose(it: Situation) -> Choice:
     return Choice("spark", f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})")
 
 
+def in_its_window(entry: Backfill, choice: Choice) -> Choice:
+    """The choice, with the hours in which an entry is copied among its reasons."""
+    if entry.window is None or choice.strategy != "spark":
+        return choice
+    hours = f"only from {entry.window.replace('-', ' to ')}, by the clock of the machine that runs it"
+    return replace(choice, reason=f"{choice.reason}; {hours}")
+
+
 def _against_both(it: Situation) -> str:
     """What neither of them does. An entry whose origin is not there yet is judged by what it says."""
     entry = it.entry
@@ -86,9 +94,13 @@ def _against_both(it: Situation) -> str:
         return "it keeps no Jsplan-Origin; say `keep: server` to do without"
     if any(side.parquet is not None for side in (*entry.origins, entry.target)):
         return "an archive is read and written by Spark"
-    for name in ("where", "transform", "subject_transform", "rate", "window"):
+    if entry.window is not None:
+        return "a server that copies by itself cannot be paused when the window closes"
+    for name in ("where", "transform", "subject_transform", "rate"):
         if getattr(entry, name) is not None:
             return f"only Spark knows `{name}`"
+    if entry.oversize == "native":
+        return "it takes what is too large as well, so `oversize: native` is for copies by Spark"
     if entry.order != "stream":
         return f"it keeps the order of the stream, and `order: {entry.order}` is Spark's"
     if any(side.end_seq is not None or side.end_time is not None for side in entry.origins):

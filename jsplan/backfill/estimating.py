@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from jsplan.backfill.choosing import Strategy
 from jsplan.backfill.records import Leg
+from jsplan.backfill.windows import Window, windows_for
+from jsplan.config.model import Backfill
 from jsplan.units import format_bytes
 
 _MIB: Final = 1 << 20
@@ -29,6 +31,18 @@ class Estimate:
     def to_json(self) -> dict[str, Any]:
         """The value of `estimate`."""
         return {"seconds": round(self.seconds, 1), "basis": self.basis}
+
+
+def estimate_for(entry: Backfill, strategy: Strategy, messages: int, size: int, past: Iterable[Leg], now: float) -> Estimate:
+    """The time that an entry takes for so many messages and bytes, `now` being seconds since 1970: inside of its window, if it has one."""
+    pairs = {(side.domain, entry.target.domain) for side in entry.origins}
+    found = estimate(strategy, messages, size, entry.rate, pairs, past)
+    if entry.window is None:
+        return found
+    window = Window.parse(entry.window)
+    count = windows_for(window, found.seconds, now)
+    inside = f"inside of {entry.window}, which takes {count} windows" if count > 1 else f"inside of {entry.window}"
+    return Estimate(found.seconds, f"{found.basis}; {inside}")
 
 
 def estimate(strategy: Strategy, messages: int, size: int, rate: int | None, pairs: set[tuple[str, str]], past: Iterable[Leg]) -> Estimate:

@@ -14,7 +14,8 @@ from jsplan.backfill.records import LISTED, Leg, Record, Span, text_of
 Sequences = npt.NDArray[np.int64]
 #: So many messages that are too large are named.
 NAMED: Final = 1000
-_BEYOND: Final = 1 << 63
+#: After every sequence.
+BEYOND: Final = 1 << 63
 
 
 def without(spans: Iterable[Span], present: Sequences) -> list[Span]:
@@ -54,7 +55,7 @@ def common(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
 def minus(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     """What is in the first and not in the others; both are sorted and have no sequence twice."""
     edges = [(other.first, other.last) for other in others]
-    befores, afters = [0, *(last for _, last in edges)], [*(first for first, _ in edges), _BEYOND]
+    befores, afters = [0, *(last for _, last in edges)], [*(first for first, _ in edges), BEYOND]
     between = (Span(before + 1, after - 1) for before, after in zip(befores, afters, strict=True))
     return common(spans, [span for span in between if span.size > 0])
 
@@ -69,4 +70,19 @@ def total(spans: Iterable[Span]) -> int:
     return sum(span.size for span in spans)
 
 
-__all__ = ["LISTED", "NAMED", "Leg", "Record", "Sequences", "Span", "common", "minus", "runs", "sequences", "text_of", "total", "without"]
+__all__ = [
+    "BEYOND",
+    "LISTED",
+    "NAMED",
+    "Leg",
+    "Record",
+    "Sequences",
+    "Span",
+    "common",
+    "minus",
+    "runs",
+    "sequences",
+    "text_of",
+    "total",
+    "without",
+]

@@ -172,4 +172,7 @@ def _rate(value: object) -> int:
 def _window(value: object) -> str:
     if not isinstance(value, str) or not _WINDOW.fullmatch(value):
         raise ValueError(f'"{value}" is not a window; write "01:00-05:00"')
+    opens, _, closes = value.partition("-")
+    if opens == closes:
+        raise ValueError(f'"{value}" would never be open; leave `window` out for the whole day')
     return value

@@ -22,7 +22,8 @@ class MessagesMoved:
 @dataclass(slots=True)
 class LegResult:
     """What became of one origin. `copied` messages were copied by this run, `skipped` left out as too large; `gaps` are ranges of
-    sequences that were gone before they could be copied, `gap_messages` how many that are. `path` names how they came.
+    sequences that were gone before they could be copied, `gap_messages` how many that are. `path` names how they came. `natively` of
+    those that were copied came without a header of ours, `windows` is how often the entry's window was open for it.
     """
 
     origin: str
@@ -39,24 +40,31 @@ class LegResult:
     gap_messages: int = 0
     skipped: list[int] = field(default_factory=list)
     skipped_count: int = 0
+    natively: int = 0
+    windows: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The element of `legs`."""
         return {
             "from": self.origin, "to": self.target, "first": self.first, "last": self.last, "copied": self.copied, "bytes": self.bytes,
             "seconds": round(self.seconds, 3), "attempts": self.attempts, "verified": self.verified, "path": self.path, "gaps": self.gaps,
-            "gap_messages": self.gap_messages, "skipped": self.skipped, "skipped_count": self.skipped_count,
+            "gap_messages": self.gap_messages, "skipped": self.skipped, "skipped_count": self.skipped_count, "natively": self.natively,
+            "windows": self.windows,
         }  # fmt: skip
 
 
 @dataclass(slots=True)
 class BackfillResult:
-    """The document that `backfill run --json` prints. `deferred` are origins that could not be reached: `{address, reason}`."""
+    """The document that `backfill run --json` prints. `deferred` are origins that could not be reached: `{address, reason}`.
+
+    `closed`: the window of the entry closed before everything was copied.
+    """
 
     name: str
     legs: list[LegResult] = field(default_factory=list)
     exit_code: int = 0
     deferred: list[dict[str, str]] = field(default_factory=list)
+    closed: bool = False
 
     @property
     def copied(self) -> int:

@@ -313,7 +313,8 @@ SPAN: Schema = {"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}
 _LEG = {"from": ADDRESS, "to": ADDRESS, "first": COUNT, "last": COUNT}
 COPIED = _object(
     _LEG | {"copied": COUNT, "bytes": COUNT, "seconds": {"type": "number"}, "attempts": COUNT, "verified": FLAG, "path": TEXT,
-            "gaps": _list(SPAN), "gap_messages": COUNT, "skipped": _list(COUNT), "skipped_count": COUNT},
+            "gaps": _list(SPAN), "gap_messages": COUNT, "skipped": _list(COUNT), "skipped_count": COUNT, "natively": COUNT,
+            "windows": COUNT},
     description="One origin. `gaps`: sequences that were gone before they could be copied; `seconds` without Spark's start.",
 )  # fmt: skip
 CHECKED = _object(

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address, matches
-from jsplan.backfill.choosing import NATIVE, SAYS_WHERE_FROM, SNAPSHOT, Choice, Stream, choose, situation
-from jsplan.backfill.estimating import estimate
+from jsplan.backfill.choosing import NATIVE, SAYS_WHERE_FROM, SNAPSHOT, Choice, Stream, choose, in_its_window, situation
+from jsplan.backfill.estimating import estimate_for
 from jsplan.backfill.records import Leg, Record, kept
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Deferred
@@ -84,7 +84,7 @@ def _to_copy(inputs: Inputs, entry: Backfill) -> list[BackfillSide]:
 
 
 def _planned(inputs: Inputs, entry: Backfill, sides: Sequence[BackfillSide]) -> dict[str, Any]:
-    record, choice = kept(inputs.state.backfills, entry), choice_of(inputs, entry)
+    record, choice = kept(inputs.state.backfills, entry), in_its_window(entry, choice_of(inputs, entry))
     amounts = [_amount(inputs, side, record) for side in sides]
     known = [amount for amount in amounts if amount is not None]
     messages, size = (sum(one) for one in zip((0, 0), *known, strict=True)) if len(known) == len(amounts) else (None, None)
@@ -97,8 +97,8 @@ def _planned(inputs: Inputs, entry: Backfill, sides: Sequence[BackfillSide]) -> 
 def _estimated(inputs: Inputs, entry: Backfill, choice: Choice, messages: int | None, size: int | None) -> dict[str, Any] | None:
     if messages is None or size is None:
         return None
-    pairs = {(side.domain, entry.target.domain) for side in entry.origins}
-    return estimate(choice.strategy, messages, size, entry.rate, pairs, past_legs(inputs.state)).to_json()
+    now = inputs.request.now.timestamp()
+    return estimate_for(entry, choice.strategy, messages, size, past_legs(inputs.state), now).to_json()
 
 
 def past_legs(state: State) -> list[Leg]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from jsplan.backfill.windows import SYSTEM, Clock
 from jsplan.facts.question import MEASURE_LIMIT
 from jsplan.units import SECOND
 
@@ -23,7 +24,7 @@ class PlanOptions:
     `allow_hazards` are `CODE` or `CODE:ADDR` (ADDR may be a glob); `lock_timeout` is ns; `safe_below` counts
     messages, `measure_limit` the reads that one measurement may take. `backup` is a folder: streams are saved below it before
     messages of theirs are deleted. `waves` are the terms of `--wave`,
-    `max_failures` domains of one of them may fail; `deferred` applies what is left of a saved plan.
+    `max_failures` domains of one of them may fail; `deferred` applies what is left of a saved plan. Windows of backfills go by `clock`.
     """
 
     targets: tuple[str, ...] = ()
@@ -46,6 +47,7 @@ class PlanOptions:
     waves: tuple[str, ...] = ()
     max_failures: int = 0
     deferred: bool = False
+    clock: Clock = SYSTEM
 
 
 @dataclass(frozen=True, slots=True)

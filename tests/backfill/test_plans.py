@@ -128,11 +128,11 @@ def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) ->
     assert (plan.has_changes, plan.resource_drift) == (False, [])
 
 
-def test_an_entry_that_cannot_be_run_yet_stops_an_apply_before_it_begins(space: Space, clean_hub_leaf: Sandbox) -> None:
-    """What a later release does is refused before anything is changed, with the way to leave it for later."""
-    space.write(streams=[ALL], backfills=[ENTRY | {"window": "01:00-05:00"}])
+def test_an_entry_that_cannot_be_run_stops_an_apply_before_it_begins(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """What cannot be done here is refused before anything is changed, with the way to leave it for later."""
+    space.write(streams=[ALL], backfills=[ENTRY | {"from": {"parquet": "s3://bucket/orders"}}])
 
-    with pytest.raises(NotAvailableError, match=r"`window` is not in this release; nothing was changed") as refused:
+    with pytest.raises(NotAvailableError, match=r"s3://bucket/orders is no folder.*; nothing was changed") as refused:
         space.apply()
 
     assert "--no-backfill" in str(refused.value.hint)

@@ -20,6 +20,7 @@ from jsplan.backfill.job.archived import Placed, batches, require_unharmed
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Span, runs
+from jsplan.backfill.windows import Deadline, WindowClosedError
 from jsplan.backfill.wire import Chain, Wire, read
 from jsplan.backfill.wire.reading import Range
 from jsplan.backfill.wire.writing import await_taker
@@ -55,6 +56,7 @@ class Claim:
 class Copy:
     """One task. `ingest` is the subject prefix of its staging stream, with the dot; `largest` is what the target takes of one
     message in bytes (-1: no limit of its own), `rate` bytes per second. `archive` are the files to read in the place of `source`.
+    At `until` it stops.
     """
 
     source: Way
@@ -71,6 +73,7 @@ class Copy:
     largest: int = -1
     rate: int | None = None
     archive: tuple[Placed, ...] = ()
+    until: Deadline | None = None
 
 
 class Pace:
@@ -128,7 +131,8 @@ class TooLarge:
 
 
 def copy(task: Copy) -> Iterator[dict[str, Any]]:
-    """Carry it out; the last thing that it yields says what was written.
+    """Carry it out; the last thing that it yields says what was written, with the sequence at the origin that comes next (`left`) where
+    the window closed before everything was.
 
     Raises RefusedError for a message that is too large, `wire.writing.Refused` when somebody else wrote to the staging stream or it was
     sealed, and ApiError.
@@ -137,7 +141,8 @@ def copy(task: Copy) -> Iterator[dict[str, Any]]:
     try:
         await_taker(wire, f"{task.ingest}jsplan")
         with contextlib.closing(messages(task)) as found:  # so that the consumer at the origin goes, also when this ends in its middle
-            yield from _copied(task, wire, found)
+            part = InTime(task, found)
+            yield from (said | part.said for said in _copied(task, wire, iter(part)))
     finally:
         wire.close()
 
@@ -157,8 +162,25 @@ def _copied(task: Copy, wire: Wire, found: Iterator[pa.RecordBatch]) -> Iterator
     yield {"messages": blocks.count, "bytes": pace.bytes, "hashes": blocks.hashes(), "skipped": [list(span) for span in large.spans()]}
 
 
+class InTime:
+    """What a task reads until its window closes. `said` is where the next window goes on, once that was before the end."""
+
+    def __init__(self, task: Copy, found: Iterator[pa.RecordBatch]) -> None:
+        self._found = found
+        self._next = task.spans[0].first if task.spans else 0
+        self.said: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for rows in self._found:
+                yield rows
+                self._next = int(rows["seq"][-1].as_py()) + 1
+        except WindowClosedError:
+            self.said = {"left": self._next}
+
+
 def messages(task: Copy) -> Generator[pa.RecordBatch, None, None]:
-    """What is to be copied, in the columns of `wire.MESSAGES`, in order."""
+    """What is to be copied, in the columns of `wire.MESSAGES`, in order. Raises WindowClosedError where its window closes before."""
     require_unharmed(task.archive)
     for span, inside in _readings(task.spans):
         what = Range(task.source.api_prefix, task.stream, span.first, span.last, task.filters)
@@ -166,6 +188,8 @@ def messages(task: Copy) -> Generator[pa.RecordBatch, None, None]:
             wanted = _wanted(task, rows, inside)
             if wanted is not None:
                 rows = rows.filter(pa.array(wanted))  # noqa: PLW2901 - the rest of the batch
+            if task.until is not None:
+                task.until.require_open()
             if rows.num_rows:
                 yield rows
 

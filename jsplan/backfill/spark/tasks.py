@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from jsplan.backfill.windows import WindowClosedError
 from jsplan.errors import ApiError, JsplanError, RefusedError
 
 if TYPE_CHECKING:
@@ -85,12 +86,15 @@ def _carried_out(task: Task) -> Iterator[dict[str, Any]]:
 
 def telling(error: JsplanError) -> dict[str, Any]:
     """An error as what a task says; `raise_failure` is the way back."""
-    return {"error": str(error), "hint": error.hint, "for_good": isinstance(error, RefusedError)}
+    closed = isinstance(error, WindowClosedError)
+    return {"error": str(error), "hint": error.hint, "for_good": isinstance(error, RefusedError), "closed": closed}
 
 
 def raise_failure(said: list[dict[str, Any]]) -> None:
-    """Raise the first error that is among what was said: RefusedError or TaskFailedError."""
+    """Raise the first error that is among what was said: RefusedError, WindowClosedError or TaskFailedError."""
     for one in said:
+        if one.get("closed"):
+            raise WindowClosedError(one["error"], hint=one["hint"])
         if "error" in one:
             raise (RefusedError if one["for_good"] else TaskFailedError)(one["error"], hint=one["hint"])
 

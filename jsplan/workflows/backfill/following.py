@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.backfill.installed import require
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine
+from jsplan.workflows.backfill.hours import closed_words, left_words
 from jsplan.workflows.backfill.options import BackfillOptions
 
 if TYPE_CHECKING:
+    from jsplan.backfill.windows import Clock
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
     from jsplan.jetstream import Pool
@@ -57,9 +59,10 @@ async def follow_up(
 
     `done` are entries that its changes have carried out already.
     """
-    found = {entry["name"]: (done or {}).get(entry["name"]) or _left(plan, entry, result, options) for entry in plan.backfills}
+    left = {entry["name"]: _left(plan, entry, result, options) or _closed(world, entry, options) for entry in plan.backfills}
+    found = left | (done or {})
     if wanted := [name for name, left in found.items() if left is None]:
-        found |= await _copied(world, pool, wanted, tuple(plan.allowed_hazards), observer)
+        found |= await _copied(world, pool, wanted, tuple(plan.allowed_hazards), observer, options.clock)
         result.state |= {"serial": world.state.serial}
     for name, said in found.items():
         result.backfills.append({"name": name, **(said or {})})
@@ -82,11 +85,20 @@ def _left(plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanO
     return {"status": "left", "error": f"domain {', '.join(away)} is away; the next apply runs it"} if away else None
 
 
-async def _copied(world: World, pool: Pool, names: list[str], allow: tuple[str, ...], observer: Observer) -> dict[str, dict[str, Any]]:
+def _closed(world: World, entry: dict[str, Any], options: PlanOptions) -> dict[str, Any] | None:
+    """That the window of an entry is closed: an apply does not wait for it."""
+    declared = world.workspace.backfills.get(entry["name"])
+    words = closed_words(declared, options.clock) if declared is not None else None
+    return {"status": "left", "error": words} if words else None
+
+
+async def _copied(
+    world: World, pool: Pool, names: list[str], allow: tuple[str, ...], observer: Observer, clock: Clock
+) -> dict[str, dict[str, Any]]:
     """What became of each entry. One that fails holds up no other."""
     from jsplan.workflows.backfill.runs import Run, copying  # noqa: PLC0415 - only a plan with backfills needs Spark
 
-    wanted = {name: BackfillOptions(name=name, allow_hazards=allow) for name in names}
+    wanted = {name: BackfillOptions(name=name, allow_hazards=allow, clock=clock) for name in names}
     found: dict[str, dict[str, Any]] = {}
     try:
         async with copying(world, wanted.values(), observer) as engine:
@@ -97,6 +109,8 @@ async def _copied(world: World, pool: Pool, names: list[str], allow: tuple[str, 
                     found[name] = _failed(error)
                 else:
                     found[name] = {"status": "done", "copied": done.copied, "gap_messages": done.gap_messages, "error": None}
+                    if done.closed:
+                        found[name] = {"status": "left", "copied": done.copied, "error": left_words(world.workspace.backfills[name], done)}
     except JsplanError as error:  # the state could not be written
         return dict.fromkeys(names, _failed(error))
     return found

@@ -87,7 +87,6 @@ def _stream(world: World, text: str) -> Address:
 
 def _check(entry: Backfill) -> None:
     later = {
-        "window": entry.window is not None,
         "oversize: native": entry.oversize == "native",
     }
     for what, asked in later.items():

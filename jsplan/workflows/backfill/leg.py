@@ -17,7 +17,8 @@ from jsplan.backfill.job import promoting, stages
 from jsplan.backfill.job.copying import Copy, copy
 from jsplan.backfill.job.room import growth, shortage
 from jsplan.backfill.job.stages import Stage
-from jsplan.backfill.ranges import NAMED, Leg, Span, common, minus, sequences, total, without
+from jsplan.backfill.ranges import BEYOND, LISTED, NAMED, Leg, Span, common, minus, sequences, total, without
+from jsplan.backfill.windows import Deadline
 from jsplan.config.model import Backfill
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import ApiError, ConnectError, JsplanError, RefusedError
@@ -33,7 +34,7 @@ from jsplan.workflows.options import Observer
 
 @dataclass(slots=True)
 class Work:
-    """What all legs of a run share. `entry_id` names the entry and its workspace on the servers."""
+    """What all legs of a run share. `entry_id` names the entry and its workspace on the servers; at `until` copying stops."""
 
     entry: Backfill
     entry_id: str
@@ -44,6 +45,12 @@ class Work:
     observer: Observer
     may_write: MayWrite
     allowed: Callable[[str, str], bool]
+    until: Deadline | None = None
+
+    def require_open(self) -> None:
+        """Raise WindowClosedError where nothing more may be copied now."""
+        if self.until is not None:
+            self.until.require_open()
 
     def require_room(self, address: str, info: dict[str, Any], messages: int, size: int) -> bool:
         """Raise RefusedError where a target takes no more, or would delete messages of its own to take these and that is not allowed;
@@ -57,6 +64,24 @@ class Work:
         if not self.allowed("DELETES_MESSAGES", address):
             raise RefusedError(f"{found.text}. Nothing was changed", hint=f"To allow it: --allow-hazard DELETES_MESSAGES:{address}")
         return True
+
+
+class Told:
+    """What a result says of several parts that were copied one after the other: gaps and what was too large of all of them."""
+
+    def __init__(self, result: LegResult) -> None:
+        self._result = result
+        self._gaps = list[list[int]]()
+        self._skipped = list[Span]()
+        self._gone = 0
+
+    def add(self, skipped: list[Span]) -> None:
+        """One more part was brought in, and the result has the gaps of it."""
+        result = self._result
+        self._gaps, self._gone = [*self._gaps, *result.gaps][:LISTED], self._gone + result.gap_messages
+        self._skipped += skipped
+        result.gaps, result.gap_messages = self._gaps, self._gone
+        result.skipped, result.skipped_count = sequences(self._skipped, NAMED), total(self._skipped)
 
 
 @dataclass(slots=True)
@@ -100,25 +125,41 @@ class LegRun:
 
     async def _attempt(self) -> None:
         """Copy what is not there yet. Raises ApiError and ConnectError for what another attempt may not meet."""
+        self.work.require_open()
         self.result.attempts += 1
         await self._origin_info()  # it may have gone away since, and come back
         todo = await self.missing.todo()
         if not todo.spans:
             return
         await self._require_room_for(todo)
+        told = Told(self.result)
+        while todo.spans:
+            left = await self._part(todo, told)
+            todo = todo.cut(left or BEYOND, BEYOND)
+            if todo.spans:
+                self.work.require_open()
+
+    async def _part(self, todo: Todo, told: Told) -> int | None:
+        """Copy and prove what one staging stream takes: all of it, as a rule. Else the sequence that comes next."""
         target = await self._target_info()
         self.work.may_write(WRITING)
-        stage = await stages.create(self.ends.target, self.work.entry_id, self.leg.origin, self.bringing.text, target["config"])
+        stage = await self._stage(todo, target["config"])
         said = await self._dropping(stage, self._copied(stage, self._copy(stage, todo, target["config"])))
+        left: int | None = said.get("left")
         stage = await self.bringing.sealed(stage)
         if stage.messages != said["messages"]:
             raise ApiError(f"staging stream {stage.name} has {stage.messages:,} messages where {said['messages']:,} were written")
         skipped = [Span(*span) for span in said["skipped"]]
-        self.result.skipped, self.result.skipped_count = sequences(skipped, NAMED), total(skipped)
         self.result.path = "spark, by way of a staging stream"
         deletes = await self._dropping(stage, self._require_room(stage.messages, stage.bytes + growth(stage.messages)))
-        await self.bringing.bring(stage, said["hashes"], expected=await self._expected(todo, skipped), may_lack=deletes)
+        expected = await self._expected(todo.cut(0, left - 1) if left is not None else todo, skipped)
+        await self.bringing.bring(stage, said["hashes"], expected=expected, may_lack=deletes)
+        told.add(skipped)
         await self.bringing.drop(stage)
+        return left
+
+    async def _stage(self, todo: Todo, target: dict[str, Any]) -> Stage:  # noqa: ARG002 - others ask what is to be copied
+        return await stages.create(self.ends.target, self.work.entry_id, self.leg.origin, self.bringing.text, target)
 
     async def _require_room_for(self, todo: Todo) -> None:
         """Raise RefusedError before anything is copied if there will be no room for it: as far as that can be told then."""
@@ -137,7 +178,7 @@ class LegRun:
         entry, leg, largest = self.work.entry, self.leg, int(target.get("max_msg_size", -1))
         return Copy(
             self.ends.source_way, self.ends.identity, self.leg.origin_address.stream, todo.spans, tuple(leg.filters), self.ends.target_way,
-            stage.ingest, stage.name, todo.known, todo.claims, entry.oversize, largest, entry.rate,
+            stage.ingest, stage.name, todo.known, todo.claims, entry.oversize, largest, entry.rate, until=self.work.until,
         )  # fmt: skip
 
     async def _copied(self, stage: Stage, task: Copy) -> dict[str, Any]:

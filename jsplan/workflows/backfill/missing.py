@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +49,10 @@ class Todo:
     def messages(self) -> int:
         """At most so many messages are left: sequences, of which some may be gone or not match."""
         return total(without(self.spans, self.known.seq) if self.whole else self.spans)
+
+    def cut(self, first: int, last: int) -> Todo:
+        """What of it lies between two sequences, both included."""
+        return replace(self, spans=tuple(common(self.spans, [Span(first, last)])))
 
 
 @dataclass(slots=True)

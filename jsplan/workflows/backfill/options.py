@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jsplan.backfill.windows import SYSTEM, Clock
 from jsplan.units import SECOND
 
 
@@ -12,7 +13,7 @@ class BackfillOptions:
     """`name` is an entry; or `origin` and `target` are addresses of streams, without an entry.
 
     `fresh` freezes the range anew, `fail_on_gap` makes a gap exit code 2; `allow_hazards` as in `apply`; `lock_timeout` is ns;
-    `master` is Spark's (None: `local[*]`).
+    `master` is Spark's (None: `local[*]`), `clock` what an entry's window goes by.
     """
 
     name: str | None = None
@@ -23,6 +24,7 @@ class BackfillOptions:
     allow_hazards: tuple[str, ...] = ()
     lock_timeout: int = 10 * SECOND
     master: str | None = None
+    clock: Clock = SYSTEM
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from jsplan.address import Address
-from jsplan.backfill.choosing import Choice, Stream, choose, situation
-from jsplan.backfill.estimating import estimate
+from jsplan.backfill.choosing import Choice, Stream, choose, in_its_window, situation
+from jsplan.backfill.estimating import estimate_for
 from jsplan.backfill.job.copying import Claim, Known, known_among
 from jsplan.backfill.job.fleets import look_many
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Leg, common, total
 from jsplan.backfill.records import Record
+from jsplan.backfill.windows import Clock
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.reading import Range
 from jsplan.config.model import Backfill, BackfillSide, LoadOptions
@@ -51,7 +52,7 @@ async def backfill_outlook(load: LoadOptions, options: BackfillOptions) -> Outlo
     async with open_world(load) as world, open_pool(world, read_only=True) as pool:
         entry = entry_of(world, options)
         await pool.open(domain.connection for domain in world.workspace.domains.values())
-        return await _Looking(world, pool, entry).all()
+        return await _Looking(world, pool, entry, options.clock).all()
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class _Looking:
     world: World
     pool: Pool
     entry: Backfill
+    clock: Clock
     infos: dict[str, Info | None] = field(default_factory=dict)
 
     async def all(self) -> Outlook:
@@ -67,7 +69,7 @@ class _Looking:
         target = await self._info(self.entry.target) if self.entry.target.parquet is None else None
         if target is not None:
             refuse_target(str(self.entry.target), target["config"])
-        choice = await self._choice(record)
+        choice = in_its_window(self.entry, await self._choice(record))
         absent = target is None and self.entry.target.parquet is None
         how = "jsplan apply" if absent else command(self.entry)
         found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, how, choice.against)
@@ -79,10 +81,9 @@ class _Looking:
                 found.legs.append(LegOutlook(str(side), str(self.entry.target), error=one.in_full))
             else:
                 found.legs += [await self._side(leg, seen.get(id(leg)), record, there=target is not None) for leg in one]
-        pairs = {(side.domain, self.entry.target.domain) for side in self.entry.origins}
         if any(leg.messages is not None for leg in found.legs):
-            past = past_legs(self.world.state)
-            found.estimate = estimate(choice.strategy, found.messages, found.bytes, self.entry.rate, pairs, past).to_json()
+            past, now = past_legs(self.world.state), self.clock.now()
+            found.estimate = estimate_for(self.entry, choice.strategy, found.messages, found.bytes, past, now).to_json()
         return found
 
     # --- by what ------------------------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from jsplan.address import Address
 from jsplan.backfill.ranges import Leg, Record
+from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import LoadOptions
 from jsplan.documents.backfill import BackfillResult, LegResult
 from jsplan.errors import ExitCode
@@ -16,6 +18,7 @@ from jsplan.units import stamp
 from jsplan.workflows.backfill.archiving import ArchiveRun
 from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import entry_of, export_ends, freeze, record_of
+from jsplan.workflows.backfill.hours import deadline_of, joined, until_open
 from jsplan.workflows.backfill.job_document import describe_for
 from jsplan.workflows.backfill.jobs import job_of
 from jsplan.workflows.backfill.leg import LegRun, Work
@@ -27,7 +30,23 @@ from jsplan.workflows.world import World, locked, open_pool, open_world
 
 
 async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
-    """What `workflows.backfill.run` does. Cancelled, it stops Spark, saves the state and lets go of the lock."""
+    """What `workflows.backfill.run` does. Cancelled, it stops Spark, saves the state and lets go of the lock.
+
+    An entry with a window takes as many of them as it needs, and holds nothing between two.
+    """
+    whole: BackfillResult | None = None
+    while True:
+        async with open_world(load) as world:
+            entry = entry_of(world, options)
+        await until_open(entry, options.clock, observer)
+        found = await _run_once(load, options, observer)
+        whole = joined(whole, found, fail_on_gap=options.fail_on_gap)
+        if not found.closed:
+            return whole
+        options = replace(options, fresh=False)
+
+
+async def _run_once(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
     async with open_world(load) as world:
         entry_of(world, options)
         describe_for(load, options.master)
@@ -82,7 +101,14 @@ class Run:
         result = BackfillResult(self.entry.name)
         work = self._work(record)
         for leg in record.legs:
-            result.legs.append(await self._leg(record, leg, await job_of(self.world, self.pool, work, leg)))
+            job = await job_of(self.world, self.pool, work, leg)
+            try:
+                await self._leg(record, leg, job)
+            except WindowClosedError:
+                result.closed = True
+            result.legs.append(job.result)
+            if result.closed:
+                break
         result.exit_code = int(ExitCode.CHANGES if result.gap_messages and self.options.fail_on_gap else ExitCode.OK)
         return result
 
@@ -116,6 +142,7 @@ class Run:
         return Work(
             self.entry, f"{world.workspace.state_name}/{self.entry.name}", record.text, world.topology, apis, self.engine, self.observer,
             world.backend.may_write, lambda code, address: permits(self.options.allow_hazards, code, Address.parse(address)),
+            deadline_of(self.entry, self.options.clock),
         )  # fmt: skip
 
     async def _keep(self, record: Record) -> None:

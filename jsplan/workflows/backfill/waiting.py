@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
+from jsplan.backfill.windows import WindowClosedError
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.workflows.options import Observer
@@ -27,7 +28,7 @@ AT_ONCE: Final = 16
 
 def passes(error: JsplanError) -> bool:
     """Whether another attempt may not meet it: what a server refused for good and settings that are wrong do not pass."""
-    if isinstance(error, NotPermittedError):
+    if isinstance(error, NotPermittedError | WindowClosedError):
         return False
     if isinstance(error, ServerRefusedError):
         return error.code == UNAVAILABLE

@@ -1,0 +1,83 @@
+"""What a run does about the window of its entry: wait until it opens, know when it closes, and put together what several windows brought.
+
+While it waits nothing is held: no lock, no connection, no Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from jsplan.backfill.windows import Deadline, Window, opens_words
+from jsplan.errors import ExitCode
+from jsplan.units import SECOND, format_duration
+
+if TYPE_CHECKING:
+    from jsplan.backfill.windows import Clock
+    from jsplan.config.model import Backfill
+    from jsplan.documents.backfill import BackfillResult, LegResult
+    from jsplan.workflows.options import Observer
+
+#: The clock is looked at again after so many seconds: a machine may sleep, or its clock be set.
+LOOK: Final = 60.0
+
+
+async def until_open(entry: Backfill, clock: Clock, observer: Observer) -> None:
+    """Wait until the entry's window is open, telling when that is; one without a window does not wait."""
+    if entry.window is None:
+        return
+    window, told = Window.parse(entry.window), ""
+    while window.until(now := clock.now()) is None:
+        if (words := opens_words(window, now)) != told:
+            left = format_duration(max(1, round(window.opening(now) - now)) * SECOND)
+            observer.phase(f"{entry.name} waits for its window, {words} (in {left})")
+            told = words
+        await asyncio.sleep(clock.sleep_for(min(LOOK, window.opening(now) - now)))
+
+
+def deadline_of(entry: Backfill, clock: Clock) -> Deadline | None:
+    """When copying stops; at once where the window is closed, never without one."""
+    if entry.window is None:
+        return None
+    now = clock.now()
+    return Deadline(Window.parse(entry.window).until(now) or now, clock)
+
+
+def closed_words(entry: Backfill, clock: Clock) -> str | None:
+    """That an entry is outside of its window, when that opens and what to do then; None where it is open, or there is none."""
+    if entry.window is None or Window.parse(entry.window).until(now := clock.now()) is not None:
+        return None
+    opens = opens_words(Window.parse(entry.window), now)
+    return (
+        f"outside of its window ({entry.window}, which {opens} by this machine's clock); the next apply inside of it runs it, or let it "
+        f"wait for that: jsplan backfill run {entry.name}"
+    )
+
+
+def left_words(entry: Backfill, result: BackfillResult) -> str:
+    """What an apply says of an entry whose window closed while it was copied."""
+    return (
+        f"its window ({entry.window}) closed after {result.copied:,} messages of this run; the next apply inside of it goes on, or let it "
+        f"wait for that: jsplan backfill run {entry.name}"
+    )
+
+
+def joined(before: BackfillResult | None, after: BackfillResult, *, fail_on_gap: bool) -> BackfillResult:
+    """What several windows brought, as one result: gaps and what is left out are those that the last one found."""
+    if before is None:
+        return after
+    known = {(leg.origin, leg.target): leg for leg in before.legs}
+    for leg in after.legs:
+        if (earlier := known.get((leg.origin, leg.target))) is not None:
+            _add(leg, earlier)
+    there = {(leg.origin, leg.target) for leg in after.legs}
+    after.legs += [leg for key, leg in known.items() if key not in there]
+    after.exit_code = int(ExitCode.CHANGES if after.gap_messages and fail_on_gap else ExitCode.OK)
+    return after
+
+
+def _add(leg: LegResult, earlier: LegResult) -> None:
+    if not leg.copied:
+        leg.verified, leg.path = earlier.verified, earlier.path
+    leg.copied, leg.bytes, leg.natively = leg.copied + earlier.copied, leg.bytes + earlier.bytes, leg.natively + earlier.natively
+    leg.seconds, leg.attempts, leg.windows = leg.seconds + earlier.seconds, leg.attempts + earlier.attempts, leg.windows + earlier.windows
