@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +37,29 @@ class Origin(NamedTuple):
     created: str
 
 
+class Chosen(NamedTuple):
+    """Which messages of a range are wanted: those of these subjects, sorted (none: all), for which the SQL is true."""
+
+    filters: tuple[str, ...] = ()
+    where: str | None = None
+
+    def covers(self, other: Chosen) -> bool:
+        """Whether whatever the other wants is wanted."""
+        return self.filters in ((), other.filters) and self.where in (None, other.where)
+
+
+class Made(NamedTuple):
+    """What becomes of messages on their way: `FILE.py:FUNCTION`, and the two sides of a subject transform."""
+
+    transform: str | None = None
+    subject_transform: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        said = [f"transform {self.transform}"] if self.transform else []
+        said += [f"subject_transform {' to '.join(self.subject_transform)}"] if self.subject_transform else []
+        return " and ".join(said) or "nothing that changes them"
+
+
 @dataclass(frozen=True, slots=True)
 class File:
     """One Parquet file. `name` is relative to the archive; times are ns; `content` is the size of subjects, headers and payloads."""
@@ -57,6 +80,7 @@ class Commit:
     """What one run added of one origin: it read the `spans` (of `first` to `last`, the frozen range) and found there what is in `files`.
 
     `attempt` names the folder that the files come from, `origins` all of the entry; `lost` are files that were gone and are replaced.
+    `where` chose among the messages; `transform` and `subject_transform` are what they went through.
     """
 
     entry: str
@@ -72,6 +96,19 @@ class Commit:
     gap_messages: int = 0
     origins: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    where: str | None = None
+    transform: str | None = None
+    subject_transform: list[str] | None = None
+
+    @property
+    def chosen(self) -> Chosen:
+        """Which messages it wanted."""
+        return Chosen(tuple(sorted(self.filters)), self.where)
+
+    @property
+    def made(self) -> Made:
+        """What became of them."""
+        return Made(self.transform, tuple(self.subject_transform or ()))
 
     def to_json(self) -> dict[str, Any]:
         """The file of the log."""
@@ -82,7 +119,8 @@ class Commit:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Commit:
         """The reverse of `to_json`."""
-        said = {key: value for key, value in raw.items() if key not in {"format", "rows"}}
+        known = {one.name for one in fields(cls)}
+        said = {key: value for key, value in raw.items() if key in known}
         return cls(**said | {"origin": Origin(**raw["origin"]), "files": [File(**file) for file in raw["files"]]})
 
 
@@ -249,10 +287,9 @@ def receipts(place: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda piece: piece["span"])
 
 
-def covered(commits: Iterable[Commit], filters: Iterable[str], lost: Iterable[File]) -> tuple[list[Span], list[Span]]:
-    """What was read already with these filters or none, sorted and without overlaps, and what of it was in files that are lost."""
-    wanted = sorted(filters)
-    spans = sorted(Span(*span) for commit in commits if not commit.filters or sorted(commit.filters) == wanted for span in commit.spans)
+def covered(commits: Iterable[Commit], wanted: Chosen, lost: Iterable[File]) -> tuple[list[Span], list[Span]]:
+    """What was read already with all that is wanted, sorted and without overlaps, and what of it was in files that are lost."""
+    spans = sorted(Span(*span) for commit in commits if commit.chosen.covers(wanted) for span in commit.spans)
     return merged(spans), merged(sorted(Span(file.first_seq, file.last_seq) for file in lost))
 
 

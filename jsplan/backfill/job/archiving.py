@@ -4,10 +4,11 @@ attempt; read it back, and leave a receipt. What becomes of the files is left to
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,12 +23,13 @@ from jsplan.backfill.columns import TABLE, blocks_of, table
 from jsplan.backfill.job.archive import File, write
 from jsplan.backfill.job.archived import batches
 from jsplan.backfill.job.digests import Blocks, canonical
+from jsplan.backfill.job.mapping import Mapping, renamed
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Sequences, Span
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.frames import BYTES
 from jsplan.backfill.wire.reading import Range
-from jsplan.errors import JsplanError, RefusedError
+from jsplan.errors import ApiError, JsplanError, RefusedError
 from jsplan.units import SECOND
 
 #: The columns of a file: those of the format `jetstream`, a time that every tool knows, and header blocks that lists cannot say exactly.
@@ -51,37 +53,79 @@ class Piece:
     attempt: str
     known: Sequences = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     rate: int | None = None
+    mapping: Mapping | None = None
 
 
 def archive(pieces: tuple[Piece, ...]) -> Iterator[dict[str, Any]]:
     """Carry them out, one after the other. Raises what `wire.read` raises, and RefusedError where the folder takes nothing."""
     for piece in pieces:
-        try:
-            yield _archived(piece)
-        except OSError as error:
-            raise RefusedError(
-                f"cannot write to {piece.folder}: {error.strerror or error}",
-                hint="An archive is a folder that this machine, and on a cluster every worker, reaches under the same path.",
-            ) from None
+        yield _archived(piece)
 
 
 def _archived(piece: Piece) -> dict[str, Any]:
-    files, blocks, started, size = _Files(piece), Blocks(), time.monotonic(), 0
+    started, mapping = time.monotonic(), piece.mapping.made() if piece.mapping is not None else None
     what = Range(piece.source.api_prefix, piece.stream, piece.span.first, piece.span.last, piece.filters)
-    try:
+    with contextlib.closing(PieceWriter(piece)) as writer:
         for found in read(piece.source.open, what):
-            rows = _without(found, piece.known)
-            files.add(rows)
-            blocks.add(canonical(rows["subject"], rows["headers"], rows["data"]))
-            size += rows["headers"].nbytes + rows["data"].nbytes
+            writer.take(renamed(_without(found, piece.known), mapping, piece.domain, piece.stream))
             if piece.rate:
-                time.sleep(max(0.0, size / piece.rate - (time.monotonic() - started)))
-    finally:
-        files.close()
-    _require_equal(piece, files.done, blocks)
-    said = {"span": list(piece.span), "rows": blocks.count, "bytes": size, "files": [asdict(file) for file in files.done]}
+                time.sleep(max(0.0, writer.size / piece.rate - (time.monotonic() - started)))
+        return writer.finish()
+
+
+class PieceWriter:
+    """Writes the files of one piece, of rows that come by sequence, and leaves a receipt of it."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        self._files = _Files(piece)
+        self._blocks = Blocks()
+        self.size = 0
+
+    def take(self, rows: pa.RecordBatch) -> None:
+        """Write more, in the columns of `MESSAGES`. Raises RefusedError where the folder takes nothing."""
+        with _writing(self._piece):
+            self._files.add(rows)
+        self._blocks.add(canonical(rows["subject"], rows["headers"], rows["data"]))
+        self.size += rows["headers"].nbytes + rows["data"].nbytes
+
+    def finish(self) -> dict[str, Any]:
+        """The receipt: everything is on disk, and was read back. Raises RefusedError, and JsplanError where it is not what was written."""
+        with _writing(self._piece):
+            self._files.close()
+            _require_equal(self._piece, self._files.done, self._blocks)
+            return _receipt(self._piece, self._blocks.count, self.size, self._files.done)
+
+    def close(self) -> None:
+        """Let go of what is open, whatever became of it."""
+        with contextlib.suppress(OSError):
+            self._files.close()
+
+
+def leave_empty(pieces: Iterable[Piece]) -> None:
+    """Leave the receipts of pieces of which there was nothing to write. Raises RefusedError where the folder takes nothing."""
+    for piece in pieces:
+        with _writing(piece):
+            _receipt(piece)
+
+
+def _receipt(piece: Piece, rows: int = 0, size: int = 0, files: Sequence[File] = ()) -> dict[str, Any]:
+    said = {"span": list(piece.span), "rows": rows, "bytes": size, "files": [asdict(file) for file in files]}
     write(Path(piece.folder) / f"piece-{piece.span.first}-{piece.span.last}.json", said)
     return said
+
+
+@contextlib.contextmanager
+def _writing(piece: Piece) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise ApiError(f"a piece of {piece.stream} was begun by another attempt", hint="It is written by the next attempt.") from None
+    except OSError as error:
+        raise RefusedError(
+            f"cannot write to {piece.folder}: {error.strerror or error}",
+            hint="An archive is a folder that this machine, and on a cluster every worker, reaches under the same path.",
+        ) from None
 
 
 def _without(rows: pa.RecordBatch, known: Sequences) -> pa.RecordBatch:
@@ -143,7 +187,7 @@ class _Growing:
         self._name = f"{folder}/{stream}-{piece.span.first:012}-{piece.attempt}.parquet"
         path = Path(piece.folder) / self._name
         path.parent.mkdir(exist_ok=True)
-        self._hash = _Hashing(path.open("wb"))
+        self._hash = _Hashing(path.open("xb"))  # of two that write a piece, one that sleeps among them, the second is refused
         # Many small row groups are slow to read, large values in a dictionary slow to write.
         self._writer = pq.ParquetWriter(
             pa.PythonFile(self._hash, "w"), SCHEMA, compression="zstd", use_dictionary=_LISTED, write_statistics=[*_LISTED, "seq", "time"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from jsplan.backfill.job.archived import Placed, batches, require_unharmed
+from jsplan.backfill.job.archived import Placed, batches, require_unharmed, sequences_of
 from jsplan.backfill.job.comparing import IMPOSSIBLE, LATE, ROWS, Compared, as_stored
+from jsplan.backfill.job.comparing_lanes import present
 from jsplan.backfill.ranges import Span
+
+#: So many rows are told at once.
+_ROWS: Final = 1 << 16
 
 
 def archive_as_origin(files: Sequence[Placed], leg: Compared) -> Iterator[pa.RecordBatch]:
@@ -17,6 +22,13 @@ def archive_as_origin(files: Sequence[Placed], leg: Compared) -> Iterator[pa.Rec
     require_unharmed(files)
     for rows in batches(files, Span(leg.first, leg.last)):
         yield as_stored(leg, rows)
+
+
+def present_in_archive(files: Sequence[Placed], leg: Compared) -> Iterator[pa.RecordBatch]:
+    """Which messages the archive has in the place of the origin. Raises RefusedError as above."""
+    seqs, _ = sequences_of(files)
+    seqs = seqs[np.searchsorted(seqs, leg.first) : np.searchsorted(seqs, leg.last, side="right")]
+    yield from (present(leg, seqs[start : start + _ROWS]) for start in range(0, len(seqs), _ROWS))
 
 
 def archive_as_target(files: Sequence[Placed], leg: Compared) -> Iterator[pa.RecordBatch]:

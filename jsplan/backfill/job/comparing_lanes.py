@@ -82,10 +82,15 @@ def present_rows(way: Way, leg: Compared) -> Iterator[pa.RecordBatch]:
     if leg.first > leg.last:
         return
     for rows in read(way.open, Range(way.api_prefix, leg.stream, leg.first, leg.last, leg.filters, headers_only=True)):
-        count = rows.num_rows
-        columns = dict.fromkeys(ROWS.names, np.zeros(count, dtype=np.int64)) | {"seq": rows["seq"], "leg": np.full(count, leg.number)}
-        columns |= {"side": np.full(count, _SIDE), "said": pa.nulls(count, pa.string())}
-        yield pa.RecordBatch.from_arrays([pa.array(columns[kind.name]).cast(kind.type) for kind in ROWS], schema=ROWS)
+        yield present(leg, rows["seq"].to_numpy())
 
 
-__all__ = ["LATE", "REPAIRED", "BySubject", "NoOrder", "lane_rows", "present_rows"]
+def present(leg: Compared, seqs: Sequences) -> pa.RecordBatch:
+    """What says of these messages that the origin has them."""
+    count = len(seqs)
+    columns = dict.fromkeys(ROWS.names, np.zeros(count, dtype=np.int64)) | {"seq": seqs, "leg": np.full(count, leg.number)}
+    columns |= {"side": np.full(count, _SIDE), "said": pa.nulls(count, pa.string())}
+    return pa.RecordBatch.from_arrays([pa.array(columns[kind.name]).cast(kind.type) for kind in ROWS], schema=ROWS)
+
+
+__all__ = ["LATE", "REPAIRED", "BySubject", "NoOrder", "lane_rows", "present", "present_rows"]

@@ -17,7 +17,8 @@ import pyarrow as pa
 from jsplan.backfill.columns import addressed, origins, tamed
 from jsplan.backfill.job.copying import Pace, TooLarge
 from jsplan.backfill.job.digests import Blocks, canonical
-from jsplan.backfill.job.lanes import Job, read_piece, renamed
+from jsplan.backfill.job.lanes import Job, read_piece
+from jsplan.backfill.job.mapping import renamed
 from jsplan.backfill.ranges import Sequences
 from jsplan.backfill.wire import Chain
 from jsplan.backfill.wire.asking import stream_facts
@@ -142,8 +143,9 @@ def write_fused(job: Job, lane: int) -> Iterator[dict[str, Any]]:
     writer, mapping = LaneWriter(job, lane), job.mapping.made() if job.mapping is not None else None
     try:
         for piece in job.of_lane(lane):
+            leg = job.legs[piece.leg]
             for rows in read_piece(job, piece, len(job.lanes)):
-                writer.take(piece.leg, renamed(rows, mapping, job.legs[piece.leg]))
+                writer.take(piece.leg, renamed(rows, mapping, leg.domain, leg.stream))
         yield writer.finish()
     finally:
         writer.close()

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.job.copying import Copy, Known, Pace, messages
-from jsplan.backfill.job.mapping import Mapping, Renamed
+from jsplan.backfill.job.mapping import Mapping, renamed
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Sequences, Span, common, total
 from jsplan.backfill.wire import MESSAGES
-from jsplan.errors import RefusedError
 
 #: A block on its way from a reader to a lane has about so many bytes.
 BLOCK_SIZE: Final = 1 << 20
@@ -63,7 +62,8 @@ class Function:
 class Job:
     """A copy in lanes. `legs` say of each origin what is read of it, and what is left out; where they would write to is not looked at.
 
-    `homes` are the lanes of the origins for `order: stream`. `rate` is bytes per second of all lanes together.
+    `homes` are the lanes of the origins for `order: stream`. `rate` is bytes per second of all lanes together. `cuts` are there in the
+    place of lanes where an archive is written: the sequences with which its pieces begin.
     """
 
     lanes: tuple[Lane, ...]
@@ -74,6 +74,12 @@ class Job:
     transform: Function | None = None
     mapping: Mapping | None = None
     rate: int | None = None
+    cuts: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many writers there are."""
+        return len(self.cuts) or len(self.lanes)
 
     @property
     def fused(self) -> bool:
@@ -82,9 +88,12 @@ class Job:
 
     def pieces(self, most: int) -> list[Piece]:
         """What is to be read, in about `most` parts of about equal size, but in one part at least of each origin."""
+        if self.cuts:
+            return [Piece(number, spans) for number, leg in enumerate(self.legs) for spans in _cut_at(leg.spans, self.cuts)]
         whole = sum(total(leg.spans) for leg in self.legs)
         step = max(20_000, -(-whole // max(1, most)))
-        return [Piece(number, spans) for number, leg in enumerate(self.legs) for spans in _cut(leg.spans, step)]
+        cut = ((number, _cut_by_file(leg) if leg.archive else _cut(leg.spans, step)) for number, leg in enumerate(self.legs))
+        return [Piece(number, spans) for number, parts in cut for spans in parts]
 
     def of_lane(self, lane: int) -> list[Piece]:
         """What a lane reads for itself, in the order in which it writes it."""
@@ -106,6 +115,23 @@ def _cut(spans: Sequence[Span], step: int) -> Iterator[tuple[Span, ...]]:
             yield part
 
 
+def _cut_at(spans: Sequence[Span], firsts: Sequence[int]) -> Iterator[tuple[Span, ...]]:
+    """The spans in parts that begin with these sequences."""
+    for start, stop in pairwise([*firsts, spans[-1].last + 1] if spans else ()):
+        if part := tuple(common(spans, [Span(start, stop - 1)])):
+            yield part
+
+
+def _cut_by_file(leg: Copy) -> Iterator[tuple[Span, ...]]:
+    """The spans in a part for each file, or for several whose ranges overlap: whoever reads a file sums it up before."""
+    firsts, last = list[int](), 0
+    for _, file in sorted(leg.archive, key=lambda placed: placed[1].first_seq):
+        if file.first_seq > last:
+            firsts.append(file.first_seq)
+        last = max(last, file.last_seq)
+    yield from _cut_at(leg.spans, firsts)
+
+
 def homes(sizes: Sequence[int], lanes: int) -> tuple[int, ...]:
     """For each origin of so many messages its lane: the largest first, each to the lane that has least."""
     load, found = [0] * lanes, [0] * len(sizes)
@@ -125,7 +151,10 @@ def read_piece(job: Job, piece: Piece, readers: int = 1) -> Iterator[pa.RecordBa
     """
     pace = Pace(max(1, job.rate // readers) if job.rate else None)
     leg = job.legs[piece.leg]
-    for rows in messages(replace(leg, spans=piece.spans, known=_within(leg.known, piece.spans))):
+    files = tuple(placed for placed in leg.archive if common(piece.spans, [Span(placed[1].first_seq, placed[1].last_seq)]))
+    if leg.archive and not files:
+        return
+    for rows in messages(replace(leg, spans=piece.spans, known=_within(leg.known, piece.spans), archive=files)):
         yield rows
         pace.passed(rows.nbytes)
 
@@ -137,24 +166,10 @@ def _within(known: Known, spans: Sequence[Span]) -> Known:
     return Known(known.seq[start:stop], known.time[start:stop])
 
 
-def renamed(rows: pa.RecordBatch, mapping: Renamed | None, leg: Copy) -> pa.RecordBatch:
-    """The rows under the subjects that they get. Raises RefusedError for a message that would get none."""
-    if mapping is None:
-        return rows
-    column, failed = mapping.column(rows["subject"])
-    if failed:
-        place = next(place for place, subject in enumerate(rows["subject"].to_pylist()) if subject in failed)
-        subject = rows["subject"][place].as_py()
-        raise RefusedError(
-            f"subject_transform: message {rows['seq'][place].as_py():,} of {leg.domain}/{leg.stream} has subject "
-            f"{subject.decode(errors='replace')}; {failed[subject]}. Nothing of this attempt was copied",
-            hint="Change the transform, or leave such messages out with `where`.",
-        )
-    return pa.RecordBatch.from_arrays([rows["seq"], rows["time"], column, rows["headers"], rows["data"]], schema=MESSAGES)
-
-
 def lane_numbers(job: Job, leg: int, seqs: Sequences, subjects: pa.BinaryArray) -> np.ndarray[Any, Any]:
     """To which lane each message goes: the same one however often it is asked."""
+    if job.cuts:
+        return np.searchsorted(np.array(job.cuts, dtype=np.int64), seqs, side="right") - 1
     count = len(job.lanes)
     if job.order == "subject":
         encoded = pc.dictionary_encode(subjects)
@@ -188,7 +203,8 @@ class Packer:
 
     def take(self, rows: pa.RecordBatch) -> Iterator[Block]:
         """Rows in the columns of `MESSAGES`, in order; the blocks that are full."""
-        rows = renamed(rows, self._mapping, self._job.legs[self._leg])
+        leg = self._job.legs[self._leg]
+        rows = renamed(rows, self._mapping, leg.domain, leg.stream)
         lanes = lane_numbers(self._job, self._leg, rows["seq"].to_numpy(), rows["subject"])
         for lane, part in _dealt(rows, lanes):
             self._held.setdefault(lane, []).append(part)

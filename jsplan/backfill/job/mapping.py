@@ -15,7 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.wire.frames import BYTES
+from jsplan.backfill.wire.frames import BYTES, MESSAGES
+from jsplan.errors import RefusedError
 from jsplan.subjects import is_valid, within
 
 #: Makes a part of the new subject of the parts of the old one.
@@ -72,6 +73,22 @@ class Renamed:
                 failed[subject] = str(error)
                 made.append(subject)
         return pa.array(made, BYTES).take(encoded.indices), failed
+
+
+def renamed(rows: pa.RecordBatch, mapping: Renamed | None, domain: str, stream: str) -> pa.RecordBatch:
+    """Rows of a stream, in the columns of `MESSAGES`, under the subjects that they get. Raises RefusedError for one that would get none."""
+    if mapping is None:
+        return rows
+    column, failed = mapping.column(rows["subject"])
+    if failed:
+        place = next(place for place, subject in enumerate(rows["subject"].to_pylist()) if subject in failed)
+        subject = rows["subject"][place].as_py()
+        raise RefusedError(
+            f"subject_transform: message {rows['seq'][place].as_py():,} of {domain}/{stream} has subject "
+            f"{subject.decode(errors='replace')}; {failed[subject]}. Nothing of this attempt was copied",
+            hint="Change the transform, or leave such messages out with `where`.",
+        )
+    return pa.RecordBatch.from_arrays([rows["seq"], rows["time"], column, rows["headers"], rows["data"]], schema=MESSAGES)
 
 
 def _more(mapping: Mapping) -> bool:

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.columns import blocks_of
 from jsplan.backfill.job.copying import Copy, known_among
-from jsplan.backfill.job.lanes import Job, lane_numbers, renamed
+from jsplan.backfill.job.lanes import Job, lane_numbers
+from jsplan.backfill.job.mapping import renamed
 from jsplan.backfill.ranges import Sequences, Span
 from jsplan.backfill.wire import MESSAGES
 from jsplan.backfill.wire.asking import from_text
@@ -111,8 +112,8 @@ def _dealt(job: Job, legs: Sequences, rows: pa.RecordBatch) -> pa.RecordBatch:
     """The rows under their last subjects, with the lane of each."""
     mapping, parts = job.mapping.made() if job.mapping is not None else None, []
     for number in np.unique(legs):
-        mine = rows.filter(pa.array(legs == number))
-        mine = renamed(mine, mapping, job.legs[number])
+        leg, mine = job.legs[number], rows.filter(pa.array(legs == number))
+        mine = renamed(mine, mapping, leg.domain, leg.stream)
         lanes = lane_numbers(job, int(number), mine["seq"].to_numpy(), mine["subject"])
         columns = [pa.array(lanes, pa.int32()), pa.array(np.full(mine.num_rows, number), pa.int32()), *mine.columns]
         parts.append(pa.RecordBatch.from_arrays(columns, schema=ROWS))

@@ -7,16 +7,18 @@ them in one process. No lane writes before all readers are done, so that no lane
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.columns import TABLE, origins, table
+from jsplan.backfill.job.archiving_shaped import ShapedPiece
 from jsplan.backfill.job.lane_writing import LaneWriter, write_fused
-from jsplan.backfill.job.lanes import Block, Job, Packer, Piece, read_piece, unpacked
+from jsplan.backfill.job.lanes import Block, Job, Packer, Piece, lane_numbers, read_piece, unpacked
+from jsplan.backfill.job.mapping import renamed
 from jsplan.backfill.job.returned import returned
 from jsplan.backfill.spark.culprit import culprit
 from jsplan.backfill.spark.saying import FunctionFailedError, SaidError, collected_for
@@ -30,10 +32,13 @@ from jsplan.errors import JsplanError, RefusedError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from jsplan.backfill.job import archiving
+
 _HEADERS: Final = "headers ARRAY<STRUCT<name: STRING, value: STRING>>"
 _MESSAGES: Final = f"domain STRING, stream STRING, seq BIGINT, time BIGINT, subject STRING, {_HEADERS}, data BINARY, origin STRING"
 _BLOCKS: Final = "lane INT, leg INT, first BIGINT, rows BINARY"
 _ROWS: Final = "lane INT, leg INT, seq BIGINT, time BIGINT, subject BINARY, headers BINARY, data BINARY"
+_SEEN: Final = ("_leg", "seq", "time", "subject", "_block", "data")
 _SAID: Final = pa.schema([("said", pa.string())])
 _PACKED: Final = pa.schema([("lane", pa.int32()), ("leg", pa.int32()), ("first", pa.int64()), ("rows", pa.binary())])
 #: What a message has on its way to SQL, beside what users see.
@@ -43,6 +48,23 @@ Batches = Iterator[pa.RecordBatch]
 Reader = Callable[[list[Piece], int, Batches], Batches]
 
 
+class Writer(Protocol):
+    """What writes a lane, or a piece of an archive."""
+
+    def take(self, leg: int, rows: pa.RecordBatch) -> int:
+        """Write rows of an origin."""
+
+    def finish(self) -> dict[str, Any]:
+        """What was written."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+#: Begins the writer of the lane, or piece, with a number.
+Begin = Callable[[int], Writer]
+
+
 def run(session: SparkSession, job: Job, name: str) -> list[dict[str, Any]]:
     """Carry out a job; what each lane that has written says. Raises RefusedError, and TaskFailedError for what another attempt may not
     meet.
@@ -50,10 +72,27 @@ def run(session: SparkSession, job: Job, name: str) -> list[dict[str, Any]]:
     if job.fused:
         said = run_tasks(session, [partial(write_fused, job, lane) for lane in range(len(job.lanes))], name)
         return [one[-1] for one in said]
-    rows = _lanes(session, job)
-    write = _block_writer(job) if job.transform is None else _row_writer(job)
+    begin: Begin = partial(LaneWriter, job)
+    write = _block_writer(begin) if job.transform is None else _row_writer(begin)
+    return _carried_out(session, job, _lanes(session, job).mapInArrow(write, "said STRING"), name)
+
+
+def run_pieces(session: SparkSession, job: Job, pieces: Sequence[archiving.Piece], name: str) -> list[dict[str, Any]]:
+    """Write pieces of an archive, of what SQL and a function make of the messages; what each piece that got any says. Raises as `run`.
+
+    With SQL alone each piece is read, filtered and written by one task, and is there when that is done. A function may put its rows
+    anywhere, so they are sorted again.
+    """
+    begin: Begin = partial(ShapedPiece, job, pieces)
+    rows = _lanes(session, job) if job.transform is not None else _filtered(session, job)
+    return _carried_out(
+        session, job, rows.mapInArrow(_row_writer(begin) if job.transform is not None else _seen_writer(job, begin), "said STRING"), name
+    )
+
+
+def _carried_out(session: SparkSession, job: Job, frame: DataFrame, name: str) -> list[dict[str, Any]]:
     try:
-        found = [json.loads(row.said) for row in collected_for(session, rows.mapInArrow(write, "said STRING"), job, name)]
+        found = [json.loads(row.said) for row in collected_for(session, frame, job, name)]
     except FunctionFailedError as error:
         where = culprit(job, partial(_fails, session, name))
         raise RefusedError(f"{error}{f', at {where}' if where else ''}. Nothing of this attempt was copied") from None
@@ -76,14 +115,20 @@ def _lanes(session: SparkSession, job: Job) -> DataFrame:
     """Everything that is to be written, each lane in a partition and in its order."""
     if job.transform is not None:
         frame = shaped(session, job).mapInArrow(_returned(job), _ROWS)
-        return _partitioned(frame, len(job.lanes)).sortWithinPartitions("lane", "leg", "seq")
+        return _partitioned(frame, job.width).sortWithinPartitions("lane", "leg", "seq")
     if job.where is not None:
-        hidden = "headers" in job.where.lower()
-        rows = filtered(_read(session, job, _row_reader(job, hidden=True, headers=hidden), _schema(headers=hidden)), job.where)
-        frame = rows.select("_leg", "seq", "time", "subject", "_block", "data").mapInArrow(_row_packer(job), _BLOCKS)
+        frame = _filtered(session, job).mapInArrow(_row_packer(job), _BLOCKS)
     else:
         frame = _read(session, job, _block_reader(job), _BLOCKS)
-    return _partitioned(frame, len(job.lanes)).sortWithinPartitions("lane", "leg", "first")
+    return _partitioned(frame, job.width).sortWithinPartitions("lane", "leg", "first")
+
+
+def _filtered(session: SparkSession, job: Job) -> DataFrame:
+    """What SQL lets through, with header blocks as they are, in order within each part that is read."""
+    where = job.where or "true"
+    headers = "headers" in where.lower()
+    rows = filtered(_read(session, job, _row_reader(job, hidden=True, headers=headers), _schema(headers=headers)), where)
+    return rows.select(*_SEEN)
 
 
 def shaped(session: SparkSession, job: Job) -> DataFrame:
@@ -182,11 +227,7 @@ def _row_packer(job: Job) -> Callable[[Batches], Batches]:
         packers: dict[int, Packer] = {}
         try:
             for batch in batches:
-                columns = [batch[name] for name in ("seq", "time", "subject", "_block", "data")]
-                rows = pa.RecordBatch.from_arrays(
-                    [plain(column) for column in columns], names=["seq", "time", "subject", "headers", "data"]
-                )
-                for leg, part in by_leg(batch["_leg"], rows):
+                for leg, part in by_leg(batch["_leg"], _messages(batch)):
                     yield from map(_row, packers.setdefault(leg, Packer(job, leg)).take(part))
             for packer in packers.values():
                 yield from map(_row, packer.rest())
@@ -194,6 +235,11 @@ def _row_packer(job: Job) -> Callable[[Batches], Batches]:
             raise SaidError(error) from None
 
     return pack
+
+
+def _messages(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of `_SEEN` in the columns of `MESSAGES`."""
+    return pa.RecordBatch.from_arrays([plain(batch[name]) for name in _SEEN[1:]], schema=MESSAGES)
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -227,17 +273,32 @@ def _returned(job: Job) -> Callable[[Batches], Batches]:
 # --- writers ---------------------------------------------------------------------------------------------------------
 
 
-def _block_writer(job: Job) -> Callable[[Batches], Batches]:
+def _block_writer(begin: Begin) -> Callable[[Batches], Batches]:
     def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         for batch in batches:
             for lane, leg, block in zip(*(batch[name] for name in ("lane", "leg", "rows")), strict=True):
                 for rows in unpacked(block.as_buffer()):
                     yield lane.as_py(), leg.as_py(), rows
 
-    return partial(_written, job, parts)
+    return partial(_written, begin, parts)
 
 
-def _row_writer(job: Job) -> Callable[[Batches], Batches]:
+def _seen_writer(job: Job, begin: Begin) -> Callable[[Batches], Batches]:
+    mapping = job.mapping
+
+    def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        made = mapping.made() if mapping is not None else None
+        for batch in batches:
+            for number, found in by_leg(batch["_leg"], _messages(batch)):
+                leg = job.legs[number]
+                rows = renamed(found, made, leg.domain, leg.stream)
+                for lane, part in by_leg(pa.array(lane_numbers(job, number, rows["seq"].to_numpy(), rows["subject"])), rows):
+                    yield lane, number, part
+
+    return partial(_written, begin, parts)
+
+
+def _row_writer(begin: Begin) -> Callable[[Batches], Batches]:
     def parts(batches: Batches) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         for batch in batches:
             rows = pa.RecordBatch.from_arrays([plain(batch[name]) for name in MESSAGES.names], schema=MESSAGES)
@@ -247,10 +308,10 @@ def _row_writer(job: Job) -> Callable[[Batches], Batches]:
                     yield lane, leg, part
                 start += found.num_rows
 
-    return partial(_written, job, parts)
+    return partial(_written, begin, parts)
 
 
-def _written(job: Job, parts: Callable[[Batches], Iterator[tuple[int, int, pa.RecordBatch]]], batches: Batches) -> Batches:
+def _written(begin: Begin, parts: Callable[[Batches], Iterator[tuple[int, int, pa.RecordBatch]]], batches: Batches) -> Batches:
     """Write what comes to the lanes of a partition, and say what was written."""
     writer, current = None, -1
     try:
@@ -261,7 +322,7 @@ def _written(job: Job, parts: Callable[[Batches], Iterator[tuple[int, int, pa.Re
                 if writer is not None:
                     yield _told(writer.finish())
                     writer.close()
-                writer, current = LaneWriter(job, lane), lane
+                writer, current = begin(lane), lane
             assert writer is not None
             writer.take(leg, rows)
         if writer is not None:

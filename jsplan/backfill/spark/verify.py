@@ -33,19 +33,19 @@ ROWS_IN_SPARK: Final = "leg INT, seq BIGINT, side INT, time BIGINT, digest BIGIN
 _OK: Final = frozenset({"equal", "expired", "repaired", "skipped", OTHERS})
 
 
-def compare(session: SparkSession, sides: Sequence[Side], floors: dict[int, int], listed: int, name: str) -> list[dict[str, Any]]:
+def compare(
+    session: SparkSession, sides: Sequence[Side], floors: dict[int, int], listed: int, name: str, *, shaped: bool = False
+) -> list[dict[str, Any]]:
     """What both sides say of each leg: `{leg, kind, count}`, and the first differences `{leg, kind, seq, place}`.
 
-    `floors` has for each leg the sequence below which everything has expired at the target. Raises what a side raises as
-    TaskFailedError.
+    `floors` has for each leg the sequence below which everything has expired at the target; `shaped` is as in `judged`. Raises what a
+    side raises as TaskFailedError.
     """
     quickly = agreed(said[-1] for said in run(session, [partial(summed, side) for side in sides], name))
-    return quickly if quickly is not None else _joined(session, sides, floors, listed, name)
-
-
-def _joined(session: SparkSession, sides: Sequence[Side], floors: dict[int, int], listed: int, name: str) -> list[dict[str, Any]]:
-    """The same where something differs, or is as it should be in other ways than to be equal: every message is looked at."""
-    return judged(session, read_sides(session, sides), floors, listed, name)
+    if quickly is not None:
+        return quickly
+    # Something differs, or is as it should be in other ways than to be equal: every message is looked at.
+    return judged(session, read_sides(session, sides), floors, listed, name, shaped=shaped)
 
 
 def read_sides(session: SparkSession, sides: Sequence[Side]) -> DataFrame:

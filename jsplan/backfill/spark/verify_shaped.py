@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from jsplan.backfill.job.comparing import Compared, as_stored
-from jsplan.backfill.job.lanes import Job, renamed
+from jsplan.backfill.job.lanes import Job
+from jsplan.backfill.job.mapping import renamed
 from jsplan.backfill.spark.saying import SaidError, collected_for
 from jsplan.backfill.spark.shaping import by_leg, messages_of, plain
 from jsplan.backfill.spark.verify import ROWS_IN_SPARK, Side, judged, read_sides
@@ -44,8 +45,9 @@ class _Expected:
         mapping = self._job.mapping.made() if self._job.mapping is not None and self._job.transform is None else None
         for batch in batches:
             rows = pa.RecordBatch.from_arrays([plain(batch[name]) for name in MESSAGES.names], schema=MESSAGES)
-            for leg, part in by_leg(batch["leg"], rows):
+            for number, part in by_leg(batch["leg"], rows):
+                leg = self._job.legs[number]
                 try:
-                    yield as_stored(self._legs[leg], renamed(part, mapping, self._job.legs[leg]))
+                    yield as_stored(self._legs[number], renamed(part, mapping, leg.domain, leg.stream))
                 except JsplanError as error:
                     raise SaidError(error) from None

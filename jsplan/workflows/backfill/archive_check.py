@@ -4,28 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.backfill.job.archive import Archive, Origin
+from jsplan.backfill.job.archive import Archive, Made, Origin
 from jsplan.backfill.job.comparing import Compared, origin_rows, target_rows
-from jsplan.backfill.job.comparing_archives import archive_as_origin, archive_as_target
+from jsplan.backfill.job.comparing_archives import archive_as_origin, archive_as_target, present_in_archive
+from jsplan.backfill.job.comparing_lanes import lane_rows, present_rows
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.wire.asking import from_text
 from jsplan.errors import JsplanError
 from jsplan.workflows.backfill.archives import folder_of, held_by
 from jsplan.workflows.backfill.freeze import Ends, freeze, record_of
 from jsplan.workflows.backfill.jobs import ends_from, ends_into
+from jsplan.workflows.backfill.shaped_check import floors_of, job_of, read_as
+from jsplan.workflows.backfill.shapes import Shape, check_shape, is_shaped
 from jsplan.workflows.backfill.verifying import Check, floor_of, told
+from jsplan.workflows.backfill.wide import held_of_legs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jsplan.backfill.job.archive import Commit
+    from jsplan.backfill.job.copying import Copy
     from jsplan.backfill.ranges import Leg
     from jsplan.backfill.spark.verify import Side
     from jsplan.documents.backfill import Verification
-    from jsplan.workflows.backfill.archives import Held
 
 #: What is not in an archive may be in the stream for other reasons: nothing there is impossible.
 _NO_CEILING: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class _Sides:
+    """What is compared. `expected`: how the origins are read where that is shaped, of which `sides` say only what they have; `changed`: the
+    archive has not what its origin has, so a source of the target brings something else of it.
+    """
+
+    legs: list[Compared] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)
+    expected: list[Copy] = field(default_factory=list)
+    floors: dict[int, int] = field(default_factory=dict)
+    changed: bool = False
 
 
 class ArchiveCheck(Check):
@@ -34,50 +55,68 @@ class ArchiveCheck(Check):
     async def all(self) -> Verification:
         """Read both sides once. Raises what `verify` raises, and ArchiveError."""
         record = record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
+        shape = check_shape(self.world.workspace.root, self.entry)
         into = self.entry.target.parquet is not None
-        sides, floors = await (self._into(record.legs) if into else self._out_of(record.legs))
+        found = await (self._into(record.legs) if into else self._out_of(record.legs, shape))
         session = await self.engine.session()
         from jsplan.backfill.spark.verify import compare  # noqa: PLC0415 - PySpark is imported when it is needed
+        from jsplan.backfill.spark.verify_shaped import compare_shaped  # noqa: PLC0415 - as above
 
         self.observer.phase(f"Comparing both sides of {self.entry.name}")
         started, title = time.monotonic(), f"jsplan backfill verify {self.entry.name}"
-        said = await self.engine.call(lambda: compare(session, sides, floors, self.listed, title))
+        if is_shaped(self.entry) and found.expected:
+            job, floors = job_of(shape, found.expected), floors_of(shape, found.legs, found.floors)
+            said = await self.engine.call(lambda: compare_shaped(session, job, found.legs, found.sides, floors, self.listed, title))
+        else:
+            shaped = found.changed
+            said = await self.engine.call(lambda: compare(session, found.sides, found.floors, self.listed, title, shaped=shaped))
         return told(self.entry.name, record.legs, said, time.monotonic() - started, self.listed)
 
-    async def _into(self, legs: list[Leg]) -> tuple[list[Side], dict[int, int]]:
+    async def _into(self, legs: list[Leg]) -> _Sides:
         folder = folder_of(self.world, self.entry.target.parquet or "")
         archive = await asyncio.to_thread(Archive.read, folder)
         gone = await asyncio.to_thread(archive.gone)
-        sides: list[Side] = []
+        found, shaped = _Sides(floors=dict.fromkeys(range(len(legs)), 0)), is_shaped(self.entry)
         for number, leg in enumerate(legs):
             ends = ends_into(self.world, self.pool, leg)
             info = await target_info(ends.origin, leg.origin_address.stream)
             if info["created"] != leg.created:
                 raise JsplanError(f"{leg.origin} was made anew ({info['created']}) since it was archived: there is nothing to compare with")
             compared = _compared(number, leg, ends, int(info["state"]["last_seq"]))
-            files = archive.of(Origin(ends.identity, leg.origin_address.stream, leg.created))
-            placed = tuple((str(folder / file.name), file) for file in files if file.name not in gone)
-            sides += [partial(archive_as_target, placed, compared), partial(origin_rows, ends.source_way, compared)]
-        return sides, dict.fromkeys(range(len(legs)), 0)
+            origin = Origin(ends.identity, leg.origin_address.stream, leg.created)
+            placed = tuple((str(folder / file.name), file) for file in archive.of(origin) if file.name not in gone)
+            found.legs.append(compared)
+            found.sides.append(partial(archive_as_target, placed, compared))
+            if not shaped:
+                found.sides.append(partial(origin_rows, ends.source_way, compared))
+                continue
+            found.expected.append(read_as(ends, compared))
+            if all(one.where == self.entry.where for one in archive.origins.get(origin, [])):  # else others may want what this does not
+                found.sides.append(partial(present_rows, ends.source_way, compared))
+        return found
 
-    async def _out_of(self, legs: list[Leg]) -> tuple[list[Side], dict[int, int]]:
-        every: list[tuple[Compared, Ends, Held]] = []
-        floors: dict[int, int] = {}
-        stream = self.entry.target.stream
-        for number, leg in enumerate(legs):
-            held = await held_by(self.world, leg)
+    async def _out_of(self, legs: list[Leg], shape: Shape) -> _Sides:
+        found, shaped, stream = _Sides(), is_shaped(self.entry), self.entry.target.stream
+        every = await held_of_legs(self.world, self.entry, legs) if shaped else [await held_by(self.world, leg) for leg in legs]
+        ends: Ends | None = None
+        for number, (leg, held) in enumerate(zip(legs, every, strict=True)):
             ends = ends_from(self.world, self.pool, leg, held)
             target = await target_info(ends.target, stream)
-            declared = leg.origin_address.domain in self.world.workspace.domains
-            natives = self.natives(leg, target["config"]) if declared else ()
-            every.append((_compared(number, leg, ends, _NO_CEILING, natives), ends, held))
-            floors[number] = await asyncio.to_thread(floor_of, every[-1][0], leg, ends, target)
-        state = (await target_info(every[0][1].target, stream))["state"] if every else {}
-        sides: list[Side] = [partial(archive_as_origin, held.files, compared) for compared, _, held in every]
-        if every:
-            first, last = int(state["first_seq"]), int(state["last_seq"])
-            sides.append(partial(target_rows, every[0][1].target_way, stream, first, last, tuple(one for one, _, _ in every)))
-        return sides, floors
+            compared = _compared(number, leg, ends, _NO_CEILING, self.natives(leg, target["config"]) if held.declared else ())
+            found.legs.append(compared)
+            found.floors[number] = await asyncio.to_thread(floor_of, compared, leg, ends, target)
+            found.expected.append(read_as(ends, compared, held.files))
+            found.sides.append(partial(present_in_archive if shaped else archive_as_origin, held.files, compared))
+            found.changed |= _is_changed(held.archive.origins[held.origin])
+        if ends is not None:
+            state = (await target_info(ends.target, stream))["state"]
+            what = (ends.target_way, stream, int(state["first_seq"]), int(state["last_seq"]), tuple(found.legs))
+            found.sides.append(partial(lane_rows, *what, shape.order) if shaped else partial(target_rows, *what))
+        return found
+
+
+def _is_changed(commits: Iterable[Commit]) -> bool:
+    return any(commit.made != Made() for commit in commits)
 
 
 def _compared(number: int, leg: Leg, ends: Ends, ceiling: int, natives: tuple[str, ...] = ()) -> Compared:

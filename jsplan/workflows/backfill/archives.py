@@ -7,11 +7,11 @@ import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from jsplan.address import Address
-from jsplan.backfill.job.archive import Archive, Origin, gaps_of, receipts
+from jsplan.backfill.job.archive import Archive, ArchiveError, Origin, gaps_of, receipts
 from jsplan.backfill.ranges import Leg
 from jsplan.documents.backfill import Leftover
 from jsplan.errors import JsplanError, NotAvailableError, UsageError
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from jsplan.backfill.job.archived import Placed
     from jsplan.config.model import Backfill, Domain
     from jsplan.workflows.world import World
-
-#: What an entry with an archive can say. The rest would change messages of which the archive says that they are what the origin has.
-_STREAMS_ONLY: Final = ("where", "transform", "subject_transform")
 
 
 def folder_of(world: World, text: str) -> Path:
@@ -49,25 +46,30 @@ def check_archives(world: World, entry: Backfill) -> None:
         raise UsageError(f"backfill {entry.name} goes from an archive to an archive", hint="Copy the folder: it is complete in itself.")
     if any(side.parquet is not None for side in entry.origins) != all(side.parquet is not None for side in entry.origins):
         raise UsageError(f"backfill {entry.name} mixes archives and streams as origins", hint="Make two entries of it.")
-    for name in _STREAMS_ONLY:
-        if getattr(entry, name) is not None:
-            raise NotAvailableError(
-                f"backfill {entry.name}: `{name}` does not go together with an archive, which holds what the origin has",
-                hint="Archive all of it, and read the archive with Spark: spark.read.parquet(…). See docs/reference/archive.md.",
-            )
-    if entry.order != "stream" or entry.keep == "server" or entry.strategy not in {"auto", "spark"}:
-        raise NotAvailableError(f"backfill {entry.name}: an archive is written and read in the order of the stream, by Spark")
+    if entry.target.parquet is not None and entry.order != "stream":
+        raise UsageError(
+            f"backfill {entry.name}: an archive is written in the order of the stream, and `order: {entry.order}` would be lost in it",
+            hint="Leave `order` out here, and say it where the archive is brought into a stream.",
+        )
+    if entry.keep == "server" or entry.strategy not in {"auto", "spark"}:
+        raise NotAvailableError(
+            f"backfill {entry.name}: an archive is written and read by Spark, and a copy out of it says where it is from"
+        )
 
 
 @dataclass(slots=True)
 class Held:
-    """What an archive has of one stream."""
+    """What an archive has of one stream.
+
+    `declared`: the workspace knows the domain that the messages come from, so a source of the target may have brought some.
+    """
 
     folder: Path
     archive: Archive
     origin: Origin
     gaps: list[list[int]]
     gap_messages: int
+    declared: bool = True
 
     @property
     def files(self) -> tuple[Placed, ...]:
@@ -95,7 +97,14 @@ def held_of(archive: Archive) -> list[Held]:
 async def held_by(world: World, leg: Leg) -> Held:
     """What the archive of a leg has of its stream, if it is whole. Raises ArchiveError."""
     archive = await _whole(world, leg.archive)
-    return next(held for held in held_of(archive) if (key_of(world, held.origin), held.origin.created) == (leg.origin, leg.created))
+    found = next((one for one in held_of(archive) if (key_of(world, one.origin), one.origin.created) == (leg.origin, leg.created)), None)
+    if found is None:
+        raise ArchiveError(
+            f"the archive {archive.folder} has nothing of {leg.origin} as it was made {leg.created}, of which the range was frozen",
+            hint="Run it with --fresh to freeze what is there now.",
+        )
+    found.declared = leg.origin_address.domain in world.workspace.domains
+    return found
 
 
 async def _whole(world: World, text: str) -> Archive:

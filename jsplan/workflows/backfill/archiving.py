@@ -15,9 +15,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jsplan.backfill.job import promoting
-from jsplan.backfill.job.archive import Archive, Commit, File, Origin, covered, gaps_of, merged, receipts, staged_at
+from jsplan.backfill.job.archive import (
+    Archive,
+    ArchiveError,
+    Chosen,
+    Commit,
+    File,
+    Made,
+    Origin,
+    covered,
+    gaps_of,
+    merged,
+    receipts,
+    staged_at,
+)
 from jsplan.backfill.job.archived import sequences_of
-from jsplan.backfill.job.archiving import Piece, archive
+from jsplan.backfill.job.archiving import Piece, archive, leave_empty
+from jsplan.backfill.job.copying import Copy, Known
+from jsplan.backfill.job.lanes import Job
 from jsplan.backfill.ranges import LISTED, Span, common, minus, total, without
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import JsplanError
@@ -33,6 +48,7 @@ if TYPE_CHECKING:
     from jsplan.backfill.ranges import Leg
     from jsplan.workflows.backfill.freeze import Ends
     from jsplan.workflows.backfill.leg import Work
+    from jsplan.workflows.backfill.shapes import Shape
     from jsplan.workflows.world import World
 
 #: A piece has at most so many sequences and about so many bytes: what is lost when a worker dies, and how large files become.
@@ -44,7 +60,7 @@ LANES, WORTHWHILE = 4, 50_000
 class ArchiveRun:
     """Carries out one leg into an archive. `result` says at any time how far it is."""
 
-    def __init__(self, world: World, work: Work, leg: Leg, ends: Ends) -> None:
+    def __init__(self, world: World, work: Work, leg: Leg, ends: Ends, shape: Shape) -> None:
         self.work = work
         self.leg = leg
         self.ends = ends
@@ -54,6 +70,10 @@ class ArchiveRun:
         domains = world.workspace.domains
         self._origins = sorted({f"{identity(domains[side.domain])}/{side.stream}" for side in work.entry.origins})
         self._missing = Missing(leg, ends, work.topology)
+        self._shape = shape
+        self._chosen = Chosen(tuple(sorted(leg.filters)), shape.where)
+        mapping = (shape.mapping.src, shape.mapping.dest) if shape.mapping is not None else ()
+        self._made = Made(str(shape.transform) if shape.transform is not None else None, mapping)
 
     async def run(self) -> LegResult:
         """Archive what is missing, and prove it. Raises JsplanError and ApiError; then it can be run again."""
@@ -72,8 +92,9 @@ class ArchiveRun:
         self.result.attempts += 1
         self.work.may_write(WRITING)
         found = await asyncio.to_thread(self._opened)
-        lost = [file for name in await asyncio.to_thread(found.gone) for file in (found.files[name][1],)]
-        spans, known = await asyncio.to_thread(self._left, found, [file for file in lost if file in found.of(self.origin)])
+        self._require_alike(found)
+        lost = await asyncio.to_thread(self._lost, found)
+        spans, known = await asyncio.to_thread(self._left, found, lost)
         if not spans and self.origin in found.origins:
             self._drop_others(found, "")
             self._tell(found)
@@ -84,7 +105,7 @@ class ArchiveRun:
         pieces = await asyncio.to_thread(self._adopted, found, place, spans)
         await self._written(minus(spans, [Span(*piece["span"]) for piece in pieces]), known, place, attempt)
         pieces = await asyncio.to_thread(receipts, place)
-        await self._committed(found, spans, pieces, attempt, [file.name for file in lost if file in found.of(self.origin)])
+        await self._committed(found, spans, pieces, attempt, [file.name for file in lost])
 
     # --- what is there ------------------------------------------------------------------------------------------
 
@@ -93,15 +114,36 @@ class ArchiveRun:
         found.finish()
         return found
 
-    def _left(self, found: Archive, lost: list[File]) -> tuple[list[Span], np.ndarray[Any, Any]]:
-        """What has not been read yet, and sequences among it that the archive has from a reading with other filters."""
+    def _require_alike(self, found: Archive) -> None:
+        """Raise ArchiveError where messages of the origin are there that became something else on their way."""
+        other = next((one.made for one in found.origins.get(self.origin, []) if one.made != self._made), None)
+        if other is not None:
+            raise ArchiveError(
+                f"{self.folder} has messages of {self.leg.origin} that went through {other}, and this entry has {self._made}: an archive "
+                "has each message once",
+                hint="Name another folder.",
+            )
+
+    def _lost(self, found: Archive) -> list[File]:
+        """Files of the origin that are gone. Raises ArchiveError for one that this entry would not write whole again."""
+        every = [found.files[name] for name in found.gone()]
+        mine = [(commit, file) for commit, file in every if commit.origin == self.origin]
+        for commit, file in mine:
+            if not self._chosen.covers(commit.chosen):
+                raise ArchiveError(
+                    f"{file.name} of the archive {self.folder} is gone, and has messages that this entry does not want",
+                    hint=f"Run {commit.entry}, which wrote it, or this entry without filter_subjects and where.",
+                )
+        return [file for _, file in mine]
+
+    def _left(self, found: Archive, lost: list[File]) -> tuple[list[Span], Known]:
+        """What has not been read yet, and messages among it that the archive has from a reading that wanted others."""
         commits = found.origins.get(self.origin, [])
-        read, again = covered(commits, self.leg.filters, lost)
+        read, again = covered(commits, self._chosen, lost)
         whole = [self.leg.span] if self.leg.span.size > 0 else []
         spans = minus(whole, minus(read, again))
         there = [file for file in found.of(self.origin) if file not in lost and common(spans, [Span(file.first_seq, file.last_seq)])]
-        seqs, _ = sequences_of((str(self.folder / file.name), file) for file in there)
-        return spans, seqs
+        return spans, Known(*sequences_of((str(self.folder / file.name), file) for file in there))
 
     def _adopted(self, found: Archive, place: Path, spans: list[Span]) -> list[dict[str, Any]]:
         """Take over the pieces that attempts which died have finished, as far as they are still meant. Nobody writes to those again."""
@@ -118,19 +160,35 @@ class ArchiveRun:
 
     # --- doing it -----------------------------------------------------------------------------------------------
 
-    async def _written(self, spans: list[Span], known: np.ndarray[Any, Any], place: Path, attempt: str) -> None:
+    async def _written(self, spans: list[Span], known: Known, place: Path, attempt: str) -> None:
         if not spans:
             return
         piece = Piece(
             self.ends.source_way, self.ends.identity, self.origin.stream, spans[0], tuple(self.leg.filters), str(place), attempt,
-            rate=self.work.entry.rate,
+            rate=self.work.entry.rate, mapping=self._shape.mapping,
         )  # fmt: skip
-        pieces = [replace(piece, span=span, known=_inside(known, span)) for span in _cut(spans, await self._step(spans))]
-        lanes = [tuple(pieces)] if piece.rate else [(one,) for one in pieces]
+        pieces = [replace(piece, span=span) for span in _cut(spans, await self._step(spans))]
         await self.work.engine.session()
         self.work.observer.phase(f"Archiving {self._title}")
+        if self._shape.needs_rows:
+            await self._shaped(spans, known, pieces, place)
+            return
+        pieces = [replace(one, known=_inside(known.seq, one.span)) for one in pieces]
+        lanes = [tuple(pieces)] if piece.rate else [(one,) for one in pieces]
         job = self.work.engine.run([partial(archive, lane) for lane in lanes], self._title)
         await self._watched(job, place, total(spans))
+
+    async def _shaped(self, spans: list[Span], known: Known, pieces: list[Piece], place: Path) -> None:
+        """The same of what SQL and a function make of the messages. A piece of which they leave nothing has no writer, so its receipt is
+        written here, when all of them are done.
+        """
+        shape, entry, way = self._shape, self.work.entry, self.ends.source_way
+        leg = Copy(way, self.ends.identity, self.origin.stream, tuple(spans), tuple(self.leg.filters), way, "", "", known)
+        cuts = tuple(piece.span.first for piece in pieces)
+        job = Job((), (leg,), "stream", (), shape.where, shape.transform, shape.mapping, entry.rate, cuts)
+        said = await self._watched(self.work.engine.pieces(job, pieces, self._title), place, total(spans))
+        some = {one["lane"] for one in said}
+        await asyncio.to_thread(leave_empty, [piece for number, piece in enumerate(pieces) if number not in some])
 
     async def _step(self, spans: list[Span]) -> int:
         """How many sequences a piece has."""
@@ -138,14 +196,14 @@ class ArchiveRun:
         each: int = max(1, state["bytes"] // max(1, state["messages"]))
         return max(1, min(SEQUENCES, SIZE // each, max(WORTHWHILE, -(-total(spans) // LANES))))
 
-    async def _watched(self, job: Any, place: Path, messages: int) -> None:
+    async def _watched(self, job: Any, place: Path, messages: int) -> Any:
         task, started = asyncio.ensure_future(job), time.monotonic()
         while not (await asyncio.wait([task], timeout=PERIOD))[0]:
             done = sum(piece["rows"] for piece in await asyncio.to_thread(receipts, place))
             self.work.observer.event(
                 MessagesMoved(self.leg.origin, f"{self._title}: archiving", done, messages, time.monotonic() - started)
             )
-        task.result()
+        return task.result()
 
     async def _committed(self, found: Archive, spans: list[Span], pieces: list[dict[str, Any]], attempt: str, lost: list[str]) -> None:
         """Make the pieces a part of the archive, all of them or none."""
@@ -158,7 +216,8 @@ class ArchiveRun:
         gaps = await self._gaps(spans, found, attempt, files)
         commit = Commit(
             self.work.entry_id, self.origin, self.leg.first, self.leg.last, list(self.leg.filters), [list(span) for span in spans], attempt,
-            stamp(), files, [list(gap) for gap in gaps[:LISTED]], total(gaps), self._origins, lost,
+            stamp(), files, [list(gap) for gap in gaps[:LISTED]], total(gaps), self._origins, lost, self._chosen.where,
+            self._made.transform, list(self._made.subject_transform) or None,
         )  # fmt: skip
         self.work.may_write(WRITING)
         done = await asyncio.to_thread(found.commit, commit)
@@ -169,11 +228,11 @@ class ArchiveRun:
         self._tell(done)
 
     async def _gaps(self, spans: list[Span], found: Archive, attempt: str, files: list[File]) -> list[Span]:
-        """Sequences that were gone before they could be archived. Of what is chosen by subject only what is gone counts."""
+        """Sequences that were gone before they could be archived. Of what is chosen only what is gone counts."""
         placed = [(str(staged_at(found.folder, attempt, file.name)), file) for file in files]
         seqs, _ = await asyncio.to_thread(sequences_of, placed)
         left = without(spans, seqs)
-        return common(left, await self._missing.gone()) if self.leg.filters else left
+        return common(left, await self._missing.gone()) if self.leg.filters or self._shape.needs_rows else left
 
     def _drop_others(self, found: Archive, attempt: str) -> None:
         """What attempts of this entry at this stream left is committed, or of no use."""
@@ -191,7 +250,8 @@ class ArchiveRun:
 
     def _text(self, found: Archive) -> str:
         """What a piece must have been made for: the same range of the same stream, on top of the same commits."""
-        return f"{self.work.text} {self.leg.created} {self.leg.first} {self.leg.last} {len(found.origins.get(self.origin, []))}"
+        made = f"{self.leg.created} {self.leg.first} {self.leg.last} {len(found.origins.get(self.origin, []))}"
+        return f"{self.work.text} {made} {self._shape.fingerprint}"
 
     @property
     def _title(self) -> str:

@@ -15,6 +15,7 @@ from jsplan.errors import NotAvailableError
 from jsplan.workflows.options import Observer
 
 if TYPE_CHECKING:
+    from jsplan.backfill.job.archiving import Piece
     from jsplan.backfill.job.lanes import Job
 
 Task = Callable[[], Iterator[dict[str, Any]]]
@@ -78,6 +79,13 @@ class Engine:
         from jsplan.backfill.spark.shaping import run  # noqa: PLC0415
 
         return await self.call(lambda: run(session, job, name))
+
+    async def pieces(self, job: Job, pieces: Sequence[Piece], name: str) -> list[dict[str, Any]]:
+        """Write pieces of an archive, of what SQL and a function make of messages. Raises what `spark.shaping.run_pieces` raises."""
+        session = await self.session()
+        from jsplan.backfill.spark.shaping import run_pieces  # noqa: PLC0415
+
+        return await self.call(lambda: run_pieces(session, job, pieces, name))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Do something that waits for Spark in a thread. Raises what `work` raises; once Spark is stopped it counts as cancelled."""

@@ -9,6 +9,7 @@ from jsplan.workflows.backfill.archives import Held, held_by
 from jsplan.workflows.backfill.archiving import ArchiveRun
 from jsplan.workflows.backfill.freeze import Ends, export_domains
 from jsplan.workflows.backfill.restoring import RestoreRun
+from jsplan.workflows.backfill.shapes import check_shape
 from jsplan.workflows.backfill.tools import ToolRun
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
 async def job_of(world: World, pool: Pool, work: Work, leg: Leg) -> LegRun | ArchiveRun:
     """What runs the leg. Raises ArchiveError where an archive cannot be read."""
     if work.entry.target.parquet is not None:
-        return ArchiveRun(world, work, leg, ends_into(world, pool, leg))
+        return ArchiveRun(world, work, leg, ends_into(world, pool, leg), check_shape(world.workspace.root, work.entry))
     if leg.archive:
         held = await held_by(world, leg)
-        declared = leg.origin_address.domain in world.workspace.domains
-        return RestoreRun(work, leg, ends_from(world, pool, leg, held), held, declared=declared)
+        return RestoreRun(work, leg, ends_from(world, pool, leg, held), held)
     return ToolRun(work, leg, Ends.of_leg(world, pool, leg))
 
 

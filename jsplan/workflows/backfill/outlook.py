@@ -39,9 +39,9 @@ from jsplan.workflows.backfill.jobs import ends_from
 from jsplan.workflows.backfill.missing import Missing, Todo
 from jsplan.workflows.backfill.options import BackfillOptions
 from jsplan.workflows.backfill.restoring import InArchive
+from jsplan.workflows.backfill.shared import Shared
 from jsplan.workflows.backfill.waiting import at_once
 from jsplan.workflows.backfill.wide import is_wide
-from jsplan.workflows.backfill.widely import Shared
 from jsplan.workflows.world import World, inputs_of, open_pool, open_world
 
 Info = dict[str, Any]
@@ -75,7 +75,8 @@ class _Looking:
         found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, how, choice.against)
         every = await at_once(self.entry.origins, lambda side: self._frozen(side, record, there=target is not None))
         legs = [leg for one in every if isinstance(one, list) for leg in one]
-        seen = await self._seen_at_once(legs, target) if target is not None and is_wide(self.entry) else {}
+        together = target is not None and is_wide(self.entry) and not any(leg.archive for leg in legs)
+        seen = await self._seen_at_once(legs, target) if target is not None and together else {}
         for side, one in zip(self.entry.origins, every, strict=True):
             if isinstance(one, JsplanError):
                 found.legs.append(LegOutlook(str(side), str(self.entry.target), error=one.in_full))
@@ -186,8 +187,7 @@ class _Looking:
 
     async def _archived(self, leg: Leg, found: LegOutlook) -> LegOutlook:
         held = await held_by(self.world, leg)
-        declared = leg.origin_address.domain in self.world.workspace.domains
-        todo = await InArchive(leg, ends_from(self.world, self.pool, leg, held), self.world.topology, held, declared=declared).todo()
+        todo = await InArchive(leg, ends_from(self.world, self.pool, leg, held), self.world.topology, held).todo()
         state = held.info["state"]
         found.messages, found.measured, found.gone = todo.messages, COMPARED, held.gap_messages
         found.there = int(state["messages"]) - found.messages

@@ -25,15 +25,11 @@ if TYPE_CHECKING:
 
 
 class InArchive(Missing):
-    """Finds what of an archive a stream does not have: by sequence and time of each message.
+    """Finds what of an archive a stream does not have: by sequence and time of each message."""
 
-    `declared`: the workspace knows the domain that the messages come from, so a source of the target may have brought some.
-    """
-
-    def __init__(self, leg: Leg, ends: Ends, topology: Topology, held: Held, *, declared: bool) -> None:
+    def __init__(self, leg: Leg, ends: Ends, topology: Topology, held: Held) -> None:
         super().__init__(leg, ends, topology)
         self.held = held
-        self._declared = declared
 
     async def todo(self) -> Todo:
         """What is to be copied now. Raises ApiError."""
@@ -70,10 +66,10 @@ class InArchive(Missing):
         return False
 
     def _is_origin(self, source: dict[str, Any]) -> bool:
-        return self._declared and super()._is_origin(source)
+        return self.held.declared and super()._is_origin(source)
 
     def _as_source(self) -> dict[str, Any]:
-        return super()._as_source() if self._declared else {"name": self.leg.origin_address.stream}
+        return super()._as_source() if self.held.declared else {"name": self.leg.origin_address.stream}
 
     def _first_at(self, time: int) -> int:
         seqs, times = sequences_of(self.held.files)
@@ -84,10 +80,10 @@ class InArchive(Missing):
 class RestoreRun(LegRun):
     """Carries out one leg out of an archive."""
 
-    def __init__(self, work: Work, leg: Leg, ends: Ends, held: Held, *, declared: bool) -> None:
+    def __init__(self, work: Work, leg: Leg, ends: Ends, held: Held) -> None:
         super().__init__(work, leg, ends)
         self.held = held
-        self.missing = InArchive(leg, ends, work.topology, held, declared=declared)
+        self.missing = InArchive(leg, ends, work.topology, held)
 
     async def run(self) -> LegResult:
         """Bring in what is missing, prove it, and say what the archive itself had no chance to get. Raises what a copy raises."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsplan.backfill.job.comparing import Compared, origin_rows
 from jsplan.backfill.job.comparing_lanes import lane_rows, present_rows
@@ -14,9 +14,14 @@ from jsplan.backfill.job.lanes import Job, Lane
 from jsplan.backfill.ranges import Record, Span
 from jsplan.errors import ApiError, ConnectError
 from jsplan.workflows.backfill.freeze import Ends
+from jsplan.workflows.backfill.shapes import Shape, check_shape, is_shaped
 from jsplan.workflows.backfill.verifying import Check
 from jsplan.workflows.backfill.waiting import at_once
-from jsplan.workflows.backfill.wide import check_shape, is_shaped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jsplan.backfill.job.archived import Placed
 
 Said = dict[str, Any]
 
@@ -60,21 +65,22 @@ class ShapedCheck(Check):
         from jsplan.backfill.spark.verify_shaped import compare_shaped  # noqa: PLC0415 - as above
 
         sides = [there, *(partial(present_rows, end.source_way, leg) for end, leg in pairs)]
-        copies = tuple(
-            Copy(
-                end.source_way,
-                leg.domain,
-                leg.stream,
-                (Span(leg.first, leg.last),) if leg.first <= leg.last else (),
-                leg.filters,
-                way,
-                "",
-                "",
-            )
-            for end, leg in pairs
-        )
-        job = Job((Lane(way, "", ""),), copies, "none", (), shape.where, shape.transform, shape.mapping)
-        if shape.order != "stream":  # in lanes nobody can tell what has expired from what is missing, once anything has
-            floors = {number: legs[number].last + 1 if floor else 0 for number, floor in floors.items()}
+        job, floors = job_of(shape, [read_as(end, leg) for end, leg in pairs]), floors_of(shape, legs, floors)
         said = await self.engine.call(lambda: compare_shaped(session, job, legs, sides, floors, self.listed, title))
         return said, time.monotonic() - started
+
+
+def read_as(ends: Ends, leg: Compared, files: tuple[Placed, ...] = ()) -> Copy:
+    """How an origin is read, or the files of an archive in its place: all of its range."""
+    spans = (Span(leg.first, leg.last),) if leg.first <= leg.last else ()
+    return Copy(ends.source_way, leg.domain, leg.stream, spans, leg.filters, ends.target_way, "", "", archive=files)
+
+
+def job_of(shape: Shape, copies: Sequence[Copy]) -> Job:
+    """What makes of messages what is expected."""
+    return Job((Lane(copies[0].target, "", ""),), tuple(copies), "none", (), shape.where, shape.transform, shape.mapping)
+
+
+def floors_of(shape: Shape, legs: Sequence[Compared], floors: dict[int, int]) -> dict[int, int]:
+    """In lanes nobody can tell what has expired from what is missing, once anything has."""
+    return floors if shape.order == "stream" else {number: legs[number].last + 1 if floor else 0 for number, floor in floors.items()}

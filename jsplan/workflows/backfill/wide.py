@@ -6,93 +6,62 @@ after takes over, is in `widely`.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jsplan.backfill.job.lanes import Function
-from jsplan.backfill.job.mapping import Mapping
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.records import Leg, Record, text_of
-from jsplan.config.model import Backfill, BackfillSide
+from jsplan.config.model import Backfill
 from jsplan.documents.backfill import BackfillResult
-from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, NotPermittedError, ServerRefusedError, UsageError
+from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, NotPermittedError, RefusedError, ServerRefusedError
 from jsplan.units import stamp
+from jsplan.workflows.backfill.archives import Held, held_by
 from jsplan.workflows.backfill.freeze import Ends, freeze, record_of, refuse_target, require_same
+from jsplan.workflows.backfill.jobs import ends_from
+from jsplan.workflows.backfill.shapes import Shape, check_shape, distinct, is_shaped
 from jsplan.workflows.backfill.waiting import at_once
-from jsplan.workflows.backfill.widely import Shape, Wide
+from jsplan.workflows.backfill.widely import Wide
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.workflows.backfill.leg import Work
     from jsplan.workflows.backfill.runs import Run
     from jsplan.workflows.world import World
 
 
-def is_shaped(entry: Backfill) -> bool:
-    """Whether messages do not come as they are, one after the other."""
-    return entry.order != "stream" or any((entry.where, entry.transform, entry.subject_transform))
-
-
 def is_wide(entry: Backfill) -> bool:
-    """Whether an entry is copied in lanes: the messages are shaped, or there are several streams."""
-    if any(side.parquet is not None for side in (*entry.origins, entry.target)):
+    """Whether an entry is copied in lanes: the messages are shaped on their way into a stream, or there are several streams."""
+    if entry.target.parquet is not None:
         return False
     if is_shaped(entry):
         return True
-    return _distinct(entry.origins) and len(entry.origins) > 1 and entry.keep == "origin" and entry.strategy in ("auto", "spark")
+    if out_of_archive(entry):
+        return False
+    return distinct(entry.origins) and len(entry.origins) > 1 and entry.keep == "origin" and entry.strategy in ("auto", "spark")
 
 
-def _distinct(sides: Iterable[BackfillSide]) -> bool:
-    names = [str(side) for side in sides]
-    return len(set(names)) == len(names)
+def out_of_archive(entry: Backfill) -> bool:
+    """Whether an entry reads an archive."""
+    return any(side.parquet is not None for side in entry.origins)
 
 
-def check_shape(root: Path, entry: Backfill) -> Shape:
-    """What becomes of the messages of an entry. Raises UsageError for what cannot be, before any server is asked."""
-    if is_shaped(entry):
-        _require_possible(entry)
-    mapping = Mapping(*entry.subject_transform) if entry.subject_transform is not None else None
-    try:
-        if mapping is not None:
-            mapping.made()
-    except ValueError as error:
-        raise UsageError(f"backfill {entry.name}: subject_transform: {error}") from None
-    return Shape(entry.order, entry.where, _function(root, entry), mapping)
+async def held_of_legs(world: World, entry: Backfill, legs: Iterable[Leg]) -> list[Held]:
+    """What the archives of an entry have of its legs; nothing where it reads streams.
 
-
-def _require_possible(entry: Backfill) -> None:
-    if any(side.parquet is not None for side in (*entry.origins, entry.target)):
-        raise UsageError(
-            f"backfill {entry.name}: an archive takes and gives messages as they are, in their order",
-            hint="Leave out order, where, transform and subject_transform; apply them between two streams.",
+    Raises ArchiveError, and RefusedError where a message could be one of two.
+    """
+    if not out_of_archive(entry):
+        return []
+    found = [await held_by(world, leg) for leg in legs]
+    names = [f"{held.origin.domain}/{held.origin.stream}" for held in found]
+    if again := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise RefusedError(
+            f"backfill {entry.name}: there is more than one {again} in what it reads, and a sequence means another message in each",
+            hint="Make an entry of each archive. A stream that was made anew and archived again comes back only without order, where, "
+            "transform and subject_transform.",
         )
-    if entry.keep == "server" or entry.strategy not in ("auto", "spark"):
-        raise UsageError(
-            f"backfill {entry.name}: servers copy messages as they are; only Spark applies order, where, transform and subject_transform",
-            hint="Leave out `keep: server` and `strategy`.",
-        )
-    if not _distinct(entry.origins):
-        raise UsageError(
-            f"backfill {entry.name} names a stream twice, and its ranges might overlap", hint="Make an entry of each range of it."
-        )
-
-
-def _function(root: Path, entry: Backfill) -> Function | None:
-    if entry.transform is None:
-        return None
-    path, colon, name = entry.transform.rpartition(":")
-    if not (colon and path and name.isidentifier()):
-        raise UsageError(f"backfill {entry.name}: transform {entry.transform!r} is not FILE.py:FUNCTION")
-    try:
-        text = (root / path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise UsageError(f"backfill {entry.name}: {root / path} cannot be read: {reason}") from None
-    return Function(path, name, text)
+    return found
 
 
 @dataclass(slots=True)
@@ -109,7 +78,7 @@ class WideRun:
         shape = check_shape(run.world.workspace.root, entry)
         await run.pool.open(domain.connection for domain in run.world.workspace.domains.values())
         await run.pool.api(run.world.workspace.domains[entry.target.domain]).request("INFO")
-        away = await self._away()
+        away = {} if out_of_archive(entry) else await self._away()
         record, result = await self._record(away), BackfillResult(entry.name)
         result.deferred = [{"address": str(side), "reason": away[side.domain]} for side in entry.origins if side.domain in away]
         legs = [leg for leg in record.legs if leg.origin_address.domain not in away]
@@ -141,6 +110,8 @@ class WideRun:
         record = record_of(run.world, entry)
         if record is None or run.options.fresh:
             record = Record(entry.name, text_of(entry), [], stamp())
+        if out_of_archive(entry):
+            return await self._record_of_archive(record)
         known = {leg.origin for leg in record.legs}
         new = [side for side in entry.origins if str(side) not in known and side.domain not in away]
         found = await at_once(new, lambda side: freeze(run.world, run.pool, replace(entry, origins=(side,))))
@@ -152,16 +123,27 @@ class WideRun:
             await self.keep(record)
         return record
 
+    async def _record_of_archive(self, record: Record) -> Record:
+        if not record.legs:
+            record = await freeze(self.run.world, self.run.pool, self.run.entry)
+            await self.keep(record)
+        return record
+
     async def _carried_out(self, record: Record, legs: list[Leg], shape: Shape, result: BackfillResult) -> None:
         run, started, before = self.run, time.monotonic(), self.run.engine.start_took
-        ends = [Ends.of_leg(run.world, run.pool, leg) for leg in legs]
-        await self._require_same(legs, ends)
-        text = f"{record.text} {record.frozen_at} {_fingerprint(shape)}"
-        wide = Wide(self.work_of(record), shape, legs, ends, text)
+        held = await held_of_legs(run.world, run.entry, legs)
+        ends = [ends_from(run.world, run.pool, leg, one) for leg, one in zip(legs, held, strict=True)] if held else self._ends(legs)
+        if not ends:
+            return
+        await self._require_same(legs, ends, held)
+        text = f"{record.text} {record.frozen_at} {shape.fingerprint}"
+        wide = Wide(self.work_of(record), shape, legs, ends, text, held)
         try:
             await wide.run()
-            for leg, found in zip(legs, wide.results, strict=True):
-                if leg.status == "done":
+            for number, (leg, found) in enumerate(zip(legs, wide.results, strict=True)):
+                if held:
+                    found.gaps, found.gap_messages = held[number].gaps, held[number].gap_messages
+                elif leg.status == "done":
                     found.gaps, found.gap_messages = leg.gaps, leg.gap_messages
                 leg.status, leg.gaps, leg.gap_messages, leg.skipped = "done", found.gaps, found.gap_messages, found.skipped or leg.skipped
         finally:
@@ -175,19 +157,18 @@ class WideRun:
             await self.keep(record)
         result.legs = wide.results
 
-    async def _require_same(self, legs: list[Leg], ends: list[Ends]) -> None:
+    def _ends(self, legs: list[Leg]) -> list[Ends]:
+        return [Ends.of_leg(self.run.world, self.run.pool, leg) for leg in legs]
+
+    async def _require_same(self, legs: list[Leg], ends: list[Ends], held: list[Held]) -> None:
         """Raise JsplanError where an end is another stream than the one whose range was frozen, or the target takes no copies."""
         target = await target_info(ends[0].target, self.run.entry.target.stream)
         refuse_target(str(self.run.entry.target), target["config"])
         pairs = list(zip(legs, ends, strict=True))
-        infos: list[dict[str, Any]] = await at_once(pairs, lambda pair: target_info(pair[1].origin, pair[0].origin_address.stream))
+        infos: list[dict[str, Any]] = [one.info for one in held]
+        infos = infos or await at_once(pairs, lambda pair: target_info(pair[1].origin, pair[0].origin_address.stream))
         for leg, origin in zip(legs, infos, strict=True):
             require_same(leg, origin, target)
-
-
-def _fingerprint(shape: Shape) -> str:
-    """Tells what was staged by a function from what its file makes of it now."""
-    return hashlib.sha256(shape.transform.text.encode()).hexdigest()[:16] if shape.transform is not None else ""
 
 
 def shape_of(world: World, entry: Backfill) -> Shape:

@@ -12,79 +12,49 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from jsplan.backfill.job import promoting, stages
-from jsplan.backfill.job.copying import Copy, Known
-from jsplan.backfill.job.fleets import Wanted, look_many, read_staged, several
+from jsplan.backfill.job.copying import Copy
+from jsplan.backfill.job.fleets import look_many, read_staged, several
 from jsplan.backfill.job.lane_writing import made_twice, sequences_of
-from jsplan.backfill.job.lanes import Function, Job, Lane, homes
-from jsplan.backfill.job.mapping import Mapping
+from jsplan.backfill.job.lanes import Job, Lane, homes
 from jsplan.backfill.job.room import growth
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import LISTED, NAMED, Leg, Sequences, Span, common, minus, runs, sequences, total, without
-from jsplan.backfill.wire.asking import from_text
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import ApiError, ConnectError, JsplanError
-from jsplan.resources.nested import header_of
 from jsplan.workflows.backfill.bringing import WRITING, Bringing
 from jsplan.workflows.backfill.freeze import Ends
 from jsplan.workflows.backfill.leg import Work
-from jsplan.workflows.backfill.missing import Missing, Todo
+from jsplan.workflows.backfill.missing import Todo
+from jsplan.workflows.backfill.shapes import Shape
+from jsplan.workflows.backfill.shared import Shared, SharedInArchive
 from jsplan.workflows.backfill.waiting import PERIOD, at_once, patiently, until_done
+
+if TYPE_CHECKING:
+    from jsplan.workflows.backfill.archives import Held
 
 #: More lanes than these gain nothing: a target takes what comes with one core.
 LANES: Final = 8
 Said = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What becomes of messages on their way."""
-
-    order: str = "stream"
-    where: str | None = None
-    transform: Function | None = None
-    mapping: Mapping | None = None
-
-
-@dataclass(slots=True)
-class Shared(Missing):
-    """What is missing of one of many origins: what the target has was found for all of them at once."""
-
-    found: Known = field(default_factory=Known)
-    brought: tuple[Any, ...] = ()
-    mixed: bool = False
-
-    async def asked(self, info: Said) -> Wanted:
-        """What is to be looked for at the target."""
-        sources = [source for source in info["config"].get("sources") or [] if self._is_origin(source)]
-        self.brought = tuple(await asyncio.gather(*(self._claim(source) for source in sources)))
-        names = {header_of(source)[0] for source in [*sources, self._as_source()]}
-        return Wanted(f"{self.ends.identity}/{self.leg.origin_address.stream}", tuple(sorted(names)), from_text(self.leg.created))
-
-    async def _known(self) -> tuple[Known, tuple[Any, ...]]:
-        return self.found, self.brought
-
-    async def _not_expired(self, spans: list[Span], known: Known) -> list[Span]:
-        """As for one origin; where lanes were by subject, what has expired looks like anything else that is missing."""
-        info = await promoting.target_info(self.ends.target, self.leg.target_address.stream)
-        if self.mixed and int(info["state"]["first_seq"]) > self.leg.target_next:
-            return []
-        return await Missing._not_expired(self, spans, known)  # noqa: SLF001 - a dataclass with slots has no super()
-
-
 @dataclass(slots=True)
 class Wide:
-    """One copy of any number of origins. `results` say at any time how far each of them is; `text` is what stages must be made for."""
+    """One copy of any number of origins. `results` say at any time how far each of them is; `text` is what stages must be made for.
+
+    `held` is there where all of it comes out of an archive: what that has of each origin.
+    """
 
     work: Work
     shape: Shape
     legs: list[Leg]
     ends: list[Ends]
     text: str
+    held: Sequence[Held] = ()
     results: list[LegResult] = field(init=False)
     all: LegResult = field(init=False)
     bringing: Bringing = field(init=False)
@@ -163,8 +133,7 @@ class Wide:
 
     async def _todos(self) -> tuple[list[Shared], list[Todo]]:
         info = await self._target_info()
-        mixed = self.shape.order != "stream"
-        found = [Shared(leg, ends, self.work.topology, mixed=mixed) for leg, ends in zip(self.legs, self.ends, strict=True)]
+        found = [self._shared(number) for number in range(len(self.legs))]
         wanted = await at_once(found, lambda one: one.asked(info))
         if (state := info["state"])["messages"]:
             first, last, way = int(state["first_seq"]), int(state["last_seq"]), self.ends[0].target_way
@@ -172,6 +141,18 @@ class Wide:
             for one, there in zip(found, known, strict=True):
                 one.found = there
         return found, await at_once(found, lambda one: one.todo())
+
+    def _shared(self, number: int) -> Shared:
+        leg, ends, mixed = self.legs[number], self.ends[number], self.shape.order != "stream"
+        if not self.held:
+            return Shared(leg, ends, self.work.topology, mixed=mixed)
+        return SharedInArchive(leg, ends, self.work.topology, self.held[number], mixed=mixed)
+
+    async def _origin_infos(self) -> list[Said]:
+        if self.held:
+            return [held.info for held in self.held]
+        pairs = list(zip(self.legs, self.ends, strict=True))
+        return await at_once(pairs, lambda one: promoting.target_info(one[1].origin, one[0].origin_address.stream))
 
     async def _job(self, todos: Sequence[Todo], target: dict[str, Any]) -> tuple[Job, list[Stage]]:
         """The lanes of an attempt, with the staging streams that it may write to."""
@@ -188,9 +169,9 @@ class Wide:
             Copy(
                 source=ends.source_way, domain=ends.identity, stream=leg.origin_address.stream, spans=todo.spans,
                 filters=tuple(leg.filters), target=way, ingest="", stage=made[0].name, known=todo.known, claims=todo.claims,
-                oversize=self.work.entry.oversize, largest=largest,
+                oversize=self.work.entry.oversize, largest=largest, archive=self.held[number].files if self.held else (),
             )
-            for leg, ends, todo in zip(self.legs, self.ends, todos, strict=True)
+            for number, (leg, ends, todo) in enumerate(zip(self.legs, self.ends, todos, strict=True))
         )  # fmt: skip
         lanes = tuple(Lane(way, stage.name, stage.ingest) for stage in made)
         dealt = homes([todo.messages for todo in todos], count) if shape.order == "stream" else ()
@@ -200,10 +181,9 @@ class Wide:
         """Raise RefusedError before anything is staged if there will be no room for it: as far as that can be told then, which with SQL
         or a function is not at all.
         """
-        if self.shape.where is not None or self.shape.transform is not None:
+        if self.shape.needs_rows:
             return
-        triples = list(zip(self.legs, self.ends, todos, strict=True))
-        infos = await at_once(triples, lambda one: promoting.target_info(one[1].origin, one[0].origin_address.stream))
+        infos = await self._origin_infos()
         messages = size = 0
         for todo, info in zip(todos, infos, strict=True):
             count = min(todo.messages, int(info["state"]["messages"]))
@@ -275,7 +255,9 @@ class Wide:
     # --- what became of it --------------------------------------------------------------------------------------
 
     def _note(self, said: Sequence[Said], *, equal: bool) -> None:
-        lanes = f"{len(said)} lane{'' if len(said) == 1 else 's'}"
+        path = f"spark, in {len(said)} lane{'' if len(said) == 1 else 's'}, by way of staging streams"
+        if self.held:
+            path += f", from {self.legs[0].archive}"
         for one in said:
             for leg, told in one["legs"].items():
                 self.results[int(leg)].copied += told["messages"]
@@ -284,7 +266,7 @@ class Wide:
             skipped = self._skipped(number, said)
             result.skipped, result.skipped_count = sequences(skipped, NAMED), total(skipped)
             if result.copied:
-                result.verified, result.path = equal, f"spark, in {lanes}, by way of staging streams"
+                result.verified, result.path = equal, path
 
     async def _note_gaps(self, missing: Sequence[Shared], todos: Sequence[Todo], said: Sequence[Said]) -> None:
         """What is gone at an origin and was not copied is a gap. What was left out by SQL or a function was there; what has gone since

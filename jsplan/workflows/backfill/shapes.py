@@ -1,0 +1,87 @@
+"""What an entry makes of messages on their way: read from its text, and refused where it cannot be, before any server is asked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jsplan.backfill.job.lanes import Function
+from jsplan.backfill.job.mapping import Mapping
+from jsplan.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.config.model import Backfill, BackfillSide
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What becomes of messages on their way."""
+
+    order: str = "stream"
+    where: str | None = None
+    transform: Function | None = None
+    mapping: Mapping | None = None
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether Spark has to see each message: SQL and functions are its work."""
+        return self.where is not None or self.transform is not None
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells what was staged by a function from what its file makes of it now."""
+        return hashlib.sha256(self.transform.text.encode()).hexdigest()[:16] if self.transform is not None else ""
+
+
+def is_shaped(entry: Backfill) -> bool:
+    """Whether messages do not come as they are, one after the other."""
+    return entry.order != "stream" or any((entry.where, entry.transform, entry.subject_transform))
+
+
+def check_shape(root: Path, entry: Backfill) -> Shape:
+    """What becomes of the messages of an entry. Raises UsageError for what cannot be, before any server is asked."""
+    if is_shaped(entry):
+        _require_possible(entry)
+    mapping = Mapping(*entry.subject_transform) if entry.subject_transform is not None else None
+    try:
+        if mapping is not None:
+            mapping.made()
+    except ValueError as error:
+        raise UsageError(f"backfill {entry.name}: subject_transform: {error}") from None
+    return Shape(entry.order, entry.where, _function(root, entry), mapping)
+
+
+def distinct(sides: Iterable[BackfillSide]) -> bool:
+    """Whether no stream is named twice."""
+    names = [str(side) for side in sides]
+    return len(set(names)) == len(names)
+
+
+def _require_possible(entry: Backfill) -> None:
+    if entry.keep == "server" or entry.strategy not in ("auto", "spark"):
+        raise UsageError(
+            f"backfill {entry.name}: servers copy messages as they are; only Spark applies order, where, transform and subject_transform",
+            hint="Leave out `keep: server` and `strategy`.",
+        )
+    if not distinct(entry.origins):
+        raise UsageError(
+            f"backfill {entry.name} names a stream twice, and its ranges might overlap", hint="Make an entry of each range of it."
+        )
+
+
+def _function(root: Path, entry: Backfill) -> Function | None:
+    if entry.transform is None:
+        return None
+    path, colon, name = entry.transform.rpartition(":")
+    if not (colon and path and name.isidentifier()):
+        raise UsageError(f"backfill {entry.name}: transform {entry.transform!r} is not FILE.py:FUNCTION")
+    try:
+        text = (root / path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise UsageError(f"backfill {entry.name}: {root / path} cannot be read: {reason}") from None
+    return Function(path, name, text)
