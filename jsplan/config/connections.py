@@ -21,6 +21,7 @@ _HINTS: Final = {
     "domain": "A domain is declared under `domains:`, with `connection:`.", "js_domain": "A domain is declared under `domains:`.",
     "jetstream_domain": "A domain is declared under `domains:`.",
 }  # fmt: skip
+_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: The one connection of a workspace that declares none.
 IMPLIED: Final = "default"
@@ -48,6 +49,7 @@ def _connection(key: str, node: Node, environ: Mapping[str, str], findings: Find
         return file_path(node.get(name), f"`{name}`", environ, findings)
 
     _check_login(key, node, findings)
+    _check_url(key, node.get("url"), findings)
     return Connection(
         key,
         url=text("url"),
@@ -82,6 +84,20 @@ def _check_login(key: str, node: Node, findings: Findings) -> None:
     seed = node.get("nkey")
     if seed is not None and isinstance(seed.value, str) and re.fullmatch(r"S[A-Z2-7]{57}", seed.value):
         findings.error("JS120", seed, f"`nkey` of connection {key} is a seed", "Put the seed into a file and write the file's path.")
+
+
+def _check_url(key: str, node: Node | None, findings: Findings) -> None:
+    """What is no address of a server is said before anybody waits for it; never with what stands before `@`."""
+    for url in node.value.split(",") if node is not None and isinstance(node.value, str) else ():
+        scheme, mark, rest = url.strip().rpartition("://")
+        port = rest.rpartition("@")[2].partition("/")[0].rpartition("]")[2].partition(":")[2]
+        if mark and scheme not in _SCHEMES:
+            what = f'"{scheme}" is nothing that a nats-server speaks'
+        elif port and not (port.isdecimal() and 0 < int(port) < 65536):
+            what = f'"{port}" is no port'
+        else:
+            continue
+        findings.error("JS130", node, f"`url` of connection {key}: {what}", "Write nats://HOST:PORT, or tls://, ws://, wss://.")
 
 
 def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> Tls | None:

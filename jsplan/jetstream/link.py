@@ -11,7 +11,6 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import nats
@@ -22,6 +21,7 @@ from nats.aio.subscription import Subscription
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
 from jsplan.jetstream.contexts import Target
 from jsplan.jetstream.seal import Seal
+from jsplan.jetstream.trouble import check_files, connect_error, credentials, deaf, forbidden, words
 
 #: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
 IN_FLIGHT = 64
@@ -54,7 +54,7 @@ class Inbox:
         except (TimeoutError, nats.errors.TimeoutError):
             raise ApiTimeoutError(f"{waiting_for}: nothing came from {shown} for {timeout:g} s") from None
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {shown} was lost during {waiting_for}: {_words(error)}") from None
+            raise ApiError(f"the connection to {shown} was lost during {waiting_for}: {words(error)}") from None
         headers = message.headers or {}
         status = f"{headers.get('Status', '')} {headers.get('Description', '')}".strip()
         return Arrived(message.reply, status, bytes(message.data))
@@ -103,7 +103,7 @@ class Link:
             self._check_encrypted()
         except BaseException as error:
             await self._abandon()
-            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | ConnectError):
                 raise
             raise connect_error(target, error, self._denied) from None
 
@@ -118,7 +118,10 @@ class Link:
         wanted = self.target.url.startswith("tls://") or self.target.ca or self.target.tls_first
         writer = getattr(self._client._transport, "_io_writer", None)  # noqa: SLF001 - the only place that knows
         if wanted and not (writer and writer.get_extra_info("ssl_object")):
-            raise ssl.SSLError("the server does not offer TLS on this port")
+            raise ConnectError(
+                f"connection {self.target.key} ({self.target.shown}): the server does not offer TLS on this port",
+                hint="Enable tls in the server's configuration; or write nats:// and no `tls`, if this may go in the clear.",
+            )
 
     async def _abandon(self) -> None:
         """A client that failed to connect may still hold a socket and tasks."""
@@ -131,7 +134,7 @@ class Link:
             "servers": [url.strip() for url in target.url.split(",")], "name": "jsplan", "connect_timeout": max(1, int(target.timeout)),
             "allow_reconnect": True, "max_reconnect_attempts": 1, "reconnect_time_wait": 0, "error_cb": self._on_error,
             "user": target.user, "password": target.password, "token": target.token,
-            "user_credentials": target.creds, "nkeys_seed": target.nkey, "tls_handshake_first": target.tls_first,
+            "user_credentials": credentials(target.creds), "nkeys_seed": target.nkey, "tls_handshake_first": target.tls_first,
         }  # fmt: skip
         if target.inbox_prefix:
             options["inbox_prefix"] = target.inbox_prefix
@@ -150,7 +153,7 @@ class Link:
         self._denied.append(str(error))
         del self._denied[:-20]
         for subject, scopes in self._waiting.items():
-            if _forbids(str(error), subject):
+            if forbidden(str(error), subject) or deaf(str(error)):
                 for scope in scopes:
                     scope.reschedule(asyncio.get_running_loop().time())
 
@@ -194,7 +197,7 @@ class Link:
                 raise self._timed_out(subject, timeout) from None
             except (nats.errors.Error, OSError) as error:
                 raise ApiError(
-                    f"the connection to {self.target.shown} was lost during {subject}: {_words(error)}",
+                    f"the connection to {self.target.shown} was lost during {subject}: {words(error)}",
                     hint="Look at the server's log; then run the command again.",
                 ) from None
 
@@ -227,7 +230,7 @@ class Link:
             except (TimeoutError, nats.errors.TimeoutError):
                 raise self._timed_out(subject, timeout) from None
             except (nats.errors.Error, OSError) as error:
-                raise ApiError(f"the connection to {self.target.shown} was lost during {subject}: {_words(error)}") from None
+                raise ApiError(f"the connection to {self.target.shown} was lost during {subject}: {words(error)}") from None
 
     async def _collect(self, subject: str, payload: bytes, timeout: float) -> list[tuple[bytes, bytes]]:
         inbox = self._client.new_inbox()
@@ -255,7 +258,7 @@ class Link:
         try:
             subscription = await self._client.subscribe(subject or self._client.new_inbox())
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {self.target.shown} was lost: {_words(error)}") from None
+            raise ApiError(f"the connection to {self.target.shown} was lost: {words(error)}") from None
         try:
             yield Inbox(self, subscription)
         finally:
@@ -268,77 +271,31 @@ class Link:
         try:
             await self._client.publish(subject, payload, reply=reply)
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {self.target.shown} was lost: {_words(error)}") from None
+            raise ApiError(f"the connection to {self.target.shown} was lost: {words(error)}") from None
 
     async def flush(self) -> None:
         """Wait until the server has taken what was sent, and what it had for us is here. Raises ApiError."""
         try:
             await self._client.flush(max(1, int(self.target.timeout)))
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {self.target.shown} was lost: {_words(error)}") from None
+            raise ApiError(f"the connection to {self.target.shown} was lost: {words(error)}") from None
 
     def _timed_out(self, subject: str, timeout: float) -> ApiError:
-        if any(_forbids(text, subject) for text in self._denied):
+        user = f"the user of connection {self.target.key}"
+        if named := next(filter(None, (forbidden(text, subject) for text in reversed(self._denied))), None):
+            said = "it" if named == subject else f"{named} (as the server names it)"
             return NotPermittedError(
                 f"{self.target.shown} does not permit this user to publish to {subject}",
-                hint=f"Give the user of connection {self.target.key} permission to publish to it, or use another user.",
+                hint=f"Give {user} permission to publish to {said}, or use another user.",
+            )
+        if any(deaf(text) for text in self._denied):
+            inbox = f"{self.target.inbox_prefix or '_INBOX'}.>"
+            return NotPermittedError(
+                f"{self.target.shown}: this user may not receive answers to {subject}",
+                hint=f"Give {user} permission to subscribe to {inbox}, or name what it may subscribe to with `inbox_prefix`.",
             )
         return ApiTimeoutError(f"no answer to {subject} from {self.target.shown} within {timeout:g} s")
 
     async def close(self) -> None:
         """Close the connection; never raises."""
         await self._abandon()
-
-
-def check_files(target: Target) -> None:
-    """Raise ConnectError for a credentials or TLS file that cannot be read, before anything is sent."""
-    for what, path in (("creds", target.creds), ("nkey", target.nkey), ("ca", target.ca), ("cert", target.cert), ("key", target.key_file)):
-        if path is None:
-            continue
-        try:
-            Path(path).read_bytes()
-        except OSError as error:
-            message = f"connection {target.key}: cannot read its {what} file {path}: {error.strerror}"
-            raise ConnectError(message, hint="Paths in the files are relative to the file that names them.") from None
-
-
-def _forbids(text: str, subject: str) -> bool:
-    """Whether a server's message, which nats-py hands on in small letters, denies publishing to the subject.
-
-    A server checks, and names, the API of its own domain as `$JS.API`, however it was asked.
-    """
-    own = f"$JS.API.{subject.partition('.API.')[2]}"
-    return "permissions violation for publish" in text.lower() and any(f'"{name.lower()}"' in text.lower() for name in (subject, own))
-
-
-def connect_error(target: Target, error: BaseException, seen: list[str]) -> ConnectError:
-    """What went wrong in words: every error of nats-py, ssl and the socket layer that connecting can end with."""
-    told = [
-        text for text in dict.fromkeys([*seen, _words(error)]) if text.removeprefix("nats:").strip() and "no servers available" not in text
-    ]
-    text = "; ".join(told) or _words(error)
-    where = f"connection {target.key} ({target.shown})"
-    if "authorization" in text.lower() or "authentication" in text.lower() or isinstance(error, nats.errors.AuthorizationError):
-        return ConnectError(
-            f"{where}: the server refused the credentials", hint="Check user, password, creds, nkey or token of the connection."
-        )
-    if isinstance(error, ssl.SSLError) or "ssl" in text.lower() or "certificate" in text.lower():
-        return ConnectError(
-            f"{where}: TLS failed: {text.strip()}",
-            hint="Check tls.ca, tls.cert and tls.key of the connection, and the host name in the URL.",
-        )
-    if isinstance(error, nats.errors.InvalidUserCredentialsError):
-        return ConnectError(
-            f"{where}: cannot read its credentials: {_words(error)}", hint="Check the creds or nkey file of the connection."
-        )
-    return ConnectError(
-        f"{where} cannot be reached: {text.strip()}",
-        hint="Is the server running, and is the URL right? Try: nats --server URL rtt",
-        away=True,
-    )
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, TimeoutError | asyncio.TimeoutError):
-        return "no answer in time"
-    return str(error) or type(error).__name__

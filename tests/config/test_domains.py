@@ -58,6 +58,8 @@ def test_connections_have_all_their_keys(workspace: Loader) -> None:
         ("{url: u, nkey: SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY}", "JS120", "file"),
         ("{url: u, credentials: c}", "JS105", '"creds"'),
         ("{url: 4222}", "JS104", "quotes"),
+        ("{url: 'http://s3cret@a'}", "JS130", "nats://"),
+        ("{url: 'nats://a,b:70000'}", "JS130", "HOST:PORT"),
         ("{url: u, timeout: soon}", "JS130", "Correct"),
         ("[u]", "JS104", "key: value"),
     ],

@@ -110,6 +110,26 @@ async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
         assert time.monotonic() - started < 15, "the timeout is 30 s"
 
 
+async def test_a_denial_names_what_the_server_checks(make_server: MakeServer) -> None:
+    """Permission for `$JS.main.API` is none for the server's own domain, which it checks as `$JS.API`: the hint has the name that helps."""
+    extra = 'no_auth_user: a\nauthorization {users: [{user: a, password: a, permissions: {publish: {allow: ["$JS.main.API.>"]}}}]}'
+    async with linked(make_server(domain="main", extra=extra), user="a", password="a", timeout=60) as link:
+        with pytest.raises(NotPermittedError, match=r"\$JS.main.API.INFO") as denied:
+            await DomainApi(Domain("main", "main", "main", "$JS.main.API"), link, read_only=True).request("INFO")
+    assert "permission to publish to $JS.API.INFO" in str(denied.value.hint)
+
+
+async def test_a_user_that_may_not_receive_answers(make_server: MakeServer) -> None:
+    """A user without its inbox hears nothing; that is said at once, and is no domain that is away."""
+    extra = (
+        'no_auth_user: b\nauthorization {users: [{user: b, password: b}, {user: a, password: a, permissions: {subscribe: {deny: [">"]}}}]}'
+    )
+    async with linked(make_server(extra=extra), user="a", password="a", timeout=60) as link:
+        with pytest.raises(NotPermittedError, match="may not receive answers") as denied:
+            await DomainApi(PLAIN, link, read_only=True).request("INFO")
+    assert "_INBOX.>" in str(denied.value.hint)
+
+
 async def test_a_connection_that_is_lost(make_server: MakeServer) -> None:
     """A server that dies under a request is an error in words, not a foreign exception, and closing afterwards is quiet."""
     server = make_server()

@@ -175,11 +175,14 @@ def test_a_server_with_a_domain_where_none_is_expected(tmp_path: Path, clean_hub
         ({"creds": "./missing.creds"}, ["creds file", "missing.creds", "No such file"]),
         ({"tls": {"ca": "missing.pem"}}, ["ca file", "missing.pem"]),
         ({"tls": {"ca": "jsplan.yaml"}}, ["TLS failed"]),
-        ({"scheme": "tls"}, ["TLS"]),
-        ({"url": "nats://127.0.0.1:notaport"}, ["main", "notaport"]),
-        ({"url": "http://127.0.0.1"}, ["main", "http"]),
+        ({"scheme": "tls"}, ["main", "does not offer TLS", "nats://"]),
+        ({"creds": "jsplan.yaml"}, ["main", "creds file", "jsplan.yaml", "no user JWT"]),
+        ({"nkey": "jsplan.yaml"}, ["main", "nkey file", "jsplan.yaml", "seed"]),
+        ({"url": "nats://127.0.0.1:notaport"}, ["jsplan.yaml:", "main", "notaport"]),
+        ({"url": "nats://127.0.0.1:99999"}, ["jsplan.yaml:", "main", "99999"]),
+        ({"url": "http://127.0.0.1"}, ["jsplan.yaml:", "main", '"http"', "nats://"]),
     ],
-    ids=["context", "creds", "ca", "ca-broken", "tls-to-plain", "port", "scheme"],
+    ids=["context", "creds", "ca", "ca-broken", "tls-to-plain", "creds-broken", "nkey-broken", "port", "port-too-large", "scheme"],
 )
 def test_wrong_settings_of_a_connection(scene: Scene, connection: dict[str, Any], words: list[str]) -> None:
     """Each wrong setting is named, with the file or the value it came from."""

@@ -1,0 +1,92 @@
+"""What can be wrong with a connection, in words: its files before anything is sent, and every foreign error that it may end with."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from pathlib import Path
+from typing import Final
+
+import nats.errors
+from nats.aio.client import RawCredentials
+
+from jsplan.errors import ConnectError
+from jsplan.jetstream.contexts import Target
+
+#: What a file must have in it, what it lacks otherwise, and what to do. nats-py looks for the JWT in a file without one for ever.
+_HOLDS: Final = {
+    "creds": ((b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED"), "no user JWT with its seed", "Write one with: nsc generate creds"),
+    "nkey": ((b"SU",), "no seed of a user", "It has one line, the seed, which begins with SU."),
+}
+
+
+def check_files(target: Target) -> None:
+    """Raise ConnectError for a credentials or TLS file that cannot be read, before anything is sent."""
+    for what, path in (("creds", target.creds), ("nkey", target.nkey), ("ca", target.ca), ("cert", target.cert), ("key", target.key_file)):
+        if path is None:
+            continue
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            message = f"connection {target.key}: cannot read its {what} file {path}: {error.strerror}"
+            raise ConnectError(message, hint="Paths in the files are relative to the file that names them.") from None
+        marks, lacks, hint = _HOLDS.get(what, ((), "", ""))
+        if not all(mark in content for mark in marks):
+            raise ConnectError(f"connection {target.key}: its {what} file {path} holds {lacks}", hint=hint)
+
+
+def credentials(path: str | None) -> str | RawCredentials | None:
+    """What nats-py takes for a creds file: its path, or its text where that has the line ends of Windows, which nats-py would take for
+    a part of the key. Raises OSError.
+    """
+    text = Path(path).read_bytes() if path else b""
+    return RawCredentials(text.replace(b"\r\n", b"\n").decode("utf-8", "replace")) if b"\r\n" in text else path
+
+
+def forbidden(text: str, subject: str) -> str:
+    """The name under which a server's message, which nats-py hands on in small letters, denies publishing to the subject; else nothing.
+
+    A server checks, and names, the API of its own domain as `$JS.API`, however it was asked.
+    """
+    if "permissions violation for publish" not in text.lower():
+        return ""
+    own = f"$JS.API.{subject.partition('.API.')[2]}"
+    return next((name for name in (subject, own) if f'"{name.lower()}"' in text.lower()), "")
+
+
+def deaf(text: str) -> bool:
+    """Whether a server's message denies the subject on which all answers arrive. It ends in a wildcard; what else is heard does not."""
+    return re.search(r'permissions violation for subscription to "[^"]+\.\*"', text.lower()) is not None
+
+
+def connect_error(target: Target, error: BaseException, seen: list[str]) -> ConnectError:
+    """What went wrong in words: every error of nats-py, ssl and the socket layer that connecting can end with."""
+    told = [
+        text for text in dict.fromkeys([*seen, words(error)]) if text.removeprefix("nats:").strip() and "no servers available" not in text
+    ]
+    text = "; ".join(told) or words(error)
+    where = f"connection {target.key} ({target.shown})"
+    if isinstance(error, nats.errors.InvalidUserCredentialsError) or "nkeys:" in text:
+        return ConnectError(f"{where}: cannot use its credentials: {text}", hint="Check the creds or nkey file of the connection.")
+    if "authorization" in text.lower() or "authentication" in text.lower() or isinstance(error, nats.errors.AuthorizationError):
+        return ConnectError(
+            f"{where}: the server refused the credentials", hint="Check user, password, creds, nkey or token of the connection."
+        )
+    if isinstance(error, ssl.SSLError) or "ssl" in text.lower() or "certificate" in text.lower():
+        return ConnectError(
+            f"{where}: TLS failed: {text.strip()}",
+            hint="Check tls.ca, tls.cert and tls.key of the connection, and the host name in the URL.",
+        )
+    return ConnectError(
+        f"{where} cannot be reached: {text.strip()}",
+        hint="Is the server running, and is the URL right? Try: nats --server URL rtt",
+        away=True,
+    )
+
+
+def words(error: BaseException) -> str:
+    """What a foreign error says; its name if it says nothing."""
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.config.model import Connection
+from jsplan.errors import ConnectError
+from jsplan.jetstream.contexts import resolve
+from jsplan.jetstream.link import Link
+from jsplan.sandbox import Sandbox
+from jsplan.sandbox.shapes import Layout, Node, User
+from tests.conftest import PROGRAM
+from tests.support.jwt import Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+
+@pytest.fixture(scope="module")
+def creds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A creds file as `nsc` writes it."""
+    return tmp_path_factory.mktemp("creds") / "a.creds"
+
+
+@pytest.fixture(scope="module")
+def guarded(creds: Path) -> Iterator[Server]:
+    """A server of a JWT operator that lets in who has that file."""
+    operator = Operator()
+    login = User("A", None, None, operator.account("A").creds(creds.parent, creds.stem))
+    with Sandbox(
+        lambda port_of: Layout("single", (Node("server", port_of("server"), login=login, extra=operator.configuration()),)), binary=PROGRAM
+    ) as sandbox:
+        yield sandbox["server"]
+
+
+async def _answer(server: Server, creds: Path) -> bytes:
+    link = Link(resolve(Connection("main", url=server.url, creds=creds), {}))
+    try:
+        await link.open()
+        return await link.request("$JS.API.INFO", b"")
+    finally:
+        await link.close()
+
+
+def _changed(creds: Path, folder: Path, old: bytes, new: bytes) -> Path:
+    copy = folder / "copy.creds"
+    copy.write_bytes(creds.read_bytes().replace(old, new))
+    return copy
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"], ids=["unix", "windows"])
+async def test_a_creds_file_of_any_system(guarded: Server, creds: Path, tmp_path: Path, line_end: bytes) -> None:
+    """A creds file that came by way of Windows logs in as well."""
+    assert b"account_info_response" in await _answer(guarded, _changed(creds, tmp_path, b"\n", line_end))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b"BEGIN NATS USER JWT", b"BEGIN", "holds no user JWT"),
+        (b"BEGIN USER NKEY SEED", b"BEGIN", "holds no user JWT with its seed"),
+        (b"\nSU", b"\nSX", "cannot use its credentials"),
+    ],
+    ids=["no JWT", "no seed", "broken seed"],
+)
+async def test_a_damaged_creds_file(guarded: Server, creds: Path, tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+    """What is wrong with the file is said, and is neither waited for without end nor taken for a refusal of the server."""
+    with pytest.raises(ConnectError, match=words) as failed:
+        await _answer(guarded, _changed(creds, tmp_path, old, new))
+    assert "connection main" in str(failed.value)
+    assert not failed.value.away
