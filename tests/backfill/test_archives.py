@@ -403,6 +403,24 @@ def test_a_file_that_was_changed(pair: Pair) -> None:
         run(pair, "out")
 
 
+def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As buckets are that are mounted: nothing becomes a part of the archive, and why is said. Elsewhere the next run goes on."""
+    pair.stream("leaf", "S", numbered(5))
+
+    def unsupported(*_: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", unsupported)
+        with pytest.raises(ArchiveError, match=r"commit-000001.json: Operation not supported") as refused:
+            run(pair, "out")
+    assert "a file system with hard links" in (refused.value.hint or "")
+    assert not Archive.read(place(pair)).commits
+    monkeypatch.setattr("jsplan.backfill.job.archiving.read", _die)
+    assert run(pair, "out").copied == 5
+    require_archived(pair, *range(1, 6))
+
+
 def test_somebody_elses_files(pair: Pair) -> None:
     """A folder with something else in it is left alone; a file that nobody knows would be read by everybody, and is named."""
     pair.stream("leaf", "S", numbered(2))

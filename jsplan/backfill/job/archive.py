@@ -196,7 +196,9 @@ class Archive:
         except FileExistsError:
             raise ApiError(f"somebody else wrote to the archive {self.folder} meanwhile", hint="Run the backfill again.") from None
         except OSError as error:
-            raise ArchiveError(f"cannot write {path}: {error.strerror}") from None
+            raise ArchiveError(
+                f"cannot write {path}: {error.strerror}", hint="It takes a file system with hard links: a mounted object store has none."
+            ) from None
         done = Archive(self.folder, (*self.commits, commit))
         done.finish()
         return done

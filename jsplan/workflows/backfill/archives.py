@@ -29,8 +29,9 @@ def folder_of(world: World, text: str) -> Path:
         return Path(unquote(parts.path))
     if "://" in text:
         raise NotAvailableError(
-            f"{text} is no folder: an archive is written to a file system, where a file is moved to its place in one step",
-            hint="Name a folder (on a cluster one that every worker reaches), and copy it there when the backfill is done.",
+            f"{text} is no folder: an archive is written to a file system, where of two writers only one gets a name",
+            hint="Name a folder (on a cluster one that every worker reaches), and sync it with the object store when the backfill is done; to "
+            "read one, fetch it first. See docs/how-to/archives.md.",
         )
     return world.workspace.root / text
 
