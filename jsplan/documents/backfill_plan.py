@@ -42,7 +42,7 @@ class LegOutlook:
 @dataclass(slots=True)
 class Outlook:
     """The document. `status`: new, begun or done; `against` says why the strategy that the entry asks for is not possible; `command`
-    carries it out.
+    carries it out. `before` names what may still leave messages out when they are copied (`where`, `transform`): then all numbers are the most.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Outlook:
     command: str
     against: str = ""
     estimate: dict[str, Any] | None = None
+    before: tuple[str, ...] = ()
     legs: list[LegOutlook] = field(default_factory=list)
 
     @property
@@ -69,5 +70,5 @@ class Outlook:
         return {
             "format_version": FORMAT_VERSION, "kind": "backfill-plan", "name": self.name, "status": self.status, "strategy": self.strategy,
             "reason": self.reason, "against": self.against or None, "command": self.command, "messages": self.messages,
-            "bytes": self.bytes, "estimate": self.estimate, "legs": [leg.to_json() for leg in self.legs],
+            "bytes": self.bytes, "before": [*self.before], "estimate": self.estimate, "legs": [leg.to_json() for leg in self.legs],
         }  # fmt: skip

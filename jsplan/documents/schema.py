@@ -348,7 +348,7 @@ LOOKED = _object(
 OUTLOOK = _HEAD | {
     "kind": _one_of("backfill-plan"), "name": TEXT, "status": _one_of("new", "begun", "done"), "reason": TEXT,
     "strategy": _one_of("native", "snapshot", "spark"), "against": _or_null(TEXT), "command": TEXT, "messages": COUNT, "bytes": COUNT,
-    "estimate": _or_null(ESTIMATE), "legs": _list(_ref("leg")),
+    "estimate": _or_null(ESTIMATE), "before": _list(TEXT), "legs": _list(_ref("leg")),
 }  # fmt: skip
 VERIFY = _HEAD | {
     "kind": _one_of("backfill-verify"), "name": TEXT, "legs": _list(_ref("leg")), "others": COUNT, "seconds": {"type": "number"},

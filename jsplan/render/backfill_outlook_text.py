@@ -28,7 +28,10 @@ def render(found: Outlook, console: Console) -> None:
     words, role = _STATUS[found.status]
     lines.add(0, (safe(found.name), "strong"), "  ", (words, role))
     for leg in found.legs:
-        _leg(lines, leg)
+        _leg(lines, leg, at_most="at most " if found.before else "")
+    if found.before and found.messages:
+        words = " and ".join(f"`{name}`" for name in found.before)
+        lines.add(2, f"counted before {words}: what that leaves out Spark finds when it copies")
     if found.status != "done":
         lines.add(2, f"by {found.strategy}: {safe(found.reason)}")
         if found.against:
@@ -42,7 +45,7 @@ def render(found: Outlook, console: Console) -> None:
     lines.print(console)
 
 
-def _leg(lines: Lines, leg: LegOutlook) -> None:
+def _leg(lines: Lines, leg: LegOutlook, *, at_most: str) -> None:
     frozen = ", frozen" if leg.frozen else ""
     words = f"  {range_words(leg.first, leg.last)}{frozen}" if not leg.error else ""
     lines.add(2, (safe(leg.origin), "strong"), " -> ", (safe(leg.target), "strong"), words)
@@ -51,7 +54,7 @@ def _leg(lines: Lines, leg: LegOutlook) -> None:
     elif leg.done:
         lines.add(6, ("done: what is missing by now a run finds", "dim"))
     else:
-        missing = f"{count(leg.messages or 0, 'message')} missing, about {units.format_bytes(leg.bytes or 0)}"
+        missing = f"{at_most}{count(leg.messages or 0, 'message')} missing, about {units.format_bytes(leg.bytes or 0)}"
         lines.add(6, missing, (f" ({_FOUND[leg.measured]})", "dim"))
     if leg.there:
         lines.add(6, f"{count(leg.there, 'message')} of it there already")
@@ -63,7 +66,8 @@ def line(found: Outlook) -> str:
     """`Backfill: 1,000 messages to copy.`, or that there is nothing."""
     if found.status == "done":
         return "Backfill: done. Nothing to copy."
-    return f"Backfill: {count(found.messages, 'message')} to copy." if found.messages else "Backfill: nothing to copy."
+    at_most = "at most " if found.before else ""
+    return f"Backfill: {at_most}{count(found.messages, 'message')} to copy." if found.messages else "Backfill: nothing to copy."
 
 
 def _time(seconds: float) -> str:

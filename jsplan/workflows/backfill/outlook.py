@@ -72,7 +72,8 @@ class _Looking:
         choice = in_its_window(self.entry, await self._choice(record))
         absent = target is None and self.entry.target.parquet is None
         how = "jsplan apply" if absent else command(self.entry)
-        found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, how, choice.against)
+        before = tuple(name for name in ("where", "transform") if getattr(self.entry, name) is not None)
+        found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, how, choice.against, before=before)
         every = await at_once(self.entry.origins, lambda side: self._frozen(side, record, there=target is not None))
         legs = [leg for one in every if isinstance(one, list) for leg in one]
         together = target is not None and is_wide(self.entry) and not any(leg.archive for leg in legs)
