@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 SECOND = 1_000_000_000
 #: ns per unit; `M` is 30 days and `y` is 365, as in the nats CLI.
@@ -133,6 +133,14 @@ def parse_time(value: object) -> str:
         raise ValueError(f'"{value}" is not a time: {error}') from None
     fraction = (match[3] or "").rstrip("0")
     return f"{shown}.{fraction}Z" if fraction else f"{shown}Z"
+
+
+def instant_after(text: str) -> str:
+    """The next nanosecond after an instant as `parse_time` gives it."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    count = int(fraction.ljust(9, "0")) + 1
+    later = datetime.fromisoformat(whole) + timedelta(seconds=count // SECOND)
+    return parse_time(f"{later.isoformat()}.{count % SECOND:09}Z")
 
 
 def stamp(moment: datetime | None = None) -> str:

@@ -79,6 +79,29 @@ def choose(it: Situation) -> Choice:
     return Choice("spark", f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})")
 
 
+#: What a target must not have, and why. Asked of servers: the messages would be stored under other subjects, never, or the source refused.
+_UNFIT: Final = {
+    "subject_transform": "changes the subjects of what it stores (`subject_transform`), also of what is copied into it",
+    "allow_msg_counter": "counts (`allow_msg_counter`), and takes no messages that are not for its counters",
+    "allow_msg_schedules": "schedules messages (`allow_msg_schedules`), and such a stream takes no source, not even for a while",
+}
+
+
+def unfit(config: Config) -> tuple[str, str]:
+    """Why nothing can be copied exactly once into a stream of this configuration, and what to do; both empty where it can."""
+    if config.get("mirror"):
+        return "is a mirror, which takes nothing but what its origin has", "Name a stream of its own as the target."
+    if config.get("sealed"):
+        return "is sealed and takes nothing any more", ""
+    for name, why in _UNFIT.items():
+        if config.get(name):
+            return why, "Name a stream without that as the target."
+    if config.get("retention", "limits") != "limits":
+        why = f"has retention {config['retention']}: what is acknowledged vanishes from it, so nobody could say what has arrived"
+        return why, "Copy into a stream with retention limits, and let a source carry it on from there."
+    return "", ""
+
+
 def in_its_window(entry: Backfill, choice: Choice) -> Choice:
     """The choice, with the hours in which an entry is copied among its reasons."""
     if entry.window is None or choice.strategy != "spark":

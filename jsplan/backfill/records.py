@@ -1,18 +1,22 @@
-"""What state keeps of a backfill: the range that was frozen when it was first run, and what became of it. Needs nothing but Python."""
+"""What state keeps of a backfill: the range that was frozen when it was first planned or run, and what became of it. Needs nothing but
+Python.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from jsplan.address import Address
-from jsplan.config.model import Backfill
+from jsplan.config.model import Backfill, BackfillSide
 
 #: Of how many ranges a gap list has the bounds; of the rest only the numbers.
 LISTED: Final = 1000
+#: The status of what a source leaves out and somebody did not want (`--no-backfill`): it is not planned again, and a run brings it.
+DECLINED: Final = "declined"
 
 
 class Span(NamedTuple):
@@ -32,11 +36,12 @@ class Leg:
     """One origin of an entry, as it was when the range was frozen.
 
     `origin` and `target` are addresses; `created` tells the origin from another one of its name; `first` to `last` are its
-    sequences. `target_created` and `target_next` say which stream it goes to, and the sequence that came next there.
-    `status` is `planned`, `running` or `done`; `copied` counts messages, `gaps` are ranges that were gone before they
-    could be copied (the first of them; `gap_messages` is how many messages all of them have), `skipped` are sequences too large to be
-    copied. `strategy` is what copies; who takes over goes on with it. `seconds` is what copying took.
+    sequences. `target_created` and `target_next` say which stream it goes to, and the sequence that came next there; empty until a run
+    begins what a plan has frozen. `status` is `planned`, `declined` or `done`; `copied` counts messages, `gaps` are ranges that were
+    gone before they could be copied (the first of them; `gap_messages` is how many messages all of them have), `skipped` are sequences
+    too large to be copied. `strategy` is what copies; who takes over goes on with it. `seconds` is what copying took.
     `archive` is the folder that is read in the place of the origin, as written; a `target` that is no address is one that is written to.
+    `source` is the key of the target's source that leaves this range out; empty where somebody asked for the range.
     """
 
     origin: str
@@ -56,6 +61,7 @@ class Leg:
     strategy: str = "spark"
     seconds: float = 0.0
     archive: str = ""
+    source: str = ""
 
     @property
     def origin_address(self) -> Address:
@@ -75,13 +81,24 @@ class Leg:
 
 @dataclass(slots=True)
 class Record:
-    """What state keeps of an entry: `text` is the hash of what the files said when its range was frozen; `done_at` is RFC 3339."""
+    """What state keeps of an entry: `text` is the hash of what the files said when its range was frozen; `done_at` is RFC 3339.
+
+    `waiting`: a plan froze it, and no run has begun it since. `unread` are sources that leave something out of an origin that could not
+    be asked how much: `{source, filters, status}` with `end_seq`, or with `before`, a time.
+    """
 
     name: str
     text: str
     legs: list[Leg]
     frozen_at: str
     done_at: str = ""
+    waiting: bool = False
+    unread: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a plan has frozen it, and nothing of it was run yet."""
+        return self.waiting and not any(leg.status == "done" for leg in self.legs)
 
     def to_json(self) -> dict[str, Any]:
         """The value of `backfills[name]`."""
@@ -90,7 +107,10 @@ class Record:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Record:
         """The reverse of `to_json`."""
-        return cls(raw["name"], raw["text"], [Leg(**leg) for leg in raw["legs"]], raw["frozen_at"], raw.get("done_at", ""))
+        return cls(
+            raw["name"], raw["text"], [Leg(**leg) for leg in raw["legs"]], raw["frozen_at"], raw.get("done_at", ""),
+            raw.get("waiting", False), [dict(one) for one in raw.get("unread", ())],
+        )  # fmt: skip
 
 
 def text_of(entry: Backfill) -> str:
@@ -105,3 +125,16 @@ def kept(backfills: Mapping[str, dict[str, Any]], entry: Backfill) -> Record | N
     """What state keeps of an entry, if the files still say the same of it."""
     raw = backfills.get(entry.name)
     return Record.from_json(raw) if raw is not None and raw["text"] == text_of(entry) else None
+
+
+def between_two(origin: Address, target: Address) -> Backfill:
+    """What is meant by two addresses without an entry: the whole of a stream into another one."""
+    return Backfill(f"{origin}>{target}", (BackfillSide(origin.domain, origin.stream),), BackfillSide(target.domain, target.stream))
+
+
+def legs_of(record: Record | None, sides: Iterable[BackfillSide]) -> list[Leg | None]:
+    """The leg of each side, as far as there is one: of a stream that is named several times the first one has the first of its legs."""
+    left: dict[str, list[Leg]] = {}
+    for leg in record.legs if record is not None else ():
+        left.setdefault(leg.origin, []).append(leg)
+    return [legs.pop(0) if (legs := left.get(str(side))) else None for side in sides]

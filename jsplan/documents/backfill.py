@@ -184,7 +184,8 @@ class Leftover:
 @dataclass(slots=True)
 class EntryStatus:
     """How far one entry is. `status`: new (never run), begun, done, changed (its text is another one since), gone (in no file any
-    more). `legs` are as in state; `next` is the command that goes on, empty where nothing is to be done.
+    more). `legs` are as in state; `next` is the command that goes on, empty where nothing is to be done. `declined`: a plan listed it, and
+    was applied with --no-backfill.
     """
 
     name: str
@@ -194,6 +195,7 @@ class EntryStatus:
     legs: list[dict[str, Any]] = field(default_factory=list)
     leftovers: list[Leftover] = field(default_factory=list)
     next: str = ""
+    declined: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The element of `entries`."""
@@ -204,10 +206,11 @@ class EntryStatus:
             }
             for leg in self.legs
         ]  # fmt: skip
-        return {
+        out = {
             "name": self.name, "status": self.status, "frozen_at": self.frozen_at or None, "done_at": self.done_at or None, "legs": legs,
             "leftovers": [one.to_json() for one in self.leftovers], "next": self.next or None,
         }  # fmt: skip
+        return out | ({"declined": True} if self.declined else {})
 
 
 @dataclass(slots=True)

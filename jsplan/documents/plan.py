@@ -321,10 +321,15 @@ class Plan:
             "replace_deletes": sum(1 for r in replaced if r.change.actions == ["delete", "create"]),
             "destroy": actions.count(("delete",)),
             "forget": actions.count(("forget",)),
-            "backfill": sum(1 for job in self.backfills if job.get("declared", True)),
+            "backfill": len(self.copies),
             "deferred": len(self.deferred),
             "hazards": sum(1 for r in self.resource_changes for h in r.hazards if h.blocking),
         }
+
+    @property
+    def copies(self) -> list[dict[str, Any]]:
+        """The elements of `backfills` that an apply carries out; the others only tell of something."""
+        return [job for job in self.backfills if job.get("runs", True)]
 
     @property
     def has_changes(self) -> bool:

@@ -120,9 +120,11 @@ BACKFILL = _object(
     {"name": TEXT, "from": ANYTHING, "to": ANYTHING},
     {
         "messages": _or_null(COUNT), "bytes": _or_null(COUNT), "strategy": TEXT, "reason": TEXT, "declared": FLAG, "command": TEXT,
-        "estimate": _or_null(ESTIMATE),
+        "estimate": _or_null(ESTIMATE), "text": TEXT, "runs": FLAG, "waits": TEXT,
     },
-    description="`declared` false: history that a new source leaves out; nothing copies it but `command`.",
+    description="Elements of `from` have the `range` that apply keeps: `first`, `last` and the origin's `created`. `text` is a hash of "
+    "what the entry says. `declared` false: history that a source leaves out; with `runs` false apply does not copy it, and `waits` says "
+    "for what that waits.",
 )  # fmt: skip
 REHEARSAL = _object(
     {
@@ -335,7 +337,8 @@ ENTRY = _object(
         "name": TEXT, "status": _one_of("new", "begun", "done", "changed", "gone"), "frozen_at": _or_null(TIME), "done_at": _or_null(TIME),
         "leftovers": _list(_ref("leftover")), "next": _or_null(TEXT),
         "legs": _list(_object(_LEG | {"status": TEXT, "copied": COUNT, "gaps": _list(SPAN), "skipped": _list(COUNT)})),
-    }
+    },
+    {"declined": FLAG},
 )  # fmt: skip
 RUN = _HEAD | {
     "kind": _one_of("backfill"), "name": TEXT, "legs": _list(_ref("leg")), "deferred": _list(_ref("deferred")), "exit_code": COUNT,

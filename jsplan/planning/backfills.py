@@ -1,30 +1,41 @@
-"""Which entries of `backfills:` are still to be done, and how much that is, as far as the states of their streams say. Pure.
+"""Which entries of `backfills:` are still to be done, which range each means, and how much that is, as far as the states of their streams
+say. Pure.
 
 What exactly is missing is found when the copy runs: it looks through the target. Here nothing is read but what a plan reads anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jsplan.address import Address, matches
 from jsplan.backfill.choosing import NATIVE, SAYS_WHERE_FROM, SNAPSHOT, Choice, Stream, choose, in_its_window, situation
 from jsplan.backfill.estimating import estimate_for
-from jsplan.backfill.records import Leg, Record, kept
+from jsplan.backfill.records import Leg, Record, kept, legs_of, text_of
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Deferred
 from jsplan.topology.reach import is_import
+from jsplan.units import instant_after
 
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, BackfillSide
     from jsplan.facts.live import LiveObject
     from jsplan.planning.inputs import Inputs
+    from jsplan.planning.verdict import Verdict
     from jsplan.state.document import State
 
 IMPOSSIBLE: Final = "JS472"
 #: Why what was begun is gone on with.
 BEGUN: Final = {"native": Choice("native", f"{NATIVE}; begun so"), "snapshot": Choice("snapshot", f"{SNAPSHOT}; begun so")}
+
+
+class Range(NamedTuple):
+    """Sequences `first` to `last`, both included, of the stream that was `created` then."""
+
+    first: int
+    last: int
+    created: str
 
 
 def open_entries(inputs: Inputs) -> list[Backfill]:
@@ -56,9 +67,9 @@ def streams_of(inputs: Inputs) -> set[Address]:
     return {Address.of_stream(side.domain, side.stream) for side in sides if side.parquet is None}
 
 
-def planned_backfills(inputs: Inputs) -> list[dict[str, Any]]:
+def planned_backfills(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[dict[str, Any]]:
     """The elements of the plan's `backfills`. Messages and bytes are the most that there may be; null where nobody can tell."""
-    return [_planned(inputs, entry, sides) for entry in open_entries(inputs) if (sides := _to_copy(inputs, entry))]
+    return [_planned(inputs, verdicts, entry, sides) for entry in open_entries(inputs) if (sides := _to_copy(inputs, entry))]
 
 
 def deferred_backfills(inputs: Inputs) -> list[Deferred]:
@@ -83,13 +94,16 @@ def _to_copy(inputs: Inputs, entry: Backfill) -> list[BackfillSide]:
     return [side for side in entry.origins if side not in away and str(side) not in done]
 
 
-def _planned(inputs: Inputs, entry: Backfill, sides: Sequence[BackfillSide]) -> dict[str, Any]:
+def _planned(inputs: Inputs, verdicts: Mapping[Address, Verdict], entry: Backfill, sides: Sequence[BackfillSide]) -> dict[str, Any]:
     record, choice = kept(inputs.state.backfills, entry), in_its_window(entry, choice_of(inputs, entry))
-    amounts = [_amount(inputs, side, record) for side in sides]
+    legs = legs_of(record, entry.origins)
+    of_sides = [_range(inputs, side, leg) for side, leg in zip(entry.origins, legs, strict=True) if side in sides]
+    amounts = [_amount(inputs, side, found) for side, found in zip(sides, of_sides, strict=True)]
     known = [amount for amount in amounts if amount is not None]
     messages, size = (sum(one) for one in zip((0, 0), *known, strict=True)) if len(known) == len(amounts) else (None, None)
+    ends = [end_of(side) | _shown(inputs, verdicts, side, found) for side, found in zip(sides, of_sides, strict=True)]
     return {
-        "name": entry.name, "from": [end_of(side) for side in sides], "to": end_of(entry.target), "strategy": choice.strategy,
+        "name": entry.name, "from": ends, "to": end_of(entry.target), "text": text_of(entry), "strategy": choice.strategy,
         "reason": choice.reason, "messages": messages, "bytes": size, "estimate": _estimated(inputs, entry, choice, messages, size),
     }  # fmt: skip
 
@@ -110,7 +124,7 @@ def past_legs(state: State) -> list[Leg]:
 def choice_of(inputs: Inputs, entry: Backfill) -> Choice:
     """What copies an entry: what began it goes on with it."""
     record = kept(inputs.state.backfills, entry)
-    if record is not None:
+    if record is not None and not record.waiting:
         return BEGUN.get(record.legs[0].strategy, Choice("spark", SAYS_WHERE_FROM)) if record.legs else Choice("spark", SAYS_WHERE_FROM)
     origins = [found for side in entry.origins if side.parquet is None and (found := _stream(inputs, side)).exists]
     target = _stream(inputs, entry.target) if entry.target.parquet is None else Stream()
@@ -146,38 +160,59 @@ def end_of(side: BackfillSide) -> dict[str, Any]:
     return {"domain": side.domain, "stream": side.stream} | {key: value for key, value in said.items() if value is not None}
 
 
-def _amount(inputs: Inputs, side: BackfillSide, record: Record | None) -> tuple[int, int] | None:
+def _range(inputs: Inputs, side: BackfillSide, leg: Leg | None) -> Range | None:
+    """What of an origin is meant: what was frozen, else from and to where its bounds are now; None where nobody can tell yet."""
+    if leg is not None:
+        return Range(leg.first, leg.last, leg.created)
+    live = inputs.live.get(Address.of_stream(side.domain, side.stream)) if side.parquet is None else None
+    bounds = _bounds(inputs, side, live) if live is not None else None
+    return Range(*bounds, live.created) if live is not None and bounds is not None else None
+
+
+def _shown(inputs: Inputs, verdicts: Mapping[Address, Verdict], side: BackfillSide, found: Range | None) -> dict[str, Any]:
+    """The range that an apply of the plan keeps. One without a message is not worth it, and one of a stream that the plan makes anew
+    would be of another stream.
+    """
+    if found is None or found.first > found.last or is_made_anew(inputs, verdicts, Address.of_stream(side.domain, side.stream)):
+        return {}
+    return {"range": found._asdict()}
+
+
+def is_made_anew(inputs: Inputs, verdicts: Mapping[Address, Verdict], origin: Address) -> bool:
+    """Whether the plan takes the stream away, or puts another one in its place."""
+    verdict = verdicts.get(inputs.topology.real(origin))
+    return verdict is not None and verdict.deletes
+
+
+def _amount(inputs: Inputs, side: BackfillSide, found: Range | None) -> tuple[int, int] | None:
     """Messages and bytes between two sequences, as if all were of the same size; None where the bounds are times or nobody answers."""
     live = inputs.live.get(Address.of_stream(side.domain, side.stream)) if side.parquet is None else None
-    if live is None:
-        return None
-    legs = {leg.origin: leg for leg in record.legs} if record is not None else {}
-    if (leg := legs.get(str(side))) is not None:
-        first, last = leg.first, leg.last
-    elif (found := _bounds(inputs, side, live)) is not None:
-        first, last = found
-    else:
-        return None
-    return between(live, first, last)
+    return between(live, found.first, found.last) if live is not None and found is not None else None
 
 
 def _bounds(inputs: Inputs, side: BackfillSide, live: LiveObject) -> tuple[int, int] | None:
-    """First and last sequence; None where a bound is a time and nobody said where that is."""
-    first, last = side.start_seq or 1, side.end_seq or int(live.state["last_seq"])
-    for time, place in ((side.start_time, "start"), (side.end_time, "end")):
+    """First and last sequence, both included, as a run would freeze them; None where a bound is a time and nobody said where that is."""
+    end = int(live.state["last_seq"])
+    first, last = side.start_seq or int(live.state["first_seq"]), min(side.end_seq or end, end)
+    for time, place in ((side.start_time, "start"), (_after_end(side), "end")):
         if time is None:
             continue
         seq = inputs.places.get((live.address, time))
         if seq is None:
             return None
         first, last = (seq, last) if place == "start" else (first, seq - 1)
-    return first, last
+    return max(1, first), last
+
+
+def _after_end(side: BackfillSide) -> str | None:
+    """The time at which the first message is that is not meant any more: an end is included."""
+    return instant_after(side.end_time) if side.end_time is not None else None
 
 
 def places_of(inputs: Inputs) -> set[tuple[Address, str]]:
     """The times of which a plan wants to know where in their stream they are."""
     sides = [side for entry in open_entries(inputs) for side in entry.origins if side.parquet is None]
-    times = [(side, time) for side in sides for time in (side.start_time, side.end_time) if time is not None]
+    times = [(side, time) for side in sides for time in (side.start_time, _after_end(side)) if time is not None]
     return {(Address.of_stream(side.domain, side.stream), time) for side, time in times}
 
 

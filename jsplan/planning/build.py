@@ -19,7 +19,7 @@ from jsplan.planning.guards import check_verdict, refuses, undeclared_domains
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
 from jsplan.planning.leaving import bound_copies
-from jsplan.planning.left_out import left_out
+from jsplan.planning.left_out import left_out, left_out_and_away
 from jsplan.planning.limits import over_limits
 from jsplan.planning.origins import check_origins
 from jsplan.planning.ownership import settle_owners
@@ -58,7 +58,8 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequenc
     """The plan document for what `compare` found; `inputs.measured` has the answers to `questions`, `advice` is lint's."""
     away = sorted(a for a in inputs.selected if not inputs.live.reachable(a.domain))
     plan = _empty(inputs)
-    plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].absence) for a in away] + deferred_backfills(inputs)
+    plan.deferred = [Deferred(str(a), inputs.live.domains[a.domain].absence) for a in away]
+    plan.deferred += [*deferred_backfills(inputs), *left_out_and_away(inputs, verdicts)]
     plan.diagnostics = [*_diagnostics(inputs, verdicts), *advice]
     plan.errored = any(d.severity == "error" and not refuses(d) for d in plan.diagnostics)
     plan.resource_changes = [_resource_change(inputs, v, verdicts) for v in verdicts.values()]
@@ -68,7 +69,7 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequenc
         plan.steps += _forgotten(inputs, len(plan.steps) + 1)
         bound(inputs, verdicts, plan.steps)
         bound_copies(inputs, verdicts, plan.steps)
-    plan.backfills = [*planned_backfills(inputs), *left_out(inputs, verdicts)] if not plan.errored else []
+    plan.backfills = [*planned_backfills(inputs, verdicts), *left_out(inputs, verdicts)] if not plan.errored else []
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)
     plan.applyable = bool(plan.steps) and not plan.errored and not any(refuses(d) for d in plan.diagnostics)
     return plan
@@ -95,7 +96,7 @@ def _empty(inputs: Inputs) -> Plan:
             "adopt": request.adopt, "excludes": list(request.excludes), "replace": list(request.replace),
             "reinstalled": list(request.reinstalled), "owner": inputs.owner if workspace.ownership_marker else None,
             "safe_below": request.safe_below, "measure_limit": request.measure_limit, "offline": request.offline,
-        } | ({"import": True} if request.imports else {}),
+        } | ({"import": True} if request.imports else {}) | ({} if request.backfill else {"backfill": False}),
         domains={key: facts.to_json() | _way(inputs, key) for key, facts in sorted(inputs.live.domains.items())},
     )  # fmt: skip
 

@@ -41,6 +41,7 @@ class Request:
     measure_limit: int = MEASURE_LIMIT
     adopt: bool = False
     offline: str = "defer"
+    backfill: bool = True
 
 
 @dataclass(slots=True)

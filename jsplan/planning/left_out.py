@@ -1,59 +1,85 @@
-"""History that a new source leaves out, since it begins later than its origin does: listed once, with the command that brings it. Pure.
+"""History that a source leaves out, since it begins later than its origin does. Pure.
 
-Whether it is wanted only the user knows, so nothing of it is copied unasked; once the source is there it is not listed again.
+Apply copies it once the source is there, or leaves it (`--no-backfill`); either way it is decided on then, and state keeps that. What an
+apply did not come to, or could not ask about, is listed again until it is done or declined.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.backfill.choosing import SAYS_WHERE_FROM
+from jsplan.backfill.choosing import SAYS_WHERE_FROM, unfit
 from jsplan.backfill.estimating import estimate
-from jsplan.planning.backfills import between, past_legs
+from jsplan.backfill.records import DECLINED, Leg, Record, between_two, kept
+from jsplan.documents.plan import Deferred
+from jsplan.planning.backfills import Range, between, is_made_anew, past_legs
 from jsplan.resources.nested import origin_key
+from jsplan.units import stamp
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
     from jsplan.planning.inputs import Inputs
     from jsplan.planning.verdict import Verdict
 
+#: What is decided: it is copied, or nobody wants it.
+_DECIDED: Final = ("done", DECLINED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A source that begins later than at the first message, and whose history nobody has decided on. `new`: the plan adds it."""
+
+    verdict: Verdict
+    source: dict[str, Any]
+    origin: Address
+    record: Record | None
+    new: bool
+
+    @property
+    def target(self) -> Address:
+        return self.verdict.address
+
+    @property
+    def key(self) -> str:
+        return origin_key(self.source)
+
+    @property
+    def leg(self) -> Leg | None:
+        """What an earlier plan has frozen of it."""
+        legs = self.record.legs if self.record is not None and not self.new else ()
+        return next((leg for leg in legs if leg.source == self.key), None)
+
 
 def left_out(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[dict[str, Any]]:
-    """The elements of the plan's `backfills` that no entry declares."""
-    return [found for verdict in verdicts.values() for found in _of(inputs, verdict)]
+    """The elements of the plan's `backfills` that no entry declares. With `runs` false they are only told of."""
+    found: list[dict[str, Any]] = []
+    cuts = sorted(_cuts(inputs, verdicts), key=lambda cut: (str(cut.target), str(cut.origin), _against(cut)))
+    for (_, _, against), some in groupby(cuts, key=lambda cut: (cut.target, cut.origin, _against(cut))):
+        same = list(some)
+        live = inputs.live.get(same[0].origin)
+        if live is None:
+            found += [_waiting(inputs, same)] if any(cut.new for cut in same) and _is_away(inputs, same[0]) else []
+        elif spans := [(cut, span) for cut in same if (span := _span(inputs, verdicts, cut, live)) is not None]:
+            found.append(_element(inputs, spans, live, against))
+    return found
+
+
+def left_out_and_away(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Deferred]:
+    """Origins in domains that are away, of which nobody can tell what sources leave out."""
+    away = [cut for cut in _cuts(inputs, verdicts) if _is_away(inputs, cut) and not _against(cut)]
+    pairs = dict.fromkeys((cut.origin, cut.target) for cut in away)
+    words = "history that a source of {} leaves out waits: {}"
+    return [Deferred(str(origin), words.format(target, inputs.live.domains[origin.domain].absence)) for origin, target in pairs]
 
 
 def left_out_places(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> set[tuple[Address, str]]:
     """The times of which a plan wants to know where in their stream they are."""
-    new = ((source, origin) for verdict in verdicts.values() for source, origin in _new(inputs, verdict))
-    return {(origin.address, source["opt_start_time"]) for source, origin in new if source.get("opt_start_time")}
-
-
-def _of(inputs: Inputs, verdict: Verdict) -> Iterable[dict[str, Any]]:
-    for source, origin in _new(inputs, verdict):
-        start = source.get("opt_start_seq") or inputs.places.get((origin.address, source.get("opt_start_time") or ""))
-        messages, size = between(origin, 1, int(start) - 1) if start else (None, None)
-        if messages != 0:
-            yield _element(inputs, verdict.address, source, origin, start, messages, size)
-
-
-def _element(
-    inputs: Inputs, target: Address, source: Mapping[str, Any], origin: LiveObject, start: Any, messages: int | None, size: int | None
-) -> dict[str, Any]:
-    begins = f"sequence {int(start):,}" if source.get("opt_start_seq") else str(source["opt_start_time"])
-    side = {"domain": origin.address.domain, "stream": origin.address.stream} | ({"end_seq": int(start) - 1} if start else {})
-    filters = [source["filter_subject"]] if source.get("filter_subject") else []
-    pair, known = {(origin.address.domain, target.domain)}, messages is not None and size is not None
-    guess = estimate("spark", messages or 0, size or 0, None, pair, past_legs(inputs.state)).to_json() if known else None
-    return {
-        "name": f"{origin.address}>{target}", "from": [side | ({"filter_subjects": filters} if filters else {})],
-        "to": {"domain": target.domain, "stream": target.stream}, "messages": messages, "bytes": size, "strategy": "spark",
-        "reason": f"its new source begins at {begins} and leaves out what is before; {SAYS_WHERE_FROM}", "estimate": guess,
-        "declared": False, "command": command(origin.address, target),
-    }  # fmt: skip
+    return {(cut.origin, time) for cut in _cuts(inputs, verdicts) if cut.leg is None and (time := cut.source.get("opt_start_time"))}
 
 
 def command(origin: Address, target: Address) -> str:
@@ -61,19 +87,44 @@ def command(origin: Address, target: Address) -> str:
     return f"jsplan backfill run --from {shlex.quote(str(origin))} --to {shlex.quote(str(target))}"
 
 
-def _new(inputs: Inputs, verdict: Verdict) -> Iterable[tuple[Mapping[str, Any], LiveObject]]:
-    """Sources that the plan adds and that begin later than at the first message, with their origins as far as those are known."""
-    address = verdict.address
-    if address.kind != "stream" or verdict.actions not in (["create"], ["update"]) or address not in inputs.workspace.resources:
+# --- which sources ----------------------------------------------------------------------------------------------------
+
+
+def _cuts(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[_Cut]:
+    if inputs.request.destroy or inputs.request.refresh_only or inputs.request.imports:
         return
+    known = {name.partition(">")[2] for name in inputs.state.backfills}
+    for address, verdict in verdicts.items():
+        changes = verdict.actions in (["create"], ["update"])
+        stays = verdict.actions == ["no-op"] and verdict.live is not None and str(address) in known
+        if address.kind == "stream" and address in inputs.workspace.resources and (changes or stays):
+            yield from _of(inputs, verdict)
+
+
+def _of(inputs: Inputs, verdict: Verdict) -> Iterable[_Cut]:
     there = {origin_key(source) for source in (verdict.live.raw.get("sources") or () if verdict.live else ())}
-    for source in inputs.body(address).get("sources") or ():
-        if origin_key(source) in there or not (int(source.get("opt_start_seq") or 0) > 1 or source.get("opt_start_time")):
+    out = verdict.rejoins | inputs.taken_out.get(verdict.address, set())  # these go on where they were
+    for source in inputs.body(verdict.address).get("sources") or ():
+        later = int(source.get("opt_start_seq") or 0) > 1 or source.get("opt_start_time")
+        domain = inputs.topology.reach.leads_to(verdict.address.domain, (source.get("external") or {}).get("api")) if later else None
+        if domain is None or (key := origin_key(source)) in out:
             continue
-        domain = inputs.topology.reach.leads_to(address.domain, (source.get("external") or {}).get("api"))
-        origin = inputs.live.get(Address.of_stream(domain, source["name"])) if domain is not None else None
-        if origin is not None and origin.state.get("messages") and not _is_declared(inputs, origin.address, address):
-            yield source, origin
+        origin = Address.of_stream(domain, source["name"])
+        cut = _Cut(verdict, source, origin, kept(inputs.state.backfills, between_two(origin, verdict.address)), key not in there)
+        if _is_open(inputs, cut) and not _is_declared(inputs, origin, verdict.address):
+            yield cut
+
+
+def _is_open(inputs: Inputs, cut: _Cut) -> bool:
+    """Whether somebody has to decide on it: it is new, or an apply that added it did not come to it."""
+    live, legs = inputs.live.get(cut.origin), [leg for leg in (cut.record.legs if cut.record else ()) if leg.source == cut.key]
+    unread = [one for one in (cut.record.unread if cut.record else ()) if one["source"] == cut.key]
+    if cut.new:
+        target = cut.verdict.live
+        decided = [leg for leg in legs if leg.status in _DECIDED and target is not None and leg.target_created == target.created]
+        return not any(live is None or leg.created == live.created for leg in decided)
+    same = [leg for leg in legs if live is None or leg.created == live.created]
+    return any(leg.status not in _DECIDED for leg in same) or any(one["status"] != DECLINED for one in unread)
 
 
 def _is_declared(inputs: Inputs, origin: Address, target: Address) -> bool:
@@ -82,3 +133,120 @@ def _is_declared(inputs: Inputs, origin: Address, target: Address) -> bool:
     real = inputs.topology.real
     sides = [side for entry in entries for side in entry.origins if side.parquet is None]
     return any(real(Address.of_stream(side.domain, side.stream)) == real(origin) for side in sides)
+
+
+def _is_away(inputs: Inputs, cut: _Cut) -> bool:
+    return not inputs.live.reachable(cut.origin.domain)
+
+
+def _against(cut: _Cut) -> str:
+    """Why apply does not copy it; empty where it does."""
+    renamed = [one for one in cut.source.get("subject_transforms") or () if one.get("dest") and one["dest"] != (one.get("src") or ">")]
+    if renamed:
+        return "the source changes subjects, and a copy of that would not: make an entry of `backfills:` with `subject_transform`"
+    why, _ = unfit(cut.verdict.after or (cut.verdict.live.raw if cut.verdict.live else {}))
+    return f"it cannot be copied: {cut.target} {why}" if why else ""
+
+
+# --- how much ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What one source leaves out: up to where, and what of it is to be copied. Both None: where a time is nobody could say."""
+
+    end: int | None
+    range: Range | None
+
+
+def _span(inputs: Inputs, verdicts: Mapping[Address, Verdict], cut: _Cut, live: LiveObject) -> _Span | None:
+    """None where nothing is left out."""
+    if (leg := cut.leg) is not None:
+        return _Span(leg.last, Range(leg.first, leg.last, leg.created))
+    start, time = cut.source.get("opt_start_seq"), str(cut.source.get("opt_start_time") or "")
+    start = start or inputs.places.get((cut.origin, time))
+    if start is None:
+        return _Span(None, None) if live.state.get("messages") else None
+    last = min(int(start) - 1, int(live.state["last_seq"]))
+    if time > stamp(inputs.request.now) and last == live.state["last_seq"]:
+        return None  # it has not begun, and nobody can tell yet how much it will leave out
+    verdict = verdicts.get(cut.origin)
+    first = _behind(cut, live, max(1, int(live.state["first_seq"])))
+    if between(live, first, last)[0] == 0 or (verdict is not None and verdict.loses):
+        return None
+    return _Span(last, None if is_made_anew(inputs, verdicts, cut.origin) else Range(first, last, live.created))
+
+
+def _behind(cut: _Cut, live: LiveObject, first: int) -> int:
+    """The first sequence that no copy before has brought into the target."""
+    target = cut.verdict.live
+    same = [leg for leg in (cut.record.legs if cut.record else ()) if leg.status == "done" and leg.created == live.created]
+    for leg in sorted(same, key=lambda leg: leg.first):
+        if target is not None and leg.target_created == target.created and not leg.filters and leg.first <= first <= leg.last:
+            first = leg.last + 1
+    return first
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+def _element(inputs: Inputs, spans: Sequence[tuple[_Cut, _Span]], live: LiveObject, against: str) -> dict[str, Any]:
+    cut, ranges = spans[0][0], [_counted(span, live) for _, span in spans]
+    known = [found for found in ranges if found is not None]
+    messages, size = (sum(one) for one in zip((0, 0), *known, strict=True)) if len(known) == len(ranges) else (None, None)
+    guess = None
+    if messages is not None and size is not None:
+        pair = {(cut.origin.domain, cut.target.domain)}
+        guess = estimate("spark", messages, size, None, pair, past_legs(inputs.state)).to_json()
+    return _common([one for one, _ in spans]) | {
+        "from": [_side(one, span) for one, span in spans], "messages": messages, "bytes": size, "estimate": guess,
+        "reason": f"{_reason(one for one, _ in spans)}; {against or SAYS_WHERE_FROM}", "runs": not against,
+    }  # fmt: skip
+
+
+def _counted(span: _Span, live: LiveObject) -> tuple[int, int] | None:
+    if span.end is None:
+        return None
+    return between(live, span.range.first if span.range is not None else 1, span.end)
+
+
+def _waiting(inputs: Inputs, cuts: Sequence[_Cut]) -> dict[str, Any]:
+    """What an apply keeps of sources whose origin is away: that somebody has to look."""
+    ends = [_Span(int(cut.source["opt_start_seq"]) - 1 if cut.source.get("opt_start_seq") else None, None) for cut in cuts]
+    return _common(cuts) | {
+        "from": [_side(cut, end) for cut, end in zip(cuts, ends, strict=True)], "messages": None, "bytes": None, "estimate": None,
+        "reason": _reason(cuts), "runs": False, "waits": inputs.live.domains[cuts[0].origin.domain].absence,
+    }  # fmt: skip
+
+
+def _common(cuts: Sequence[_Cut]) -> dict[str, Any]:
+    origin, target, live = cuts[0].origin, cuts[0].target, cuts[0].verdict.live
+    return {
+        "name": between_two(origin, target).name, "strategy": "spark", "declared": False, "command": command(origin, target),
+        "to": {"domain": target.domain, "stream": target.stream} | ({"created": live.created} if live is not None else {}),
+    }  # fmt: skip
+
+
+def _side(cut: _Cut, span: _Span) -> dict[str, Any]:
+    """One source's part of the origin. `before` is a time: nobody could say yet which sequence that is."""
+    side: dict[str, Any] = {"domain": cut.origin.domain, "stream": cut.origin.stream, "source": cut.key}
+    side |= {"end_seq": span.end} if span.end is not None else {"before": cut.source["opt_start_time"]}
+    side |= {"filter_subjects": filters} if (filters := _filters(cut)) else {}
+    return side | ({"range": span.range._asdict()} if span.range is not None else {})
+
+
+def _filters(cut: _Cut) -> list[str]:
+    transforms = [str(one.get("src") or ">") for one in cut.source.get("subject_transforms") or ()]
+    found = transforms or [str(cut.source.get("filter_subject") or ">")]
+    return [] if ">" in found else found
+
+
+def _reason(cuts: Iterable[_Cut]) -> str:
+    every = list(cuts)
+    source = "its new source" if all(cut.new for cut in every) else "its source"
+    starts = sorted({_begins(cut.source) for cut in every})
+    return f"{source} begins at {' and '.join(starts)} and leaves out what is before"
+
+
+def _begins(source: Mapping[str, Any]) -> str:
+    return f"sequence {int(source['opt_start_seq']):,}" if source.get("opt_start_seq") else str(source["opt_start_time"])

@@ -60,7 +60,7 @@ def build_restore(inputs: Inputs, wanted: Iterable[Wanted], holders: Mapping[Add
     """
     listed = sorted(wanted, key=lambda one: one.address)
     plan = build_plan(replace(inputs, selected=frozenset()), {})
-    plan.mode = "restore"
+    plan.mode, plan.backfills, plan.deferred = "restore", [], []
     there = {one.address for one in listed if _is_there(inputs, one)}
     plan.diagnostics = [d for one in listed if one.address not in there for d in _obstacles(inputs, one)]
     plan.diagnostics += _overlaps([one for one in listed if one.address not in there], holders)

@@ -157,7 +157,7 @@ def status(found: BackfillStatus, console: Console) -> None:
 def _entry(lines: Lines, entry: EntryStatus) -> None:
     words, role = _STATUS[entry.status]
     when = f" {entry.done_at}" if entry.status == "done" and entry.done_at else ""
-    lines.add(0, (safe(entry.name), "strong"), "  ", (words + when, role))
+    lines.add(0, (safe(entry.name), "strong"), "  ", (words + when, role), ", left by --no-backfill" if entry.declined else "")
     for leg in entry.legs:
         lines.add(2, f"{safe(leg['origin'])} -> {safe(leg['target'])}  {range_words(leg['first'], leg['last'])}")
         parts = [f"{count(leg['copied'], 'message')} copied"]

@@ -124,6 +124,7 @@ def planned_with(plan: Plan) -> str:
     words += ["--refresh-only"] if plan.mode == "refresh-only" else []
     words += ["--adopt"] if options.get("adopt") else []
     words += ["--rehearse"] if options.get("rehearse") else []
+    words += ["--no-backfill"] if not options.get("backfill", True) else []
     words += [f"--safe-below {options['safe_below']}"] if options.get("safe_below") else []
     return " ".join(words)
 
@@ -137,21 +138,32 @@ def _resources(groups: list[collapse.Group], console: Console, *, verbose: bool)
 
 
 def backfills(plan: Plan) -> Lines:
-    """Each backfill with its ends, its amount, by what and why; then the history that new sources leave out."""
+    """Each backfill with its ends, its amount, by what and why; then the history that sources leave out. What waits is deferred."""
     lines = Lines()
     for job in plan.backfills:
+        if "waits" in job:
+            continue
         mark, what = ("  > ", "import"), f"backfill {safe(str(job['name']))}"
         if not job.get("declared", True):
-            mark, what = ("  ? ", "warn"), "history left out"
+            mark, what = ("  > ", "import") if job["runs"] else ("  ? ", "warn"), "history left out"
         ends = f"{_end(job.get('from'))} -> {_end(job.get('to'))}"
         lines.add(0, mark, (what, "strong"), f" {ends} [{', '.join(amount(job))}]")
         guess = job.get("estimate")
         for words in filter(None, (job.get("reason"), f"the time is an estimate, {guess['basis']}" if guess else None)):
             lines.add(resource_text.BODY, (safe(str(words)), "dim"))
         if job.get("command"):
-            lines.add(resource_text.BODY, f"To bring it: {safe(str(job['command']))}")
+            lines.add(resource_text.BODY, f"{_undeclared(plan, job)}: {safe(str(job['command']))}")
         lines.blank()
     return lines
+
+
+def _undeclared(plan: Plan, job: Mapping[str, Any]) -> str:
+    """What becomes of history that no entry names, before the command that brings it."""
+    if not job["runs"]:
+        return "Apply does not copy it. To bring it as it is"
+    if not plan.options.get("backfill", True):
+        return "Apply leaves it (--no-backfill), and it is not planned again. To bring it"
+    return "Apply copies it. With --no-backfill it is left and not planned again, until"
 
 
 def amount(job: Mapping[str, Any]) -> list[str]:

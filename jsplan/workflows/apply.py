@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import name_of, refusal_reasons, same_server
 from jsplan.planning.hazards import permits
 from jsplan.workflows.backfill.following import follow_up, require_means
+from jsplan.workflows.backfill.keeping import keeping, require_origins
 from jsplan.workflows.backfill.seeding import Seeding
 from jsplan.workflows.deferred import left_over, rest_of, without_steps
 from jsplan.workflows.options import Approve, Observer, PlanOptions
@@ -90,6 +92,7 @@ async def _apply_saved(load: LoadOptions, plan: Plan, path: Path, options: PlanO
     async with open_world(load) as world, locked(world, "apply", options.lock_timeout, observer):
         require_known(options.waves, world.workspace.domains)
         _check_belongs(plan, world, path, again=options.deferred)
+        options = replace(options, backfill=options.backfill and plan.options.get("backfill", True))
         if options.deferred:
             plan = _the_rest(plan, world, path, observer)
         _allow(plan, options.allow_hazards)
@@ -149,7 +152,9 @@ async def carry_out(
     waves = waves_of(options.waves, plan, world.workspace.domains, world.topology) if options.waves else []
     apis, gone = await _reach(world, pool, plan)
     await _require_fresh(plan, apis, gone)
-    if not plan.steps and plan.mode != "refresh-only" and not (plan.summary["backfill"] and options.backfill):
+    ranges = keeping(world, plan, backfill=options.backfill)
+    await require_origins(world, pool, ranges.new)
+    if not plan.steps and plan.mode != "refresh-only" and not (plan.copies and options.backfill) and not ranges.records:
         return _result(plan, world, [], {}, interrupted=False)
     securing = Securing(plan, apis, options.backup, observer) if options.backup else None
     if securing is not None:
@@ -163,6 +168,7 @@ async def carry_out(
     try:
         _remember_servers(world, plan)
         _remember_owner(world, plan)
+        ranges.write(world)
         with securing.open() if securing else nullcontext():
             async with _stoppable(execution.stop):
                 results = await (_in_waves(world, pool, execution, waves, options, observer) if waves else execution.run())

@@ -50,7 +50,7 @@ class Recording:
         entry = _head(world.state, operation_of(plan)) | {
             "plan": {"id": plan.id, "sha256": plan.sha256 or plan.to_json()["sha256"]}, "summary": plan.summary, "result": "begun",
         }  # fmt: skip
-        copies = [one["name"] for one in plan.backfills if one.get("declared", True)]
+        copies = [one["name"] for one in plan.copies]
         entry |= {"backfills": copies} if copies else {}
         entry |= {"of": plan.options["revert"]["id"]} if "revert" in plan.options else {}
         recording = cls(world, plan, entry, dict(world.state.resources))

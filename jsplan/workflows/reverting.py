@@ -96,6 +96,7 @@ async def _plan(world: World, pool: Pool, options: RevertOptions, observer: Obse
     finished(plan, wanted.wishes)
     files, following = await _files(world, pool, wanted.wishes, plan, options.planning)
     plan.diagnostics += [*wanted.notes, *files]
+    plan.backfills = [job | {"runs": False} for job in plan.backfills if "waits" not in job]  # a revert copies nothing, and says how
     plan.options["revert"] = {
         **{name: entry[name] for name in ("id", "operation", "at", "who", "host")}, "next": following,
     }  # fmt: skip

@@ -103,6 +103,7 @@ def request_of(options: PlanOptions) -> Request:
         reinstalled=options.reinstalled,
         refresh_only=options.refresh_only, destroy=options.destroy, allow_hazards=options.allow_hazards,
         safe_below=options.safe_below, measure_limit=options.measure_limit, adopt=options.adopt, offline=options.offline,
+        backfill=options.backfill,
     )  # fmt: skip
 
 

@@ -289,7 +289,7 @@ def test_an_origin_that_is_away(pair: Pair) -> None:
     second = pair.result()
 
     assert [one["address"] for one in first.deferred] == ["leaf/stream/S"]
-    assert [entry["from"] for entry in planned.backfills] == [[{"domain": "hub", "stream": "H"}]]
+    assert [[end["stream"] for end in entry["from"]] for entry in planned.backfills] == [["H"]]
     assert (after.backfills, [one.address for one in after.deferred]) == ([], ["leaf/stream/S"])
     assert (first.copied, first.exit_code, begun["done_at"]) == (20, 0, "")
     assert (second.copied, second.deferred, bool(pair.record["done_at"])) == (20, [], True)

@@ -17,7 +17,6 @@ from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.copies import Pair, numbered
 from tests.support.mortal import Died, dying
-from tests.support.workspaces import Space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -206,73 +205,3 @@ def test_estimates() -> None:
     assert measured.basis.startswith("at 5,000 messages/s, as leaf/stream/A was copied to hub/stream/B")
     assert elsewhere.seconds == 20.0
     assert (slow.seconds, "`rate: 1.0 MiB/s`" in slow.basis) == (1034.0, True)
-
-
-# --- what new sources leave out --------------------------------------------------------------------------------------
-
-ALL = {"name": "ALL", "domain": "hub", "subjects": ["all.>"]}
-
-
-def with_source(pair: Pair, **source: object) -> Space:
-    """The workspace with a stream that sources `S` like this."""
-    return pair.space.write(streams=[ALL | {"sources": [{"name": "S", "domain": "leaf"} | source]}])
-
-
-def test_history_that_a_new_source_leaves_out_is_listed(pair: Pair) -> None:
-    """With the amount, the reason and the command; an apply makes the source and copies nothing that nobody asked for."""
-    pair.stream("leaf", "S", numbered(20))
-    space = with_source(pair, opt_start_seq=16)
-
-    plan, result = space.apply()
-
-    found = plan.backfills[0]
-    assert (found["declared"], found["messages"], found["strategy"]) == (False, 15, "spark")
-    assert found["command"] == "jsplan backfill run --from leaf/stream/S --to hub/stream/ALL"
-    assert "begins at sequence 16 and leaves out what is before" in found["reason"]
-    assert plan.summary["backfill"] == 0
-    assert (result.exit_code, result.backfills[0]["status"]) == (0, "left")
-    assert found["command"] in result.backfills[0]["error"]
-
-
-def test_it_is_listed_once(pair: Pair) -> None:
-    """Who does not want it is not asked again, and who has brought it neither."""
-    pair.stream("leaf", "S", numbered(20))
-    space = with_source(pair, opt_start_seq=16)
-    space.apply()
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "ALL")["messages"] == 5, "the source brings what is new")
-
-    again = space.plan()
-
-    assert (again.backfills, again.has_changes) == ([], False)
-    assert pair.run(name=None, origin="leaf/stream/S", target="hub/stream/ALL").copied == 15
-    assert (space.plan().backfills, space.plan().has_changes) == ([], False)
-
-
-def test_a_time_is_found_without_a_consumer(pair: Pair) -> None:
-    """`opt_start_time` lies somewhere in the stream: what is before it is counted, and a source added to a stream counts as new."""
-    pair.stream("leaf", "S", numbered(20))
-    pair.space.write(streams=[ALL]).apply()
-    time = pair.stored("leaf", "S")[12].time
-
-    plan = with_source(pair, opt_start_time=time).plan()
-
-    assert [(job["messages"], job["declared"]) for job in plan.backfills] == [(12, False)]
-
-
-@pytest.mark.parametrize("source", [{}, {"opt_start_seq": 1}, {"opt_start_time": "2020-01-01T00:00:00Z"}])
-def test_nothing_is_left_out(pair: Pair, source: dict[str, object]) -> None:
-    """A source that begins at the first message, or before it, is nothing to say a word about."""
-    pair.stream("leaf", "S", numbered(20))
-
-    assert with_source(pair, **source).plan().backfills == []
-
-
-def test_an_entry_for_it_is_enough(pair: Pair) -> None:
-    """Where an entry brings the history only the entry is listed."""
-    pair.stream("leaf", "S", numbered(20))
-    streams = [ALL | {"sources": [{"name": "S", "domain": "leaf", "opt_start_seq": 16}]}]
-    entry = {"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"domain": "hub", "stream": "ALL"}}
-
-    plan = pair.space.write(streams=streams, backfills=[entry]).plan()
-
-    assert [job["name"] for job in plan.backfills] == ["x"]

@@ -48,9 +48,11 @@ def test_a_plan_lists_what_is_to_be_copied(space: Space) -> None:
     """Name, both ends, the most that it may be, and why Spark; also where the target comes with the same apply."""
     plan = space.plan()
 
+    live = next(iter(plan.backfills[0]["from"]))["range"]["created"]
     assert plan.backfills == [
         {
-            "name": "history", "from": [{"domain": "leaf", "stream": "ORDERS"}], "to": {"domain": "hub", "stream": "ALL"},
+            "name": "history", "from": [{"domain": "leaf", "stream": "ORDERS", "range": {"first": 1, "last": 20, "created": live}}],
+            "to": {"domain": "hub", "stream": "ALL"}, "text": plan.backfills[0]["text"],
             "messages": 20, "bytes": plan.backfills[0]["bytes"], "strategy": "spark",
             "reason": "copied by Spark, so that each message says where it comes from",
             "estimate": {"seconds": 10.0, "basis": "at a stated 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start"},

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from jsplan.address import Address
 from jsplan.backfill.installed import require
+from jsplan.backfill.windows import SYSTEM, Clock
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine
 from jsplan.workflows.backfill.hours import closed_words, left_words
 from jsplan.workflows.backfill.options import BackfillOptions
 
 if TYPE_CHECKING:
-    from jsplan.backfill.windows import Clock
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
     from jsplan.jetstream import Pool
@@ -24,18 +25,17 @@ Done = dict[str, dict[str, Any]]
 
 def require_means(world: World, plan: Plan, options: PlanOptions) -> None:
     """Raise NotAvailableError or UsageError where the plan has backfills to run and they cannot be: before anything is changed."""
-    declared = [entry for entry in plan.backfills if entry.get("declared", True)]
     if not options.backfill:
         _require_not_too_late(world, plan)
-    if not (declared and options.backfill):
+    if not (plan.copies and options.backfill):
         return
     try:
         require()
         from jsplan.workflows.backfill.freeze import entry_of  # noqa: PLC0415 - only a plan with backfills needs any of it
         from jsplan.workflows.backfill.wide import shape_of  # noqa: PLC0415 - as above
 
-        for entry in declared:
-            shape_of(world, entry_of(world, BackfillOptions(name=entry["name"])))
+        for entry in plan.copies:
+            shape_of(world, entry_of(world, _asked(entry)))
     except NotAvailableError as error:
         hint = f"{error.hint} Or leave the backfills for later: --no-backfill"
         raise NotAvailableError(f"{error}; nothing was changed", hint=hint) from None
@@ -59,12 +59,14 @@ async def follow_up(
 
     `done` are entries that its changes have carried out already.
     """
-    left = {entry["name"]: _left(plan, entry, result, options) or _closed(world, entry, options) for entry in plan.backfills}
+    left = {entry["name"]: _left(plan, entry, result, options) or _closed(world, entry, options) for entry in plan.copies}
     found = left | (done or {})
-    if wanted := [name for name, left in found.items() if left is None]:
-        found |= await _copied(world, pool, wanted, tuple(plan.allowed_hazards), observer, options.clock)
+    if wanted := {entry["name"]: entry for entry in plan.copies if found[entry["name"]] is None}:
+        asked = {name: _asked(entry, tuple(plan.allowed_hazards), options.clock) for name, entry in wanted.items()}
+        found |= await _copied(world, pool, asked, observer)
         result.state |= {"serial": world.state.serial}
-    for name, said in found.items():
+    told = [(entry["name"], _told(entry, options)) for entry in plan.backfills if entry not in plan.copies]
+    for name, said in [*found.items(), *told]:
         result.backfills.append({"name": name, **(said or {})})
         if said is not None and said["status"] == "failed":
             result.exit_code = int(combine([ExitCode(result.exit_code), ExitCode.PARTIAL]))
@@ -73,8 +75,8 @@ async def follow_up(
 
 def _left(plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanOptions) -> dict[str, Any] | None:
     """Why a backfill is not run now; None: it is."""
-    if not entry.get("declared", True):
-        return {"status": "left", "error": f"history that a new source leaves out; to bring it: {entry['command']}"}
+    if not options.backfill and not entry.get("declared", True):
+        return _declined(entry)
     if not options.backfill:
         late = "its target was made empty, so a snapshot is not possible any more; " if entry["strategy"] == "snapshot" else ""
         return {"status": "left", "error": f"left out by --no-backfill; {late}run it with: jsplan backfill run {entry['name']}"}
@@ -85,6 +87,27 @@ def _left(plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanO
     return {"status": "left", "error": f"domain {', '.join(away)} is away; the next apply runs it"} if away else None
 
 
+def _declined(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"status": "left", "error": f"left out by --no-backfill, and not planned again; run it with: {entry['command']}"}
+
+
+def _told(entry: dict[str, Any], options: PlanOptions) -> dict[str, Any]:
+    """What is said of history that an apply does not copy."""
+    if "waits" in entry and not options.backfill:
+        return _declined(entry)
+    if "waits" in entry:
+        return {"status": "left", "error": f"{entry['waits']}; what the source leaves out is planned when it is back"}
+    return {"status": "left", "error": f"{entry['reason']}. To bring it as it is: {entry['command']}"}
+
+
+def _asked(entry: dict[str, Any], allow: tuple[str, ...] = (), clock: Clock = SYSTEM) -> BackfillOptions:
+    """How a run is asked for an element of the plan: by its name, or by two addresses."""
+    if entry.get("declared", True):
+        return BackfillOptions(name=entry["name"], allow_hazards=allow, clock=clock)
+    origin, target = (str(Address.of_stream(end["domain"], end["stream"])) for end in (entry["from"][0], entry["to"]))
+    return BackfillOptions(origin=origin, target=target, allow_hazards=allow, clock=clock, declined=False)
+
+
 def _closed(world: World, entry: dict[str, Any], options: PlanOptions) -> dict[str, Any] | None:
     """That the window of an entry is closed: an apply does not wait for it."""
     declared = world.workspace.backfills.get(entry["name"])
@@ -92,13 +115,10 @@ def _closed(world: World, entry: dict[str, Any], options: PlanOptions) -> dict[s
     return {"status": "left", "error": words} if words else None
 
 
-async def _copied(
-    world: World, pool: Pool, names: list[str], allow: tuple[str, ...], observer: Observer, clock: Clock
-) -> dict[str, dict[str, Any]]:
+async def _copied(world: World, pool: Pool, wanted: dict[str, BackfillOptions], observer: Observer) -> dict[str, dict[str, Any]]:
     """What became of each entry. One that fails holds up no other."""
     from jsplan.workflows.backfill.runs import Run, copying  # noqa: PLC0415 - only a plan with backfills needs Spark
 
-    wanted = {name: BackfillOptions(name=name, allow_hazards=allow, clock=clock) for name in names}
     found: dict[str, dict[str, Any]] = {}
     try:
         async with copying(world, wanted.values(), observer) as engine:
@@ -112,7 +132,7 @@ async def _copied(
                     if done.closed:
                         found[name] = {"status": "left", "copied": done.copied, "error": left_words(world.workspace.backfills[name], done)}
     except JsplanError as error:  # the state could not be written
-        return dict.fromkeys(names, _failed(error))
+        return dict.fromkeys(wanted, _failed(error))
     return found
 
 

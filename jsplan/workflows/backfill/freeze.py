@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from jsplan.address import Address
+from jsplan.backfill.choosing import unfit
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.ways import Way, export
-from jsplan.backfill.records import Leg, Record, kept, text_of
+from jsplan.backfill.records import Leg, Record, between_two, kept, text_of
 from jsplan.backfill.wire.asking import first_at, from_text
 from jsplan.config.model import Backfill, BackfillSide, Domain
 from jsplan.errors import JsplanError, NotAvailableError, UsageError
@@ -68,8 +69,7 @@ def entry_of(world: World, options: BackfillOptions) -> Backfill:
             raise UsageError(f"there is no backfill {options.name}", hint=f"There are under `backfills:`: {names}.")
     else:
         origin, target = (_stream(world, text or "") for text in (options.origin, options.target))
-        name = f"{origin}>{target}"
-        found = Backfill(name, (BackfillSide(origin.domain, origin.stream),), BackfillSide(target.domain, target.stream))
+        found = between_two(origin, target)
     _check(found)
     check_archives(world, found)
     return found
@@ -148,36 +148,17 @@ def bounds(ends: Ends, side: BackfillSide, info: dict[str, Any]) -> tuple[int, i
     return max(1, first), last
 
 
-#: What a target must not have, and why. Asked of servers: the messages would be stored under other subjects, never, or the source refused.
-_UNFIT: Final = {
-    "subject_transform": "changes the subjects of what it stores (`subject_transform`), also of what is copied into it",
-    "allow_msg_counter": "counts (`allow_msg_counter`), and takes no messages that are not for its counters",
-    "allow_msg_schedules": "schedules messages (`allow_msg_schedules`), and such a stream takes no source, not even for a while",
-}
-
-
 def refuse_target(address: str, config: dict[str, Any]) -> None:
     """Raise JsplanError for a stream into which nothing can be copied exactly once."""
-    if config.get("mirror"):
-        raise JsplanError(
-            f"{address} is a mirror, which takes nothing but what its origin has", hint="Name a stream of its own as the target."
-        )
-    if config.get("sealed"):
-        raise JsplanError(f"{address} is sealed and takes nothing any more")
-    for name, why in _UNFIT.items():
-        if config.get(name):
-            raise JsplanError(f"{address} {why}", hint="Name a stream without that as the target.")
-    if config.get("retention", "limits") != "limits":
-        words = (
-            f"{address} has retention {config['retention']}: what is acknowledged vanishes from it, so nobody could say what has arrived"
-        )
-        raise JsplanError(words, hint="Copy into a stream with retention limits, and let a source carry it on from there.")
+    why, hint = unfit(config)
+    if why:
+        raise JsplanError(f"{address} {why}", hint=hint or None)
 
 
 def require_same(leg: Leg, origin: dict[str, Any], target: dict[str, Any]) -> None:
-    """Raise JsplanError where either end is another stream than the one whose range was frozen."""
+    """Raise JsplanError where either end is another stream than the one whose range was frozen. A plan may not know the target yet."""
     for address, then, now in ((leg.origin, leg.created, origin["created"]), (leg.target, leg.target_created, target["created"])):
-        if then != now:
+        if then and then != now:
             raise JsplanError(
                 f"{address} was made anew ({now}) since the range of this backfill was frozen: its sequences mean other messages now",
                 hint="Run it with --fresh to freeze the range of the new stream.",

@@ -13,7 +13,8 @@ class BackfillOptions:
     """`name` is an entry; or `origin` and `target` are addresses of streams, without an entry.
 
     `fresh` freezes the range anew, `fail_on_gap` makes a gap exit code 2; `allow_hazards` as in `apply`; `lock_timeout` is ns;
-    `master` is Spark's (None: `local[*]`), `clock` what an entry's window goes by.
+    `master` is Spark's (None: `local[*]`), `clock` what an entry's window goes by. `declined`: also what was
+    declined when it was planned.
     """
 
     name: str | None = None
@@ -25,6 +26,7 @@ class BackfillOptions:
     lock_timeout: int = 10 * SECOND
     master: str | None = None
     clock: Clock = SYSTEM
+    declined: bool = True
 
 
 @dataclass(frozen=True, slots=True)

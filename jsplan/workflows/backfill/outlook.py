@@ -91,7 +91,7 @@ class _Looking:
     # --- by what ------------------------------------------------------------------------------------------------
 
     async def _choice(self, record: Record | None) -> Choice:
-        if record is not None and record.legs:
+        if record is not None and record.legs and not record.waiting:
             return BEGUN.get(record.legs[0].strategy, choose(situation(self.world.topology, self.entry, (), Stream(), datetime.now(UTC))))
         origins = [await self._stream(side) for side in self.entry.origins if side.parquet is None]
         target = await self._stream(self.entry.target) if self.entry.target.parquet is None else Stream()
@@ -226,7 +226,7 @@ def _claimed(claim: Claim, rows: Any) -> np.ndarray[Any, Any]:
 
 
 def _status(record: Record | None) -> str:
-    return "new" if record is None else "done" if record.done_at else "begun"
+    return "new" if record is None or record.is_new else "done" if record.done_at else "begun"
 
 
 def command(entry: Backfill) -> str:

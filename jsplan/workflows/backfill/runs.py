@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from jsplan.address import Address
 from jsplan.backfill.ranges import Leg, Record
+from jsplan.backfill.records import DECLINED
 from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import LoadOptions
 from jsplan.documents.backfill import BackfillResult, LegResult
@@ -17,13 +18,13 @@ from jsplan.planning.hazards import permits
 from jsplan.units import stamp
 from jsplan.workflows.backfill.archiving import ArchiveRun
 from jsplan.workflows.backfill.engine import Engine
-from jsplan.workflows.backfill.freeze import entry_of, export_ends, freeze, record_of
+from jsplan.workflows.backfill.freeze import entry_of, export_ends
 from jsplan.workflows.backfill.hours import deadline_of, joined, until_open
 from jsplan.workflows.backfill.job_document import describe_for
 from jsplan.workflows.backfill.jobs import job_of
 from jsplan.workflows.backfill.leg import LegRun, Work
 from jsplan.workflows.backfill.options import BackfillOptions
-from jsplan.workflows.backfill.tools import chosen
+from jsplan.workflows.backfill.taking_up import frozen, taken_up
 from jsplan.workflows.backfill.wide import WideRun, is_wide
 from jsplan.workflows.options import Observer
 from jsplan.workflows.world import World, locked, open_pool, open_world
@@ -89,18 +90,16 @@ class Run:
     async def all(self) -> BackfillResult:
         """Copy what is missing. Raises what `workflows.backfill.run` raises."""
         if is_wide(self.entry):
+            await taken_up(self.world, self.pool, self.entry, self._keep, fresh=self.options.fresh)
             return await WideRun(self, self._work, self._keep).all()
         await self._open()
-        record = record_of(self.world, self.entry)
-        if record is None or self.options.fresh:
-            choice = await chosen(self.world, self.pool, self.entry)
-            record = await freeze(self.world, self.pool, self.entry)
-            for leg in record.legs:
-                leg.strategy = choice.strategy
-            await self._keep(record)
+        record = await taken_up(self.world, self.pool, self.entry, self._keep, fresh=self.options.fresh)
+        record = record or await frozen(self.world, self.pool, self.entry, self._keep)
         result = BackfillResult(self.entry.name)
         work = self._work(record)
         for leg in record.legs:
+            if leg.status == DECLINED and not self.options.declined:
+                continue
             job = await job_of(self.world, self.pool, work, leg)
             try:
                 await self._leg(record, leg, job)

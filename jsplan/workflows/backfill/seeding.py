@@ -76,6 +76,7 @@ class Seeding:
             leg = Leg(str(side), str(entry.target), info["created"], 1, state["last_seq"], [], "", 1, strategy="snapshot")
             leg.first = int(state["first_seq"])
             record = Record(entry.name, text_of(entry), [leg], stamp())
+        record.legs[0].strategy, record.waiting = "snapshot", False
         await work.record({"backfill": record.to_json()})
         whose = f"{self._world.workspace.state_name}/{entry.name}"
 

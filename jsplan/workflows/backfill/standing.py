@@ -10,7 +10,7 @@ from typing import Any
 from jsplan.address import BACKFILL_FILLING, Address
 from jsplan.backfill.job import stages
 from jsplan.backfill.job.sourcing import marked, own_source
-from jsplan.backfill.records import Record, text_of
+from jsplan.backfill.records import DECLINED, Record, text_of
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.backfill import BackfillStatus, EntryStatus, Leftover
@@ -51,11 +51,14 @@ def _entry(name: str, declared: Backfill | None, kept: dict[str, Any] | None) ->
         return EntryStatus(name, "new", next=_run(name))
     record = Record.from_json(kept)
     status = EntryStatus(name, "", record.frozen_at, record.done_at, kept["legs"])
-    done = all(leg.status == "done" for leg in record.legs)
+    done = bool(record.legs) and all(leg.status == "done" for leg in record.legs)
+    status.declined = any(leg.status == DECLINED for leg in record.legs) or any(one["status"] == DECLINED for one in record.unread)
     if declared is None and ">" not in name:
         status.status = "gone"
     elif declared is not None and record.text != text_of(declared):
         status.status, status.next = "changed", _run(name)
+    elif record.is_new:
+        status.status, status.next = "new", _run(name)
     else:
         status.status, status.next = ("done", "") if done else ("begun", _run(name))
     return status

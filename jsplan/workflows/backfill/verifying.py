@@ -24,6 +24,7 @@ from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze, record_of, require_same
 from jsplan.workflows.backfill.job_document import describe_for
 from jsplan.workflows.backfill.options import BackfillOptions, VerifyOptions
+from jsplan.workflows.backfill.taking_up import take_up
 from jsplan.workflows.backfill.wide import is_wide
 from jsplan.workflows.options import Observer
 from jsplan.workflows.world import World, open_pool, open_world
@@ -94,7 +95,10 @@ class Check:
 
     async def record(self) -> Record:
         """What is compared: the range that state keeps, or that a run would freeze now. Raises what `freeze` raises."""
-        return record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
+        record = record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
+        if record.waiting:
+            await take_up(self.world, self.pool, self.entry, record, whole=not is_wide(self.entry))
+        return record
 
     def _compared(self, number: int, leg: Leg, ends: Ends, origin: Config, target: Config) -> Compared:
         natives = self.natives(leg, target)

@@ -1,0 +1,154 @@
+"""What state is to keep of the backfills of a plan: the range that was planned of each, before anything is changed, so that who comes
+after a death copies just that. What is declined is kept too: nobody is asked about it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jsplan.address import Address
+from jsplan.backfill.records import DECLINED, Leg, Record, between_two, kept, legs_of, text_of
+from jsplan.errors import JsplanError, StalePlanError
+from jsplan.planning.backfills import end_of
+
+if TYPE_CHECKING:
+    from jsplan.config.model import Backfill, BackfillSide
+    from jsplan.documents.plan import Plan
+    from jsplan.jetstream import Pool
+    from jsplan.workflows.world import World
+
+Job = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Keeping:
+    """The records that a plan changes. `new` are the legs among them whose range it freezes."""
+
+    records: list[Record] = field(default_factory=list)
+    new: list[Leg] = field(default_factory=list)
+
+    def write(self, world: World) -> None:
+        """Into the journal, in the session that carries out the plan."""
+        for record in self.records:
+            world.backend.append(world.state, {"backfill": record.to_json()})
+
+
+def keeping(world: World, plan: Plan, *, backfill: bool) -> Keeping:
+    """What is to be kept of a plan. `backfill` False: what sources leave out is declined.
+
+    Raises StalePlanError where an entry says something else since it was planned.
+    """
+    found = Keeping()
+    for job in plan.backfills:
+        if job.get("declared", True):
+            record, new = _of_entry(world, plan, job)
+        elif job["runs"] or "waits" in job:
+            record, new = _of_sources(world, plan, job, "planned" if backfill else DECLINED)
+        else:
+            continue
+        if record.to_json() != world.state.backfills.get(record.name) and (record.legs or record.unread):
+            found.records.append(record)
+            found.new += new
+    return found
+
+
+# --- of an entry ------------------------------------------------------------------------------------------------------
+
+
+def _of_entry(world: World, plan: Plan, job: Job) -> tuple[Record, list[Leg]]:
+    entry = world.workspace.backfills.get(job["name"])
+    if entry is None or job.get("text", text_of(entry)) != text_of(entry):
+        raise StalePlanError(
+            f"backfill {job['name']} is another one in the files than when it was planned. Nothing was changed", hint="Plan again."
+        )
+    record = kept(world.state.backfills, entry) or Record(entry.name, text_of(entry), [], plan.timestamp, waiting=True)
+    legs = [leg or _planned(entry, job, side) for side, leg in zip(entry.origins, legs_of(record, entry.origins), strict=True)]
+    several = len({str(side) for side in entry.origins}) < len(entry.origins)
+    if several and None in legs:
+        return record, []  # which leg is which could not be told
+    new = [leg for leg in legs if leg is not None and leg not in record.legs]
+    if new:
+        record.legs, record.waiting, record.done_at = [leg for leg in legs if leg is not None], True, ""
+    return record, new
+
+
+def _planned(entry: Backfill, job: Job, side: BackfillSide) -> Leg | None:
+    """The leg of one origin with the range that was planned; None where the plan did not know it."""
+    said = end_of(side)
+    span = next((one.get("range") for one in job["from"] if {key: one[key] for key in one if key != "range"} == said), None)
+    if span is None:
+        return None
+    return Leg(str(side), str(entry.target), span["created"], span["first"], span["last"], list(side.filters), "", 0)
+
+
+# --- of sources -------------------------------------------------------------------------------------------------------
+
+
+def _of_sources(world: World, plan: Plan, job: Job, status: str) -> tuple[Record, list[Leg]]:
+    origin = Address.of_stream(job["from"][0]["domain"], job["from"][0]["stream"])
+    entry = between_two(origin, Address.of_stream(job["to"]["domain"], job["to"]["stream"]))
+    record = kept(world.state.backfills, entry) or Record(entry.name, text_of(entry), [], plan.timestamp, waiting=True)
+    new = [leg for side in job["from"] if (leg := _side(record, side, str(entry.target), job["to"].get("created", ""))) is not None]
+    if new:
+        record.frozen_at = plan.timestamp
+    keys = {side["source"] for side in job["from"]}
+    for leg in record.legs:
+        leg.status = status if leg.source in keys and leg.status != "done" else leg.status
+    for one in record.unread:
+        one["status"] = status if one["source"] in keys else one["status"]
+    return record, new
+
+
+def _side(record: Record, side: Job, target: str, target_created: str) -> Leg | None:
+    """Put what one source leaves out into the record, in the place of what was kept of it; the leg, where it is a new one."""
+    key, span, filters = side["source"], side.get("range"), list(side.get("filter_subjects", ()))
+    record.unread = [one for one in record.unread if one["source"] != key]
+    if span is None:
+        end = {name: side[name] for name in ("end_seq", "before") if name in side}
+        record.legs = [leg for leg in record.legs if leg.source != key]
+        record.unread.append({"source": key, "filters": filters, "status": "planned"} | end)
+        record.waiting, record.done_at = True, ""
+        return None
+    if any(leg.source == key and {"first": leg.first, "last": leg.last, "created": leg.created} == span for leg in record.legs):
+        return None
+    made = Leg(_address(side), target, span["created"], span["first"], span["last"], filters, "", 0, source=key)
+    same = [leg for leg in record.legs if leg.created == made.created and leg.target_created in ("", target_created)]
+    record.legs = [*(leg for leg in same if leg.source != key), made]
+    record.waiting, record.done_at = True, ""
+    return made
+
+
+def _address(side: Job) -> str:
+    return str(Address.of_stream(side["domain"], side["stream"]))
+
+
+# --- whether it still holds -------------------------------------------------------------------------------------------
+
+
+async def require_origins(world: World, pool: Pool, legs: Iterable[Leg]) -> None:
+    """Raise StalePlanError where an origin is another stream than the one that was planned, before anything is changed. One that cannot
+    be asked is left to the copy.
+    """
+    every = list(legs)
+    domains = world.workspace.domains
+    wanted = {leg.origin: leg.origin_address for leg in every}
+    await pool.open({domains[address.domain].connection for address in wanted.values()})
+    created = dict(zip(wanted, await asyncio.gather(*(_created(world, pool, one) for one in wanted.values())), strict=True))
+    stale = [leg.origin for leg in every if created[leg.origin] not in ("", leg.created)]
+    if stale:
+        raise StalePlanError(
+            f"no longer as planned: {', '.join(dict.fromkeys(stale))} was made anew, and its sequences mean other messages now. "
+            "Nothing was changed", hint="Plan again.",
+        )  # fmt: skip
+
+
+async def _created(world: World, pool: Pool, origin: Address) -> str:
+    """When the stream was made; empty where nobody answers, `gone` where it is not there."""
+    try:
+        info = await pool.api(world.workspace.domains[origin.domain]).stream_info(origin.stream)
+    except JsplanError:
+        return ""
+    return str(info["created"]) if info is not None else "gone"

@@ -1,0 +1,415 @@
+"""History that a source leaves out, since it begins later: planned with the source, copied by apply or declined, and then never again."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import NotAvailableError
+from jsplan.workflows import backfill
+from tests.backfill.copies import Pair, without_spark
+from tests.support.mortal import Died, dying
+from tests.support.raw import streams
+from tests.support.workspaces import Space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox
+
+pytestmark = pytest.mark.timeout(180)
+
+ALL: dict[str, Any] = {"name": "ALL", "domain": "hub", "subjects": ["all.>"]}
+NAME = "leaf/stream/S>hub/stream/ALL"
+COMMAND = "jsplan backfill run --from leaf/stream/S --to hub/stream/ALL"
+ENDS: dict[str, Any] = {"name": None, "origin": "leaf/stream/S", "target": "hub/stream/ALL"}
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf; the leaf has `S` with twenty messages, half of them on `s.a`."""
+    pair = Pair.of(tmp_path, clean_hub_leaf)
+    pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 21)])
+    return pair
+
+
+def with_sources(pair: Pair, *sources: dict[str, Any], **config: Any) -> Space:
+    """The workspace with a stream that sources `S` like this."""
+    return pair.space.write(streams=[ALL | config | {"sources": [{"name": "S", "domain": "leaf"} | source for source in sources]}])
+
+
+def apply(pair: Pair, **options: Any) -> tuple[Plan, ApplyResult]:
+    """Apply, without Spark."""
+    with without_spark():
+        return pair.space.apply(**options)
+
+
+def payloads(pair: Pair) -> list[int]:
+    """What the target holds, as numbers, sorted: what is there twice is there twice."""
+    return sorted(int(one.data) for one in pair.stored("hub", "ALL"))
+
+
+def arrived(pair: Pair, count: int) -> None:
+    """Wait until the target has so many messages; the servers copy when they are ready to."""
+    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "ALL")["messages"] >= count, f"have {count} messages in ALL")
+
+
+def kept(pair: Pair) -> dict[str, Any]:
+    """What state keeps of it."""
+    state = pair.space.folder / "state"
+    found = json.loads((state / "test.json").read_text("utf-8"))["backfills"] if (state / "test.json").exists() else {}
+    journal = state / "test.json.journal"
+    for line in journal.read_text("utf-8").splitlines() if journal.exists() else ():
+        found |= {said["name"]: said for said in [json.loads(line).get("backfill")] if said}
+    return dict(found[NAME])
+
+
+def require_nothing_planned(pair: Pair) -> None:
+    """Nothing is listed, counted or to be done."""
+    plan = pair.space.plan()
+    assert (plan.backfills, plan.deferred, plan.has_changes) == ([], [], False)
+
+
+# --- planned, copied, declined ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_has_a_step_for_it(pair: Pair) -> None:
+    """Exactly the range before the source, with amount, estimate, strategy, reason and command, counted among what is to backfill."""
+    plan = with_sources(pair, {"opt_start_seq": 16}).plan()
+
+    created = pair.ask("leaf", "STREAM.INFO.S")["created"]
+    assert plan.backfills == [
+        {
+            "name": NAME, "declared": False, "runs": True, "strategy": "spark", "messages": 15, "command": COMMAND,
+            "bytes": plan.backfills[0]["bytes"], "estimate": plan.backfills[0]["estimate"],
+            "from": [
+                {"domain": "leaf", "stream": "S", "source": "S@$JS.leaf.API", "end_seq": 15,
+                 "range": {"first": 1, "last": 15, "created": created}}
+            ],
+            "to": {"domain": "hub", "stream": "ALL"},
+            "reason": "its new source begins at sequence 16 and leaves out what is before; "
+            "copied by Spark, so that each message says where it comes from",
+        }
+    ]  # fmt: skip
+    assert plan.backfills[0]["bytes"] > 0
+    assert plan.backfills[0]["estimate"]["seconds"] >= 10
+    assert (plan.summary["add"], plan.summary["backfill"]) == (1, 1)
+
+
+def test_apply_copies_it_once(pair: Pair) -> None:
+    """Once the source is there; what the source brings is not brought twice. It is done then, under the name that two addresses have."""
+    with_sources(pair, {"opt_start_seq": 16})
+
+    plan, result = apply(pair)
+
+    assert result.backfills == [{"name": NAME, "status": "done", "copied": 15, "gap_messages": 0, "error": None}]
+    assert (result.exit_code, plan.summary["backfill"]) == (0, 1)
+    arrived(pair, 20)
+    assert payloads(pair) == list(range(1, 21))
+    assert sorted(one.origin is not None for one in pair.stored("hub", "ALL")) == [False] * 5 + [True] * 15
+    require_nothing_planned(pair)
+    status = backfill.status(pair.space.load, (NAME,)).entries[0]
+    assert (status.status, status.next, status.declined) == ("done", "", False)
+    assert pair.run(**ENDS).copied == 0
+    pair.require_nothing_left()
+
+
+def test_no_backfill_declines_it(pair: Pair) -> None:
+    """The source is made, the command said; nobody is asked again, and the command brings exactly what was left."""
+    with_sources(pair, {"opt_start_seq": 16})
+
+    _, result = apply(pair, backfill=False)
+
+    assert result.exit_code == 0
+    told = f"left out by --no-backfill, and not planned again; run it with: {COMMAND}"
+    assert result.backfills == [{"name": NAME, "status": "left", "error": told}]
+    arrived(pair, 5)
+    assert payloads(pair) == [16, 17, 18, 19, 20]
+    require_nothing_planned(pair)
+    status = backfill.status(pair.space.load).entries[0]
+    assert (status.status, status.next, status.declined) == ("new", COMMAND, True)
+    pair.publish("leaf", [(b"s.a", b"", b"21")])
+    assert pair.run(**ENDS).copied == 15
+    arrived(pair, 21)
+    assert payloads(pair) == list(range(1, 22))
+    require_nothing_planned(pair)
+    assert backfill.status(pair.space.load, (NAME,)).entries[0].status == "done"
+
+
+def test_a_saved_plan_declines_it(pair: Pair) -> None:
+    """`plan --no-backfill -o` is what the apply of that plan goes by."""
+    plan = with_sources(pair, {"opt_start_seq": 16}).plan(backfill=False)
+
+    assert plan.options["backfill"] is False
+    assert [done["status"] for done in pair.space.apply_saved(plan).backfills] == ["left"]
+    require_nothing_planned(pair)
+
+
+def test_a_time_is_found_without_a_consumer(pair: Pair) -> None:
+    """`opt_start_time` lies somewhere in the stream: what is before it is copied, also where the source is added to a stream."""
+    pair.space.write(streams=[ALL]).apply()
+    time = pair.stored("leaf", "S")[12].time
+    with_sources(pair, {"opt_start_time": time})
+
+    plan, result = apply(pair)
+
+    job = plan.backfills[0]
+    assert (job["messages"], job["from"][0]["range"]["last"], plan.summary["backfill"]) == (12, 12, 1)
+    assert [done["copied"] for done in result.backfills] == [12]
+    arrived(pair, 20)
+    assert payloads(pair) == list(range(1, 21))
+    require_nothing_planned(pair)
+
+
+@pytest.mark.parametrize(
+    "source", [{}, {"opt_start_seq": 1}, {"opt_start_time": "2020-01-01T00:00:00Z"}, {"opt_start_time": "2300-01-01T00:00:00Z"}]
+)
+def test_nothing_is_left_out(pair: Pair, source: dict[str, Any]) -> None:
+    """A source that begins at the first message or before it; and one that has not begun, of which nobody knows what it will leave out."""
+    assert with_sources(pair, source).plan().backfills == []
+
+
+def test_what_is_gone_at_the_origin_is_not_left_out(pair: Pair) -> None:
+    """Neither what an empty origin never had, nor what retention took."""
+    pair.ask("leaf", "STREAM.PURGE.S", {"seq": 16})
+
+    assert with_sources(pair, {"opt_start_seq": 16}).plan().backfills == []
+    pair.stream("leaf", "E")
+    space = pair.space.write(streams=[ALL | {"sources": [{"name": "E", "domain": "leaf", "opt_start_seq": 9}]}])
+    assert space.plan().backfills == []
+
+
+def test_an_entry_for_it_is_enough(pair: Pair) -> None:
+    """Where an entry brings the history only the entry is listed."""
+    streams = [ALL | {"sources": [{"name": "S", "domain": "leaf", "opt_start_seq": 16}]}]
+    entry = {"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"domain": "hub", "stream": "ALL"}}
+
+    plan = pair.space.write(streams=streams, backfills=[entry]).plan()
+
+    assert [job["name"] for job in plan.backfills] == ["x"]
+
+
+def test_what_a_run_has_brought_is_not_planned(pair: Pair) -> None:
+    """Who ran it by hand before the source came is not asked for it; only for what came since."""
+    pair.space.write(streams=[ALL]).apply()
+    assert pair.run(**ENDS).copied == 20
+    assert with_sources(pair, {"opt_start_seq": 16}).plan().backfills == []
+    pair.publish("leaf", [(b"s.a", b"", b"%d" % n) for n in range(21, 31)])
+    with_sources(pair, {"opt_start_seq": 28})
+
+    plan, result = apply(pair)
+
+    assert [job["from"][0]["range"]["first"] for job in plan.backfills] == [21]
+    assert [done["copied"] for done in result.backfills] == [7]
+    arrived(pair, 30)
+    assert payloads(pair) == list(range(1, 31))
+
+
+# --- sources of every kind --------------------------------------------------------------------------------------------
+
+
+def test_several_sources_of_one_stream_are_one_copy(pair: Pair) -> None:
+    """Each filter with its own start: one element, and of each just what it leaves out."""
+    with_sources(pair, {"filter_subject": "s.a", "opt_start_seq": 11}, {"filter_subject": "s.b", "opt_start_seq": 5})
+
+    plan, result = apply(pair)
+
+    assert [(end["filter_subjects"], end["end_seq"]) for end in plan.backfills[0]["from"]] == [(["s.a"], 10), (["s.b"], 4)]
+    assert [(done["status"], done["copied"]) for done in result.backfills] == [("done", 7)]
+    arrived(pair, 20)
+    assert payloads(pair) == list(range(1, 21))
+    require_nothing_planned(pair)
+
+
+def test_a_second_source_is_a_question_of_its_own(pair: Pair) -> None:
+    """The first one was declined and stays so; what the second one leaves out is copied."""
+    with_sources(pair, {"filter_subject": "s.a", "opt_start_seq": 11})
+    apply(pair, backfill=False)
+    with_sources(pair, {"filter_subject": "s.a", "opt_start_seq": 11}, {"filter_subject": "s.b", "opt_start_seq": 5})
+
+    plan, result = apply(pair)
+
+    assert [end["filter_subjects"] for end in plan.backfills[0]["from"]] == [["s.b"]]
+    assert [done["copied"] for done in result.backfills] == [2]
+    arrived(pair, 15)
+    assert payloads(pair) == sorted([*range(11, 21, 2), *range(2, 21, 2)])
+    require_nothing_planned(pair)
+    assert pair.result(**ENDS).copied == 5
+    assert payloads(pair) == list(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "why"),
+    [
+        ({"subject_transforms": [{"src": "s.>", "dest": "t.>"}]}, {}, "the source changes subjects"),
+        ({}, {"retention": "interest"}, "it cannot be copied: hub/stream/ALL has retention interest"),
+    ],
+)
+def test_what_a_copy_cannot_do_is_told_once(pair: Pair, source: dict[str, Any], config: dict[str, Any], why: str) -> None:
+    """It is listed with the reason and counts for nothing; the source is made, and later plans say nothing."""
+    with_sources(pair, {"opt_start_seq": 16} | source, **config)
+
+    plan, result = apply(pair)
+
+    assert [(job["runs"], why in job["reason"]) for job in plan.backfills] == [(False, True)]
+    assert (plan.summary["backfill"], result.exit_code, result.backfills[0]["status"]) == (0, 0, "left")
+    require_nothing_planned(pair)
+
+
+def test_a_transform_that_only_filters_is_a_filter(pair: Pair) -> None:
+    """Subjects stay as they are: then a copy brings the same."""
+    with_sources(pair, {"opt_start_seq": 11, "subject_transforms": [{"src": "s.a", "dest": "s.a"}]})
+
+    _, result = apply(pair)
+
+    assert [done["copied"] for done in result.backfills] == [5]
+    arrived(pair, 10)
+    assert payloads(pair) == list(range(1, 21, 2))
+
+
+# --- whoever dies, or is away -----------------------------------------------------------------------------------------
+
+
+def until_nothing_is_left(pair: Pair, **options: Any) -> Iterator[int]:
+    """Let an apply die at each thing that it would do, on servers where nothing was done yet; then what is left is for the caller."""
+    deaths = 0
+    while True:
+        with dying(deaths):
+            try:
+                apply(pair, **options)
+            except Died:
+                pass
+            else:
+                return
+        yield deaths
+        for name in ("ALL", *(one for one in names(pair) if one.startswith("JSPLAN_"))):
+            with pair.raw("hub") as raw:
+                raw.api(f"$JS.hub.API.STREAM.DELETE.{name}")
+        shutil.rmtree(pair.space.folder / "state")
+        deaths += 1
+
+
+def names(pair: Pair) -> list[str]:
+    """The streams of the hub."""
+    with pair.raw("hub") as raw:
+        return streams(raw, "$JS.hub.API")
+
+
+def test_dying_before_any_write(pair: Pair) -> None:
+    """As long as it is neither done nor declined the next plan has it, and an apply brings every message once."""
+    with_sources(pair, {"opt_start_seq": 16})
+    deaths = 0
+    for deaths in until_nothing_is_left(pair):
+        plan = pair.space.plan()
+        done = pair.raw_info("hub", "ALL") is not None and kept(pair)["done_at"]
+        assert [job["messages"] for job in plan.backfills] == ([] if done else [15]), deaths
+
+        _, result = apply(pair)
+
+        assert result.exit_code == 0, deaths
+        arrived(pair, 20)
+        assert payloads(pair) == list(range(1, 21)), deaths
+        require_nothing_planned(pair)
+        pair.require_nothing_left()
+    assert deaths > 10
+
+
+def test_dying_before_it_is_declined(pair: Pair) -> None:
+    """Whoever applied with --no-backfill, and died, is asked again only where the source was not made."""
+    with_sources(pair, {"opt_start_seq": 16})
+    for deaths in until_nothing_is_left(pair, backfill=False):
+        made = pair.raw_info("hub", "ALL") is not None
+        assert len(pair.space.plan().backfills) == (0 if made else 1), deaths
+
+        apply(pair, backfill=False)
+
+        arrived(pair, 5)
+        assert payloads(pair) == [16, 17, 18, 19, 20]
+        require_nothing_planned(pair)
+
+
+def test_what_is_owed_can_be_declined(pair: Pair) -> None:
+    """The source is there, its history is not: an apply with --no-backfill has nothing else to do, and settles it."""
+    with_sources(pair, {"opt_start_seq": 16})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jsplan.workflows.apply.follow_up", dead)
+        with pytest.raises(Died):
+            apply(pair)
+    owed = pair.space.plan()
+    assert (owed.steps, owed.summary["backfill"], owed.has_changes) == ([], 1, True)
+    assert owed.backfills[0]["reason"].startswith("its source begins at sequence 16 and leaves out what is before")
+
+    plan, result = apply(pair, backfill=False)
+
+    assert (plan.summary["backfill"], result.exit_code, result.steps) == (1, 0, [])
+    require_nothing_planned(pair)
+
+
+async def dead(*_: Any) -> None:
+    """What follows the changes of an apply that died after them."""
+    raise Died
+
+
+def test_a_copy_that_fails_is_planned_again(pair: Pair) -> None:
+    """One that is refused leaves the source in place, and exit 6; what was planned is what the next plan has."""
+    pair.publish("leaf", [(b"s.a", b"", b"21")])
+    with_sources(pair, {"opt_start_seq": 16}, max_msgs=12, discard="old")
+
+    plan, result = apply(pair)
+
+    assert (result.exit_code, result.backfills[0]["status"]) == (6, "failed")
+    assert "DELETES_MESSAGES:hub/stream/ALL" in result.backfills[0]["error"]
+    again = pair.space.plan()
+    assert [job["from"] for job in again.backfills] == [job["from"] for job in plan.backfills]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("late", [False, True])
+def test_an_origin_that_is_away(pair: Pair, *, wanted: bool, late: bool) -> None:
+    """The source is made before its origin is there; what it leaves out is deferred until somebody can say how much that is. Or it is
+    declined, unseen.
+    """
+    source = {"opt_start_time": pair.stored("leaf", "S")[15].time} if late else {"opt_start_seq": 16}
+    with_sources(pair, source)
+    pair.space.write(streams=[ALL]).apply()
+    with_sources(pair, source)
+    pair.sandbox["leaf"].stop()
+    plan, first = apply(pair, backfill=wanted)
+    waiting = pair.space.plan()
+    pair.sandbox["leaf"].start()
+    pair.sandbox["hub"].wait_until(lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back")
+
+    assert (plan.summary["backfill"], first.exit_code) == (0, 0)
+    assert ["leaf/stream/S"] == [one.address for one in plan.deferred]
+    assert "history that a source of hub/stream/ALL leaves out waits: " in plan.deferred[0].reason
+    assert (waiting.backfills, waiting.has_changes, len(waiting.deferred)) == ([], False, int(wanted))
+    if wanted:
+        found, result = apply(pair)
+        assert (found.deferred, found.diagnostics) == ([], [])
+        assert (found.summary["backfill"], [done["copied"] for done in result.backfills]) == (1, [15])
+    else:
+        require_nothing_planned(pair)
+        assert pair.run(**ENDS).copied == 15
+    assert [number for number in payloads(pair) if number < 16] == list(range(1, 16))  # the server tries its source again when it will
+    require_nothing_planned(pair)
+
+
+def test_without_spark_nothing_is_changed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PySpark is not installed such an apply is refused before its first write, and names the way to do without."""
+    with_sources(pair, {"opt_start_seq": 16})
+    monkeypatch.setattr("jsplan.backfill.installed.find_spec", lambda name: None if name == "pyspark" else importlib.util.find_spec(name))
+
+    with pytest.raises(NotAvailableError, match="backfill needs pyspark, which is not installed; nothing was changed") as refused:
+        pair.space.apply()
+
+    assert "--no-backfill" in str(refused.value.hint)
+    assert names(pair) == []
+    assert not (pair.space.folder / "state" / "test.json").exists()
+    assert pair.space.apply(backfill=False)[1].exit_code == 0
