@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 LOOK: Final = 60.0
 
 
-async def until_open(entry: Backfill, clock: Clock, observer: Observer) -> None:
-    """Wait until the entry's window is open, telling when that is; one without a window does not wait."""
+async def until_open(entry: Backfill, clock: Clock, observer: Observer) -> bool:
+    """Wait until the entry's window is open, telling when that is; whether that had to be waited for."""
     if entry.window is None:
-        return
+        return False
     window, told = Window.parse(entry.window), ""
     while window.until(now := clock.now()) is None:
         if (words := opens_words(window, now)) != told:
@@ -33,6 +33,7 @@ async def until_open(entry: Backfill, clock: Clock, observer: Observer) -> None:
             observer.phase(f"{entry.name} waits for its window, {words} (in {left})")
             told = words
         await asyncio.sleep(clock.sleep_for(min(LOOK, window.opening(now) - now)))
+    return bool(told)
 
 
 def deadline_of(entry: Backfill, clock: Clock) -> Deadline | None:

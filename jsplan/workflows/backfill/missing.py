@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from jsplan.backfill.job.copying import Claim, Known
+from jsplan.backfill.job.copying import RANGES, Claim, Known
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.reading import Look, look
 from jsplan.backfill.job.ways import Way
@@ -26,8 +26,9 @@ from jsplan.resources.nested import header_of
 from jsplan.topology import Topology
 from jsplan.workflows.backfill.freeze import Ends
 
-#: Runs of messages that are there already and shorter than this are read again and left out one by one.
-WORTH_SKIPPING: Final = 10_000
+#: Runs of messages that are there already and shorter than this are read again and left out one by one; the second number is for the
+#: longest few of them, which cost no more than a range each.
+WORTH_SKIPPING, WORTH_A_RANGE = 10_000, 100
 #: More deleted sequences than these are not asked for by name: their list would be larger than what a link between servers takes.
 MANY_DELETED: Final = 50_000
 #: So often a message is looked for that is known at the target and still at the origin.
@@ -55,6 +56,13 @@ class Todo:
         return replace(self, spans=tuple(common(self.spans, [Span(first, last)])))
 
 
+def skipped(known: Known) -> list[Span]:
+    """Runs of known messages that are not read again: what is left is so many ranges at most as one task reads, or each run is long."""
+    largest = sorted(runs(known.seq), key=lambda run: -run.size)
+    worth = (run for n, run in enumerate(largest) if run.size >= (WORTH_A_RANGE if n < RANGES - 1 else WORTH_SKIPPING))
+    return sorted(worth)
+
+
 @dataclass(slots=True)
 class Missing:
     """Finds what is missing of one leg."""
@@ -71,8 +79,7 @@ class Missing:
             return Todo((), known, claims)
         if not await self._of_this_origin(known):
             return Todo(tuple(spans), known, claims, whole=False)
-        long = [run for run in runs(known.seq) if run.size >= WORTH_SKIPPING]
-        return Todo(tuple(minus(spans, long)) if without(spans, known.seq) else (), known, claims)
+        return Todo(tuple(minus(spans, skipped(known))) if without(spans, known.seq) else (), known, claims)
 
     async def counted(self) -> int:
         """How many messages the range has at the origin now. Raises ApiError."""

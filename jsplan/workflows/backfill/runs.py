@@ -39,7 +39,8 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
     while True:
         async with open_world(load) as world:
             entry = entry_of(world, options)
-        await until_open(entry, options.clock, observer)
+        if await until_open(entry, options.clock, observer):
+            continue  # the files may say something else by now
         found = await _run_once(load, options, observer)
         whole = joined(whole, found, fail_on_gap=options.fail_on_gap)
         if not found.closed:

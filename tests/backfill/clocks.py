@@ -1,0 +1,44 @@
+"""A clock for tests of windows: nobody waits for it, and it moves on only where a test lets it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from jsplan.backfill.windows import Clock
+
+
+def local(text: str) -> float:
+    """A local time of a winter's day."""
+    return datetime.fromisoformat(f"2026-01-15T{text}").timestamp()
+
+
+@dataclass
+class Stepping(Clock):
+    """Begins at `time`. Whoever waits comes at once to when that is over; each look of a task, which is in a thread of its own, takes
+    `step` seconds, but only the first `most` of them: how often tasks look depends on how fast they are. `looks` are what they saw.
+    """
+
+    time: float
+    step: float = 0.0
+    most: int = 6
+    looks: list[float] = field(default_factory=list)
+
+    def now(self) -> float:
+        """What it shows; it goes on behind whoever copies."""
+        shown = self.time
+        if threading.current_thread() is not threading.main_thread():
+            self.looks.append(shown)
+            self.time += self.step if len(self.looks) <= self.most else 0.0
+        return shown
+
+    def sleep_for(self, seconds: float) -> float:
+        """It is later at once."""
+        self.time += seconds
+        return 0.0
+
+    @property
+    def shown(self) -> str:
+        """As HH:MM."""
+        return f"{datetime.fromtimestamp(self.time):%H:%M}"  # noqa: DTZ006 - windows are local
