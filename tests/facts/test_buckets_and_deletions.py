@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,8 @@ import pytest
 
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
-from tests.facts.conftest import MESSAGES, OLD, PAUSE, Lake, Trial, deletes_messages, fill, lost
-from tests.support.raw import Raw
+from tests.facts.conftest import MESSAGES, OLD, Lake, Trial, deletes_messages, fill, filled, in_time, lost
+from tests.support.raw import delete_all_streams
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.documents.plan import Hazard, Plan
+    from tests.facts.conftest import Outcome
 
 pytestmark = pytest.mark.matrix
 
@@ -43,39 +43,42 @@ class Shelf:
         return bucket
 
 
+def pour(lake: Lake) -> None:
+    """SRC, and nothing else."""
+    delete_all_streams(lake.raw)
+    lake.raw.done("$JS.API.STREAM.CREATE.KV_SRC", MADE | {"name": "KV_SRC", "subjects": ["$KV.SRC.>"]})
+    fill(lake.raw, "$KV.SRC", OLD, seed=1)
+    lake.wait_last("KV_SRC", OLD)
+    lake.grow_old()
+    fill(lake.raw, "$KV.SRC", MESSAGES - OLD, seed=2)
+    lake.wait_last("KV_SRC", MESSAGES)
+
+
 @pytest.fixture(scope="module")
 def shelf() -> Iterator[Shelf]:
     """Filled once for all tests."""
-    with Sandbox.single(binary=PROGRAM) as sandbox:
-        raw = Raw(sandbox["server"].url, timeout=20)
-        lake = Lake(sandbox["server"], raw, 0.0, (raw.done("$JS.API.INFO").get("api") or {}).get("level", 0))
-        raw.done("$JS.API.STREAM.CREATE.KV_SRC", MADE | {"name": "KV_SRC", "subjects": ["$KV.SRC.>"]})
-        fill(raw, "$KV.SRC", OLD, seed=1)
-        sandbox["server"].wait_until(lambda: lake.state("KV_SRC")["last_seq"] == OLD, "the old values", 20)
-        lake.border = time.time()
-        time.sleep(PAUSE)
-        fill(raw, "$KV.SRC", MESSAGES - OLD, seed=2)
-        sandbox["server"].wait_until(lambda: lake.state("KV_SRC")["last_seq"] == MESSAGES, "the young values", 20)
+    with Sandbox.single(binary=PROGRAM) as sandbox, filled(sandbox["server"], pour) as lake:
         yield Shelf(lake)
-        raw.close()
 
 
 @pytest.mark.parametrize("words", [("history",), ("ttl",), ("history", "ttl"), ("history", "ttl", "max_bytes")], ids="+".join)
 def test_values_that_a_bucket_gives_up(shelf: Shelf, tmp_path: Path, words: tuple[str, ...]) -> None:
     """A shorter history, a shorter life, and both take as many values and bytes as planned; a bucket's max_bytes takes none."""
     space, lake = single_space(tmp_path, shelf.lake.server), shelf.lake
-    while True:
-        bucket = shelf.mirror()
-        before, started = lake.state(f"KV_{bucket}"), time.time()
+
+    def once() -> Outcome:
+        before = lake.state(f"KV_{bucket}")
         values = {"history": 2, "ttl": lake.age_of_the_border(), "max_bytes": before["bytes"] * 2}
         body = {"bucket": bucket, "mirror": {"name": "SRC"}, "history": 64} | {word: values[word] for word in words}
         plan, result = space.write(kv=[body]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
-        gone = lost(before, lake.state(f"KV_{bucket}"))
-        if time.time() - started < PAUSE - 0.5:
-            break  # else young values grew old meanwhile, and nothing is proved
+        assert result.exit_code == 0
+        return deletes_messages(plan), lost(before, lake.state(f"KV_{bucket}"))
 
-    assert result.exit_code == 0
-    hazard = deletes_messages(plan)
+    done = None
+    while done is None:
+        bucket = shelf.mirror()
+        done = in_time(lake, space, once)
+    hazard, gone = done
     assert hazard is not None
     assert gone[0] > 0
     if len(words) > 1 and lake.level == 0:  # 2.10 may take its time to expire what is left

@@ -41,26 +41,26 @@ def nobody(_lake: Lake, _stream: str) -> None:
 def one_in_order(lake: Lake, stream: str) -> None:
     """One consumer that acknowledged what it was given."""
     lake.consumer(stream, "A")
-    lake.take(stream, "A", 3_000)
+    lake.take(stream, "A", 1_200)
 
 
 def one_with_holes(lake: Lake, stream: str) -> None:
     """One consumer that left out some."""
     lake.consumer(stream, "A")
-    lake.take(stream, "A", 2_000, skip=7)
+    lake.take(stream, "A", 800, skip=7)
 
 
 def filters(lake: Lake, stream: str) -> None:
     """Two consumers of different subjects, and subjects that nobody wants."""
     lake.consumer(stream, "A", filter_subject="ORIGIN.a.>")
     lake.consumer(stream, "B", filter_subject="ORIGIN.*.1")
-    lake.take(stream, "A", 1_000)
-    lake.take(stream, "B", 500, skip=5)
+    lake.take(stream, "A", 400)
+    lake.take(stream, "B", 200, skip=5)
 
 
 def late(lake: Lake, stream: str) -> None:
     """A consumer that begins in the middle, another that only wants new messages."""
-    lake.consumer(stream, "A", deliver_policy="by_start_sequence", opt_start_seq=4_000)
+    lake.consumer(stream, "A", deliver_policy="by_start_sequence", opt_start_seq=1_600)
     lake.take(stream, "A", 100)
     lake.consumer(stream, "B", deliver_policy="new")
 
@@ -86,7 +86,7 @@ def test_turning_to_interest_is_exact_where_everything_is_in_order(lake: Lake, t
     _, hazard = trial.change(stream, body={"retention": "interest"})
 
     assert hazard is not None
-    assert (hazard.exact, hazard.messages, hazard.causes) == (True, 3_000, ["retention"])
+    assert (hazard.exact, hazard.messages, hazard.causes) == (True, 1_200, ["retention"])
 
 
 def test_turning_to_interest_without_consumers(lake: Lake, trial: Trial) -> None:
@@ -103,7 +103,7 @@ def test_turning_to_interest_without_consumers(lake: Lake, trial: Trial) -> None
         assert (hazard.exact, hazard.messages, lake.state(stream)["messages"]) == (True, MESSAGES, 0)
 
 
-@pytest.mark.parametrize("limit", [{"max_msgs": 8_000}, {"max_bytes": 1_500_000}, {"max_msgs_per_subject": 20}], ids=str)
+@pytest.mark.parametrize("limit", [{"max_msgs": MESSAGES * 2 // 3}, {"max_bytes": 600_000}, {"max_msgs_per_subject": 20}], ids=str)
 def test_turning_to_interest_under_a_lower_limit(lake: Lake, trial: Trial, limit: dict[str, int]) -> None:
     """Both together are one number, which lies between the bounds."""
     stream = lake.copy(storage="file", allow_direct=True, max_msgs_per_subject=MESSAGES)
@@ -121,7 +121,7 @@ def test_turning_to_interest_under_a_lower_limit(lake: Lake, trial: Trial, limit
 
 
 def interest_stream(lake: Lake, consumers: dict[str, dict[str, Any]], **config: Any) -> str:
-    """An interest stream with 10,000 messages of which every consumer has been given its own; `{s}` is its name."""
+    """An interest stream with 4,000 messages of which every consumer has been given its own; `{s}` is its name."""
     stream = f"OWN{lake.made + 1}"
     lake.raw.done(
         f"$JS.API.STREAM.CREATE.{stream}",
@@ -129,7 +129,7 @@ def interest_stream(lake: Lake, consumers: dict[str, dict[str, Any]], **config: 
     )
     for name, wanted in consumers.items():
         lake.consumer(stream, name, **{k: v.replace("{s}", stream) if isinstance(v, str) else v for k, v in wanted.items()})
-    lake.fill_own(stream, 10_000)
+    lake.fill_own(stream, 4_000)
     return stream
 
 
@@ -151,10 +151,10 @@ A_ALL, A_A, A_B = {"A": {}}, {"A": {"filter_subject": "{s}.a.>"}}, {"A": {"filte
 B_ALL, B_A = {"B": {}}, {"B": {"filter_subject": "{s}.a.>"}}
 #: Before, after, and what A and B have acknowledged of what they were given.
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int, int]] = {
-    "the last one goes": (A_ALL, {}, 3_000, 0, 0),
-    "the last one goes, with holes": (A_ALL, {}, 3_000, 0, 7),
-    "one of two that want all": (A_ALL | B_ALL, B_ALL, 1_000, 4_000, 0),
-    "one of two, the other with holes": (A_ALL | B_ALL, B_ALL, 0, 4_000, 7),
+    "the last one goes": (A_ALL, {}, 1_200, 0, 0),
+    "the last one goes, with holes": (A_ALL, {}, 1_200, 0, 7),
+    "one of two that want all": (A_ALL | B_ALL, B_ALL, 400, 1_600, 0),
+    "one of two, the other with holes": (A_ALL | B_ALL, B_ALL, 0, 1_600, 7),
     "the one who wants more": (A_ALL | B_A, B_A, 100, 50, 0),
     "the one who wants less": (A_A | B_ALL, B_ALL, 100, 50, 0),
     "both": (A_ALL | B_A, {}, 100, 50, 0),
@@ -206,7 +206,7 @@ def test_the_last_consumer_takes_everything_exactly(lake: Lake, trial: Trial) ->
     hazard = deletes_messages(trial.space.plan())
 
     assert hazard is not None
-    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, 10_000, lake.state(stream)["bytes"])
+    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, 4_000, lake.state(stream)["bytes"])
     assert hazard.flag == f"--allow-hazard DELETES_MESSAGES:main/consumer/{stream}/A"
 
 

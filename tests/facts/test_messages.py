@@ -110,7 +110,7 @@ async def test_the_first_message_since_a_time(lake: Lake, pool: Pool, storage: s
     border = next(m for m in all_of_them if m.seq > OLD)
 
     for by_time in ways(lake):
-        for wanted in (all_of_them[0], all_of_them[1], all_of_them[4_321], border, all_of_them[-1]):
+        for wanted in (all_of_them[0], all_of_them[1], all_of_them[1_321], border, all_of_them[-1]):
             same = [m for m in all_of_them if instant(m.time) == instant(wanted.time)]
             assert await one.first_since(wanted.time, by_time=by_time) == same[0]
         assert await one.first_since("2001-01-01T00:00:00Z", by_time=by_time) == all_of_them[0]
