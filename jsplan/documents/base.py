@@ -38,10 +38,8 @@ def flaw(error: Exception) -> str:
 def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any]:
     """The document as a mapping; raises DocumentError unless it is of this kind and major version."""
     if not isinstance(raw, dict) or raw.get("kind") != kind:
-        found = raw.get("kind", "no kind") if isinstance(raw, dict) else "something else"
-        raise DocumentError(
-            f"{where} is not a jsplan {kind} document (it says: {found})", hint=f"Give a file that jsplan wrote as a {kind}."
-        )
+        found = f'; its "kind" is {raw["kind"]}' if isinstance(raw, dict) and isinstance(raw.get("kind"), str) else ""
+        raise DocumentError(f"{where} is not a jsplan {kind} document{found}", hint=f"Give a file that jsplan wrote as a {kind}.")
     theirs = str(raw.get("format_version", ""))
     if theirs.split(".")[0] != version.split(".")[0]:
         raise DocumentError(
@@ -56,7 +54,7 @@ def read_json(path: Path, kind: str) -> Any:
     try:
         return orjson.loads(path.read_bytes())
     except OSError as error:
-        raise DocumentError(f"cannot read {kind} file {path}: {error.strerror}") from None
+        raise DocumentError(f"cannot read {kind} file {path}: {error.strerror}", hint="Check the path.") from None
     except orjson.JSONDecodeError as error:
         raise DocumentError(
             f"{path} is not a {kind} file: {error}", hint=f"The file is damaged or is no jsplan {kind}; make it again."

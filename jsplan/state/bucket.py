@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
 from jsplan.address import STATE_MARK
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NotPermittedError, ServerRefusedError, StateError
@@ -196,16 +194,13 @@ class Bucket:
         subject = self.subject(key) if prefix == _API_PREFIX else f"{prefix}.{self.subject(key)}"
         said = await link.request(subject, data, timeout, headers=dict(conditions))
         try:
-            answer = orjson.loads(said)
-            if "error" not in answer:
-                return int(answer["seq"])
-            error = dict(answer["error"])
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            return int(DomainApi(self.domain, link, read_only=False).parse(subject, said)["seq"])
+        except ServerRefusedError as error:
+            if error.err_code in WRONG_LAST_SEQUENCE:
+                raise Conflict from None
+            raise
+        except (KeyError, TypeError, ValueError):
             raise ApiError(f"domain {self.domain.key} answered {subject} with something that is no ack: {said[:80]!r}") from None
-        if error.get("err_code") in WRONG_LAST_SEQUENCE:
-            raise Conflict
-        text = f"domain {self.domain.key} refused to store {self.subject(key)}: {error.get('description')} ({error.get('err_code')})"
-        raise ServerRefusedError(text, code=error.get("code", 0), err_code=error.get("err_code", 0), description=str(error))
 
     async def purge(self, keys: str) -> None:
         """Remove all that is kept under the keys that match."""

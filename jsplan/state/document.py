@@ -19,8 +19,8 @@ FORMAT_VERSION = "1.0"
 #: Applied plans of which state remembers what is left of them.
 PLANS_KEPT = 20
 DAMAGED = (
-    "Nothing was overwritten. The serial before it is beside it as <file>.backup: look at both, copy back the one you trust, "
-    "then run: jsplan plan"
+    "Nothing was overwritten. To go back to a serial that is kept: jsplan state pull --serial N > FILE, then "
+    "jsplan state push --force FILE, then jsplan plan"
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -82,7 +83,7 @@ class LocalBackend:
         except FileNotFoundError:
             return State(self._workspace, self._environment)
         except OSError as error:
-            raise StateError(f"cannot read the state {self.path}: {error.strerror}") from None
+            raise StateError(f"cannot read the state {self.path}: {error.strerror}", hint=_remedy(error)) from None
         return self._document(data, self.path)
 
     def _read_journal(self) -> bytes:
@@ -91,7 +92,7 @@ class LocalBackend:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise StateError(f"cannot read {self._beside('.journal')}: {error.strerror}") from None
+            raise StateError(f"cannot read {self._beside('.journal')}: {error.strerror}", hint=_remedy(error)) from None
 
     def _document(self, data: bytes, path: Path) -> State:
         try:
@@ -152,7 +153,7 @@ class LocalBackend:
 
     def _cannot_record(self, error: OSError) -> StateError:
         message = f"cannot write {self._beside('.journal')}: {error.strerror}"
-        return StateError(message, hint="Make room on the disk, then plan again.")
+        return StateError(message, hint=f"{_remedy(error)} Then plan again.")
 
     def may_write(self, seconds: float) -> float:
         """As long as it takes: the lock of a living process never runs out."""
@@ -231,7 +232,7 @@ class LocalBackend:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StateError(f"cannot make the folder {self.path.parent}: {error.strerror}") from None
+            raise StateError(f"cannot make the folder {self.path.parent}: {error.strerror}", hint=_remedy(error)) from None
 
     @staticmethod
     def _open_private(path: Path, mode: str) -> IO[bytes]:
@@ -276,7 +277,7 @@ class LocalBackend:
                 await asyncio.sleep(POLL)
             except OSError as error:
                 where = self._beside(".lock")
-                raise StateError(f"cannot lock the state: {where}: {error.strerror}", hint="Make the folder writable.") from None
+                raise StateError(f"cannot lock the state: {where}: {error.strerror}", hint=_remedy(error)) from None
             else:
                 return
 
@@ -285,7 +286,7 @@ class LocalBackend:
             with self._open_private(self._beside(".lock.info"), "wb") as file:
                 file.write(dumps(info.to_json()))
         except OSError as error:
-            raise StateError(f"cannot write {self._beside('.lock.info')}: {error.strerror}", hint="Make the folder writable.") from None
+            raise StateError(f"cannot write {self._beside('.lock.info')}: {error.strerror}", hint=_remedy(error)) from None
 
     async def holder(self) -> LockInfo | None:
         """Who says beside the lock that it holds it; one of this machine must be alive."""
@@ -332,3 +333,12 @@ class LocalBackend:
             f"{self.place} is locked by {info.describe() if info else 'somebody else'}",
             hint="Wait for it with --lock-timeout 5m. The lock goes away by itself when that process ends.",
         )
+
+
+def _remedy(error: OSError) -> str:
+    """What to do about a file that cannot be read or written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "Make room on the disk."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Run it as a user who may read and write there."
+    return "Move away what is there, or name another place under backend.local.path."

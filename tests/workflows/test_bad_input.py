@@ -329,7 +329,7 @@ def test_a_plan_with_other_options(scene: Scene) -> None:
 
 
 def test_a_state_that_is_cut(scene: Scene) -> None:
-    """It is an error for every command, it names the backup, and the file is left as it is."""
+    """It is an error for every command, it says how to go back, and the file is left as it is."""
     scene.write({"name": "A"})
     assert jsplan(scene.folder, "apply", "-y").code == 0
     path = scene.folder / "state" / "test.json"
@@ -337,7 +337,7 @@ def test_a_state_that_is_cut(scene: Scene) -> None:
     path.write_bytes(half)
 
     for args in (["plan"], ["apply", "-y"], ["drift"], ["destroy", "-y"], ["state", "list"], ["show", "--state"]):
-        calm(jsplan(scene.folder, *args), 1, "test.json is damaged", ".backup")
+        calm(jsplan(scene.folder, *args), 1, "test.json is damaged", "state push --force")
     assert path.read_bytes() == half
 
 
@@ -363,7 +363,7 @@ def test_a_state_that_may_not_be_written(scene: Scene, taken: str) -> None:
     (scene.folder / "state" / f"test.json{taken}").mkdir(parents=True)
     scene.write({"name": "A"})
 
-    calm(jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}")
+    calm(jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}", "Move away what is there")
     with Raw(scene.server.url) as raw:
         assert streams(raw) == []
 
@@ -384,6 +384,8 @@ def test_a_full_disk(scene: Scene) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))
 
     calm(jsplan(scene.folder, "apply", "-y", preexec_fn=limit), 6, "test.json", "File too large")
+    small = 10
+    calm(jsplan(scene.folder, "apply", "-y", preexec_fn=limit), 1, "test.json.lock.info", "File too large", "Make room on the disk.")
     calm(jsplan(scene.folder, "apply", "-y"), 0)
     calm(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
     assert len(jsplan(scene.folder, "state", "list").out.split()) == 40
