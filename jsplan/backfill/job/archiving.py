@@ -26,6 +26,7 @@ from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.mapping import Mapping, renamed
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Sequences, Span
+from jsplan.backfill.windows import Deadline
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.frames import BYTES
 from jsplan.backfill.wire.reading import Range
@@ -54,6 +55,7 @@ class Piece:
     known: Sequences = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     rate: int | None = None
     mapping: Mapping | None = None
+    until: Deadline | None = None
 
 
 def archive(pieces: tuple[Piece, ...]) -> Iterator[dict[str, Any]]:
@@ -67,6 +69,8 @@ def _archived(piece: Piece) -> dict[str, Any]:
     what = Range(piece.source.api_prefix, piece.stream, piece.span.first, piece.span.last, piece.filters)
     with contextlib.closing(PieceWriter(piece)) as writer:
         for found in read(piece.source.open, what):
+            if piece.until is not None:
+                piece.until.require_open()
             writer.take(renamed(_without(found, piece.known), mapping, piece.domain, piece.stream))
             if piece.rate:
                 time.sleep(max(0.0, writer.size / piece.rate - (time.monotonic() - started)))

@@ -69,6 +69,8 @@ class LaneWriter:
         Raises RefusedError, `wire.writing.Refused` where somebody else writes to the stage or it was sealed, and ApiError.
         """
         task, seqs = self._job.legs[leg], rows["seq"].to_numpy()
+        if task.until is not None:
+            task.until.require_open()
         self._require_order(leg, seqs)
         block = addressed(tamed(rows["headers"]), origins(task.domain, task.stream, rows["seq"], rows["time"]))
         fits = self._too_large(leg).without(rows, block)

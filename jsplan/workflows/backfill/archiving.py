@@ -39,6 +39,7 @@ from jsplan.errors import JsplanError
 from jsplan.units import stamp
 from jsplan.workflows.backfill.archives import folder_of, identity
 from jsplan.workflows.backfill.bringing import WRITING
+from jsplan.workflows.backfill.hours import portion
 from jsplan.workflows.backfill.missing import Missing
 from jsplan.workflows.backfill.waiting import PERIOD, patiently, until_done
 
@@ -89,6 +90,7 @@ class ArchiveRun:
         return self.result
 
     async def _attempt(self) -> None:
+        self.work.require_open()
         self.result.attempts += 1
         self.work.may_write(WRITING)
         found = await asyncio.to_thread(self._opened)
@@ -165,13 +167,14 @@ class ArchiveRun:
             return
         piece = Piece(
             self.ends.source_way, self.ends.identity, self.origin.stream, spans[0], tuple(self.leg.filters), str(place), attempt,
-            rate=self.work.entry.rate, mapping=self._shape.mapping,
+            rate=self.work.entry.rate, mapping=self._shape.mapping, until=self.work.until,
         )  # fmt: skip
         pieces = [replace(piece, span=span) for span in _cut(spans, await self._step(spans))]
         await self.work.engine.session()
         self.work.observer.phase(f"Archiving {self._title}")
         if self._shape.needs_rows:
-            await self._shaped(spans, known, pieces, place)
+            for some in [[one] for one in pieces] if self.work.until is not None else [pieces]:
+                await self._shaped([piece.span for piece in some] if self.work.until is not None else spans, known, some, place)
             return
         pieces = [replace(one, known=_inside(known.seq, one.span)) for one in pieces]
         lanes = [tuple(pieces)] if piece.rate else [(one,) for one in pieces]
@@ -183,7 +186,8 @@ class ArchiveRun:
         written here, when all of them are done.
         """
         shape, entry, way = self._shape, self.work.entry, self.ends.source_way
-        leg = Copy(way, self.ends.identity, self.origin.stream, tuple(spans), tuple(self.leg.filters), way, "", "", known)
+        filters, until = tuple(self.leg.filters), self.work.until
+        leg = Copy(way, self.ends.identity, self.origin.stream, tuple(spans), filters, way, "", "", known, until=until)
         cuts = tuple(piece.span.first for piece in pieces)
         job = Job((), (leg,), "stream", (), shape.where, shape.transform, shape.mapping, entry.rate, cuts)
         said = await self._watched(self.work.engine.pieces(job, pieces, self._title), place, total(spans))
@@ -194,7 +198,8 @@ class ArchiveRun:
         """How many sequences a piece has."""
         state = (await self._origin_info())["state"]
         each: int = max(1, state["bytes"] // max(1, state["messages"]))
-        return max(1, min(SEQUENCES, SIZE // each, max(WORTHWHILE, -(-total(spans) // LANES))))
+        size = min(SIZE, portion(self.work.entry) or SIZE)
+        return max(1, min(SEQUENCES, size // each, max(WORTHWHILE, -(-total(spans) // LANES))))
 
     async def _watched(self, job: Any, place: Path, messages: int) -> Any:
         task, started = asyncio.ensure_future(job), time.monotonic()

@@ -8,16 +8,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from jsplan.backfill.ranges import BEYOND
 from jsplan.backfill.windows import Deadline, Window, opens_words
 from jsplan.errors import ExitCode
 from jsplan.units import SECOND, format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from jsplan.backfill.windows import Clock
     from jsplan.config.model import Backfill
     from jsplan.documents.backfill import BackfillResult, LegResult
+    from jsplan.workflows.backfill.missing import Todo
     from jsplan.workflows.options import Observer
 
+#: Of what passes in a window at the entry's rate one portion is this part; without a rate it has so many bytes.
+PARTS, PORTION = 8, 64 << 20
 #: The clock is looked at again after so many seconds: a machine may sleep, or its clock be set.
 LOOK: Final = 60.0
 
@@ -42,6 +48,36 @@ def deadline_of(entry: Backfill, clock: Clock) -> Deadline | None:
         return None
     now = clock.now()
     return Deadline(Window.parse(entry.window).until(now) or now, clock)
+
+
+def portion(entry: Backfill) -> int | None:
+    """So many bytes at most an entry with a window copies in one go, where what is begun and not ended is lost when that closes."""
+    if entry.window is None:
+        return None
+    return max(1, entry.rate * Window.parse(entry.window).seconds // PARTS) if entry.rate else PORTION
+
+
+def portions(todos: Sequence[Todo], most: int | None) -> Iterator[list[Todo]]:
+    """The same with at most so many sequences in one part: each is copied as a whole before the next is read."""
+    left = list(todos)
+    while most is not None and sum(todo.messages for todo in left) > most:
+        room = most
+        part: list[Todo] = []
+        for number, todo in enumerate(left):
+            cut = _end_of(todo, room)
+            part.append(todo.cut(0, cut))
+            left[number], room = todo.cut(cut + 1, BEYOND), max(0, room - part[-1].messages)
+        yield part
+    yield left
+
+
+def _end_of(todo: Todo, most: int) -> int:
+    """Up to which sequence there are so many."""
+    for span in todo.spans:
+        if span.size > most:
+            return span.first + most - 1
+        most -= span.size
+    return BEYOND
 
 
 def closed_words(entry: Backfill, clock: Clock) -> str | None:

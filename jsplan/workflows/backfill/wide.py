@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.records import Leg, Record, text_of
+from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import Backfill
 from jsplan.documents.backfill import BackfillResult
 from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, NotPermittedError, RefusedError, ServerRefusedError
@@ -82,7 +83,10 @@ class WideRun:
         record, result = await self._record(away), BackfillResult(entry.name)
         result.deferred = [{"address": str(side), "reason": away[side.domain]} for side in entry.origins if side.domain in away]
         legs = [leg for leg in record.legs if leg.origin_address.domain not in away]
-        await self._carried_out(record, legs, shape, result)
+        try:
+            await self._carried_out(record, legs, shape, result)
+        except WindowClosedError:
+            result.closed = True
         result.exit_code = int(ExitCode.CHANGES if result.gap_messages and run.options.fail_on_gap else ExitCode.OK)
         return result
 
@@ -154,8 +158,8 @@ class WideRun:
                 leg.seconds += seconds * found.copied / max(1, sum(result.copied for result in wide.results))
             if len(record.legs) == len(run.entry.origins) and all(each.status == "done" for each in record.legs):
                 record.done_at = stamp()
+            result.legs = wide.results
             await self.keep(record)
-        result.legs = wide.results
 
     def _ends(self, legs: list[Leg]) -> list[Ends]:
         return [Ends.of_leg(self.run.world, self.run.pool, leg) for leg in legs]

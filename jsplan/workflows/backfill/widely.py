@@ -24,10 +24,12 @@ from jsplan.backfill.job.lanes import Job, Lane, homes
 from jsplan.backfill.job.room import growth
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import LISTED, NAMED, Leg, Sequences, Span, common, minus, runs, sequences, total, without
+from jsplan.backfill.windows import WindowClosedError
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.workflows.backfill.bringing import WRITING, Bringing
 from jsplan.workflows.backfill.freeze import Ends
+from jsplan.workflows.backfill.hours import portion, portions
 from jsplan.workflows.backfill.leg import Work
 from jsplan.workflows.backfill.missing import Todo
 from jsplan.workflows.backfill.shapes import Shape
@@ -76,7 +78,11 @@ class Wide:
             await self._take_over()
             await self._attempt()
 
-        await until_done(attempt, lambda: self.all.copied, self.work.observer, self._title)
+        try:
+            await until_done(attempt, lambda: self.all.copied, self.work.observer, self._title)
+        except WindowClosedError:
+            await self._take_over()
+            raise
 
     async def _take_over(self) -> None:
         """Bring in what attempts before this one staged: all of their lanes, before anything new is staged."""
@@ -114,20 +120,41 @@ class Wide:
 
     async def _attempt(self) -> None:
         """Copy what is not there yet. Raises ApiError and ConnectError for what another attempt may not meet."""
+        self.work.require_open()
         for result in self.results:
             result.attempts += 1
         missing, todos = await self._todos()
         if not any(todo.spans for todo in todos):
             return
-        target = await self._target_info()
         await self._require_room_for(todos)
+        every: list[Said] = []
+        for part in portions(todos, await self._most()):
+            self.work.require_open()
+            every += await self._portion(part)
+        for number, result in enumerate(self.results):
+            skipped = self._skipped(number, every)
+            result.skipped, result.skipped_count = sequences(skipped, NAMED), total(skipped)
+        await self._note_gaps(missing, todos, every)
+
+    async def _most(self) -> int | None:
+        """So many sequences are copied in one go: of what passes the shuffle nothing is kept when the window closes meanwhile."""
+        size = portion(self.work.entry)
+        if size is None or not (self.shape.needs_rows or self.shape.order == "subject"):
+            return None
+        states = [info["state"] for info in await self._origin_infos()]
+        messages, bytes_ = (sum(int(state[name]) for state in states) for name in ("messages", "bytes"))
+        return max(1, size * messages // max(1, bytes_))
+
+    async def _portion(self, todos: Sequence[Todo]) -> list[Said]:
+        """Stage these, bring them in, prove them; what the lanes said."""
+        target = await self._target_info()
         job, made = await self._job(todos, target["config"])
-        said = await self._dropping(made, self._copied(job, made, sum(todo.messages for todo in todos)))
+        said: list[Said] = await self._dropping(made, self._copied(job, made, sum(todo.messages for todo in todos)))
         staged = await self._sealed(job, made, said)
         deletes = await self._dropping(made, self._require_room(sum(s.messages for s in staged), sum(s.bytes for s in staged)))
         equal = await self._brought(staged, said, may_lack=deletes)
         self._note(said, equal=equal)
-        await self._note_gaps(missing, todos, said)
+        return said
 
     # --- what is to be done -------------------------------------------------------------------------------------
 
@@ -170,6 +197,7 @@ class Wide:
                 source=ends.source_way, domain=ends.identity, stream=leg.origin_address.stream, spans=todo.spans,
                 filters=tuple(leg.filters), target=way, ingest="", stage=made[0].name, known=todo.known, claims=todo.claims,
                 oversize=self.work.entry.oversize, largest=largest, archive=self.held[number].files if self.held else (),
+                until=self.work.until,
             )
             for number, (leg, ends, todo) in enumerate(zip(self.legs, self.ends, todos, strict=True))
         )  # fmt: skip
@@ -262,9 +290,7 @@ class Wide:
             for leg, told in one["legs"].items():
                 self.results[int(leg)].copied += told["messages"]
                 self.results[int(leg)].bytes += told["bytes"]
-        for number, result in enumerate(self.results):
-            skipped = self._skipped(number, said)
-            result.skipped, result.skipped_count = sequences(skipped, NAMED), total(skipped)
+        for result in self.results:
             if result.copied:
                 result.verified, result.path = equal, path
 
