@@ -230,9 +230,10 @@ def target(server: Server, connect: Connect) -> Server:
 
 
 @pytest.mark.matrix
-def test_a_chain_is_stored_in_order(target: Server, connect: Connect) -> None:
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_chain_is_stored_in_order(target: Server, connect: Connect, sparse: bool) -> None:
     """Everything that was written is stored, in order, and the last sequence is known at the end."""
-    chain = Chain(connect(target), 0)
+    chain = Chain(connect(target), 0, sparse=sparse)
     chained(chain, 7_500)
 
     assert chain.finish() == 7_500
@@ -250,6 +251,19 @@ def test_a_broken_chain_is_noticed(target: Server, connect: Connect) -> None:
 
     assert refused.value.fenced
     assert rows_of(target, everything()) == []
+
+
+@pytest.mark.matrix
+def test_a_broken_sparse_chain_is_noticed(target: Server, connect: Connect) -> None:
+    """The last message of each chunk is refused that is not where it should be: nothing proves what was before it."""
+    chain = Chain(connect(target), 1, sparse=True)
+    chained(chain, 1005)
+
+    with pytest.raises(Refused, match="wrong last sequence: 999") as refused:
+        chain.finish()
+
+    assert refused.value.fenced
+    assert not any(b"Expected" in row[2] for row in rows_of(target, everything()))
 
 
 def test_a_chain_does_not_keep_others_out(target: Server, connect: Connect) -> None:

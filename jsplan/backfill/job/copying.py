@@ -148,10 +148,10 @@ def copy(task: Copy) -> Iterator[dict[str, Any]]:
 
 
 def _copied(task: Copy, wire: Wire, found: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    chain, blocks, pace = Chain(wire, 0, task.ingest.encode()), Blocks(), Pace(task.rate)
+    chain, blocks, pace = Chain(wire, 0, task.ingest.encode(), sparse=True), Blocks(), Pace(task.rate)
     large = TooLarge(task, wire.max_payload)
     for rows in found:
-        block = addressed(tamed(rows["headers"]), *origin_words(task.domain, task.stream, rows["seq"], rows["time"]))
+        block = arranged(task, rows)
         fits = large.without(rows, block)
         columns = [rows["subject"], block, rows["data"]]
         subject, headers, data = columns if fits is None else [column.filter(pa.array(fits)) for column in columns]
@@ -160,6 +160,11 @@ def _copied(task: Copy, wire: Wire, found: Iterator[pa.RecordBatch]) -> Iterator
         pace.passed(headers.nbytes + data.nbytes)
     chain.finish()
     yield {"messages": blocks.count, "bytes": pace.bytes, "hashes": blocks.hashes(), "skipped": [list(span) for span in large.spans()]}
+
+
+def arranged(task: Copy, rows: pa.RecordBatch) -> pa.BinaryArray:
+    """The header blocks that rows get at the target."""
+    return addressed(tamed(rows["headers"]), *origin_words(task.domain, task.stream, rows["seq"], rows["time"]))
 
 
 class InTime:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.job.copying import Known
-from jsplan.backfill.job.digests import Blocks, bare, canonical, origin_of, source_of, sourced
+from jsplan.backfill.job.digests import Blocks, canonical, origin_of, source_of, sourced
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import LISTED, Sequences, Span, total, without
 from jsplan.backfill.wire import read
@@ -163,11 +163,3 @@ def _take(task: Follow, rows: pa.RecordBatch, seen: _Seen, origins: list[np.ndar
         seqs, _ = origin_of(block, task.domain, task.origin)
         origins.append(seqs.drop_null().to_numpy())
     return True
-
-
-def read_stage(way: Way, stage: str, count: int) -> list[str]:
-    """The hashes of what a staging stream has: what should arrive of an attempt that nobody remembers."""
-    blocks = Blocks()
-    for rows in read(way.open, Range(way.api_prefix, stage, 1, count)):
-        blocks.add(canonical(rows["subject"], bare(rows["headers"]), rows["data"]))
-    return blocks.hashes()

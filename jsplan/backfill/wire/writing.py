@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.wire.frames import BYTES, digits, framed, joined, scan
+from jsplan.backfill.wire.frames import BYTES, digits, framed, joined, scan, with_headers
 from jsplan.backfill.wire.socket import CHUNK, Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 
@@ -27,6 +27,8 @@ MESSAGES, SIZE, UNDER_WAY = 1000, 2 << 20, 8
 #: How long the server may take to store a chunk. Seconds.
 PATIENCE: Final = 60.0
 WRONG_LAST_SEQUENCE: Final = 10071
+#: The header with which a message says what must be before it.
+LINK: Final = b"Nats-Expected-Last-Sequence: "
 _LAST_SEQUENCE = re.compile(rb'"seq":\s*(\d+)')
 
 
@@ -97,19 +99,20 @@ def chunks(sizes: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
 
 
 class Chain:
-    """Writes to a stream that nobody else writes to. Every message says which sequence must be the last before it.
+    """Writes to a stream that nobody else writes to. Messages say which sequence must be the last before them.
 
-    A message that is lost breaks the chain: what follows is refused, so the stream is always an exact beginning of what
-    was sent. That keeps no second writer out, whose messages fit again behind as many of the first: each attempt needs a
-    stream of its own. `last` is the stream's last sequence, as far as it is acknowledged. Messages are published to
-    `prefix` + subject.
+    A message that is lost breaks the chain: what says so is refused from there on. With `sparse` the last message of each chunk says it,
+    and with that everything before it is proven; otherwise each does, and the stream is always an exact beginning of what was sent. That
+    keeps no second writer out, whose messages fit again behind as many of the first: each attempt needs a stream of its own. `last` is
+    the stream's last sequence, as far as it is acknowledged. Messages are published to `prefix` + subject.
     """
 
-    def __init__(self, wire: Wire, last: int, prefix: bytes = b"") -> None:
+    def __init__(self, wire: Wire, last: int, prefix: bytes = b"", *, sparse: bool = False) -> None:
         self.last = last
         self._sent = last
         self._wire = wire
         self._prefix = prefix
+        self._sparse = sparse
         self._acks = _Acks(wire)
         self._asked = 0
 
@@ -118,20 +121,29 @@ class Chain:
         count = len(subject)
         if not count:
             return
-        expected = pa.array(np.arange(self._sent, self._sent + count, dtype=np.int64))
         sizes = pc.add(pc.binary_length(headers), pc.binary_length(data)).to_numpy()
         cuts = list(chunks(sizes))
-        asks = np.zeros(count, dtype=bool)
-        asks[[stop - 1 for _, stop in cuts]] = True
-        reply = pc.if_else(pa.array(asks), pa.scalar(b" " + self._acks.reply.encode(), BYTES), pa.scalar(b"", BYTES))
-        link = (b"Nats-Expected-Last-Sequence: ", digits(expected), b"\r\n")
-        frames, offsets = framed(subject, headers, data, prefix=self._prefix, reply=reply, lines=link)
+        ends = np.zeros(count, dtype=bool)
+        ends[[stop - 1 for _, stop in cuts]] = True
+        reply = pc.if_else(pa.array(ends), pa.scalar(b" " + self._acks.reply.encode(), BYTES), pa.scalar(b"", BYTES))
+        if self._sparse:
+            frames, offsets = framed(subject, self._linked(headers, ends), data, prefix=self._prefix, reply=reply)
+        else:
+            frames, offsets = framed(subject, headers, data, prefix=self._prefix, reply=reply, lines=self._links(np.arange(count)))
         for start, stop in cuts:
             self._wire.send(frames[offsets[start] : offsets[stop]])
             self._asked += 1
             self._sent += stop - start
             while self._asked - self._acks.count >= UNDER_WAY:
                 self._wait()
+
+    def _links(self, rows: np.ndarray[Any, Any]) -> tuple[bytes, pa.BinaryArray, bytes]:
+        return LINK, digits(pa.array(self._sent + rows, pa.int64())), b"\r\n"
+
+    def _linked(self, headers: pa.BinaryArray, ends: np.ndarray[Any, Any]) -> pa.BinaryArray:
+        """Header blocks of which these have the link."""
+        mask = pa.array(ends)
+        return pc.replace_with_mask(headers, mask, with_headers(headers.filter(mask), *self._links(np.flatnonzero(ends))))
 
     def _wait(self) -> None:
         self._acks.wait()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.backfill.job import promoting, stages
-from jsplan.backfill.job.reading import Follow, follow, read_stage
+from jsplan.backfill.job.abandoned import Tail, read_stage
+from jsplan.backfill.job.reading import Follow, follow
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import Leg, Span
 from jsplan.backfill.wire.asking import first_at, from_text
@@ -23,10 +24,16 @@ from jsplan.workflows.backfill.waiting import patiently
 from jsplan.workflows.options import Observer
 
 MayWrite = Callable[[float], float]
+#: Whether the tail of a sealed stage lacks nothing.
+IsWhole = Callable[[Stage, Tail], Awaitable[bool]]
 #: How long a request that writes may take at most: the lock must be ours for as long. Seconds.
 WRITING: Final = 30.0
 #: By how much the clocks of the servers of one domain may differ.
 SKEW: Final = 60 * SECOND
+
+
+async def _has_no_tail(_stage: Stage, tail: Tail) -> bool:
+    return not len(tail.seqs)
 
 
 @dataclass(slots=True)
@@ -41,6 +48,7 @@ class Bringing:
     entry: str
     text: str
     result: LegResult
+    is_whole: IsWhole = _has_no_tail
 
     async def take_over(self) -> None:
         """Bring in what attempts before this one wrote, and leave nothing of them behind.
@@ -60,8 +68,14 @@ class Bringing:
         begun = stage.name in promoting.own_sources(info["config"])
         if sealed.messages and (begun or stage.text == self.text):
             self.observer.phase(f"Taking over {sealed.messages:,} messages that an earlier attempt had written")
-            hashes = await asyncio.to_thread(read_stage, self.ends.target_way, stage.name, sealed.messages)
-            await self.bring(sealed, hashes, since=await asyncio.to_thread(self._since, stage), may_lack=True)
+            origin = Address.parse(self.leg.origin).stream
+            hashes, tail = await asyncio.to_thread(
+                read_stage, self.ends.target_way, stage.name, sealed.messages, self.ends.identity, origin
+            )
+            if begun or await self.is_whole(sealed, tail):  # who began had made sure of it
+                await self.bring(sealed, hashes, since=await asyncio.to_thread(self._since, stage), may_lack=True)
+            else:
+                self.observer.warn(f"a message was lost on its way to staging stream {stage.name}; it is dropped, and copied again")
         await self.drop(sealed)
 
     def _since(self, stage: Stage) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from jsplan.backfill.job import promoting, stages
+from jsplan.backfill.job.abandoned import Tail, lacks
 from jsplan.backfill.job.copying import Copy, copy
 from jsplan.backfill.job.room import growth, shortage
 from jsplan.backfill.job.stages import Stage
@@ -101,7 +102,9 @@ class LegRun:
         self.result = LegResult(leg.origin, leg.target, leg.first, leg.last)
         self.missing = Missing(leg, self.ends, work.topology)
         text = f"{work.text} {leg.created}"
-        self.bringing = Bringing(leg, self.ends, work.engine, work.observer, work.may_write, work.entry_id, text, self.result)
+        self.bringing = Bringing(
+            leg, self.ends, work.engine, work.observer, work.may_write, work.entry_id, text, self.result, self._is_whole
+        )  # fmt: skip
 
     # --- the sequence -------------------------------------------------------------------------------------------
 
@@ -198,6 +201,14 @@ class LegRun:
             if not isinstance(error, ApiError | ConnectError):
                 await self.bringing.drop(stage)
             raise
+
+    async def _is_whole(self, stage: Stage, tail: Tail) -> bool:
+        """Whether nothing was lost on the way to a stage of an earlier attempt. Asks the origin for what its last messages are among."""
+        if not len(tail.seqs):
+            return True
+        todo = (await self.missing.todo()).cut(tail.after + 1, int(tail.seqs.max()))
+        task = replace(self._copy(stage, todo, (await self._target_info())["config"]), until=None)
+        return not await asyncio.to_thread(lacks, task, tail)
 
     async def _expected(self, todo: Todo, skipped: list[Span]) -> tuple[Span, ...]:
         """Sequences that must have been copied, or else are gone at the origin. Of what is chosen by subject only what is gone counts."""
