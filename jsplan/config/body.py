@@ -11,7 +11,6 @@ from typing import Any, Final
 from jsplan.config.findings import Findings
 from jsplan.config.hints import field_hint
 from jsplan.config.node import Node, named, plain
-from jsplan.diagnostics import did_you_mean
 from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import ORIGIN
 
@@ -98,8 +97,6 @@ def _report(row: Field, node: Node, problem: str, findings: Findings, address: s
         detail = f'Put it in quotes: "{at.raw}".'
     elif row.type == "strings" and isinstance(node.value, str):
         detail = f'Write {row.name}: ["{node.value}"].'
-    elif row.values and isinstance(node.value, str):
-        detail = f"Write one of {', '.join(row.values)}.{did_you_mean(node.value.lower(), row.values)}"
     findings.error(
         "JS130", at, f"{row.name}: {problem}" if not problem.startswith(("is ", "must ")) else f"{row.name} {problem}", detail, address
     )

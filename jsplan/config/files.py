@@ -75,12 +75,8 @@ class Files:
         """The main file and its includes as one mapping; None if the main file cannot be used."""
         path = self.root / MAIN
         if not path.is_file() and not path.is_dir():
-            self.findings.error(
-                "JS100",
-                None,
-                f"there is no {MAIN} in {self.root}",
-                "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.",
-            )
+            problem = f"there is no {MAIN} in {self.root}" if self.root.is_dir() else f"{self.root} is not a folder"
+            self.findings.error("JS100", None, problem, "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.")
             return None
         main = self.parsed(path)
         if main is None:

@@ -58,7 +58,7 @@ def _reason(error: OSError) -> str:
 def _file_hint(path: Path) -> str:
     if path.is_dir():
         return "It is a folder; name a file."
-    return "Check its permissions." if path.exists() else "Check the path; it is relative to the file that names it."
+    return "Check its permissions." if path.exists() else "Check the path; in a file, it is relative to that file."
 
 
 def parse(source: Source, data: bytes, findings: Findings) -> Node | None:
@@ -287,6 +287,8 @@ def _yaml_hint(line: str, column: int, problem: str, context: str | None) -> str
         return 'There are two ": " on this line, or the line above is indented less than it seems. Put text that holds ": " in quotes.'
     if "cannot start any token" in problem or "alias" in (context or "") or "${" in line:
         return _QUOTING
-    if "expected <block end>" in problem or "could not find expected ':'" in problem:
+    if "flow" in (context or ""):
+        return f"A comma or a closing bracket is missing: it was found {context}."
+    if "did not find expected" in problem or "could not find expected" in problem:
         return "Check the indentation of this line and of the one above."
-    return f"It was read {context.removeprefix('while ')}." if context else "Check this line and the one above."
+    return f"It was found {context}; check this line and the one above." if context else "Check this line and the one above."

@@ -59,7 +59,10 @@ def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapp
     kinds = [kind for kind in _SINKS if kind in node.value]
     if len(kinds) != 1:
         findings.error(
-            "JS104", node, "a sink names not exactly one target", "Write {webhook: {url: …}}, {subject: …, domain: …} or {file: …}."
+            "JS104",
+            node,
+            f"a sink must name one target: {', '.join(_SINKS)}",
+            "Write {webhook: {url: …}}, {subject: …, domain: …} or {file: …}.",
         )
         return None
     (kind,) = kinds

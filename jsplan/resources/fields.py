@@ -303,7 +303,8 @@ def _in_range(row: Field, value: int) -> int:
 def _parse_enum(row: Field, value: Any) -> Any:
     word = row.spelled(value) if isinstance(value, str) else value
     if word not in row.values:
-        raise ValueError(f"is {_named(value)}; it can be {', '.join(row.values)}.{did_you_mean(str(value), row.values)}")
+        meant = did_you_mean(str(value).lower(), row.values)
+        raise ValueError(f"is {_named(value)}; it can be {', '.join(row.values)}{meant and f'.{meant}'}")
     return word
 
 
