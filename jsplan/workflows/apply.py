@@ -280,7 +280,7 @@ def _remember_servers(world: World, plan: Plan) -> None:
 
 @asynccontextmanager
 async def _stoppable(stop: asyncio.Event) -> AsyncIterator[None]:
-    """The first Ctrl-C (or SIGTERM) sets the event instead of raising; the second raises as usual."""
+    """The first Ctrl-C (or SIGTERM, or the end of the terminal) sets the event instead of raising; the second raises as usual."""
     loop = asyncio.get_running_loop()
     undo: list[Callable[[], object]] = []
 
@@ -290,7 +290,9 @@ async def _stoppable(stop: asyncio.Event) -> AsyncIterator[None]:
             restore()
         undo.clear()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    hung_up = getattr(signal, "SIGHUP", None)
+    spared = hung_up is None or signal.getsignal(hung_up) is signal.SIG_IGN  # nohup
+    for number in (signal.SIGINT, signal.SIGTERM, *(() if spared else (hung_up,))):
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not the main thread, or no such signal here
             loop.add_signal_handler(number, asked)
             undo.append(partial(loop.remove_signal_handler, number))

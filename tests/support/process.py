@@ -33,6 +33,7 @@ def jsplan(folder: Path, *args: str, timeout: float = 30, **options: Any) -> End
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
-def begin(folder: Path, *args: str) -> subprocess.Popen[bytes]:
-    """Start `jsplan` in a folder and leave it running; its output is to be read by the caller."""
-    return subprocess.Popen([PROGRAM, *args], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def begin(folder: Path, *args: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start `jsplan` in a folder and leave it running; its output is to be read by the caller. `options` go to `subprocess.Popen`."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen([PROGRAM, *args], cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, **options)

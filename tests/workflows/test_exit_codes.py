@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -119,15 +120,16 @@ def wrong_usage(scene: Scene) -> int:
     return scene.run("plan", "--no-such-option")
 
 
-def interrupted(scene: Scene, times: int = 1) -> int:
+def interrupted(scene: Scene, times: int = 1, number: signal.Signals = signal.SIGINT) -> int:
     """Ctrl-C while the server is frozen, so that a call is under way for sure; it is finished once the server goes on."""
-    scene.write(*({"name": f"S{number:03}"} for number in range(300)))
-    process = begin(scene.space.folder, "apply", "-y", "--parallelism", "2")
+    scene.write(*({"name": f"S{each:03}"} for each in range(300)))
+    heard = partial(signal.signal, number, signal.SIG_DFL)  # under nohup the tests would hand on that it is ignored
+    process = begin(scene.space.folder, "apply", "-y", "--parallelism", "2", preexec_fn=None if number == signal.SIGINT else heard)
     assert process.stderr is not None
     while not (line := process.stderr.readline()).startswith(b"[") or int(line[1:].split(b"/")[0]) < 10:
         assert line, "apply ended too early"
     scene.server.freeze()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     if times == 1:
         scene.server.thaw()
     else:
@@ -142,6 +144,15 @@ def interrupted(scene: Scene, times: int = 1) -> int:
     assert len(scene.names() - scene.remembered()) <= (0 if times == 1 else 2)
     with held(local_state(scene.space.folder)):
         return process.returncode
+
+
+def terminated(scene: Scene) -> int:
+    return interrupted(scene, number=signal.SIGTERM)
+
+
+def cut_off(scene: Scene) -> int:
+    """The terminal goes away, as when an ssh session breaks."""
+    return interrupted(scene, number=signal.SIGHUP)
 
 
 def interrupted_twice(scene: Scene) -> int:
@@ -165,6 +176,8 @@ TABLE: list[tuple[int, Callable[[Scene], int]]] = [
     (64, wrong_usage),
     (130, interrupted),
     (130, interrupted_twice),
+    (130, terminated),
+    (130, cut_off),
 ]
 
 
