@@ -160,10 +160,10 @@ def backfills(plan: Plan) -> Lines:
 def _undeclared(plan: Plan, job: Mapping[str, Any]) -> str:
     """What becomes of history that no entry names, before the command that brings it."""
     if not job["runs"]:
-        return "Apply does not copy it. To bring it as it is"
+        return "Apply does not copy it. As it is, by hand"
     if not plan.options.get("backfill", True):
-        return "Apply leaves it (--no-backfill), and it is not planned again. To bring it"
-    return "Apply copies it. With --no-backfill it is left and not planned again, until"
+        return "Apply leaves it (--no-backfill), and it is not planned again. By hand"
+    return "Apply copies it; with --no-backfill it is left, and not planned again. By hand"
 
 
 def amount(job: Mapping[str, Any]) -> list[str]:

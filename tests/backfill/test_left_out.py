@@ -384,7 +384,8 @@ def test_an_origin_that_is_away(pair: Pair, *, wanted: bool, late: bool) -> None
     plan, first = apply(pair, backfill=wanted)
     waiting = pair.space.plan()
     pair.sandbox["leaf"].start()
-    pair.sandbox["hub"].wait_until(lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back")
+    pair.sandbox.wait_ready()
+    pair.sandbox["hub"].wait_until(lambda: not any("away" in one.reason for one in pair.space.plan().deferred), "reach the leaf again")
 
     assert (plan.summary["backfill"], first.exit_code) == (0, 0)
     assert ["leaf/stream/S"] == [one.address for one in plan.deferred]

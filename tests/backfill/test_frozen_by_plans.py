@@ -1,0 +1,234 @@
+"""The range that a plan shows is the one that its apply keeps in state and copies, whatever comes to the origin or goes meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import StalePlanError
+from jsplan.workflows import backfill
+from tests.backfill.copies import Pair, numbered, without_spark
+from tests.support.mortal import Died
+from tests.support.raw import streams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox
+
+pytestmark = pytest.mark.timeout(120)
+
+TARGET: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"]}
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf; `S` has twenty messages, and the files have a target that nobody has made."""
+    pair = Pair.of(tmp_path, clean_hub_leaf)
+    pair.stream("leaf", "S", numbered(20))
+    return says(pair)
+
+
+def says(pair: Pair, *more: dict[str, Any], **entry: Any) -> Pair:
+    """Write the workspace: the target, more streams, and the entry."""
+    pair.says(**entry)
+    pair.space.write(streams=[TARGET, *more], backfills=[pair.entry])
+    return pair
+
+
+def apply(pair: Pair, plan: Plan | None = None, **options: Any) -> ApplyResult:
+    """Apply a plan as it was saved, or a new one, without Spark."""
+    with without_spark():
+        return pair.space.apply_saved(plan, **options) if plan is not None else pair.space.apply(**options)[1]
+
+
+def ranges(plan: Plan) -> list[tuple[int, int]]:
+    """Of the only entry."""
+    return [(end["range"]["first"], end["range"]["last"]) for end in plan.backfills[0]["from"]]
+
+
+def frozen(pair: Pair) -> list[tuple[int, int]]:
+    """What state keeps."""
+    return [(leg["first"], leg["last"]) for leg in pair.record["legs"]]
+
+
+def test_a_saved_plan_is_copied_as_it_was_planned(pair: Pair) -> None:
+    """What came since is not part of it, and what went is a gap: nothing is measured again."""
+    plan = pair.space.plan()
+    pair.publish("leaf", numbered(5, first=21))
+    pair.ask("leaf", "STREAM.PURGE.S", {"seq": 4})
+
+    result = apply(pair, plan)
+
+    assert ranges(plan) == frozen(pair) == [(1, 20)]
+    assert result.backfills == [{"name": "x", "status": "done", "copied": 17, "gap_messages": 3, "error": None}]
+    assert (pair.record["frozen_at"], pair.record["waiting"]) == (plan.timestamp, False)
+    assert pair.record["legs"][0]["created"] == plan.backfills[0]["from"][0]["range"]["created"]
+    pair.require_copied(seqs=range(4, 21))
+    assert not pair.space.plan().has_changes
+
+
+def test_another_stream_in_the_place_of_an_origin_is_stale(pair: Pair) -> None:
+    """Its sequences mean other messages: nothing is changed, and nothing kept."""
+    plan = pair.space.plan()
+    pair.ask("leaf", "STREAM.DELETE.S")
+    pair.stream("leaf", "S", numbered(20))
+
+    with pytest.raises(StalePlanError, match=r"no longer as planned: leaf/stream/S was made anew.* Nothing was changed"):
+        apply(pair, plan)
+
+    with pair.raw() as raw:
+        assert streams(raw, "$JS.hub.API") == []
+    assert not (pair.space.folder / "state" / "test.json").exists()
+
+
+def test_an_entry_that_says_something_else_is_stale(pair: Pair) -> None:
+    """A plan was approved for what the entry said then."""
+    plan = pair.space.plan()
+    says(pair, where="subject = 's.y'")
+
+    with pytest.raises(StalePlanError, match=r"backfill x is another one in the files .*\. Nothing was changed"):
+        apply(pair, plan)
+
+
+def test_no_backfill_keeps_the_range(pair: Pair) -> None:
+    """It was planned: a run that comes later copies what the plan said, and later plans say the same."""
+    first = pair.space.plan()
+    apply(pair, first, backfill=False)
+    pair.publish("leaf", numbered(5, first=21))
+
+    again = pair.space.plan()
+
+    assert (ranges(again), again.backfills[0]["messages"]) == ([(1, 20)], 20)
+    status = backfill.status(pair.space.load).entries[0]
+    assert (status.status, [(leg["first"], leg["last"]) for leg in status.legs]) == ("new", [(1, 20)])
+    assert (pair.run().copied, frozen(pair)) == (20, [(1, 20)])
+    assert pair.space.plan().backfills == []
+    assert pair.run(fresh=True).copied == 5
+
+
+def test_by_what_it_is_copied_is_chosen_when_it_is(pair: Pair) -> None:
+    """A plan takes a snapshot for a target that is not there; once it was made without one, a source is what is left."""
+    says(pair, keep="server")
+    planned = pair.space.plan().backfills[0]["strategy"]
+    apply(pair, backfill=False)
+
+    again = pair.space.plan().backfills[0]["strategy"]
+    pair.run()
+
+    assert (planned, again, pair.record["legs"][0]["strategy"]) == ("snapshot", "native", "native")
+    assert pair.state("hub", "T")["messages"] == 20
+
+
+def test_who_takes_over_copies_what_was_planned(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An apply that died before it copied anything has kept the range; the next one goes by it."""
+
+    async def dead(*_: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr("jsplan.workflows.apply.follow_up", dead)
+        with pytest.raises(Died):
+            apply(pair)
+    pair.publish("leaf", numbered(5, first=21))
+
+    result = apply(pair)
+
+    assert (frozen(pair), [done["copied"] for done in result.backfills]) == ([(1, 20)], [20])
+
+
+BOUNDS: dict[str, Any] = {
+    "nothing": lambda _: {},
+    "sequences": lambda _: {"start_seq": 5, "end_seq": 15},
+    "beyond": lambda _: {"end_seq": 50},
+    "from a message on": lambda times: {"start_time": times[4]},
+    "to a message": lambda times: {"end_time": times[9]},
+    "between": lambda times: {"start_time": times[4], "end_time": times[9]},
+    "later": lambda _: {"end_time": "2300-01-01T00:00:00Z"},
+}
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_a_plan_means_what_a_run_means(pair: Pair, bounds: str) -> None:
+    """Bounds are read alike, ends included, whether a plan freezes them or a run that was never planned."""
+    pair.delete("leaf", "S", 1, 2)
+    said = BOUNDS[bounds]({seq: one.time for seq, one in enumerate(pair.stored("leaf", "S"))})
+    says(pair, origin=said)
+
+    planned = ranges(pair.space.plan())
+    pair.stream("hub", "T")
+    pair.run()
+
+    assert planned == frozen(pair)
+    expected = {"sequences": (5, 15), "from a message on": (7, 20), "to a message": (3, 12), "between": (7, 12)}
+    assert planned == [expected.get(bounds, (3, 20))]
+
+
+def test_several_origins_have_a_range_each(pair: Pair) -> None:
+    """One that was away is frozen when somebody plans it; the others are what they were."""
+    pair.stream("hub", "H", numbered(10, subject=b"h.x"))
+    sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
+    pair.space.write(streams=[TARGET], backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
+    pair.sandbox["leaf"].kill()
+    first = pair.space.plan()
+    pair.publish("hub", numbered(5, first=11, subject=b"h.x"))
+    apply(pair, first)
+    alone = frozen(pair)
+    pair.sandbox["leaf"].start()
+    pair.sandbox.wait_ready()
+    pair.sandbox["hub"].wait_until(lambda: not pair.space.plan().deferred, "reach the leaf again")
+    second = pair.space.plan()
+    pair.publish("leaf", numbered(5, first=21))
+
+    apply(pair, second)
+
+    assert (ranges(first), alone) == ([(1, 10)], [(1, 10)])
+    assert ranges(second) == frozen(pair) == [(1, 20), (1, 10)]
+    assert pair.state("hub", "T")["messages"] == 30
+    assert not pair.space.plan().has_changes
+
+
+def test_two_ranges_of_one_stream(pair: Pair) -> None:
+    """Each side of an entry has its own."""
+    sides = [{"domain": "leaf", "stream": "S", "end_seq": 5}, {"domain": "leaf", "stream": "S", "start_seq": 16}]
+    pair.space.write(streams=[TARGET], backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
+    plan = pair.space.plan()
+    pair.publish("leaf", numbered(5, first=21))
+
+    apply(pair, plan)
+
+    assert ranges(plan) == frozen(pair) == [(1, 5), (16, 20)]
+    assert sorted(int(one.data) for one in pair.stored("hub", "T")) == [*range(1, 6), *range(16, 21)]
+
+
+def test_an_archive_has_the_range_of_the_plan(pair: Pair) -> None:
+    """Also where nothing but the origin is a stream."""
+    pair.space.write(backfills=[{"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"parquet": "archive"}}])
+    plan = pair.space.plan()
+    pair.publish("leaf", numbered(5, first=21))
+
+    result = apply(pair, plan)
+
+    assert ranges(plan) == frozen(pair) == [(1, 20)]
+    assert [done["copied"] for done in result.backfills] == [20]
+
+
+def test_an_origin_that_the_plan_makes_anew_is_measured_then(pair: Pair) -> None:
+    """What it will have nobody knows yet: the plan has no range of it, and the copy freezes one."""
+    origin = {"name": "S", "domain": "leaf", "subjects": ["s.>"], "lifecycle": {"on_replace": "recreate"}}
+    says(pair, origin)
+    apply(pair, adopt=True, backfill=False)
+    before = frozen(pair)
+    (pair.space.folder / "state" / "test.json").unlink()
+    says(pair, origin | {"storage": "memory"})
+    allowed = ("DELETES_STREAM", "DELETES_MESSAGES", "BREAKS_REPLICATION")
+
+    plan = pair.space.plan(adopt=True, allow_hazards=allowed)
+
+    assert before == [(1, 20)]
+    assert [tuple(change.change.actions) for change in plan.resource_changes if change.domain == "leaf"] == [("delete", "create")]
+    assert [sorted(end) for end in plan.backfills[0]["from"]] == [["domain", "stream"]]
+    assert [done["copied"] for done in apply(pair, plan).backfills] == [0]
