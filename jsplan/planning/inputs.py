@@ -11,8 +11,9 @@ from typing import Any
 from jsplan.address import Address, matches
 from jsplan.config.model import Declared, Workspace
 from jsplan.facts.live import Live
-from jsplan.facts.question import MEASURE_LIMIT, Measured
+from jsplan.facts.question import Measured
 from jsplan.facts.recopy import CopiedAgain
+from jsplan.planning.choices import Choices
 from jsplan.planning.merge import declared_fields
 from jsplan.planning.origins import fitted
 from jsplan.planning.preserve.resumed import UnderWay
@@ -23,25 +24,10 @@ from jsplan.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a plan was asked to do, free of how it was asked. `safe_below` counts messages,
-    `measure_limit` reads; `now` is UTC.
-    """
+class Request(Choices):
+    """What a plan was asked to do, and when, free of how it was asked. `now` is UTC."""
 
-    now: datetime
-    targets: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-    replace: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
-    reinstalled: tuple[str, ...] = ()
-    refresh_only: bool = False
-    destroy: bool = False
-    allow_hazards: tuple[str, ...] = ()
-    safe_below: int = 0
-    measure_limit: int = MEASURE_LIMIT
-    adopt: bool = False
-    offline: str = "defer"
-    backfill: bool = True
+    now: datetime = field(kw_only=True)
 
 
 @dataclass(slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jsplan.backfill.windows import SYSTEM, Clock
-from jsplan.facts.question import MEASURE_LIMIT
+from jsplan.planning.choices import Choices
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:
@@ -18,30 +18,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """Planning options of `plan`, `apply` and `destroy` (contract, section 3).
+class PlanOptions(Choices):
+    """Options of `plan`, `apply` and `destroy` (contract, section 3): what is asked of the plan, and how it is carried out.
 
-    `allow_hazards` are `CODE` or `CODE:ADDR` (ADDR may be a glob); `lock_timeout` is ns; `safe_below` counts
-    messages, `measure_limit` the reads that one measurement may take. `backup` is a folder: streams are saved below it before
-    messages of theirs are deleted. `waves` are the terms of `--wave`,
-    `max_failures` domains of one of them may fail; `deferred` applies what is left of a saved plan. Windows of backfills go by `clock`.
+    `lock_timeout` is ns. `backup` is a folder: streams are saved below it before messages of theirs are deleted. `waves` are the
+    terms of `--wave`, `max_failures` domains of one of them may fail; `deferred` applies what is left of a saved plan. Windows of
+    backfills go by `clock`.
     """
 
-    targets: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
-    replace: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
-    reinstalled: tuple[str, ...] = ()
-    refresh_only: bool = False
-    destroy: bool = False
     parallelism: int = 10
     lock_timeout: int = 10 * SECOND
-    allow_hazards: tuple[str, ...] = ()
-    safe_below: int = 0
-    measure_limit: int = MEASURE_LIMIT
-    offline: Literal["defer", "fail"] = "defer"
-    adopt: bool = False
-    backfill: bool = True
     rehearse: bool = False
     backup: Path | None = None
     waves: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from jsplan.address import Address, matches
@@ -22,6 +22,7 @@ from jsplan.facts.survey import survey
 from jsplan.jetstream import Pool
 from jsplan.planning.backfills import places_of, streams_of
 from jsplan.planning.build import candidates
+from jsplan.planning.choices import Choices
 from jsplan.planning.downstream import copies_left_out
 from jsplan.planning.inputs import Inputs, Request, rename, rename_pending, select
 from jsplan.planning.leaving import leaving, with_unknown
@@ -98,13 +99,8 @@ def known_domains(world: World) -> frozenset[str]:
 
 def request_of(options: PlanOptions) -> Request:
     """The planning options as planning takes them."""
-    return Request(
-        now=datetime.now(UTC), targets=options.targets, excludes=options.excludes, replace=options.replace, imports=options.imports,
-        reinstalled=options.reinstalled,
-        refresh_only=options.refresh_only, destroy=options.destroy, allow_hazards=options.allow_hazards,
-        safe_below=options.safe_below, measure_limit=options.measure_limit, adopt=options.adopt, offline=options.offline,
-        backfill=options.backfill,
-    )  # fmt: skip
+    asked = {each.name: getattr(options, each.name) for each in fields(Choices)}
+    return Request(now=datetime.now(UTC), **asked)
 
 
 def inputs_of(world: World, request: Request) -> Inputs:

@@ -70,7 +70,7 @@ class World:
         topology = resolve(workspace)
         # Streams that copy in a circle are refused for what they would copy; that there is an order for them too is asked here.
         topology.diagnostics = [d for d in topology.diagnostics if d.code not in ("JS406", "JS407")]
-        inputs = Inputs(workspace, topology, self.state, live, Request(datetime.now(UTC)), entries, moved)
+        inputs = Inputs(workspace, topology, self.state, live, Request(now=datetime.now(UTC)), entries, moved)
         inputs.selected = candidates(inputs)
         return build_plan(inputs, compare(inputs))
 
