@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from jsplan.backfill.job.lane_writing import LaneWriter, write_fused
+from jsplan.backfill.job.lane_writing import LaneWriter, write_dealt, write_fused
 from jsplan.backfill.job.lanes import Block, Job, Packer, read_piece, unpacked
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ def carried_out(job: Job) -> list[dict[str, Any]]:
     """What `spark.shaping.run` does for a job that needs neither SQL nor a function: several writers at the same time."""
     assert job.where is None
     assert job.transform is None
+    if job.dealt:
+        return list(write_dealt(job))
     blocks: dict[int, list[Block]] = {lane: [] for lane in range(len(job.lanes))}
     for block in () if job.fused else _blocks(job):
         blocks[block.lane].append(block)

@@ -180,7 +180,7 @@ def test_a_writer_beside_another(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     """A stage that another attempt has begun is not written to: the run takes over what is there, and goes on."""
     pair.stream("leaf", "S", spread(50))
     pair.stream("hub", "T")
-    monkeypatch.setattr("tests.backfill.laned.LaneWriter", _Doubled)
+    monkeypatch.setattr(lane_writing, "LaneWriter", _Doubled)
 
     found = pair.run()
 
@@ -188,7 +188,10 @@ def test_a_writer_beside_another(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     require_copied(pair)
 
 
-class _Doubled(lane_writing.LaneWriter):
+_Plain = lane_writing.LaneWriter
+
+
+class _Doubled(_Plain):
     """A lane that somebody else has begun, in the first attempt."""
 
     begun = 0
@@ -196,7 +199,7 @@ class _Doubled(lane_writing.LaneWriter):
     def take(self, leg: int, rows: Any) -> int:
         if _Doubled.begun == 0:
             _Doubled.begun += 1
-            other = lane_writing.LaneWriter(self._job, self._number)
+            other = _Plain(self._job, self._number)
             other.take(leg, rows.slice(0, 3))
             other.finish()
             other.close()

@@ -6,6 +6,7 @@ Where rows come from is left to the caller: from a reader in the same process (`
 from __future__ import annotations
 
 import base64
+import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ import pyarrow as pa
 from jsplan.backfill.columns import addressed, origins, tamed
 from jsplan.backfill.job.copying import Pace, TooLarge
 from jsplan.backfill.job.digests import Blocks, canonical
-from jsplan.backfill.job.lanes import Job, read_piece
+from jsplan.backfill.job.lanes import Job, dealt, lane_numbers, read_piece
 from jsplan.backfill.job.mapping import renamed
 from jsplan.backfill.ranges import Sequences
 from jsplan.backfill.wire import Chain
@@ -151,3 +152,23 @@ def write_fused(job: Job, lane: int) -> Iterator[dict[str, Any]]:
         yield writer.finish()
     finally:
         writer.close()
+
+
+def write_dealt(job: Job) -> Iterator[dict[str, Any]]:
+    """Carry out all lanes of a job with one reader; what each lane has written that got any.
+
+    Each batch goes to the lanes one after the other, so that where this dies each has a beginning of what it was to get.
+    """
+    writers, mapping = dict[int, LaneWriter](), job.mapping.made() if job.mapping is not None else None
+    leg = job.legs[0]
+    with contextlib.ExitStack() as opened:
+        for piece in job.pieces(1):
+            for read in read_piece(job, piece):
+                rows = renamed(read, mapping, leg.domain, leg.stream)
+                for lane, part in dealt(rows, lane_numbers(job, piece.leg, rows["seq"].to_numpy(), rows["subject"])):
+                    if lane not in writers:
+                        writers[lane] = LaneWriter(job, lane)
+                        opened.callback(writers[lane].close)
+                    writers[lane].take(piece.leg, part)
+        for lane in sorted(writers):
+            yield writers[lane].finish()

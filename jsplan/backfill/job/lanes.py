@@ -86,6 +86,13 @@ class Job:
         """Whether each lane can read for itself what it writes: then no message enters the JVM."""
         return self.order != "subject" and self.where is None and self.transform is None
 
+    @property
+    def dealt(self) -> bool:
+        """Whether one task reads and deals to all writers, which are in the same process: a target takes no more than one reader reads, and
+        a shuffle costs more than all the rest. Of many origins several readers are worth it.
+        """
+        return self.order == "subject" and len(self.legs) == 1 and not self.cuts and self.where is None and self.transform is None
+
     def pieces(self, most: int) -> list[Piece]:
         """What is to be read, in about `most` parts of about equal size, but in one part at least of each origin."""
         if self.cuts:
@@ -206,7 +213,7 @@ class Packer:
         leg = self._job.legs[self._leg]
         rows = renamed(rows, self._mapping, leg.domain, leg.stream)
         lanes = lane_numbers(self._job, self._leg, rows["seq"].to_numpy(), rows["subject"])
-        for lane, part in _dealt(rows, lanes):
+        for lane, part in dealt(rows, lanes):
             self._held.setdefault(lane, []).append(part)
             self._sizes[lane] = self._sizes.get(lane, 0) + part.nbytes
             if self._sizes[lane] >= BLOCK_SIZE:
@@ -226,7 +233,7 @@ class Packer:
         return Block(lane, self._leg, int(held[0]["seq"][0].as_py()), sink.getvalue().to_pybytes())
 
 
-def _dealt(rows: pa.RecordBatch, lanes: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def dealt(rows: pa.RecordBatch, lanes: np.ndarray[Any, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each lane, in their order."""
     if not len(lanes):
         return

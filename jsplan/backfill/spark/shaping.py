@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.columns import TABLE, origins, table
 from jsplan.backfill.job.archiving_shaped import ShapedPiece
-from jsplan.backfill.job.lane_writing import LaneWriter, write_fused
+from jsplan.backfill.job.lane_writing import LaneWriter, write_dealt, write_fused
 from jsplan.backfill.job.lanes import Block, Job, Packer, Piece, lane_numbers, read_piece, unpacked
 from jsplan.backfill.job.mapping import renamed
 from jsplan.backfill.job.returned import returned
@@ -72,6 +72,8 @@ def run(session: SparkSession, job: Job, name: str) -> list[dict[str, Any]]:
     if job.fused:
         said = run_tasks(session, [partial(write_fused, job, lane) for lane in range(len(job.lanes))], name)
         return [one[-1] for one in said]
+    if job.dealt:
+        return run_tasks(session, [partial(write_dealt, job)], name)[0]
     begin: Begin = partial(LaneWriter, job)
     write = _block_writer(begin) if job.transform is None else _row_writer(begin)
     return _carried_out(session, job, _lanes(session, job).mapInArrow(write, "said STRING"), name)
