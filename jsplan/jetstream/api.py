@@ -5,7 +5,8 @@ What is read and why is left to `facts`, what is written to `applying`.
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Final
 
 import orjson
 
@@ -21,6 +22,9 @@ CONSUMER_NOT_FOUND = 10014
 STREAM_OFFLINE = 10194
 NOT_ENABLED = 10076
 NOT_ENABLED_FOR_ACCOUNT = 10039
+
+#: Seconds. While a cluster elects who leads a stream or consumer nobody answers its INFO, e.g. right after it was scaled.
+ELECTION: Final = 60.0
 
 
 class DomainApi:
@@ -90,13 +94,22 @@ class DomainApi:
         return ServerRefusedError.of(f"domain {self.domain.key} refused {api}: {said}", error)
 
     async def find(self, api: str, absent: int) -> dict[str, Any] | None:
-        """An INFO request whose object may not exist: None for `absent` and for a missing stream."""
-        try:
-            return await self.request(api)
-        except ServerRefusedError as error:
-            if error.err_code in (absent, STREAM_NOT_FOUND):
-                return None
-            raise
+        """An INFO request whose object may not exist: None for `absent` and for a missing stream.
+
+        Without an answer it is asked again, for as long as the domain answers at all and up to ELECTION.
+        """
+        end = time.monotonic() + ELECTION
+        while True:
+            try:
+                return await self.request(api)
+            except ServerRefusedError as error:
+                if error.err_code in (absent, STREAM_NOT_FOUND):
+                    return None
+                raise
+            except ApiTimeoutError:
+                if time.monotonic() > end:
+                    raise
+                await self.request("INFO")
 
     async def stream_info(self, name: str) -> dict[str, Any] | None:
         """`STREAM.INFO`, or None if there is no such stream."""

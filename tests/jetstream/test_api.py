@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import nats
 import pytest
 
 from jsplan.config.model import Connection, Domain
@@ -19,6 +20,8 @@ from jsplan.units import SECOND
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
     from jsplan.sandbox import Sandbox, Server
     from tests.conftest import MakeServer
 
@@ -93,6 +96,32 @@ async def test_nobody_and_nothing(server: Server) -> None:
             await DomainApi(PLAIN, link, read_only=True).request("INFO")
         assert time.monotonic() - started > 0.2
         server.thaw()
+
+
+async def test_who_leads_is_not_known_yet(server: Server) -> None:
+    """While a cluster elects a leader nobody answers for one object: that is asked again. Only where all is silent the domain is away."""
+    unheard = {"slow.API.CONSUMER.INFO.A.C": 1, "slow.API.STREAM.INFO.A": 10**6, "slow.API.INFO": 0}
+    domain, between = Domain("main", "main", None, "slow.API"), await nats.connect(server.url)
+
+    async def hand_on(message: Msg) -> None:
+        if unheard[message.subject]:
+            unheard[message.subject] -= 1
+            return
+        await between.publish(message.subject.replace("slow.", "$JS."), message.data, reply=message.reply)
+
+    await between.subscribe("slow.API.>", cb=hand_on)
+    await between.flush()
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A"})
+        raw.done("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"durable_name": "C"}})
+    async with linked(server, timeout=2.0) as link:
+        assert (await DomainApi(domain, link, read_only=True).consumer_info("A", "C") or {})["name"] == "C"
+    unheard["slow.API.INFO"] = 10**6
+    async with linked(server, timeout=0.3) as link:
+        with pytest.raises(ApiTimeoutError, match=r"no answer to slow\.API\.INFO"):
+            await DomainApi(domain, link, read_only=True).stream_info("A")
+    await between.close()
+    assert unheard["slow.API.CONSUMER.INFO.A.C"] == 0
 
 
 async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
