@@ -64,7 +64,7 @@ class Hearing:
                 SUBJECTS,
                 heard=partial(self._heard, key),
                 gap=partial(self._gap, key),
-                deaf=partial(self._told, key, False),
+                deaf=partial(self._deafened, key),
             )
             self._tasks[key] = asyncio.create_task(listen_for_ever(make, partial(self._state_of, key)))
 
@@ -116,6 +116,9 @@ class Hearing:
         self.wake.set()
 
     def _deafened(self, connection: str, reason: str) -> None:
+        if not reason:
+            self._deaf.pop(connection, None)
+            return
         self._deaf[connection] = reason
         self._told(connection, False, reason)
 

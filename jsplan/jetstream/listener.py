@@ -30,7 +30,8 @@ class Listener(Link):
     """Hears `subjects` and hands each message's subject and payload to `heard`.
 
     `gap(reason)` is called whenever something may have been missed: when it begins to listen, again and again, and when it was
-    too slow. `deaf(reason)` is called when the server does not permit a subject. Its seal admits nothing, so it sends nothing.
+    too slow. `deaf(reason)` is called when the server does not permit a subject, and without a reason when it is asked anew. Its seal
+    admits nothing, so it sends nothing.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Listener(Link):
         }  # fmt: skip
 
     async def _is_back(self) -> None:
+        self._deaf("")
         self._gap("connected again")
 
     async def _is_over(self) -> None:
