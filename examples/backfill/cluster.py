@@ -1,9 +1,10 @@
 """A backfill on a Spark cluster: a standalone master and two workers on this machine, each worker with a Python environment of its own.
 
-    python examples/backfill/cluster.py [--kill] [--messages N]
+    python examples/backfill/cluster.py [--entry NAME] [--kill] [--messages N]
 
-Starts an embedded hub and leaf, fills ORDERS of the leaf, writes the job file and hands it to spark-submit. `--kill` kills the worker that
-copies, in the middle, as a machine dies. Leaves nothing running. It needs the extras `spark` and `sandbox`, and a network for pip.
+Starts an embedded hub with a leaf and two stores, fills ORDERS of the leaf and SALES of the stores, writes the job file of an entry and
+hands it to spark-submit. `--kill` kills a worker that copies, in the middle, as a machine dies. `--entry sales-history` submits its job
+twice: store-2 is away when the first begins. Leaves nothing running. It needs the extras `spark` and `sandbox`, and a network for pip.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from jsplan.workflows import backfill
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SPARK = Path(pyspark.__file__).parent
-NAME = "orders-history"
+NAME, FLEET = "orders-history", "sales-history"
+STORES = ("store-1", "store-2")
 SIZE = 1000
 
 
@@ -87,39 +89,70 @@ class Node:
 def main(argv: list[str] | None = None) -> int:
     """Run the whole story; returns 0 when every message is there once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entry", default=NAME, metavar="NAME", help="orders-history, orders-clean or sales-history")
     parser.add_argument("--kill", action="store_true", help="kill the worker that copies, in the middle")
     parser.add_argument("--messages", type=int, default=60_000, metavar="N", help="how many there are to copy")
     parser.add_argument("--server", type=Path, metavar="FILE", help="the nats-server to use")
     options = parser.parse_args(argv)
-    with Sandbox.hub_and_leaf(binary=options.server) as sandbox, tempfile.TemporaryDirectory(prefix="jsplan-cluster-") as text:
+    leaves = ("leaf", *STORES)
+    with (
+        Sandbox.hub_and_leaf(leaves=leaves, binary=options.server) as sandbox,
+        tempfile.TemporaryDirectory(prefix="jsplan-cluster-") as text,
+    ):
         folder = Path(text)
-        shutil.copy(HERE / "jsplan.yaml", folder)
+        unpack(folder)
         fill(sandbox["leaf"], options.messages)
+        for store in STORES:
+            fill(sandbox[store], options.messages // 10, "SALES")
         with cluster(folder, sandbox["leaf"]) as (master, workers):
-            return story(folder, sandbox["hub"], master, workers if options.kill else [])
+            away = sandbox[STORES[-1]] if options.entry == FLEET else None
+            return story(folder, sandbox["hub"], master, workers if options.kill else [], options.entry, away)
 
 
-def story(folder: Path, hub: Server, master: str, victims: list[Node]) -> int:
-    """What a user types."""
+def unpack(folder: Path) -> None:
+    """The workspace, in a folder of its own."""
+    for name in ("jsplan.yaml", "clean.py"):
+        shutil.copy(HERE / name, folder)
+
+
+def story(folder: Path, hub: Server, master: str, victims: list[Node], name: str = NAME, away: Server | None = None) -> int:
+    """What a user types. A server that is `away` is stopped first, and is back for a second run of the same job."""
     environment = base() | credentials(folder / "driver") | {"JSPLAN_VAR_hub": hub.url}
     jsplan = [str(Path(sys.executable).with_name("jsplan"))]
     run([*jsplan, "apply", "--auto-approve", "--no-backfill"], folder, environment, quiet=True)
-    run([*jsplan, "backfill", "plan", NAME, "--job-file", "job.py"], folder, environment)
-    submit = [str(SPARK / "bin/spark-submit"), "--master", master, "--conf", "spark.executor.memory=600m", "job.py"]
-    driver = environment | {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "python3", "SPARK_LOCAL_IP": "127.0.0.1"}
-    over = threading.Event()
-    killing = threading.Thread(target=kill_who_copies, args=(folder, environment, victims, over))
-    killing.start()
-    try:
-        code = run(submit, folder, driver, log=folder / "driver.log")
-    finally:
-        over.set()
-        killing.join()
+    if away is not None:
+        away.stop()
+    run([*jsplan, "backfill", "plan", name, "--job-file", "job.py"], folder, environment)
+    code = submit(folder, environment, master, victims, name)
+    if away is not None and not code:
+        away.start()
+        hub.wait_until(lambda: reached(folder, environment, name), "what was away can be reached again")
+        code = submit(folder, environment, master, victims, name)
     if code:
         print((folder / "driver.log").read_text("utf-8")[-4000:], file=sys.stderr)
         return code
-    run([*jsplan, "backfill", "status", NAME], folder, environment)
-    return run([*jsplan, "backfill", "verify", NAME], folder, environment)
+    run([*jsplan, "backfill", "status", name], folder, environment)
+    return run([*jsplan, "backfill", "verify", name], folder, environment)
+
+
+def submit(folder: Path, environment: dict[str, str], master: str, victims: list[Node], name: str) -> int:
+    """Hand the job to the cluster, and wait for its end."""
+    command = [str(SPARK / "bin/spark-submit"), "--master", master, "--conf", "spark.executor.memory=600m", "job.py"]
+    driver = environment | {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "python3", "SPARK_LOCAL_IP": "127.0.0.1"}
+    over = threading.Event()
+    killing = threading.Thread(target=kill_who_copies, args=(folder, environment, victims, over, name))
+    killing.start()
+    try:
+        return run(command, folder, driver, log=folder / "driver.log")
+    finally:
+        over.set()
+        killing.join()
+
+
+def reached(folder: Path, environment: dict[str, str], name: str) -> bool:
+    """Whether every origin of an entry answers."""
+    found = backfill.plan(LoadOptions(folder, environ=environment), backfill.BackfillOptions(name))
+    return not any(leg.error for leg in found.legs)
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -192,13 +225,13 @@ def made(folder: Path) -> Path:
 # --- what happens meanwhile ------------------------------------------------------------------------------------------
 
 
-def kill_who_copies(folder: Path, environment: dict[str, str], workers: list[Node], over: threading.Event) -> None:
-    """Once a quarter is staged, the worker that runs the copy is killed, with everything that it runs."""
+def kill_who_copies(folder: Path, environment: dict[str, str], workers: list[Node], over: threading.Event, name: str) -> None:
+    """Once a quarter is staged, a worker that runs the copy is killed, with everything that it runs."""
     load = LoadOptions(folder, environ=environment)
     while workers and not over.wait(0.1):
         with contextlib.suppress(JsplanError):
-            (entry,) = backfill.status(load, (NAME,)).entries
-            if any(left.messages * 4 >= entry.legs[0]["last"] and not left.sealed for left in entry.leftovers):
+            (entry,) = backfill.status(load, (name,)).entries
+            if sum(left.messages * 4 for left in entry.leftovers if not left.sealed) >= sum(leg["last"] for leg in entry.legs) > 0:
                 break
     else:
         return
@@ -231,29 +264,30 @@ def below(pid: int) -> list[int]:
     return sorted(every - {pid})
 
 
-def fill(leaf: Server, count: int) -> None:
-    """ORDERS of the leaf, with messages that say their number."""
+def fill(leaf: Server, count: int, name: str = "ORDERS") -> None:
+    """A stream of a leaf, with messages that say their number."""
     from jsplan.backfill.wire import Wire  # noqa: PLC0415 - quicker than a client, and that is all it is for
     from jsplan.jetstream.contexts import Target  # noqa: PLC0415
 
     wire = Wire(Target("leaf", leaf.url, leaf.url, leaf.user, leaf.password))
     try:
-        wire.request("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
-        publish_numbers(wire, count)
+        wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+        publish_numbers(wire, count, f"{name.lower()}.".encode())
     finally:
         wire.close()
 
 
-def publish_numbers(wire: object, count: int) -> None:
-    """Messages of `SIZE` bytes."""
+def publish_numbers(wire: object, count: int, prefix: bytes) -> None:
+    """Messages of `SIZE` bytes, on nine subjects."""
     import pyarrow as pa  # noqa: PLC0415
 
     from jsplan.backfill.wire import publish  # noqa: PLC0415
 
     def rows(first: int) -> tuple[pa.Array, pa.Array, pa.Array]:
         numbers = range(first, min(count, first + 4999) + 1)
-        subjects, empty = ([text] * len(numbers) for text in (b"orders.new", b""))
-        return tuple(pa.array(column, pa.binary()) for column in (subjects, empty, [b"%d".ljust(SIZE) % n for n in numbers]))
+        subjects = [b"%s%d" % (prefix, n % 9) for n in numbers]
+        columns = (subjects, [b""] * len(numbers), [(b"%d" % n).ljust(SIZE) for n in numbers])
+        return tuple(pa.array(column, pa.binary()) for column in columns)
 
     publish(wire, (rows(first) for first in range(1, count + 1, 5000)))
 

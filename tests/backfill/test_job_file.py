@@ -11,6 +11,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from jsplan.backfill.job import ways
@@ -19,7 +20,7 @@ from jsplan.backfill.records import text_of
 from jsplan.cli import job
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
-from jsplan.errors import ConnectError, JsplanError, RefusedError
+from jsplan.errors import ConnectError, JsplanError, RefusedError, UsageError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from jsplan.workflows.backfill.job_document import document, unfilled
@@ -28,6 +29,8 @@ from tests.support.workspaces import Quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from jsplan.sandbox import Sandbox
 
@@ -196,6 +199,89 @@ def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[st
     assert not re.search(r'"password": "acc"', script)
     assert submit(text) == 0
     assert len(pair.stored("hub", "T")) == 20
+
+
+def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """It carries the ranges of those that could be reached when it was written; what was away is frozen and brought by a later run."""
+    sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
+    pair.space.write(backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
+    pair.stream("leaf", "S", numbered(20))
+    pair.stream("hub", "H", numbered(7, subject=b"h.x"))
+    pair.stream("hub", "T")
+    pair.sandbox["leaf"].kill()
+    path, text = job_of(pair)
+    pair.publish("hub", numbered(2, subject=b"h.x"))
+
+    first = submit(text, "--json")
+    away = json.loads(capsys.readouterr().out)
+    pair.sandbox["leaf"].start()
+    pair.sandbox["hub"].wait_until(lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back")
+    second = submit(text, "--json")
+    found = json.loads(capsys.readouterr().out)
+
+    assert (first, second) == (0, 0)
+    assert [one["address"] for one in away["deferred"]] == ["leaf/stream/S"]
+    assert [(leg["from"], leg["copied"]) for leg in away["legs"]] == [("hub/stream/H", 7)]
+    assert [(leg["from"], leg["copied"]) for leg in found["legs"]] == [("leaf/stream/S", 20), ("hub/stream/H", 0)]
+    script = path.read_text("utf-8")
+    assert "leaf/stream/S -> hub/stream/T: frozen by the run that reaches it" in script
+    assert "hub/stream/H -> hub/stream/T: sequences 1 to 7" in script
+    assert not re.search(r'"password": "acc"', script)
+    assert len(pair.stored("hub", "T")) == 27
+    pair.require_nothing_left()
+
+
+TRANSFORM = """
+from pyspark.sql import functions as f
+
+
+def _tenfold(data):
+    return b"%d" % (int(data) * 10)
+
+
+def run(frame):
+    return frame.withColumn("data", f.udf(_tenfold, "binary")("data"))
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("archived", [False, True], ids=["lanes", "archive"])
+def test_a_job_with_sql_and_a_function(pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, archived: bool) -> None:
+    """What they are goes with the job, the file of the function too: nothing of the workspace is needed any more but its state."""
+    pair.stream("leaf", "S", numbered(20))
+    pair.stream("hub", "T")
+    (pair.space.folder / "tenfold.py").write_text(TRANSFORM, "utf-8")
+    shape = {"where": "seq % 2 = 0", "transform": "tenfold.py:run", "subject_transform": {"src": "s.>", "dest": "new.>"}}
+    folder = pair.space.folder / "archive"
+    pair.says(**shape | ({} if archived else {"order": "subject"}))
+    if archived:
+        pair.space.write(backfills=[pair.entry | {"to": {"parquet": str(folder)}}])
+    _, text = job_of(pair)
+    (pair.space.folder / "tenfold.py").unlink()
+    (pair.space.folder / "jsplan.yaml").unlink()
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    monkeypatch.setattr("jsplan.backfill.spark.session.submitted", lambda: spark)
+
+    assert job.main(text, []) == 0
+
+    rows = pq.read_table(folder).to_pylist() if archived else []
+    found = [(row["subject"], int(row["data"])) for row in rows] or [(one.subject, int(one.data)) for one in pair.stored("hub", "T")]
+    assert sorted(found, key=lambda one: one[1]) == [("new.x", n * 10) for n in range(2, 21, 2)]
+    pair.require_nothing_left()
+
+
+def test_a_job_that_cannot_be(pair: Pair) -> None:
+    """What no run would do is said when the job is written, and nothing is frozen."""
+    pair.stream("leaf", "S", numbered(3))
+    pair.stream("hub", "T")
+    for entry, words in (
+        ({"transform": "gone.py:run"}, "gone.py cannot be read"),
+        ({"order": "none", "keep": "server"}, "only Spark applies"),
+    ):
+        pair.says(**entry)
+        with pytest.raises(UsageError, match=words):
+            job_of(pair)
+    assert not (pair.space.folder / "state/test.json").exists()
 
 
 def test_a_job_that_is_not_of_this_state(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ def test_a_worker_is_killed_in_the_middle(tmp_path: Path, capfd: pytest.CaptureF
     password is in the job, and the workers take theirs from their environment and from files of their own.
     """
     example: Any = shipped()
-    shutil.copy(EXAMPLE / "jsplan.yaml", tmp_path)
+    example.unpack(tmp_path)
     with Sandbox.hub_and_leaf(binary=PROGRAM) as sandbox:
         example.fill(sandbox["leaf"], COUNT)
         with example.cluster(tmp_path, sandbox["leaf"]) as (master, workers):
@@ -59,3 +58,38 @@ def test_a_worker_is_killed_in_the_middle(tmp_path: Path, capfd: pytest.CaptureF
     script = (tmp_path / "job.py").read_text("utf-8")
     assert "${env.HUB_PASSWORD}" in script
     assert '"acc"' not in script.replace('"user": "acc"', "")
+
+
+@pytest.mark.download
+@pytest.mark.timeout(1200)
+def test_lanes_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Job files of an entry in lanes, with SQL and a function, whose worker is killed, and of a fleet of which a store is away at first:
+    every message once, each subject in its order; what was away is brought by the same job later; no password is in either.
+    """
+    example: Any = shipped()
+    example.unpack(tmp_path)
+    with Sandbox.hub_and_leaf(leaves=("leaf", *example.STORES), binary=PROGRAM) as sandbox:
+        example.fill(sandbox["leaf"], COUNT)
+        for store in example.STORES:
+            example.fill(sandbox[store], 2000, "SALES")
+        with example.cluster(tmp_path, sandbox["leaf"]) as (master, workers):
+            lanes = example.story(tmp_path, sandbox["hub"], master, workers, "orders-clean")
+            scripts = (tmp_path / "job.py").read_text("utf-8")
+            fleet = example.story(tmp_path, sandbox["hub"], master, [], "sales-history", sandbox["store-2"])
+            scripts += (tmp_path / "job.py").read_text("utf-8")
+        said = capfd.readouterr().out
+        clean, sales = (read_all(sandbox["hub"], "$JS.API", name) for name in ("ORDERS_CLEAN", "ALL_SALES"))
+
+    assert (lanes, fleet) == (0, 0), said
+    assert "is killed]" in said
+    assert "store-2/stream/SALES  left for later" in said
+    assert sorted(int(data) for *_, data in clean) == [n for n in range(1, COUNT + 1) if n % 10]
+    for number in range(9):
+        mine = [int(data) for _, subject, _, data in clean if subject == b"clean.orders.%d" % number]
+        assert mine == sorted(mine)
+    for store in example.STORES:
+        mine = [int(data) for _, _, headers, data in sales if f"\r\nJsplan-Origin: {store}/SALES/".encode() in headers]
+        assert mine == list(range(1, 2001))
+    assert len(sales) == 4000
+    assert "${env.HUB_PASSWORD}" in scripts
+    assert '"password": "acc"' not in scripts

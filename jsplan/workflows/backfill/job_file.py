@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jsplan
 from jsplan.backfill.job.ways import describe
-from jsplan.backfill.records import Record
+from jsplan.backfill.records import Record, text_of
 from jsplan.config import load as load_workspace
 from jsplan.errors import JsplanError, UsageError
 from jsplan.units import stamp
 from jsplan.workflows.backfill.freeze import entry_of, freeze, record_of
 from jsplan.workflows.backfill.job_document import document, unfilled
 from jsplan.workflows.backfill.options import BackfillOptions
+from jsplan.workflows.backfill.reaching import away_of, freeze_more
+from jsplan.workflows.backfill.shapes import check_shape
 from jsplan.workflows.backfill.tools import chosen
+from jsplan.workflows.backfill.wide import is_wide, out_of_archive
 from jsplan.workflows.running import run as run_workflow
 from jsplan.workflows.world import World, locked, open_pool, open_world
 
 if TYPE_CHECKING:
     from jsplan.config.model import Backfill, LoadOptions
+    from jsplan.jetstream import Pool
     from jsplan.workflows.options import Observer
 
 FORMAT: Final = "jsplan-job/1"
@@ -58,18 +62,33 @@ async def write(load: LoadOptions, options: BackfillOptions, path: Path, observe
             raise UsageError("a job is made of an entry of `backfills:`", hint="Add one for these two addresses.")
         workspace = load_workspace(unfilled(load))
         said = document(workspace, workspace.backfills[entry.name])  # before anything is kept
+        check_shape(world.workspace.root, entry)
         async with locked(world, "backfill", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
             await pool.open(domain.connection for domain in world.workspace.domains.values())
-            record = record_of(world, entry)
-            if record is None or options.fresh:
-                _require_spark(entry, (await chosen(world, pool, entry)).strategy)
-                record = await freeze(world, pool, entry)
-                await _keep(world, record)
-            for leg in record.legs:
-                _require_spark(entry, leg.strategy)
+            record = await _frozen(world, pool, entry, observer, fresh=options.fresh)
     job = {"format": FORMAT, "environment": world.workspace.environment, "document": said, "record": record.to_json()}
     job["files"] = _files(world.workspace.root, entry)
-    _write(path, _script(world, record, job))
+    _write(path, _script(world, entry, record, job))
+    return record
+
+
+async def _frozen(world: World, pool: Pool, entry: Backfill, observer: Observer, *, fresh: bool) -> Record:
+    """The range that the job carries: what state keeps, with that of origins of a fleet that could not be reached before."""
+    record = record_of(world, entry) if not fresh else None
+    for leg in record.legs if record is not None else ():
+        _require_spark(entry, leg.strategy)
+    if is_wide(entry) and not out_of_archive(entry):
+        record = record or Record(entry.name, text_of(entry), [], stamp())
+        away = await away_of(world, pool, entry)
+        for side in (side for side in entry.origins if side.domain in away):
+            observer.warn(f"{side} is away; its range is frozen by the run that reaches it: {away[side.domain]}")
+        if await freeze_more(world, pool, entry, record, away):
+            await _keep(world, record)
+    elif record is None or record.waiting:  # what a plan has frozen knows no tool yet
+        _require_spark(entry, (await chosen(world, pool, entry)).strategy)
+        if record is None:
+            record = await freeze(world, pool, entry)
+            await _keep(world, record)
     return record
 
 
@@ -99,8 +118,11 @@ def _files(root: Path, entry: Backfill) -> dict[str, str]:
         raise JsplanError(f"cannot read {root / name}: {error.strerror}") from None
 
 
-def _script(world: World, record: Record, job: dict[str, Any]) -> str:
-    ranges = "\n".join(f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}" for leg in record.legs)
+def _script(world: World, entry: Backfill, record: Record, job: dict[str, Any]) -> str:
+    known = {text for leg in record.legs for text in (leg.origin, leg.archive)}
+    lines = [f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}" for leg in record.legs]
+    lines += [f"{side} -> {entry.target}: frozen by the run that reaches it" for side in entry.origins if str(side) not in known]
+    ranges = "\n".join(lines)
     backend = world.workspace.backend
     place = f"bucket {backend.bucket} of domain {backend.domain}" if backend.kind == "kv" else f"file {backend.path}"
     text = json.dumps(job, indent=1).replace("'", "\\u0027")  # so that nothing in it ends the literal

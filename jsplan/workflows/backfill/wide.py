@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jsplan.backfill.job.promoting import target_info
@@ -16,11 +16,12 @@ from jsplan.backfill.records import Leg, Record, text_of
 from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import Backfill
 from jsplan.documents.backfill import BackfillResult
-from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, NotPermittedError, RefusedError, ServerRefusedError
+from jsplan.errors import ExitCode, RefusedError
 from jsplan.units import stamp
 from jsplan.workflows.backfill.archives import Held, held_by
 from jsplan.workflows.backfill.freeze import Ends, freeze, record_of, refuse_target, require_same
 from jsplan.workflows.backfill.jobs import ends_from
+from jsplan.workflows.backfill.reaching import away_of, freeze_more
 from jsplan.workflows.backfill.shapes import Shape, check_shape, distinct, is_shaped
 from jsplan.workflows.backfill.waiting import at_once
 from jsplan.workflows.backfill.widely import Wide
@@ -79,7 +80,7 @@ class WideRun:
         shape = check_shape(run.world.workspace.root, entry)
         await run.pool.open(domain.connection for domain in run.world.workspace.domains.values())
         await run.pool.api(run.world.workspace.domains[entry.target.domain]).request("INFO")
-        away = {} if out_of_archive(entry) else await self._away()
+        away = {} if out_of_archive(entry) else await away_of(run.world, run.pool, entry)
         record, result = await self._record(away), BackfillResult(entry.name)
         result.deferred = [{"address": str(side), "reason": away[side.domain]} for side in entry.origins if side.domain in away]
         legs = [leg for leg in record.legs if leg.origin_address.domain not in away]
@@ -90,24 +91,6 @@ class WideRun:
         result.exit_code = int(ExitCode.CHANGES if result.gap_messages and run.options.fail_on_gap else ExitCode.OK)
         return result
 
-    async def _away(self) -> dict[str, str]:
-        """Domains of origins that do not answer, with why. Raises the first reason where none does."""
-        keys = list(dict.fromkeys(side.domain for side in self.run.entry.origins))
-        found = await at_once(keys, self._trouble)
-        away = {key: error for key, error in zip(keys, found, strict=True) if error is not None}
-        if len(away) == len(keys):
-            raise next(iter(away.values()))
-        return {key: error.in_full for key, error in away.items()}
-
-    async def _trouble(self, key: str) -> JsplanError | None:
-        try:
-            await self.run.pool.api(self.run.world.workspace.domains[key]).request("INFO")
-        except (NotPermittedError, ServerRefusedError):
-            raise
-        except (ApiError, ConnectError) as error:
-            return error
-        return None
-
     async def _record(self, away: dict[str, str]) -> Record:
         """The record, with the range of every origin that can be reached: those that were away are frozen when they are back."""
         run, entry = self.run, self.run.entry
@@ -116,14 +99,7 @@ class WideRun:
             record = Record(entry.name, text_of(entry), [], stamp())
         if out_of_archive(entry):
             return await self._record_of_archive(record)
-        known = {leg.origin for leg in record.legs}
-        new = [side for side in entry.origins if str(side) not in known and side.domain not in away]
-        found = await at_once(new, lambda side: freeze(run.world, run.pool, replace(entry, origins=(side,))))
-        if new:
-            record.legs += [leg for one in found for leg in one.legs]
-            order = {str(side): number for number, side in enumerate(entry.origins)}
-            record.legs.sort(key=lambda leg: order[leg.origin])
-            record.done_at = ""
+        if await freeze_more(run.world, run.pool, entry, record, away):
             await self.keep(record)
         return record
 
