@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from jsplan import units
 from jsplan.config.node import Node, named, plain
@@ -164,6 +164,3 @@ def one_of(choices: Mapping[str, str]) -> Reader:
         return choices[node.value]
 
     return read_choice
-
-
-SAME: Final = {"name": text}

@@ -241,11 +241,6 @@ def _ack_pending(inputs: Inputs, verdict: Verdict) -> Iterator[Diagnostic]:
         yield _at(inputs, verdict, "JS444", "max_ack_pending", text, "Lower it, or leave it out for the most that is allowed.")
 
 
-def account_ack_pending(info: Mapping[str, Any]) -> int:
-    """The most unacknowledged messages that any consumer of the account may have; 0 or less is no limit."""
-    return int((info.get("limits") or {}).get("max_ack_pending") or 0)
-
-
 def _at(inputs: Inputs, verdict: Verdict, code: str, name: str, summary: str, detail: str) -> Diagnostic:
     declared = inputs.declared(verdict.address)
     place = (declared.ranges.get(name) or declared.range) if declared else None

@@ -16,8 +16,6 @@ from jsplan.converting.terraform.hcl import Block as HclBlock
 from jsplan.converting.terraform.provider_words import META
 from jsplan.converting.terraform.resources import KINDS, LEFT_OUT, Block, convert_block
 
-_GUARDS: Final = ("prevent_destroy", "ignore_changes", "create_before_destroy", "replace_triggered_by")
-
 
 def convert_module(files: Sequence[HclBlock], values: Sequence[HclBlock], out: Conversion) -> None:
     """Add everything of the module. `values` are its .tfvars files, the later ones counting more."""

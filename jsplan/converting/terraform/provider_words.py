@@ -12,7 +12,6 @@ from jsplan.units import SECOND
 
 _NONE: Final = (None, "")
 _ZERO: Final = (None, 0, "")
-_UNLIMITED: Final = -1
 
 STREAM: Final[Words] = {
     "name": Word("name", text),
