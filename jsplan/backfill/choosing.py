@@ -102,9 +102,13 @@ def unfit(config: Config) -> tuple[str, str]:
     return "", ""
 
 
-def in_its_window(entry: Backfill, choice: Choice) -> Choice:
-    """The choice, with the hours in which an entry is copied among its reasons."""
-    if entry.window is None or choice.strategy != "spark":
+def explained(entry: Backfill, choice: Choice) -> Choice:
+    """The choice, with the hours in which an entry is copied among its reasons, and that what has no room for a header has none."""
+    if choice.strategy != "spark":
+        return choice
+    if entry.oversize == "native":
+        choice = replace(choice, reason=f"{choice.reason}; what exceeds max_payload with that goes without (`oversize: native`)")
+    if entry.window is None:
         return choice
     hours = f"only from {entry.window.replace('-', ' to ')}, by the clock of the machine that runs it"
     return replace(choice, reason=f"{choice.reason}; {hours}")

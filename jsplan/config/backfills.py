@@ -98,10 +98,29 @@ def _entry(name: str, node: Node, reading: Reading) -> Backfill | None:
     renamed = _renamed(node.get("subject_transform"), findings)
     if not origins or len(targets) != 1:
         return None
-    return Backfill(
+    found = Backfill(
         name, tuple(origins), targets[0], rate=rate, window=window, where=where, transform=transform, subject_transform=renamed,
         range=range_of(node.place), **words,
     )  # fmt: skip
+    if why := _against_native_oversize(found):
+        findings.error("JS130", node.get("oversize") or node, f"`oversize: native` cannot be: {why}", "Use error or skip.")
+    return found
+
+
+def _against_native_oversize(entry: Backfill) -> str:
+    """Why messages that have no room for their origin cannot be copied without it: their place among the others is how they are known."""
+    if entry.oversize != "native":
+        return ""
+    for name in ("where", "transform", "subject_transform"):
+        if getattr(entry, name) is not None:
+            return f"such messages go as they are, and `{name}` changes what is copied"
+    if entry.order != "stream":
+        return f"they are known by their place in the order of the stream, and the entry has `order: {entry.order}`"
+    if any(side.parquet is not None for side in (*entry.origins, entry.target)):
+        return "they are known by their place in the order of a stream, and an archive is none"
+    if len(entry.origins) > 1:
+        return f"they are known by their place in the order of one stream, and the entry has {len(entry.origins)} origins"
+    return ""
 
 
 def _renamed(node: Node | None, findings: Findings) -> tuple[str, str] | None:

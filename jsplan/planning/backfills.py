@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jsplan.address import Address, matches
-from jsplan.backfill.choosing import NATIVE, SAYS_WHERE_FROM, SNAPSHOT, Choice, Stream, choose, in_its_window, situation
+from jsplan.backfill.choosing import NATIVE, SAYS_WHERE_FROM, SNAPSHOT, Choice, Stream, choose, explained, situation
 from jsplan.backfill.estimating import estimate_for
 from jsplan.backfill.records import Leg, Record, kept, legs_of, text_of
 from jsplan.diagnostics import Diagnostic
@@ -95,7 +95,7 @@ def _to_copy(inputs: Inputs, entry: Backfill) -> list[BackfillSide]:
 
 
 def _planned(inputs: Inputs, verdicts: Mapping[Address, Verdict], entry: Backfill, sides: Sequence[BackfillSide]) -> dict[str, Any]:
-    record, choice = kept(inputs.state.backfills, entry), in_its_window(entry, choice_of(inputs, entry))
+    record, choice = kept(inputs.state.backfills, entry), explained(entry, choice_of(inputs, entry))
     legs = legs_of(record, entry.origins)
     of_sides = [_range(inputs, side, leg) for side, leg in zip(entry.origins, legs, strict=True) if side in sides]
     amounts = [_amount(inputs, side, found) for side, found in zip(sides, of_sides, strict=True)]

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.job.copying import Copy, TooLarge, arranged, messages
 from jsplan.backfill.job.digests import Blocks, bare, canonical, origin_of
+from jsplan.backfill.job.numbered import stored
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.reading import Range
@@ -33,14 +34,15 @@ class Tail:
     seqs: np.ndarray[Any, Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
-def read_stage(way: Way, stage: str, count: int, domain: str, stream: str) -> tuple[list[str], Tail]:
-    """The hashes of what a staging stream has, which are those of what should arrive, and its tail. `domain` and `stream` are the origin.
+def read_stage(way: Way, stage: str, count: int, domain: str, stream: str, base: int = 0) -> tuple[list[str], Tail]:
+    """The hashes of what a staging stream has, which are those of what should arrive, and its tail. `domain` and `stream` are the origin,
+    `base` is the sequence before its first.
 
     Raises what `wire.read` raises.
     """
     blocks, tail = Blocks(), Tail()
-    for rows in read(way.open, Range(way.api_prefix, stage, 1, count)):
-        blocks.add(canonical(rows["subject"], bare(rows["headers"]), rows["data"]))
+    for rows in read(way.open, Range(way.api_prefix, stage, base + 1, base + count)):
+        blocks.add(canonical(rows["subject"], stored(bare(rows["headers"])), rows["data"]))
         tail = _grown(tail, rows["headers"], origin_of(rows["headers"], domain, stream)[0])
     return blocks.hashes(), tail
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.columns import KEPT, KEPT_ORIGIN, ORIGIN, mentions, tamed
 from jsplan.backfill.job.digests import SOURCE, bare, canonical, last_line, origin_of, source_of
+from jsplan.backfill.job.numbered import numbered_in
 from jsplan.backfill.job.stages import PREFIX
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Sequences
@@ -39,6 +40,8 @@ LATE, REPAIRED, IMPOSSIBLE, LEFT_OUT = 1, 2, 4, 8
 #: The leg of what belongs to none.
 NONE: Final = -1
 _EMPTY: Final = b"NATS/1.0\r\n\r\n"
+#: What stands for a time that is not told; it is 0 as a number.
+_UNTOLD: Final = "1970-01-01T00:00:00.000000000Z"
 _OWN_LINE: Final = f"\r\n{ORIGIN}:[^\r]*"
 #: What a server does not carry along when it copies natively.
 _DROPPED: Final = f"\r\n{KEPT}(?:Nats-Expected-[^:\r]*|{SOURCE}):[^\r]*"
@@ -48,7 +51,7 @@ _WORDS: Final = f"\r\n{SOURCE}: ?(?P<name>[^ \r]*) [0-9]+(?: [^ \r]* [^ \r]* (?P
 @dataclass(frozen=True, slots=True)
 class Compared:
     """One leg: what both sides must know of it. `natives` are names of the origin in `Nats-Stream-Source`; `since` is when the origin was
-    made (ns), `ceiling` its last sequence. `gaps` were never there to be copied, `skipped` were left out.
+    made (ns), `ceiling` its last sequence. `gaps` were never there to be copied, `skipped` were left out; `mark` as in `numbered`.
     """
 
     number: int
@@ -63,6 +66,7 @@ class Compared:
     loose: bool = False
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
+    mark: str = ""
 
 
 def origin_rows(way: Way, leg: Compared) -> Iterator[pa.RecordBatch]:
@@ -126,16 +130,19 @@ def target_rows(way: Way, stream: str, first: int, last: int, legs: tuple[Compar
 
 
 def copied(leg: Compared, rows: pa.RecordBatch, order: Order) -> pa.RecordBatch | None:
-    """Of a batch what says that it comes from this origin."""
-    mine = pc.match_substring(rows["headers"], own_mark(leg))
+    """Of a batch what says that it comes from this origin, and what came from there without a word."""
+    came = numbered_in(rows["headers"], leg.mark)
+    mine = pc.or_(pc.match_substring(rows["headers"], own_mark(leg)), pc.is_valid(came))
     if not pc.any(mine).as_py():
         return None
-    rows = rows if pc.all(mine).as_py() else rows.filter(mine)
-    quick = _quickly(leg, rows["headers"])
+    if not pc.all(mine).as_py():
+        rows, came = rows.filter(mine), came.filter(mine)
+    quick = _quickly(leg, rows["headers"]) if came.null_count == len(came) else None
     if quick is not None:
         seqs, texts, names, headers = quick
     else:
         seqs, texts = origin_of(rows["headers"], leg.domain, leg.stream)
+        seqs, texts = pc.coalesce(seqs, came), pc.fill_null(texts, _UNTOLD)
         mine = pc.is_valid(seqs)
         rows, seqs, texts = rows.filter(mine), seqs.filter(mine), texts.filter(mine)
         names, _ = _source_words(rows["headers"])
@@ -143,7 +150,7 @@ def copied(leg: Compared, rows: pa.RecordBatch, order: Order) -> pa.RecordBatch 
         headers = pc.replace_substring_regex(bare(rows["headers"]), pattern=_OWN_LINE, replacement="")
     seq, time = seqs.to_numpy(), _times(texts)
     marks = order.marks(names, seq) | _impossible(leg, seq)
-    wanted = (((seq >= leg.first) & (seq <= leg.last)) | (seq > leg.ceiling)) & (time >= leg.since)
+    wanted = (((seq >= leg.first) & (seq <= leg.last)) | (seq > leg.ceiling)) & ((time >= leg.since) | (time == 0))
     hashes = _hashes(rows["subject"], _normal(headers, leg.loose), rows["data"])
     return _chosen(_batch(leg.number, seq, 1, time, hashes, rows["seq"].to_numpy(), marks), wanted)
 

@@ -56,7 +56,7 @@ class Claim:
 class Copy:
     """One task. `ingest` is the subject prefix of its staging stream, with the dot; `largest` is what the target takes of one
     message in bytes (-1: no limit of its own), `rate` bytes per second. `archive` are the files to read in the place of `source`.
-    At `until` it stops.
+    At `until` it stops. `first` is the first sequence of the staging stream.
     """
 
     source: Way
@@ -74,6 +74,7 @@ class Copy:
     rate: int | None = None
     archive: tuple[Placed, ...] = ()
     until: Deadline | None = None
+    first: int = 1
 
 
 class Pace:
@@ -126,7 +127,8 @@ class TooLarge:
         return RefusedError(
             f"message {seq:,} of stream {self._task.stream} may have {size:,} bytes with the headers that are added on the way, and the "
             f"target takes {limit:,} at most. Nothing of this attempt was copied into it",
-            hint="Raise max_payload (or the target's max_msg_size), or leave such messages out with `oversize: skip`.",
+            hint="Raise max_payload (or the target's max_msg_size), or say `oversize: native` (they come without their origin) or "
+            "`oversize: skip` (they are left out).",
         )
 
 

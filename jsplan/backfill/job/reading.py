@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from jsplan.backfill.job.copying import Known
 from jsplan.backfill.job.digests import Blocks, canonical, origin_of, source_of, sourced
+from jsplan.backfill.job.numbered import numbered_in
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import LISTED, Sequences, Span, total, without
 from jsplan.backfill.wire import read
@@ -32,7 +33,7 @@ class Look:
     """Find what a target has of an origin: by `Jsplan-Origin`, and what its own sources brought.
 
     `sources` are names as `Nats-Stream-Source` has them; what they brought before `since` (ns) was of another stream of that name.
-    `placed`: it was made from a snapshot, so messages are known by their sequence and time.
+    `placed`: it was made from a snapshot, so messages are known by their sequence and time; `mark`: how `numbered` knows the origin.
     """
 
     target: Way
@@ -44,6 +45,7 @@ class Look:
     sources: tuple[str, ...] = ()
     since: int = 0
     placed: bool = False
+    mark: str = ""
 
 
 def look(task: Look) -> Known:
@@ -56,6 +58,9 @@ def look(task: Look) -> Known:
         found = pc.is_valid(seq)
         seqs.append(seq.filter(found).to_numpy())
         times.append(np.fromiter((from_text(one) for one in text.filter(found).to_pylist()), dtype=np.int64))
+        came = numbered_in(headers, task.mark).drop_null()
+        seqs.append(came.to_numpy())
+        times.append(np.zeros(len(came), dtype=np.int64))
         if task.placed:
             seqs.append(rows["seq"].to_numpy())
             times.append(rows["time"].to_numpy())
@@ -80,7 +85,8 @@ def known(seqs: Sequences, times: Sequences) -> Known:
 class Follow:
     """Read what a target takes from a staging stream with `messages` messages, from `first` on, until it has all of them.
 
-    `expected` are sequences at the origin that should be among them: those that are not are returned as gaps.
+    `expected` are sequences at the origin that should be among them: those that are not are returned as gaps. `base` and `numbered` are
+    those of the staging stream.
     """
 
     target: Way
@@ -91,6 +97,8 @@ class Follow:
     domain: str
     origin: str
     expected: tuple[Span, ...] = ()
+    base: int = 0
+    numbered: bool = False
 
 
 @dataclass(slots=True)
@@ -100,6 +108,7 @@ class _Seen:
     twice: int = 0
     first_place: int = 0
     last_place: int = 0
+    natively: int = 0
 
 
 def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]:
@@ -122,6 +131,7 @@ def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]
     yield {
         "messages": seen.blocks.count, "hashes": seen.blocks.hashes(), "twice": seen.twice, "reached": seen.last,
         "first": seen.first_place, "last": seen.last_place, "gaps": [list(gap) for gap in gaps[:LISTED]], "gap_messages": total(gaps),
+        "natively": seen.natively,
     }  # fmt: skip
 
 
@@ -155,11 +165,15 @@ def _take(task: Follow, rows: pa.RecordBatch, seen: _Seen, origins: list[np.ndar
         return False
     seen.first_place = seen.first_place or int(mine["seq"][0].as_py())
     seen.last_place = int(mine["seq"][-1].as_py())
+    number = number - task.base
     highest = np.maximum.accumulate(np.concatenate([[seen.last], number]))
     seen.twice += int((number <= highest[:-1]).sum())
     seen.last = int(highest[-1])
     seen.blocks.add(canonical(mine["subject"], block, mine["data"]))
-    if _may_have_gaps(task):
+    if _may_have_gaps(task) or task.numbered:
         seqs, _ = origin_of(block, task.domain, task.origin)
+        if task.numbered:
+            seen.natively += seqs.null_count
+            seqs = pc.coalesce(seqs, pa.array(number + task.base))
         origins.append(seqs.drop_null().to_numpy())
     return True

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jsplan.address import BACKFILL
+from jsplan.backfill.job.numbered import Numbering
 from jsplan.errors import ApiError, RefusedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import STREAM_NOT_FOUND
@@ -27,7 +28,11 @@ _SHORTEST_WINDOW: Final = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A staging stream as it is now. `text` says for which text of its entry it was made, and for which stream of the origin's name."""
+    """A staging stream as it is now. `text` says for which text of its entry it was made, and for which stream of the origin's name.
+
+    `base` is the sequence before its first one. `numbered`: messages in it that do not say where they are from have the sequence that they
+    had there (`job.numbered`).
+    """
 
     name: str
     entry: str
@@ -37,6 +42,8 @@ class Stage:
     messages: int
     bytes: int
     sealed: bool
+    base: int = 0
+    numbered: bool = False
 
     @property
     def ingest(self) -> str:
@@ -49,22 +56,24 @@ def _stage(info: dict[str, Any]) -> Stage:
     said = config.get("metadata") or {}
     return Stage(
         config["name"], said.get(ENTRY, ""), said.get(ORIGIN, ""), said.get(TEXT, ""), info["created"], state["messages"], state["bytes"],
-        bool(config.get("sealed")),
+        bool(config.get("sealed")), int(config.get("first_seq") or 1) - 1, "_" in config["name"].removeprefix(PREFIX),
     )  # fmt: skip
 
 
-async def create(api: DomainApi, entry: str, origin: str, text: str, like: dict[str, Any]) -> Stage:
+async def create(api: DomainApi, entry: str, origin: str, text: str, like: dict[str, Any], numbering: Numbering | None = None) -> Stage:
     """Make one beside the target `like`: as many replicas in the same place, since the copy lives as long as the target does.
 
     Raises RefusedError where a stream there takes every subject, and ServerRefusedError.
     """
-    ident = os.urandom(9).hex()
+    ident = os.urandom(9).hex() + (f"_{numbering.mark}" if numbering is not None else "")
     ingest = f"{INGEST}{ident}.>"
     config: dict[str, Any] = {
         "name": PREFIX + ident, "subjects": [ingest], "subject_transform": {"src": ingest, "dest": ">"}, "storage": "file",
         "retention": "limits", "discard": "new", "num_replicas": like.get("num_replicas", 1), "duplicate_window": _SHORTEST_WINDOW,
         "description": f"jsplan backfill of {origin}", "metadata": {ENTRY: entry, ORIGIN: origin, TEXT: text},
     }  # fmt: skip
+    if numbering is not None:
+        config["first_seq"] = numbering.first
     if like.get("placement"):
         config["placement"] = like["placement"]
     try:

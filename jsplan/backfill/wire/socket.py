@@ -146,6 +146,12 @@ class Wire:
     # --- bytes ------------------------------------------------------------------------------------------------
 
     @property
+    def domain(self) -> str | None:
+        """The JetStream domain of the server at the other end; None: it has none, or no JetStream."""
+        found = self.info.get("domain")
+        return str(found) if found else None
+
+    @property
     def max_payload(self) -> int:
         """The most bytes that headers and payload of one message may have together."""
         return int(self.info.get("max_payload", 1 << 20))

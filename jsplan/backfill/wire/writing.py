@@ -137,6 +137,20 @@ class Chain:
             while self._asked - self._acks.count >= UNDER_WAY:
                 self._wait()
 
+    def alone(self, subject: bytes, headers: bytes, data: bytes) -> int:
+        """Publish one message with nothing but what it has; everything before it is stored when it goes out, and it when this comes back.
+
+        Its sequence. Raises Refused and ApiError.
+        """
+        self.finish()
+        to = b"%s%s %s" % (self._prefix, subject, self._acks.reply.encode())
+        size = len(headers) + len(data)
+        line = b"HPUB %s %d %d\r\n" % (to, len(headers), size) if headers else b"PUB %s %d\r\n" % (to, size)
+        self._wire.send(line + headers + data + b"\r\n")
+        self._asked += 1
+        self._sent = self.finish()
+        return self._sent
+
     def _links(self, rows: np.ndarray[Any, Any]) -> tuple[bytes, pa.BinaryArray, bytes]:
         return LINK, digits(pa.array(self._sent + rows, pa.int64())), b"\r\n"
 

@@ -70,7 +70,7 @@ class Bringing:
             self.observer.phase(f"Taking over {sealed.messages:,} messages that an earlier attempt had written")
             origin = Address.parse(self.leg.origin).stream
             hashes, tail = await asyncio.to_thread(
-                read_stage, self.ends.target_way, stage.name, sealed.messages, self.ends.identity, origin
+                read_stage, self.ends.target_way, stage.name, sealed.messages, self.ends.identity, origin, sealed.base
             )
             if begun or await self.is_whole(sealed, tail):  # who began had made sure of it
                 await self.bring(sealed, hashes, since=await asyncio.to_thread(self._since, stage), may_lack=True)
@@ -98,7 +98,10 @@ class Bringing:
             await self._written(partial(promoting.attach, self.ends.target, self.stream, stage))
         first = next_place if since is None else min(since, next_place)
         origin = Address.parse(self.leg.origin).stream
-        task = Follow(self.ends.target_way, self.stream, first, stage.name, stage.messages, self.ends.identity, origin, expected)
+        task = Follow(
+            self.ends.target_way, self.stream, first, stage.name, stage.messages, self.ends.identity, origin, expected, stage.base,
+            stage.numbered,
+        )  # fmt: skip
         self.observer.phase(f"Bringing {stage.messages:,} messages into {self.leg.target} and comparing them")
         said = (await self.engine.near(partial(follow, task), f"{self.leg.origin} to {self.leg.target}: comparing"))[-1]
         may_lack = may_lack and (said["reached"] >= stage.messages or await self._has_deleted(first))
@@ -113,6 +116,7 @@ class Bringing:
     def _count(self, stage: Stage, said: dict[str, Any]) -> None:
         self.result.copied += stage.messages
         self.result.bytes += stage.bytes
+        self.result.natively += said["natively"]
         self.result.gaps, self.result.gap_messages = said["gaps"], said["gap_messages"]
         self.leg.target_last = max(self.leg.target_last, said["last"])
 

@@ -13,7 +13,7 @@ from jsplan.backfill.job.ways import Way, export
 from jsplan.backfill.records import Leg, Record, between_two, kept, text_of
 from jsplan.backfill.wire.asking import first_at, from_text
 from jsplan.config.model import Backfill, BackfillSide, Domain
-from jsplan.errors import JsplanError, NotAvailableError, UsageError
+from jsplan.errors import JsplanError, UsageError
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.contexts import resolve
 from jsplan.units import stamp
@@ -61,7 +61,7 @@ def export_ends(world: World, entry: Backfill) -> None:
 
 
 def entry_of(world: World, options: BackfillOptions) -> Backfill:
-    """The entry that is meant, or one made of two addresses. Raises UsageError, and NotAvailableError for what cannot be done yet."""
+    """The entry that is meant, or one made of two addresses. Raises UsageError, and NotAvailableError for what cannot be done."""
     if options.name is not None:
         found = world.workspace.backfills.get(options.name)
         if found is None:
@@ -70,7 +70,6 @@ def entry_of(world: World, options: BackfillOptions) -> Backfill:
     else:
         origin, target = (_stream(world, text or "") for text in (options.origin, options.target))
         found = between_two(origin, target)
-    _check(found)
     check_archives(world, found)
     return found
 
@@ -83,15 +82,6 @@ def _stream(world: World, text: str) -> Address:
     if address.kind == "consumer" or address.domain not in world.workspace.domains:
         raise UsageError(f"{text} is no stream of a declared domain", hint="Write DOMAIN/stream/NAME.")
     return address
-
-
-def _check(entry: Backfill) -> None:
-    later = {
-        "oversize: native": entry.oversize == "native",
-    }
-    for what, asked in later.items():
-        if asked:
-            raise NotAvailableError(f"backfill {entry.name}: `{what}` is not in this release", hint="Take it out of the entry for now.")
 
 
 def record_of(world: World, entry: Backfill) -> Record | None:

@@ -16,6 +16,8 @@ from typing import Any
 from jsplan.backfill.job import promoting, stages
 from jsplan.backfill.job.abandoned import Tail, lacks
 from jsplan.backfill.job.copying import Copy, copy
+from jsplan.backfill.job.numbered import Numbering, mark_of
+from jsplan.backfill.job.oversize import copy_natively
 from jsplan.backfill.job.room import growth, shortage
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import BEYOND, LISTED, NAMED, Leg, Span, common, minus, sequences, total, without
@@ -114,10 +116,19 @@ class LegRun:
         require_same(self.leg, origin, target)
         refuse_target(self.leg.target, target["config"])
         await self._until_done()
+        self._warn_of_natives()
         if self.leg.status == "done":  # what is gone on both sides by now was there once
             self.result.gaps, self.result.gap_messages = self.leg.gaps, self.leg.gap_messages
         self.result.seconds = time.monotonic() - self._started
         return self.result
+
+    def _warn_of_natives(self) -> None:
+        if count := self.result.natively:
+            what = "1 message is" if count == 1 else f"{count:,} messages are"
+            self.work.observer.warn(
+                f"{what} larger in {self.leg.target} than max_payload, by a line that servers add. Since nats-server 2.12 a leafnode link "
+                "closes when such a message is read over it: raise max_payload by 1 KiB on both sides of each link to there"
+            )
 
     async def _until_done(self) -> None:
         async def attempt() -> None:
@@ -161,8 +172,11 @@ class LegRun:
         await self.bringing.drop(stage)
         return left
 
-    async def _stage(self, todo: Todo, target: dict[str, Any]) -> Stage:  # noqa: ARG002 - others ask what is to be copied
-        return await stages.create(self.ends.target, self.work.entry_id, self.leg.origin, self.bringing.text, target)
+    async def _stage(self, todo: Todo, target: dict[str, Any]) -> Stage:
+        leg, entry = self.leg, self.work.entry
+        mark = mark_of(self.ends.identity, leg.origin_address.stream, leg.created)
+        numbering = Numbering(mark, todo.spans[0].first) if entry.oversize == "native" else None
+        return await stages.create(self.ends.target, self.work.entry_id, leg.origin, self.bringing.text, target, numbering)
 
     async def _require_room_for(self, todo: Todo) -> None:
         """Raise RefusedError before anything is copied if there will be no room for it: as far as that can be told then."""
@@ -182,6 +196,7 @@ class LegRun:
         return Copy(
             self.ends.source_way, self.ends.identity, self.leg.origin_address.stream, todo.spans, tuple(leg.filters), self.ends.target_way,
             stage.ingest, stage.name, todo.known, todo.claims, entry.oversize, largest, entry.rate, until=self.work.until,
+            first=stage.base + 1,
         )  # fmt: skip
 
     async def _copied(self, stage: Stage, task: Copy) -> dict[str, Any]:
@@ -189,7 +204,8 @@ class LegRun:
         await stages.nobody_else_listens(self.work.apis, stage)
         await self.work.engine.session()
         self.work.observer.phase(f"Copying {self._title}")
-        job = self.work.engine.run([partial(copy, task)], self._title)
+        carry_out = copy_natively if task.oversize == "native" else copy
+        job = self.work.engine.run([partial(carry_out, task)], self._title)
         said = await self._watched(job, "copying", total(task.spans), partial(stages.refresh, self.ends.target, stage))
         return dict(said[0][-1])
 

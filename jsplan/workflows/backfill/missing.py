@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from jsplan.backfill.job.copying import RANGES, Claim, Known
+from jsplan.backfill.job.numbered import mark_of
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.reading import Look, look
 from jsplan.backfill.job.ways import Way
@@ -107,8 +108,8 @@ class Missing:
         names = {header_of(source)[0] for source in [*sources, self._as_source()]}
         first, last, since = int(state["first_seq"]), int(state["last_seq"]), from_text(self.leg.created)
         stream, origin = self.leg.target_address.stream, self.leg.origin_address.stream
-        placed = await self._is_placed(state)
-        task = Look(self.ends.target_way, stream, first, last, self.ends.identity, origin, tuple(sorted(names)), since, placed)
+        placed, mark = await self._is_placed(state), mark_of(self.ends.identity, origin, self.leg.created)
+        task = Look(self.ends.target_way, stream, first, last, self.ends.identity, origin, tuple(sorted(names)), since, placed, mark)
         return await asyncio.to_thread(look, task), claims
 
     async def _is_placed(self, state: dict[str, Any]) -> bool:

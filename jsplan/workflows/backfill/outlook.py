@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from jsplan.address import Address
-from jsplan.backfill.choosing import Choice, Stream, choose, in_its_window, situation
+from jsplan.backfill.choosing import Choice, Stream, choose, explained, situation
 from jsplan.backfill.estimating import estimate_for
 from jsplan.backfill.job.copying import Claim, Known, known_among
 from jsplan.backfill.job.fleets import look_many
@@ -69,7 +69,7 @@ class _Looking:
         target = await self._info(self.entry.target) if self.entry.target.parquet is None else None
         if target is not None:
             refuse_target(str(self.entry.target), target["config"])
-        choice = in_its_window(self.entry, await self._choice(record))
+        choice = explained(self.entry, await self._choice(record))
         absent = target is None and self.entry.target.parquet is None
         how = "jsplan apply" if absent else command(self.entry)
         before = tuple(name for name in ("where", "transform") if getattr(self.entry, name) is not None)

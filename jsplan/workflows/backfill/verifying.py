@@ -10,6 +10,7 @@ from typing import Any
 
 from jsplan.backfill.job.comparing import Compared, origin_rows, target_rows
 from jsplan.backfill.job.digests import origin_of
+from jsplan.backfill.job.numbered import mark_of
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.tallying import placed_rows
 from jsplan.backfill.ranges import Leg, Record
@@ -105,6 +106,7 @@ class Check:
         return Compared(
             number, ends.identity, leg.origin_address.stream, leg.first, leg.last, tuple(leg.filters), from_text(leg.created),
             int(origin["state"]["last_seq"]), natives, bool(natives), tuple((first, last) for first, last in leg.gaps), tuple(leg.skipped),
+            mark_of(ends.identity, leg.origin_address.stream, leg.created),
         )  # fmt: skip
 
     def natives(self, leg: Leg, target: Config) -> tuple[str, ...]:

@@ -1,0 +1,54 @@
+"""Messages that have no room for `Jsplan-Origin` are known by where they were staged: their staging stream has the origin in its name and
+gives each of them the sequence that it had there, and servers write both into `Nats-Stream-Source` of the target.
+
+Of the other messages of such a stream that says nothing: they have the header. How they get there is left to `oversize`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.address import BACKFILL
+from jsplan.backfill.columns import KEPT_ORIGIN, ORIGIN, mentions, tamed
+from jsplan.backfill.job.digests import SOURCE
+from jsplan.backfill.wire.frames import BYTES
+
+#: A header block without a header: what a server makes of a message that had none.
+EMPTY: Final = b"NATS/1.0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """What a staging stream is made with, so that it can say which message of the origin one is: `first` is its first sequence."""
+
+    mark: str
+    first: int
+
+
+def mark_of(domain: str, stream: str, created: str) -> str:
+    """An origin in the name of a staging stream: that very stream, not another one of its name."""
+    return hashlib.sha256(f"{domain}/{stream}/{created}".encode()).hexdigest()[:16]
+
+
+def numbered_in(headers: pa.BinaryArray, mark: str) -> pa.Array:
+    """The sequence at the origin of the messages that came without saying where from; null for all others."""
+    if not mark or not mentions(headers, f"_{mark} ".encode()):
+        return pa.nulls(len(headers), pa.int64())
+    found = pc.extract_regex(headers, pattern=f"\r\n{SOURCE}: ?{BACKFILL}[0-9a-f]+_{mark} (?P<seq>[0-9]+)")
+    seqs = pc.cast(pc.struct_field(found, "seq").view(pa.string()), pa.int64())
+    return pc.if_else(pc.match_substring(headers, f"\r\n{ORIGIN}:".encode()), pa.scalar(None, pa.int64()), seqs)
+
+
+def as_it_is(headers: pa.BinaryArray) -> pa.BinaryArray:
+    """Header blocks of messages that do not say where they are from: nothing in them acts again, or says that they are from elsewhere."""
+    return pc.replace_substring(tamed(headers), f"\r\n{ORIGIN}:", f"\r\n{KEPT_ORIGIN}:")
+
+
+def stored(headers: pa.BinaryArray) -> pa.BinaryArray:
+    """Header blocks as the target has them, without the line that the server adds."""
+    return pc.if_else(pc.equal(pc.binary_length(headers), 0), pa.scalar(EMPTY, BYTES), headers)
