@@ -52,7 +52,7 @@ class _Cut:
     def leg(self) -> Leg | None:
         """What an earlier plan has frozen of it."""
         legs = self.record.legs if self.record is not None and not self.new else ()
-        return next((leg for leg in legs if leg.source == self.key), None)
+        return next((leg for leg in legs if leg.source == self.key and leg.status not in _DECIDED), None)
 
 
 def left_out(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[dict[str, Any]]:
@@ -60,13 +60,22 @@ def left_out(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[dict[s
     found: list[dict[str, Any]] = []
     cuts = sorted(_cuts(inputs, verdicts), key=lambda cut: (str(cut.target), str(cut.origin), _against(cut)))
     for (_, _, against), some in groupby(cuts, key=lambda cut: (cut.target, cut.origin, _against(cut))):
-        same = list(some)
-        live = inputs.live.get(same[0].origin)
-        if live is None:
-            found += [_waiting(inputs, same)] if any(cut.new for cut in same) and _is_away(inputs, same[0]) else []
-        elif spans := [(cut, span) for cut in same if (span := _span(inputs, verdicts, cut, live)) is not None]:
-            found.append(_element(inputs, spans, live, against))
+        found += _elements(inputs, verdicts, [cut for cut in some if cut.new or not against], against)
     return found
+
+
+def _elements(inputs: Inputs, verdicts: Mapping[Address, Verdict], cuts: Sequence[_Cut], against: str) -> Iterable[dict[str, Any]]:
+    """Of one origin and one target."""
+    live = inputs.live.get(cuts[0].origin) if cuts else None
+    if live is None:
+        if any(cut.new and _is_away(inputs, cut) and not against for cut in cuts):
+            yield _waiting(inputs, cuts)
+        return
+    spans = [(cut, _span(inputs, verdicts, cut, live)) for cut in cuts]
+    if left := [(cut, span) for cut, span in spans if span is not None]:
+        yield _element(inputs, left, live, against)
+    if looked := [cut for cut, span in spans if span is None and not cut.new]:
+        yield _nothing(looked)
 
 
 def left_out_and_away(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Deferred]:
@@ -120,9 +129,7 @@ def _is_open(inputs: Inputs, cut: _Cut) -> bool:
     live, legs = inputs.live.get(cut.origin), [leg for leg in (cut.record.legs if cut.record else ()) if leg.source == cut.key]
     unread = [one for one in (cut.record.unread if cut.record else ()) if one["source"] == cut.key]
     if cut.new:
-        target = cut.verdict.live
-        decided = [leg for leg in legs if leg.status in _DECIDED and target is not None and leg.target_created == target.created]
-        return not any(live is None or leg.created == live.created for leg in decided)
+        return True
     same = [leg for leg in legs if live is None or leg.created == live.created]
     return any(leg.status not in _DECIDED for leg in same) or any(one["status"] != DECLINED for one in unread)
 
@@ -182,7 +189,8 @@ def _behind(cut: _Cut, live: LiveObject, first: int) -> int:
     target = cut.verdict.live
     same = [leg for leg in (cut.record.legs if cut.record else ()) if leg.status == "done" and leg.created == live.created]
     for leg in sorted(same, key=lambda leg: leg.first):
-        if target is not None and leg.target_created == target.created and not leg.filters and leg.first <= first <= leg.last:
+        same_messages = not leg.filters or leg.source == cut.key
+        if target is not None and leg.target_created == target.created and same_messages and leg.first <= first <= leg.last:
             first = leg.last + 1
     return first
 
@@ -216,6 +224,14 @@ def _waiting(inputs: Inputs, cuts: Sequence[_Cut]) -> dict[str, Any]:
     return _common(cuts) | {
         "from": [_side(cut, end) for cut, end in zip(cuts, ends, strict=True)], "messages": None, "bytes": None, "estimate": None,
         "reason": _reason(cuts), "runs": False, "waits": inputs.live.domains[cuts[0].origin.domain].absence,
+    }  # fmt: skip
+
+
+def _nothing(cuts: Sequence[_Cut]) -> dict[str, Any]:
+    """What is told of sources that somebody had to look at, and that leave nothing out: an apply takes note of it."""
+    return _common(cuts) | {
+        "from": [{"domain": cut.origin.domain, "stream": cut.origin.stream, "source": cut.key} for cut in cuts],
+        "messages": 0, "bytes": 0, "estimate": None, "reason": "its source leaves nothing out", "runs": False,
     }  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def backfills(plan: Plan) -> Lines:
     """Each backfill with its ends, its amount, by what and why; then the history that sources leave out. What waits is deferred."""
     lines = Lines()
     for job in plan.backfills:
-        if "waits" in job:
+        if "waits" in job or (job.get("messages") == 0 and not job.get("runs", True)):
             continue
         mark, what = ("  > ", "import"), f"backfill {safe(str(job['name']))}"
         if not job.get("declared", True):

@@ -11,10 +11,12 @@ import pytest
 
 from jsplan.errors import NotAvailableError
 from jsplan.workflows import backfill
+from jsplan.workflows.history import history
+from jsplan.workflows.reverting import RevertOptions, revert
 from tests.backfill.copies import Pair, without_spark
 from tests.support.mortal import Died, dying
 from tests.support.raw import streams
-from tests.support.workspaces import Space
+from tests.support.workspaces import Quiet, Space, yes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,6 +214,42 @@ def test_what_a_run_has_brought_is_not_planned(pair: Pair) -> None:
     assert payloads(pair) == list(range(1, 31))
 
 
+@pytest.mark.parametrize("names", [(), ("s.a", "s.b")])
+def test_a_source_that_comes_back_later(pair: Pair, names: tuple[str, ...]) -> None:
+    """What was brought before is not planned again. A server lets a source go on behind what the target has of it, wherever the files say
+    that it begins: that is not brought a second time.
+    """
+    source: dict[str, Any] = {"subject_transforms": [{"src": name, "dest": name} for name in names]} if names else {}
+    with_sources(pair, source | {"opt_start_seq": 16})
+    apply(pair)
+    arrived(pair, 20)
+    pair.space.write(streams=[ALL]).apply()
+    assert with_sources(pair, source | {"opt_start_seq": 16}).plan().backfills == []
+    pair.publish("leaf", [(b"s.a", b"", b"%d" % n) for n in range(21, 31)])
+    with_sources(pair, source | {"opt_start_seq": 28})
+
+    plan, result = apply(pair, allow_hazards=("DUPLICATES_MESSAGES",))
+
+    span = plan.backfills[0]["from"][0]["range"]
+    assert ((span["first"], span["last"]), [done["status"] for done in result.backfills]) == ((16, 27), ["done"])
+    arrived(pair, 30)
+    assert payloads(pair) == list(range(1, 31))
+    require_nothing_planned(pair)
+
+
+def test_a_revert_copies_nothing(pair: Pair) -> None:
+    """It puts the source back, says what that leaves out and how to bring it, and plans no copy."""
+    with_sources(pair, {"opt_start_seq": 16})
+    apply(pair, backfill=False)
+    pair.space.write(streams=[ALL]).apply(allow_hazards=("BREAKS_REPLICATION",))
+    number = max(entry["id"] for entry in history(pair.space.load)["entries"])
+
+    plan, result = revert(pair.space.load, RevertOptions(number), yes, Quiet())
+
+    assert [(job["runs"], job["command"]) for job in plan.backfills] == [(False, COMMAND)]
+    assert (plan.summary["backfill"], plan.summary["change"], result.exit_code, result.backfills) == (0, 1, 0, [])
+
+
 # --- sources of every kind --------------------------------------------------------------------------------------------
 
 
@@ -384,8 +422,7 @@ def test_an_origin_that_is_away(pair: Pair, *, wanted: bool, late: bool) -> None
     plan, first = apply(pair, backfill=wanted)
     waiting = pair.space.plan()
     pair.sandbox["leaf"].start()
-    pair.sandbox.wait_ready()
-    pair.sandbox["hub"].wait_until(lambda: not any("away" in one.reason for one in pair.space.plan().deferred), "reach the leaf again")
+    reached(pair)
 
     assert (plan.summary["backfill"], first.exit_code) == (0, 0)
     assert ["leaf/stream/S"] == [one.address for one in plan.deferred]
@@ -400,6 +437,28 @@ def test_an_origin_that_is_away(pair: Pair, *, wanted: bool, late: bool) -> None
         assert pair.run(**ENDS).copied == 15
     assert [number for number in payloads(pair) if number < 16] == list(range(1, 16))  # the server tries its source again when it will
     require_nothing_planned(pair)
+
+
+def test_an_origin_that_was_away_and_has_nothing_before(pair: Pair) -> None:
+    """Whoever had to look finds nothing: the next apply takes note of it, and nobody waits for that origin any more."""
+    pair.ask("leaf", "STREAM.PURGE.S", {"seq": 16})
+    with_sources(pair, {"opt_start_seq": 16})
+    pair.sandbox["leaf"].stop()
+    apply(pair)
+    pair.sandbox["leaf"].start()
+    reached(pair)
+
+    plan, result = apply(pair)
+
+    assert (plan.has_changes, plan.summary["backfill"], result.backfills) == (False, 0, [])
+    require_nothing_planned(pair)
+    assert backfill.status(pair.space.load, (NAME,)).entries[0].status == "done"
+
+
+def reached(pair: Pair) -> None:
+    """Wait until a plan reads the leaf again, which was started."""
+    pair.sandbox.wait_ready()
+    pair.sandbox["hub"].wait_until(lambda: not any("away" in one.reason for one in pair.space.plan().deferred), "reach the leaf again")
 
 
 def test_without_spark_nothing_is_changed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

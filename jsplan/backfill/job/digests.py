@@ -74,7 +74,7 @@ class Blocks:
 def origin_of(headers: pa.BinaryArray, domain: str, stream: str) -> tuple[pa.Array, pa.Array]:
     """Sequence and time text of the messages that say that they come from this stream; null for all others."""
     prefix = f"{domain}/{stream}/"
-    pattern = f"\r\n{ORIGIN}: ?{_escaped(prefix)}(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
+    pattern = f"\r\n{ORIGIN}: ?{escaped(prefix)}(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
     if not mentions(headers, prefix.encode()):
         return pa.nulls(len(headers), pa.int64()), pa.nulls(len(headers), pa.string())
     found = pc.extract_regex(headers, pattern=pattern)
@@ -83,7 +83,7 @@ def origin_of(headers: pa.BinaryArray, domain: str, stream: str) -> tuple[pa.Arr
 
 def source_of(headers: pa.BinaryArray, name: str) -> pa.Array:
     """The sequence in the source `name` (a stream, or `stream:hash`) of messages that a server copied from there; null for all others."""
-    pattern = f"\r\n{SOURCE}: ?{_escaped(name)} (?P<seq>[0-9]+)"
+    pattern = f"\r\n{SOURCE}: ?{escaped(name)} (?P<seq>[0-9]+)"
     if not mentions(headers, f"{SOURCE}: {name} ".encode()):
         return pa.nulls(len(headers), pa.int64())
     return _number(pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq"))
@@ -137,9 +137,9 @@ def _number(texts: pa.Array) -> pa.Array:
     return pc.cast(texts.view(pa.string()), pa.int64())
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """For the regular expressions of Arrow, which are RE2's."""
     return "".join(c if c.isalnum() or c in "_/" else f"\\x{{{ord(c):x}}}" for c in text)
 
 
-__all__ = ["BLOCK", "BYTES", "Blocks", "bare", "canonical", "last_line", "origin_of", "source_of", "sourced"]
+__all__ = ["BLOCK", "BYTES", "Blocks", "bare", "canonical", "escaped", "last_line", "origin_of", "source_of", "sourced"]

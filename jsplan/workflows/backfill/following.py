@@ -9,6 +9,7 @@ from jsplan.backfill.installed import require
 from jsplan.backfill.windows import SYSTEM, Clock
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine
 from jsplan.workflows.backfill.hours import closed_words, left_words
+from jsplan.workflows.backfill.keeping import is_nothing
 from jsplan.workflows.backfill.options import BackfillOptions
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ async def follow_up(
         asked = {name: _asked(entry, tuple(plan.allowed_hazards), options.clock) for name, entry in wanted.items()}
         found |= await _copied(world, pool, asked, observer)
         result.state |= {"serial": world.state.serial}
-    told = [(entry["name"], _told(entry, options)) for entry in plan.backfills if entry not in plan.copies]
+    told = [(entry["name"], _told(entry, options)) for entry in plan.backfills if entry not in plan.copies and not is_nothing(entry)]
     for name, said in [*found.items(), *told]:
         result.backfills.append({"name": name, **(said or {})})
         if said is not None and said["status"] == "failed":

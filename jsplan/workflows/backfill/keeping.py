@@ -45,11 +45,11 @@ def keeping(world: World, plan: Plan, *, backfill: bool) -> Keeping:
     for job in plan.backfills:
         if job.get("declared", True):
             record, new = _of_entry(world, plan, job)
-        elif job["runs"] or "waits" in job:
+        elif job["runs"] or "waits" in job or is_nothing(job):
             record, new = _of_sources(world, plan, job, "planned" if backfill else DECLINED)
         else:
             continue
-        if record.to_json() != world.state.backfills.get(record.name) and (record.legs or record.unread):
+        if record.to_json() != world.state.backfills.get(record.name) and (record.legs or record.unread or record.done_at):
             found.records.append(record)
             found.new += new
     return found
@@ -91,6 +91,8 @@ def _of_sources(world: World, plan: Plan, job: Job, status: str) -> tuple[Record
     origin = Address.of_stream(job["from"][0]["domain"], job["from"][0]["stream"])
     entry = between_two(origin, Address.of_stream(job["to"]["domain"], job["to"]["stream"]))
     record = kept(world.state.backfills, entry) or Record(entry.name, text_of(entry), [], plan.timestamp, waiting=True)
+    if is_nothing(job):
+        return _without(record, {side["source"] for side in job["from"]}, plan.timestamp), []
     new = [leg for side in job["from"] if (leg := _side(record, side, str(entry.target), job["to"].get("created", ""))) is not None]
     if new:
         record.frozen_at = plan.timestamp
@@ -102,13 +104,26 @@ def _of_sources(world: World, plan: Plan, job: Job, status: str) -> tuple[Record
     return record, new
 
 
+def is_nothing(job: Job) -> bool:
+    """Whether an element says that somebody has looked, and nothing is left out."""
+    return not job.get("declared", True) and not job["runs"] and job["messages"] == 0
+
+
+def _without(record: Record, keys: set[str], now: str) -> Record:
+    """Nobody has to look at these sources any more."""
+    record.unread = [one for one in record.unread if one["source"] not in keys]
+    if not record.unread and all(leg.status == "done" for leg in record.legs):
+        record.waiting, record.done_at = False, record.done_at or now
+    return record
+
+
 def _side(record: Record, side: Job, target: str, target_created: str) -> Leg | None:
     """Put what one source leaves out into the record, in the place of what was kept of it; the leg, where it is a new one."""
     key, span, filters = side["source"], side.get("range"), list(side.get("filter_subjects", ()))
     record.unread = [one for one in record.unread if one["source"] != key]
     if span is None:
         end = {name: side[name] for name in ("end_seq", "before") if name in side}
-        record.legs = [leg for leg in record.legs if leg.source != key]
+        record.legs = [leg for leg in record.legs if leg.source != key or leg.status == "done"]
         record.unread.append({"source": key, "filters": filters, "status": "planned"} | end)
         record.waiting, record.done_at = True, ""
         return None
@@ -116,7 +131,7 @@ def _side(record: Record, side: Job, target: str, target_created: str) -> Leg | 
         return None
     made = Leg(_address(side), target, span["created"], span["first"], span["last"], filters, "", 0, source=key)
     same = [leg for leg in record.legs if leg.created == made.created and leg.target_created in ("", target_created)]
-    record.legs = [*(leg for leg in same if leg.source != key), made]
+    record.legs = [*(leg for leg in same if leg.source != key or leg.status == "done"), made]
     record.waiting, record.done_at = True, ""
     return made
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from jsplan.backfill.job.copying import RANGES, Claim, Known
+from jsplan.backfill.job.going_on import LastOf, last_of
 from jsplan.backfill.job.numbered import mark_of
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.reading import Look, look
@@ -110,7 +111,18 @@ class Missing:
         stream, origin = self.leg.target_address.stream, self.leg.origin_address.stream
         placed, mark = await self._is_placed(state), mark_of(self.ends.identity, origin, self.leg.created)
         task = Look(self.ends.target_way, stream, first, last, self.ends.identity, origin, tuple(sorted(names)), since, placed, mark)
-        return await asyncio.to_thread(look, task), claims
+        known = await asyncio.to_thread(look, task)
+        last_ones = [LastOf(self.ends.target_way, stream, first, last, header_of(source), since) for source in sources]
+        going_on = [self._going_on(claim, known, one) for claim, one in zip(claims, last_ones, strict=True)]
+        return known, tuple(await asyncio.gather(*going_on))
+
+    @staticmethod
+    async def _going_on(claim: Claim, known: Known, source: LastOf) -> Claim:
+        """What a source brings that the target had before: it begins behind what is there of it."""
+        if not (known.seq[known.time == 0] < claim.first).any():
+            return claim
+        last = await asyncio.to_thread(last_of, source)
+        return replace(claim, first=min(claim.first, last + 1)) if last else claim
 
     async def _is_placed(self, state: dict[str, Any]) -> bool:
         """Whether the target was made from a snapshot of the origin: a message is at its own sequence, with its own time."""

@@ -181,7 +181,8 @@ class _Looking:
             found.messages, found.measured = (await missing.counted() if leg.first <= leg.last else 0), COUNTED
         else:
             left = asyncio.to_thread(_left, ends.source_way, leg, todo)
-            found.messages, found.measured, found.there = await left, COMPARED, len(todo.known.seq)
+            found.messages, found.measured = await left, COMPARED
+            found.there = int(((todo.known.seq >= leg.first) & (todo.known.seq <= leg.last)).sum())
         state = info["state"] if info is not None else {"messages": 0, "bytes": 0}
         found.bytes = found.messages * int(state["bytes"]) // max(1, int(state["messages"]))
         return found

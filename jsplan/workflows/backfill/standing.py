@@ -51,7 +51,7 @@ def _entry(name: str, declared: Backfill | None, kept: dict[str, Any] | None) ->
         return EntryStatus(name, "new", next=_run(name))
     record = Record.from_json(kept)
     status = EntryStatus(name, "", record.frozen_at, record.done_at, kept["legs"])
-    done = bool(record.legs) and all(leg.status == "done" for leg in record.legs)
+    done = bool(record.done_at) or (bool(record.legs) and all(leg.status == "done" for leg in record.legs))
     status.declined = any(leg.status == DECLINED for leg in record.legs) or any(one["status"] == DECLINED for one in record.unread)
     if declared is None and ">" not in name:
         status.status = "gone"
