@@ -51,6 +51,14 @@ class Settings:
         """Whether stdout holds one JSON document and nothing else."""
         return self.format == "json"
 
+    def again(self) -> list[str]:
+        """What of the command line says which workspace is meant: the next command for it needs the same words."""
+        given = [name for name, rank in self._ranks.items() if rank == _RANK[ParameterSource.COMMANDLINE]]
+        words = ["-C", str(self.chdir)] if "chdir" in given else []
+        words += ["-e", str(self.environment)] if "environment" in given else []
+        words += [word for path in self.var_files if "var_files" in given for word in ("--var-file", str(path))]
+        return words + [word for text in self.variables if "variables" in given for word in ("--var", text)]
+
     def load_options(self) -> LoadOptions:
         """How the workspace is to be loaded. Files on the command line are relative to where the command was typed."""
         from jsplan.config.model import LoadOptions

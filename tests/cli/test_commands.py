@@ -201,6 +201,17 @@ def test_a_saved_plan_can_be_shown(calls: Calls, capsys: Capture, tmp_path: Path
     assert capsys.readouterr().out == first.out
 
 
+def test_how_to_apply_names_the_same_workspace(calls: Calls, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that plan -o prints works where it is typed: with the folder, environment and variables of the command line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JSPLAN_ENV", "dev")
+    main(["-C", "my shop", "--var", "keep=1d", "plan", "-o", "p", "--var", "region=a b", "--no-color"])
+    assert "\n  jsplan -C 'my shop' --var keep=1d --var 'region=a b' apply p\n" in capsys.readouterr().err
+
+    main(["plan", "-o", "p", "-e", "prod"])
+    assert "\n  jsplan -e prod apply p\n" in capsys.readouterr().err
+
+
 def test_what_is_no_plan_is_not_shown(capsys: Capture, tmp_path: Path) -> None:
     """A file that is missing or something else is an error that names it."""
     (tmp_path / "p.json").write_text("{}")

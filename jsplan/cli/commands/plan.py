@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ def saved(output: Output, plan: Plan, out: Path) -> None:
     here = Path.cwd()
     shown = out.relative_to(here) if out.is_relative_to(here) else out
     if plan.has_changes:
-        output.note(f"\nSaved to {shown}. Apply exactly this with:\n  jsplan apply {shown}")
+        command = shlex.join(["jsplan", *output.settings.again(), "apply", str(shown)])
+        output.note(f"\nSaved to {shown}. Apply exactly this with:\n  {command}")
     else:
         output.note(f"\nSaved to {shown}.")
