@@ -52,7 +52,7 @@ class Files:
             shown = os.path.relpath(path, self.root)
         except ValueError:  # another drive
             shown = str(path)
-        return Source(path, shown.replace(os.sep, "/"))
+        return Source.of(path, shown)
 
     def parsed(self, path: Path, at: Place | None = None) -> Node | None:
         """The file's document, read once; None when it is empty or after a finding."""

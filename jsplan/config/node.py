@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,11 @@ class Source:
 
     path: Path
     shown: str
+
+    @classmethod
+    def of(cls, path: Path, name: str) -> Source:
+        """A file under the name that people know it by, with `/`; bytes that are no UTF-8, which no document could hold, as escapes."""
+        return cls(path, name.replace(os.sep, "/").encode("utf-8", "backslashreplace").decode())
 
 
 #: Source, line, column; both count from 0, as libyaml does.

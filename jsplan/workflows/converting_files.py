@@ -99,7 +99,7 @@ def _source(file: Path) -> Source:
         shown = os.path.relpath(file)
     except ValueError:  # another drive
         shown = str(file)
-    return Source(file, str(file) if shown.startswith("..") else shown.replace(os.sep, "/"))
+    return Source.of(file, str(file) if shown.startswith("..") else shown)
 
 
 def _json(files: Iterable[Path], findings: Findings) -> list[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ def test_an_included_file_that_is_missing_is_an_error_and_an_empty_glob_a_warnin
     assert [(d.severity, d.code) for d in workspace("include: [e.yaml]\n", files={"e.yaml": "# later\n"}).diagnostics] == [
         ("warning", "JS102")
     ]
+
+
+def test_a_file_name_that_is_not_utf8(workspace: Loader) -> None:
+    """Such a file is read like any other; findings name it with escapes, so that every document can hold them."""
+    name = os.fsdecode(b"b\xff.jsplan.yaml")
+    loaded = workspace("", files={name: "streams: [{name: A}]\noverrides: [{address: hub/stream/Z, max_age: 1d}]\n"})
+
+    assert list(map(str, loaded.resources)) == ["hub/stream/A"]
+    assert [str(found.range) for found in loaded.diagnostics] == ["b\\udcff.jsplan.yaml:2:23"]
 
 
 def test_the_same_address_twice_names_both_places(workspace: Loader) -> None:
