@@ -89,7 +89,7 @@ def shown_from_here(place: SourceRange, root: Path) -> str:
 
 
 def _uri(place: SourceRange, root: Path) -> str:
-    return quote(shown_from_here(place, root))
+    return quote(shown_from_here(place, root), errors="surrogateescape")
 
 
 def workflow_commands(findings: Iterable[Diagnostic], root: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,17 @@ def test_sarif_is_sarif(folder: Path, capsys: Capture, monkeypatch: pytest.Monke
         assert location["physicalLocation"]["artifactLocation"]["uri"] == f"{folder.name}/jsplan.yaml"
     suppressed = [(r["ruleId"], r["suppressions"][0]["justification"]) for r in run["results"] if "suppressions" in r]
     assert suppressed == [("JS220", "a museum: all of it")]
+
+
+def test_a_folder_whose_name_is_not_utf8(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes are escaped as URIs escape them."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    write(folder, streams=TWICE)
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["-C", str(folder), "lint", "--format", "sarif"]) == 0
+    assert '"uri": "caf%E9/jsplan.yaml"' in capsys.readouterr().out
 
 
 def test_a_fingerprint_follows_the_finding(folder: Path, capsys: Capture) -> None:
