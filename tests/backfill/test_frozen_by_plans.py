@@ -8,9 +8,11 @@ import pytest
 
 from jsplan.errors import StalePlanError
 from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.copies import Pair, numbered, without_spark
 from tests.support.mortal import Died
 from tests.support.raw import streams
+from tests.support.workspaces import Quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +110,20 @@ def test_no_backfill_keeps_the_range(pair: Pair) -> None:
     assert (pair.run().copied, frozen(pair)) == (20, [(1, 20)])
     assert pair.space.plan().backfills == []
     assert pair.run(fresh=True).copied == 5
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_was_planned_and_never_run_can_be_looked_at(pair: Pair) -> None:
+    """Measured and compared by the range of the plan; neither begins it."""
+    apply(pair, backfill=False)
+    pair.publish("leaf", numbered(5, first=21))
+
+    looked = backfill.plan(pair.space.load, BackfillOptions(name="x"))
+    compared = backfill.verify(pair.space.load, VerifyOptions("x"), Quiet())
+
+    assert (looked.status, looked.messages, looked.legs[0].frozen, looked.legs[0].last) == ("new", 20, True, 20)
+    assert (compared.legs[0].counts["missing"], compared.legs[0].last) == (20, 20)
+    assert pair.record["waiting"] is True
 
 
 def test_by_what_it_is_copied_is_chosen_when_it_is(pair: Pair) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import signal
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from jsplan.cli.main import main
+from jsplan.documents.schema import schemas
 from jsplan.errors import NotAvailableError
 from jsplan.workflows import backfill
 from jsplan.workflows.history import history
 from jsplan.workflows.reverting import RevertOptions, revert
 from tests.backfill.copies import Pair, without_spark
 from tests.support.mortal import Died, dying
+from tests.support.process import PROGRAM
 from tests.support.raw import streams
 from tests.support.workspaces import Quiet, Space, yes
 
@@ -103,6 +109,32 @@ def test_a_plan_has_a_step_for_it(pair: Pair) -> None:
     assert plan.backfills[0]["bytes"] > 0
     assert plan.backfills[0]["estimate"]["seconds"] >= 10
     assert (plan.summary["add"], plan.summary["backfill"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "Apply copies it; with --no-backfill it is left, and not planned again. By hand: "),
+        (["--no-backfill"], "Apply leaves it (--no-backfill), and it is not planned again. By hand: "),
+    ],
+)
+def test_the_plan_says_what_becomes_of_it(pair: Pair, capsys: pytest.CaptureFixture[str], options: list[str], says: str) -> None:
+    """With amount, reason and estimate, who copies it, how that is declined, and the command; in a document that its schema allows."""
+    folder = with_sources(pair, {"opt_start_seq": 16}).folder
+
+    assert main(["-C", str(folder), "plan", *options]) == 0
+    text = capsys.readouterr().out
+    assert main(["-C", str(folder), "plan", *options, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    Draft202012Validator(schemas()["plan-v1.json"]).validate(document)
+    assert document["summary"]["backfill"] == 1
+    lines = [line.strip() for line in text.splitlines() if line]
+    assert lines[-5].startswith("> history left out leaf/stream/S -> hub/stream/ALL [15 messages, ")
+    assert lines[-5].endswith(", about 10s]")
+    assert lines[-4].startswith("its new source begins at sequence 16 and leaves out what is before; copied by Spark")
+    assert lines[-3].startswith("the time is an estimate, at a stated ")
+    assert lines[-2:] == [f"{says}{COMMAND}", "Plan: 1 to add, 0 to change, 0 to destroy, 1 to backfill."]
 
 
 def test_apply_copies_it_once(pair: Pair) -> None:
@@ -371,6 +403,25 @@ def test_dying_before_it_is_declined(pair: Pair) -> None:
         arrived(pair, 5)
         assert payloads(pair) == [16, 17, 18, 19, 20]
         require_nothing_planned(pair)
+
+
+def test_an_apply_that_is_killed(pair: Pair) -> None:
+    """A process that is killed as soon as the source is there, before anything was copied: state knows what it owes."""
+    with_sources(pair, {"opt_start_seq": 16})
+    null = subprocess.DEVNULL
+    with subprocess.Popen([PROGRAM, "apply", "-y"], cwd=pair.space.folder, stdin=null, stdout=null, stderr=null) as process:
+        pair.sandbox["hub"].wait_until(lambda: pair.raw_info("hub", "ALL") is not None or process.poll() is not None, "have ALL", 120)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+
+    assert [job["messages"] for job in pair.space.plan().backfills] == [15]
+    _, result = apply(pair)
+
+    assert [done["copied"] for done in result.backfills] == [15]
+    arrived(pair, 20)
+    assert payloads(pair) == list(range(1, 21))
+    require_nothing_planned(pair)
+    pair.require_nothing_left()
 
 
 def test_what_is_owed_can_be_declined(pair: Pair) -> None:

@@ -53,7 +53,7 @@ class ShapedCheck(Check):
         session = await self.engine.session()
         self.observer.phase(f"Comparing both sides of {self.entry.name}")
         started, way, stream = time.monotonic(), ends[0].target_way, self.entry.target.stream
-        first, last, title = int(state["first_seq"]), int(state["last_seq"]), f"jsplan backfill verify {self.entry.name}"
+        first, last, title = max(1, int(state["first_seq"])), int(state["last_seq"]), f"jsplan backfill verify {self.entry.name}"
         there = partial(lane_rows, way, stream, first, last, tuple(legs), shape.order)
         pairs = list(zip(ends, legs, strict=True))
         if not is_shaped(self.entry):

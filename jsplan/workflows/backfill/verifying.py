@@ -129,7 +129,7 @@ class Check:
 
         self.observer.phase(f"Comparing both sides of {self.entry.name}")
         started, stream = time.monotonic(), self.entry.target.stream
-        first, way = int(state["first_seq"]), ends[0].target_way
+        first, way = max(1, int(state["first_seq"])), ends[0].target_way  # that of a stream that never had a message is 0
         sides = []
         if self.placed:
             sides, first = [partial(placed_rows, way, stream, legs[0])], max(first, legs[0].last + 1)
