@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
 
 NO_CHANGES = "No changes. Your streams match the configuration."
+NOTHING_TO_DESTROY = "No changes. There is nothing that this workspace manages."
 NOTHING_TO_UNDO = "Nothing to undo: all of it is as it was before."
 NO_DRIFT = "No drift. The servers are as jsplan left them."
 
@@ -70,7 +71,9 @@ def nothing_line(plan: Plan) -> str:
         return f"Nothing to import{where}: of what the files declare, nothing is on the server that is not managed already."
     if plan.mode == "revert":
         return "Nothing to undo in the domains that could be read." if plan.deferred else NOTHING_TO_UNDO
-    return "No changes in the domains that could be read." if plan.deferred else NO_CHANGES
+    if plan.deferred:
+        return "No changes in the domains that could be read."
+    return NOTHING_TO_DESTROY if plan.mode == "destroy" else NO_CHANGES
 
 
 def _under(globs: Sequence[str]) -> str:

@@ -213,7 +213,10 @@ def require_known(inputs: Inputs, globs: Iterable[str], option: str) -> None:
     known = candidates(inputs)
     found = [
         Diagnostic(
-            "error", "JS417", f"{option} {glob} names nothing in the files or in state", f"{did_you_mean(glob, map(str, known))}".strip()
+            "error",
+            "JS417",
+            f"{option} {glob} names nothing in the files or in state",
+            did_you_mean(glob, map(str, known)).strip() or "`jsplan plan` and `jsplan state list` show what there is.",
         )
         for glob in globs
         if not any(matches(glob, address) for address in known)

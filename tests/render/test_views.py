@@ -33,6 +33,13 @@ def test_a_plan_without_changes_is_one_line() -> None:
     assert summary.is_quiet(unchanged)
 
 
+def test_nothing_to_destroy_is_said_as_such() -> None:
+    """A destroy of a workspace that manages nothing says that, and not that streams are as they should be."""
+    nothing = samples.plan(mode="destroy")
+
+    assert text_of(lambda console: plan_text.render(nothing, console)) == "No changes. There is nothing that this workspace manages.\n"
+
+
 def test_a_fleet_is_one_paragraph(golden: Compare) -> None:
     """The same change in two hundred domains is written once; the one with a hazard is written out."""
     golden("plan_fleet", lambda console: plan_text.render(samples.fleet(200), console))
