@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan import units
 from jsplan.render import collapse, diagnostics_text, resource_text, summary
+from jsplan.render.backfill_groups import together
 from jsplan.render.fold import folded
 from jsplan.render.lines import Lines
 from jsplan.render.resource_text import actions_of
@@ -138,16 +139,14 @@ def _resources(groups: list[collapse.Group], console: Console, *, verbose: bool)
 
 
 def backfills(plan: Plan) -> Lines:
-    """Each backfill with its ends, its amount, by what and why; then the history that sources leave out. What waits is deferred."""
+    """Each backfill with its ends, its amount, by what and why; then the history that sources leave out."""
     lines = Lines()
-    for job in plan.backfills:
-        if "waits" in job or (job.get("messages") == 0 and not job.get("runs", True)):
-            continue
+    for job, where in together(plan.backfills):
         mark, what = ("  > ", "import"), f"backfill {safe(str(job['name']))}"
         if not job.get("declared", True):
             mark, what = ("  > ", "import") if job["runs"] else ("  ? ", "warn"), "history left out"
         ends = f"{_end(job.get('from'))} -> {_end(job.get('to'))}"
-        lines.add(0, mark, (what, "strong"), f" {ends} [{', '.join(amount(job))}]")
+        lines.add(0, mark, (what, "strong"), f" {ends} [{', '.join(amount(job))}]", (safe(f" {where}" if where else ""), "strong"))
         guess = job.get("estimate")
         for words in filter(None, (job.get("reason"), f"the time is an estimate, {guess['basis']}" if guess else None)):
             lines.add(resource_text.BODY, (safe(str(words)), "dim"))
@@ -176,7 +175,7 @@ def amount(job: Mapping[str, Any]) -> list[str]:
 
 def _end(end: Any) -> str:
     if isinstance(end, list):
-        return ", ".join(_end(item) for item in end)
+        return ", ".join(dict.fromkeys(_end(item) for item in end))
     if isinstance(end, dict) and "stream" in end:
         return safe(f"{end.get('domain', '?')}/stream/{end['stream']}")
     return safe(str(end["parquet"])) if isinstance(end, dict) and "parquet" in end else quoted(end)
