@@ -24,7 +24,7 @@ _TABLE = {
     "plan": Entry("Show what a backfill would copy, by what, and about how long it takes.", "backfill", "plan"),
     "run": Entry("Copy what is missing, and prove that it arrived.", "backfill", "run"),
     "verify": Entry("Compare both sides, message by message.", "backfill", "verify"),
-    "status": Entry("How far each backfill is, and what lies around of it.", "backfill", "status"),
+    "status": Entry("How far each backfill is, and what it left behind.", "backfill", "status"),
 }
 _master = click.option("--master", metavar="URL", help="A Spark master.  [default: local[*], on this machine]")
 
@@ -143,7 +143,7 @@ def verify(ctx: click.Context, /, name: str | None, limit: int, master: str | No
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.pass_context
 def status(ctx: click.Context, names: tuple[str, ...]) -> int:
-    """Show the frozen range of each entry, how far it is, what lies around of it on the servers, and how to go on. Read-only."""
+    """Show the frozen range of each entry, how far it is, what it left on the servers, and how to go on. Read-only."""
     settings, output = start(ctx)
     from jsplan.workflows import backfill
 

@@ -63,10 +63,17 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
 
 
 @declare("watch")
-@click.option("--every", type=Duration(), metavar="DURATION", help="A full check so often.  [default: 5m]")
-@click.option("--cron", type=Crontab(), metavar="CRON", help="A full check when a crontab line says so, in UTC; instead of --every.")
-@click.option("--jitter", type=Duration(), default="0s", show_default=True, metavar="DURATION", help="Up to so much later, at random.")
-@click.option("--notify", type=Causes(KINDS), default=",".join(KINDS), show_default=True, metavar="KINDS", help="What is told, or none.")
+@click.option("--every", type=Duration(), metavar="DURATION", help="How often to check everything.  [default: 5m]")
+@click.option("--cron", type=Crontab(), metavar="CRON", help="Check everything when a crontab line says so, in UTC; instead of --every.")
+@click.option(
+    "--jitter",
+    type=Duration(),
+    default="0s",
+    show_default=True,
+    metavar="DURATION",
+    help="Delay each check at random, by this much at most.",
+)
+@click.option("--notify", type=Causes(KINDS), default=",".join(KINDS), show_default=True, metavar="KINDS", help="What to tell of, or none.")
 @click.option("--grace", type=Duration(), default="30s", show_default=True, metavar="DURATION",
               help="How long a domain, or the check itself, may fail before that is told.")  # fmt: skip
 @click.option("--metrics", type=Place(), metavar="[HOST]:PORT", help="Serve /metrics, /healthz and /readyz, as on :9464.")
