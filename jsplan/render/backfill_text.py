@@ -50,7 +50,7 @@ def _leg(lines: Lines, leg: LegResult) -> None:
     if leg.attempts > 1:
         lines.add(6, (f"in {leg.attempts} attempts{f' and {leg.windows} windows' if leg.windows > 1 else ''}", "dim"))
     if leg.natively:
-        lines.add(6, f"{count(leg.natively, 'message')} of them natively: no room for a header that says where from")
+        lines.add(6, f"{leg.natively:,} of them natively: they have no room for a header that says where from")
     if leg.gap_messages:
         gone = "was" if leg.gap_messages == 1 else "were"
         words = f"{count(leg.gap_messages, 'message')} {gone} gone at the origin before it could be copied: {ranges(leg.gaps)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,3 +43,28 @@ class Stepping(Clock):
     def shown(self) -> str:
         """As HH:MM."""
         return f"{datetime.fromtimestamp(self.time):%H:%M}"  # noqa: DTZ006 - windows are local
+
+
+class Elsewhere(Clock):
+    """A clock that in other processes is `ahead` seconds from their second look on, until somebody has waited here: their window closes
+    in its middle, and before ours.
+    """
+
+    def __init__(self, time: float, ahead: float) -> None:
+        self._time = time
+        self._ahead = ahead
+        self._owner = os.getpid()
+        self._looks = 0
+
+    def now(self) -> float:
+        """What it shows in this process."""
+        if os.getpid() == self._owner:
+            return self._time
+        self._looks += 1
+        return self._time + (self._ahead if self._looks > 1 else 0.0)
+
+    def sleep_for(self, seconds: float) -> float:
+        """It is later at once, and right everywhere."""
+        self._time += seconds
+        self._ahead = 0.0
+        return 0.0

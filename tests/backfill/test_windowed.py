@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.errors import RefusedError
+from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, plan
-from tests.backfill.clocks import Stepping, local
+from tests.backfill.clocks import Elsewhere, Stepping, local
 from tests.backfill.copies import Pair, bulk, numbered, read_all, without_spark
 from tests.support.mortal import Died, dying
 from tests.support.workspaces import Quiet
@@ -235,3 +236,19 @@ def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
         _, done = pair.space.apply(clock=Stepping(local("02:00")))
     assert [(one["status"], one["copied"]) for one in done.backfills] == [("done", COUNT - there)]
     require_all(pair, COUNT)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("entry", [{}, {"order": "none"}, {"order": "subject"}])
+def test_workers_of_spark_keep_to_it(pair: Pair, entry: dict[str, Any]) -> None:
+    """The deadline travels with its clock. A worker's that is ahead ends the window, and it is not begun again before it is over here."""
+    count = 20_000
+    bulk(pair.sandbox["leaf"], "S", count)
+    pair.stream("hub", "T")
+    pair.says(window=WINDOW, **entry)
+
+    found = backfill.run(pair.space.load, BackfillOptions("x", clock=Elsewhere(local("01:00"), 5 * HOUR)), Quiet())
+
+    assert [(leg.copied, leg.windows) for leg in found.legs] == [(count, 2)]
+    assert sorted(int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")) == list(range(1, count + 1))
+    pair.require_nothing_left()

@@ -183,7 +183,7 @@ class InTime:
                 yield rows
                 self._next = int(rows["seq"][-1].as_py()) + 1
         except WindowClosedError:
-            self.said = {"left": self._next}
+            self.said = {"left": self._next, "closed": 1}
 
 
 def messages(task: Copy) -> Generator[pa.RecordBatch, None, None]:

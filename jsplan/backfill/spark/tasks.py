@@ -93,9 +93,9 @@ def telling(error: JsplanError) -> dict[str, Any]:
 def raise_failure(said: list[dict[str, Any]]) -> None:
     """Raise the first error that is among what was said: RefusedError, WindowClosedError or TaskFailedError."""
     for one in said:
-        if one.get("closed"):
-            raise WindowClosedError(one["error"], hint=one["hint"])
         if "error" in one:
+            if one["closed"]:
+                raise WindowClosedError(one["error"], hint=one["hint"])
             raise (RefusedError if one["for_good"] else TaskFailedError)(one["error"], hint=one["hint"])
 
 

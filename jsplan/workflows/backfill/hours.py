@@ -42,6 +42,12 @@ async def until_open(entry: Backfill, clock: Clock, observer: Observer) -> bool:
     return bool(told)
 
 
+async def until_past(deadline: Deadline | None) -> None:
+    """Wait until a window has closed by our clock as well: a worker's may be some time ahead."""
+    while deadline is not None and (left := deadline.at - deadline.clock.now()) > 0:  # noqa: ASYNC110 - a clock is no event
+        await asyncio.sleep(deadline.clock.sleep_for(min(LOOK, left)))
+
+
 def deadline_of(entry: Backfill, clock: Clock) -> Deadline | None:
     """When copying stops; at once where the window is closed, never without one."""
     if entry.window is None:

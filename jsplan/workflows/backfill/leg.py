@@ -21,7 +21,7 @@ from jsplan.backfill.job.oversize import copy_natively
 from jsplan.backfill.job.room import growth, shortage
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import BEYOND, LISTED, NAMED, Leg, Span, common, minus, sequences, total, without
-from jsplan.backfill.windows import Deadline
+from jsplan.backfill.windows import Deadline, WindowClosedError
 from jsplan.config.model import Backfill
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import ApiError, ConnectError, JsplanError, RefusedError
@@ -148,17 +148,17 @@ class LegRun:
         await self._require_room_for(todo)
         told = Told(self.result)
         while todo.spans:
-            left = await self._part(todo, told)
-            todo = todo.cut(left or BEYOND, BEYOND)
-            if todo.spans:
-                self.work.require_open()
+            said = await self._part(todo, told)
+            todo = todo.cut(said.get("left") or BEYOND, BEYOND)
+            if todo.spans and said.get("closed"):  # by the clock of whoever copies, which need not be ours
+                raise WindowClosedError("the window closed", hint="The next one goes on from there.")
 
-    async def _part(self, todo: Todo, told: Told) -> int | None:
-        """Copy and prove what one staging stream takes: all of it, as a rule. Else the sequence that comes next."""
+    async def _part(self, todo: Todo, told: Told) -> dict[str, Any]:
+        """Copy and prove what one staging stream takes: all of it, as a rule. What the task said, with the sequence that comes next."""
         target = await self._target_info()
         self.work.may_write(WRITING)
         stage = await self._stage(todo, target["config"])
-        said = await self._dropping(stage, self._copied(stage, self._copy(stage, todo, target["config"])))
+        said: dict[str, Any] = await self._dropping(stage, self._copied(stage, self._copy(stage, todo, target["config"])))
         left: int | None = said.get("left")
         stage = await self.bringing.sealed(stage)
         if stage.messages != said["messages"]:
@@ -170,7 +170,7 @@ class LegRun:
         await self.bringing.bring(stage, said["hashes"], expected=expected, may_lack=deletes)
         told.add(skipped)
         await self.bringing.drop(stage)
-        return left
+        return said
 
     async def _stage(self, todo: Todo, target: dict[str, Any]) -> Stage:
         leg, entry = self.leg, self.work.entry

@@ -19,7 +19,7 @@ from jsplan.units import stamp
 from jsplan.workflows.backfill.archiving import ArchiveRun
 from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import entry_of, export_ends
-from jsplan.workflows.backfill.hours import deadline_of, joined, until_open
+from jsplan.workflows.backfill.hours import deadline_of, joined, until_open, until_past
 from jsplan.workflows.backfill.job_document import describe_for
 from jsplan.workflows.backfill.jobs import job_of
 from jsplan.workflows.backfill.leg import LegRun, Work
@@ -41,10 +41,12 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
             entry = entry_of(world, options)
         if await until_open(entry, options.clock, observer):
             continue  # the files may say something else by now
+        deadline = deadline_of(entry, options.clock)
         found = await _run_once(load, options, observer)
         whole = joined(whole, found, fail_on_gap=options.fail_on_gap)
         if not found.closed:
             return whole
+        await until_past(deadline)
         options = replace(options, fresh=False)
 
 
