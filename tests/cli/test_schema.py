@@ -12,7 +12,7 @@ from jsplan.cli.main import main
 FOLDER = Path(__file__).parents[2] / "state" / "schema"
 
 
-@pytest.mark.parametrize("document", ["workspace", "plan", "apply", "drift", "state", "status", "lint", "graph"])
+@pytest.mark.parametrize("document", sorted(path.name.removesuffix("-v1.json") for path in FOLDER.glob("*.json")))
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_schema_is_printed_as_it_ships(document: str, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The text is JSON already, and is the file that the wheel has."""

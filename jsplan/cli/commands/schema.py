@@ -7,14 +7,18 @@ import click
 from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
-DOCUMENTS = ("workspace", "plan", "apply", "drift", "state", "status", "lint", "graph")
+DOCUMENTS = (
+    "workspace", "plan", "apply", "drift", "notice", "state", "history", "status", "lint", "graph", "backup",
+    "backfill", "backfill-plan", "backfill-verify", "backfill-status",
+)  # fmt: skip
 
 
 @declare("schema")
 @click.argument("document", required=False, default="workspace", type=click.Choice(DOCUMENTS), metavar="[DOCUMENT]")
 @click.pass_context
 def command(ctx: click.Context, /, document: str) -> int:
-    """Print a JSON Schema: that of workspace files, or of another DOCUMENT (plan, apply, drift, state, status, lint, graph).
+    """Print a JSON Schema: that of workspace files, or of another DOCUMENT: plan, apply, drift, notice (of drift watch), state, history,
+    status, lint, graph, backup, backfill, backfill-plan, backfill-verify or backfill-status.
 
     An editor with a YAML language server uses it with this first line in jsplan.yaml, after
     `jsplan schema > workspace-v1.json`:
