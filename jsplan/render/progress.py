@@ -19,7 +19,7 @@ MANY = 200
 LINES = 20
 #: How often a log says how far a copy is. Seconds.
 EVERY = 10.0
-_SAYS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "NO ANSWER"}
+_SAYS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "UNKNOWN"}
 
 
 class Progress(Protocol):
