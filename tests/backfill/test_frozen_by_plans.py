@@ -167,6 +167,7 @@ BOUNDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_a_plan_means_what_a_run_means(pair: Pair, bounds: str) -> None:
     """Bounds are read alike, ends included, whether a plan freezes them or a run that was never planned."""

@@ -37,6 +37,8 @@ pytestmark = pytest.mark.timeout(180)
 ALL: dict[str, Any] = {"name": "ALL", "domain": "hub", "subjects": ["all.>"]}
 NAME = "leaf/stream/S>hub/stream/ALL"
 COMMAND = "jsplan backfill run --from leaf/stream/S --to hub/stream/ALL"
+#: So many things an apply does until the source is there and the copy has begun; deaths in the copy itself are looked at elsewhere.
+CLOSELY = 12
 ENDS: dict[str, Any] = {"name": None, "origin": "leaf/stream/S", "target": "hub/stream/ALL"}
 
 
@@ -137,6 +139,7 @@ def test_the_plan_says_what_becomes_of_it(pair: Pair, capsys: pytest.CaptureFixt
     assert lines[-2:] == [f"{says}{COMMAND}", "Plan: 1 to add, 0 to change, 0 to destroy, 1 to backfill."]
 
 
+@pytest.mark.matrix
 def test_apply_copies_it_once(pair: Pair) -> None:
     """Once the source is there; what the source brings is not brought twice. It is done then, under the name that two addresses have."""
     with_sources(pair, {"opt_start_seq": 16})
@@ -186,6 +189,7 @@ def test_a_saved_plan_declines_it(pair: Pair) -> None:
     require_nothing_planned(pair)
 
 
+@pytest.mark.matrix
 def test_a_time_is_found_without_a_consumer(pair: Pair) -> None:
     """`opt_start_time` lies somewhere in the stream: what is before it is copied, also where the source is added to a stream."""
     pair.space.write(streams=[ALL]).apply()
@@ -246,6 +250,7 @@ def test_what_a_run_has_brought_is_not_planned(pair: Pair) -> None:
     assert payloads(pair) == list(range(1, 31))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("names", [(), ("s.a", "s.b")])
 def test_a_source_that_comes_back_later(pair: Pair, names: tuple[str, ...]) -> None:
     """What was brought before is not planned again. A server lets a source go on behind what the target has of it, wherever the files say
@@ -363,7 +368,7 @@ def until_nothing_is_left(pair: Pair, **options: Any) -> Iterator[int]:
             with pair.raw("hub") as raw:
                 raw.api(f"$JS.hub.API.STREAM.DELETE.{name}")
         shutil.rmtree(pair.space.folder / "state")
-        deaths += 1
+        deaths += 1 if deaths < CLOSELY else 4
 
 
 def names(pair: Pair) -> list[str]:
