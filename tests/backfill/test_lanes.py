@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from jsplan.backfill.job import lane_writing
+from jsplan.backfill.job import lane_writing, promoting
 from jsplan.backfill.job.copying import Copy
 from jsplan.backfill.job.lanes import Job, Piece, homes
 from jsplan.backfill.job.ways import Way
@@ -81,6 +81,24 @@ def test_an_order_of_its_own(pair: Pair, order: str) -> None:
         require_copied(pair, others=1)
     else:
         assert sorted(int(one.data) for one in pair.stored("hub", "T")[1:]) == list(range(1, 301))
+
+
+def test_lanes_come_in_together(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target gets all lanes in one update, and loses them in one: with each its server looks through all that it has."""
+    pair.stream("leaf", "S", spread(300))
+    pair.stream("hub", "T", [(b"t.a", b"", b"own")])
+    sources: list[int] = []
+    real = promoting._update  # noqa: SLF001 - it is what asks for an update
+
+    async def noted(api: Any, stream: str, config: dict[str, Any], wanted: list[dict[str, Any]]) -> None:
+        sources.append(len(wanted))
+        await real(api, stream, config, wanted)
+
+    monkeypatch.setattr(promoting, "_update", noted)
+
+    assert pair.run().copied == 300
+    assert sources == [2, 0]
+    require_copied(pair, others=1)
 
 
 def test_a_repair_is_the_rest(pair: Pair) -> None:
@@ -261,7 +279,7 @@ def test_dying_with_many_origins(pair: Pair) -> None:
     for name in names:
         pair.stream("leaf", name, spread(30, name=name.lower()))
     many(pair, names)
-    for after in (3, 8, 11):
+    for after in (3, 5, 7):
         pair.stream("hub", "T")
         with dying(after), pytest.raises(Died):
             pair.result()

@@ -6,6 +6,7 @@ arrived is what reading the target says (`reading.follow`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jsplan.backfill.job.stages import PREFIX, Stage
@@ -33,9 +34,15 @@ async def next_place(api: DomainApi, stream: str) -> int:
 
 async def attach(api: DomainApi, stream: str, stage: Stage) -> None:
     """Let the target take what the stage has; done already is no error. Raises ApiError."""
+    await attach_all(api, stream, [stage])
+
+
+async def attach_all(api: DomainApi, stream: str, staged: Sequence[Stage]) -> None:
+    """The same for several stages, in one step: with each the server looks through all that the target has. Raises ApiError."""
     info = await target_info(api, stream)
-    if stage.name not in own_sources(info["config"]):
-        await _update(api, stream, info["config"], [*(info["config"].get("sources") or []), {"name": stage.name}])
+    there = own_sources(info["config"])
+    if new := [{"name": stage.name} for stage in staged if stage.name not in there]:
+        await _update(api, stream, info["config"], [*(info["config"].get("sources") or []), *new])
 
 
 async def detach(api: DomainApi, stream: str) -> None:

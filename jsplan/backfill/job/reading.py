@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -117,18 +117,31 @@ def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]
     Ends without an error when nothing more arrives for `patience` seconds: then `messages` says how many did, and `reached` which of
     the staging stream was the last.
     """
-    seen, origins = _Seen(Blocks()), [np.empty(0, dtype=np.int64)]
-    place, since = task.first, time.monotonic()
-    while seen.last < task.messages and time.monotonic() - since < patience:
-        end = _enough(task, place, min(STRIDE, task.messages - seen.last))
+    yield from _followed((task,), patience)
+
+
+def follow_lanes(tasks: Sequence[Follow], patience: float = PATIENCE) -> Iterator[dict[str, Any]]:
+    """The same of several staging streams that a target takes at the same time, in one reading of it; what it says of each, in order."""
+    yield from _followed(tasks, patience)
+
+
+def _followed(tasks: Sequence[Follow], patience: float) -> Iterator[dict[str, Any]]:
+    lanes = [(task, _Seen(Blocks()), [np.empty(0, dtype=np.int64)]) for task in tasks]
+    first, place, since = tasks[0], tasks[0].first, time.monotonic()
+    while (left := sum(task.messages - seen.last for task, seen, _ in lanes)) > 0 and time.monotonic() - since < patience:
+        end = _enough(first, place, min(STRIDE, left))
         if end < place:
             continue
-        for rows in read(task.target.open, Range(task.target.api_prefix, task.stream, place, end)):
-            if _take(task, rows, seen, origins):
+        for rows in read(first.target.open, Range(first.target.api_prefix, first.stream, place, end)):
+            if any([_take(task, rows, seen, origins) for task, seen, origins in lanes]):  # noqa: C419 - each of them has to look
                 since = time.monotonic()
         place = end + 1
+    yield from (_said(task, seen, origins) for task, seen, origins in lanes)
+
+
+def _said(task: Follow, seen: _Seen, origins: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
     gaps = without(task.expected, np.unique(np.concatenate(origins))) if _may_have_gaps(task) else []
-    yield {
+    return {
         "messages": seen.blocks.count, "hashes": seen.blocks.hashes(), "twice": seen.twice, "reached": seen.last,
         "first": seen.first_place, "last": seen.last_place, "gaps": [list(gap) for gap in gaps[:LISTED]], "gap_messages": total(gaps),
         "natively": seen.natively,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 from jsplan.address import Address
 from jsplan.backfill.job import promoting, stages
 from jsplan.backfill.job.abandoned import Tail, read_stage
-from jsplan.backfill.job.reading import Follow, follow
+from jsplan.backfill.job.reading import Follow, follow, follow_lanes
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import Leg, Span
 from jsplan.backfill.wire.asking import first_at, from_text
@@ -108,6 +108,27 @@ class Bringing:
         self._require_all(stage, said, hashes, may_lack=may_lack)
         self._count(stage, said)
 
+    async def bring_lanes(self, staged: Sequence[Stage], hashes: Sequence[list[str]], *, may_lack: bool) -> bool:
+        """The same for several sealed stages at once, of which none is empty: each time that a target gets a source its server looks
+        through all that it has, and one reading shows all of them. Whether all of it is there.
+        """
+        api, ends, equal, origin = self.ends.target, self.ends, True, Address.parse(self.leg.origin).stream
+        first = await patiently(api, partial(promoting.next_place, api, self.stream))
+        await self._written(partial(promoting.attach_all, api, self.stream, staged))
+        tasks = [
+            Follow(ends.target_way, self.stream, first, one.name, one.messages, ends.identity, origin, (), one.base, one.numbered)
+            for one in staged
+        ]
+        self.observer.phase(f"Bringing {sum(stage.messages for stage in staged):,} messages into {self.leg.target} and comparing them")
+        told = await self.engine.near(partial(follow_lanes, tasks), f"{self.leg.target}: comparing {len(staged)} lanes")
+        for stage, said, wanted in zip(staged, told, hashes, strict=True):
+            self.result.verified = False
+            lacks = may_lack and (said["reached"] >= stage.messages or await self._has_deleted(first))
+            self._require_all(stage, said, wanted, may_lack=lacks)
+            self._count(stage, said)
+            equal &= self.result.verified
+        return equal
+
     async def _has_deleted(self, first: int) -> bool:
         """Whether the target has lost messages from a sequence on: then nobody can tell what arrived, and what is missing is looked for."""
         state = (await patiently(self.ends.target, partial(promoting.target_info, self.ends.target, self.stream)))["state"]
@@ -147,9 +168,10 @@ class Bringing:
         found: Stage = await self._written(partial(stages.seal, self.ends.target, stage))
         return found
 
-    async def drop(self, stage: Stage) -> None:
-        """Leave nothing of a stage. The stream goes first: as long as it is there it is known whether it was begun to be brought in."""
-        await self._written(partial(stages.remove, self.ends.target, stage))
+    async def drop(self, *staged: Stage) -> None:
+        """Leave nothing of stages. The streams go first: as long as one is there it is known whether it was begun to be brought in."""
+        for stage in staged:
+            await self._written(partial(stages.remove, self.ends.target, stage))
         await self._written(partial(promoting.detach, self.ends.target, self.stream))
 
     async def _written(self, ask: Callable[[], Any]) -> Any:

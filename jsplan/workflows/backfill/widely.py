@@ -260,14 +260,12 @@ class Wide:
         return found
 
     async def _brought(self, staged: Sequence[Stage], said: Sequence[Said], *, may_lack: bool) -> bool:
-        """Let the target take one lane after the other, and prove each; whether all of it is there."""
-        hashes, equal = {one["lane"]: one["hashes"] for one in said}, True
-        for number, stage in enumerate(staged):
-            if stage.messages:
-                self.all.verified = False
-                await self.bringing.bring(stage, hashes[number], may_lack=may_lack)
-                equal &= self.all.verified
-            await self.bringing.drop(stage)
+        """Let the target take all lanes, and prove each; whether all of it is there."""
+        hashes = {one["lane"]: one["hashes"] for one in said}
+        some = [(stage, hashes[number]) for number, stage in enumerate(staged) if stage.messages]
+        self.all.verified = False
+        equal = not some or await self.bringing.bring_lanes([stage for stage, _ in some], [one for _, one in some], may_lack=may_lack)
+        await self.bringing.drop(*staged)
         return equal
 
     async def _dropping(self, made: Sequence[Stage], job: Any) -> Any:
