@@ -35,7 +35,7 @@ def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
     """The node with all references replaced; the same object if there are none.
 
     A value that is one reference alone takes the type of what it names. What cannot be resolved is reported
-    and becomes null.
+    and becomes null; in a list it is left out.
     """
     if not node.dynamic:
         return node
@@ -46,8 +46,14 @@ def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
                 findings.error("JS113", node.key_place(key), f'"{key}" is a key; ${{…}} works in values only', "Write the key out.")
         return mapping(node.place, {key: interpolate(item, scope, findings) for key, item in value.items()}, node.keys)
     if isinstance(value, list):
-        return Node(node.place, [interpolate(item, scope, findings) for item in value])
+        items = [interpolate(item, scope, findings) for item in value]
+        return Node(node.place, [item for item in items if not _is_unresolved(item)])
     return _text(node, scope, findings)
+
+
+def _is_unresolved(node: Node) -> bool:
+    """Whether it is what became of a reference that was reported; a null that somebody wrote has a text."""
+    return node.value is None and node.raw is None
 
 
 def _text(node: Node, scope: Scope, findings: Findings) -> Node:
@@ -55,7 +61,7 @@ def _text(node: Node, scope: Scope, findings: Findings) -> Node:
     only = _REFERENCE.fullmatch(raw)
     if only is not None and only[1] is not None:
         found = _look_up(only[1].strip(), node, scope, findings)
-        return Node(node.place, None, "") if found is None else _placed(found, node)
+        return Node(node.place, None, None) if found is None else _placed(found, node)
     pieces, end, secret = [], 0, False
     for match in _REFERENCE.finditer(raw):
         pieces.append(raw[end : match.start()])
@@ -65,7 +71,7 @@ def _text(node: Node, scope: Scope, findings: Findings) -> Node:
             continue
         found = _look_up(match[1], node, scope, findings)
         if found is None:
-            return Node(node.place, None, "")
+            return Node(node.place, None, None)
         secret = secret or found.secret
         pieces.append(_embedded(found, match[0], node, findings))
     pieces.append(raw[end:])
@@ -99,7 +105,8 @@ def _look_up(name: str | None, at: Node, scope: Scope, findings: Findings) -> No
     if space == "env" and key:
         return _env(key, at, scope, findings)
     if space == "var" and key:
-        return _named(f"var.{key}", key, scope.variables, at, findings, "Add it to `vars:`")
+        found = _named(f"var.{key}", key, scope.variables, at, findings, "Add it to `vars:`")
+        return None if found is not None and _is_unresolved(found) else found
     guess = f" Did you mean ${{var.{name}}}?" if name in scope.variables else did_you_mean(space, ("var", "env", "domain"))
     findings.error("JS113", at, f"${{{name}}} is not known", f"There are {_NAMES}.{guess}")
     return None

@@ -39,6 +39,7 @@ def resolved(section: Node | None, options: LoadOptions, files: Files) -> dict[s
         findings.error(
             "JS114", defaults[name], f"variable {name} has no value", f"Pass --var {name}=VALUE, --var-file, or set {PREFIX}{name}."
         )
+        values[name] = Node(defaults[name].place, None, None)  # without even a text: what uses it is not wrong for that
     return values
 
 

@@ -190,6 +190,16 @@ def test_a_variable_without_default_must_be_given(workspace: Loader) -> None:
     assert workspace("", head=head, environ={"JSPLAN_VAR_region": "eu"}).variables["region"] == "eu"
 
 
+def test_what_uses_a_variable_without_a_value_is_not_wrong_for_that(workspace: Loader) -> None:
+    """One thing is missing and one thing is said, wherever it is used."""
+    text = """
+        vars: {region: ~}
+        streams:
+          - {name: A, subjects: ["a.${var.region}", "${var.region}"], max_age: "${var.region}", description: "in ${var.region}"}
+    """
+    assert workspace.error(text).code == "JS114"
+
+
 def test_a_default_refers_to_nothing(workspace: Loader) -> None:
     """Variables do not build on each other."""
     assert workspace.error("vars: {a: x, b: '${var.a}'}\n").code == "JS113"
