@@ -112,6 +112,7 @@ def test_no_backfill_keeps_the_range(pair: Pair) -> None:
     assert pair.run(fresh=True).copied == 5
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")
 def test_what_was_planned_and_never_run_can_be_looked_at(pair: Pair) -> None:
     """Measured and compared by the range of the plan; neither begins it."""
