@@ -85,6 +85,6 @@ def left_behind(folder: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 found += [f"{entry.name} {line}"] if str(folder) in line else []
     return found
