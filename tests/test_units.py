@@ -97,3 +97,16 @@ def test_no_instants(text: object) -> None:
     """Dates without a time, times without a zone, and what no calendar has."""
     with pytest.raises(ValueError, match="not a time"):
         units.parse_time(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00.000000001Z"),
+        ("2026-01-31T12:00:00.5Z", "2026-01-31T12:00:00.500000001Z"),
+        ("2026-12-31T23:59:59.999999999Z", "2027-01-01T00:00:00Z"),
+    ],
+)
+def test_the_next_instant_is_a_nanosecond_later(text: str, after: str) -> None:
+    """Also where seconds, days and years end."""
+    assert units.instant_after(text) == after

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from jsplan.cli.main import main
 from jsplan.documents.schema import schemas
 from jsplan.errors import NotAvailableError
+from jsplan.units import instant_after
 from jsplan.workflows import backfill
 from jsplan.workflows.history import history
 from jsplan.workflows.reverting import RevertOptions, revert
@@ -212,6 +213,16 @@ def test_a_time_is_found_without_a_consumer(pair: Pair) -> None:
 def test_nothing_is_left_out(pair: Pair, source: dict[str, Any]) -> None:
     """A source that begins at the first message or before it; and one that has not begun, of which nobody knows what it will leave out."""
     assert with_sources(pair, source).plan().backfills == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_everything_is_left_out(pair: Pair, *, late: bool) -> None:
+    """A source that begins behind the last message, at a sequence or a time past: what is there now is its history."""
+    source = {"opt_start_time": instant_after(pair.stored("leaf", "S")[-1].time)} if late else {"opt_start_seq": 1000}
+
+    plan = with_sources(pair, source).plan()
+
+    assert [(job["messages"], job["from"][0]["range"]["last"]) for job in plan.backfills] == [(20, 20)]
 
 
 def test_what_is_gone_at_the_origin_is_not_left_out(pair: Pair) -> None:
