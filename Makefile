@@ -6,6 +6,8 @@ BIN := .venv/bin
 # Much of it is waiting for servers: three keep two cores busy.
 WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest
+# Whatever the shell says: hundreds of processes, each of which would compile all of jsplan for itself.
+export PYTHONDONTWRITEBYTECODE :=
 # A name on PATH may be a shim without an interpreter behind it, so each is run before it is taken.
 ifndef PYTHON
 PYTHON := $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
