@@ -121,14 +121,14 @@ class _Writer:
         if domain != self._wire.domain:
             raise RefusedError(
                 f"message {seq:,} of stream {self._task.stream} has no room for a header, and {prefix} is reached over a link between "
-                "servers: with what servers add it would be too large for that, and close it. Nothing of this attempt was copied",
+                "servers: with what servers add it would be too large for that, and close it. The copy stops before it",
                 hint="Connect to a server of the target's own domain, raise max_payload, or say `oversize: skip`.",
             )
 
     def _refusal(self, seq: int, size: int, limit: int) -> RefusedError:
         return RefusedError(
             f"message {seq:,} of stream {self._task.stream} has {size:,} bytes on the way without a word of where it is from, and the "
-            f"target takes {limit:,} at most. Nothing of this attempt was copied into it",
+            f"target takes {limit:,} at most. The copy stops before it",
             hint="Raise max_payload (or the target's max_msg_size), or leave such messages out with `oversize: skip`.",
         )
 
