@@ -16,20 +16,23 @@ from jsplan.backfill.wire import Wire, read
 from jsplan.backfill.wire.frames import BYTES
 from jsplan.backfill.wire.reading import Range
 from jsplan.errors import ApiTimeoutError, ConfigError, RefusedError
+from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.clocks import Stepping, local
 from tests.backfill.conftest import target_of
-from tests.backfill.copies import Pair, Row, nanos
+from tests.backfill.copies import Pair, Row, nanos, read_all, without_spark
+from tests.conftest import PROGRAM
 from tests.support.mortal import Died, dying
-from tests.support.workspaces import Quiet
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from jsplan.documents.backfill import Verification
-    from jsplan.sandbox import Sandbox, Server
+    from jsplan.sandbox import Server
 
 pytestmark = pytest.mark.timeout(180)
 MAX_PAYLOAD = 1 << 20
@@ -56,7 +59,8 @@ def large(number: int, block: bytes = b"") -> Row:
 def mixed() -> list[Row]:
     """Small ones and large ones, alone, in rows, with headers, at both ends."""
     return [
-        large(1), small(2), small(3), large(4, KIND), large(5), small(6), (b"s.b", b"", b"7" + b"z" * (MAX_PAYLOAD - 100)), small(8), large(9),
+        large(1), small(2), small(3), large(4, KIND), large(5), small(6), (b"s.b", b"", b"7" + b"z" * (MAX_PAYLOAD - 100)), small(8),
+        large(9),
     ]  # fmt: skip
 
 
@@ -307,7 +311,7 @@ def test_a_second_hop(pair: Pair) -> None:
     sides = {"from": {"domain": "hub", "stream": "T"}, "to": {"domain": "hub", "stream": "ON"}, "oversize": "native"}
     pair.space.write(backfills=[{"name": "x"} | sides])
 
-    with pytest.raises(RefusedError, match="message 2 of stream T has .* takes 1,048,576 at most"):
+    with pytest.raises(RefusedError, match=r"message 2 of stream T has .* takes 1,048,576 at most"):
         pair.run()
     pair.require_nothing_left()
 
@@ -347,8 +351,9 @@ def test_verify_knows_them(pair: Pair) -> None:
     [
         ({"order": "subject"}, "the entry has `order: subject`"), ({"order": "none"}, "the entry has `order: none`"),
         ({"where": "seq > 1"}, "`where` changes what is copied"), ({"transform": "x.py:run"}, "`transform` changes what is copied"),
-        ({"subject_transform": {"src": "s.>", "dest": "x.>"}}, "`subject_transform` changes"), ({"to": {"parquet": "a"}}, "an archive is none"),
-        ({"from": {"parquet": "a"}}, "an archive is none"), ({"from": {"domain": ["hub", "leaf"], "stream": "S"}}, "the entry has 2 origins"),
+        ({"subject_transform": {"src": "s.>", "dest": "x.>"}}, "`subject_transform` changes"),
+        ({"to": {"parquet": "a"}}, "an archive is none"), ({"from": {"parquet": "a"}}, "an archive is none"),
+        ({"from": {"domain": ["hub", "leaf"], "stream": "S"}}, "the entry has 2 origins"),
     ],
 )  # fmt: skip
 def test_where_it_cannot_be(pair: Pair, entry: dict[str, Any], why: str) -> None:
@@ -398,3 +403,30 @@ def test_a_message_that_says_more_is_known_by_that() -> None:
 
     assert found.to_pylist() == [17, None, None, None]
     assert numbered_in(pa.array([blocks[0].encode()], BYTES), mark_of("leaf", "S", "another")).to_pylist() == [None]
+
+
+@pytest.mark.soak
+def test_in_a_cluster(tmp_path: Path) -> None:
+    """With three replicas on both sides, and as many of the staging streams: each once, at its place, known again."""
+    with Sandbox.cluster(binary=PROGRAM) as sandbox:
+        server = next(iter(sandbox.servers.values()))
+        connection = {"url": server.url} | ({"user": server.user, "password": server.password} if server.user else {})
+        base = {
+            "jsplan": 1, "workspace": "test", "connections": {"c": connection}, "domains": {"c": {"connection": "c", "js_domain": None}},
+        }  # fmt: skip
+        sides = {"from": {"domain": "c", "stream": "S"}, "to": {"domain": "c", "stream": "T"}, "oversize": "native"}
+        space = Space(tmp_path, base).write(backfills=[{"name": "x"} | sides])
+        with Raw(server.url, server.user, server.password, timeout=30) as raw:
+            for name in ("S", "T"):
+                raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "num_replicas": 3})
+            raw.subscribe("_INBOX.acks")
+            for subject, block, data in mixed():
+                raw.publish_raw(f"{subject.decode()} _INBOX.acks", block, data)
+                raw.next_message()
+            raw.done("$JS.API.STREAM.MSG.DELETE.S", {"seq": 3})
+
+        with without_spark():
+            found, again = (backfill.run(space.load, BackfillOptions(name="x"), Quiet()).legs[0] for _ in range(2))
+
+        assert (found.copied, found.natively, found.gaps, again.copied) == (8, 5, [[3, 3]], 0)
+        assert [data for *_, data in read_all(server, "$JS.API", "T")] == [row[2] for row in mixed() if row[2] != b"3"]
