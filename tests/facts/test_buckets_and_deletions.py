@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Hazard, Plan
     from tests.facts.conftest import Outcome
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
 
 #: What a client gives every bucket, on the stream behind it.
 MADE = {"max_msgs_per_subject": 64, "deny_delete": True, "allow_rollup_hdrs": True, "allow_direct": True, "discard": "new"}

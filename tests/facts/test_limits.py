@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Hazard
     from tests.facts.conftest import Lake, Trial
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
 
 CAUSES = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 #: A limit per subject that nothing reaches: lowering it takes effect at once on every server.

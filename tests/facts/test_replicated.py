@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.matrix
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
 
 COPIES: dict[str, Any] = {"num_replicas": 3, "allow_direct": True}
 ALONE = [(cause,) for cause in CAUSES]
