@@ -65,8 +65,9 @@ def entry_of(world: World, options: BackfillOptions) -> Backfill:
     if options.name is not None:
         found = world.workspace.backfills.get(options.name)
         if found is None:
-            names = ", ".join(world.workspace.backfills) or "none"
-            raise UsageError(f"there is no backfill {options.name}", hint=f"There are under `backfills:`: {names}.")
+            names = ", ".join(world.workspace.backfills)
+            hint = f"The files declare: {names}." if names else "The files declare none. Or name both ends: --from ADDRESS --to ADDRESS"
+            raise UsageError(f"there is no backfill {options.name}", hint=hint)
     else:
         origin, target = (_stream(world, text or "") for text in (options.origin, options.target))
         found = between_two(origin, target)
