@@ -223,7 +223,14 @@ def deletes_messages(plan: Plan) -> Hazard | None:
 @pytest.fixture
 def trial(lake: Lake, tmp_path: Path) -> Trial:
     """A workspace on the lake's server."""
-    return Trial(lake, single_space(tmp_path, lake.server))
+    return Trial(lake, patient_space(tmp_path, lake.server))
+
+
+def patient_space(folder: Path, server: Server) -> Space:
+    """A workspace that waits for a slow machine: thousands of messages are asked for, and one without an answer makes a number a bound."""
+    space = single_space(folder, server)
+    space.base["connections"]["main"]["timeout"] = "30s"
+    return space
 
 
 def lost(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:

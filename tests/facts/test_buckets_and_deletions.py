@@ -9,9 +9,8 @@ import pytest
 
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
-from tests.facts.conftest import MESSAGES, OLD, Lake, Trial, deletes_messages, fill, filled, in_time, lost
+from tests.facts.conftest import MESSAGES, OLD, Lake, Trial, deletes_messages, fill, filled, in_time, lost, patient_space
 from tests.support.raw import delete_all_streams
-from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from jsplan.documents.plan import Hazard, Plan
     from tests.facts.conftest import Outcome
+    from tests.support.workspaces import Space
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
 
@@ -64,7 +64,7 @@ def shelf() -> Iterator[Shelf]:
 @pytest.mark.parametrize("words", [("history",), ("ttl",), ("history", "ttl"), ("history", "ttl", "max_bytes")], ids="+".join)
 def test_values_that_a_bucket_gives_up(shelf: Shelf, tmp_path: Path, words: tuple[str, ...]) -> None:
     """A shorter history, a shorter life, and both take as many values and bytes as planned; a bucket's max_bytes takes none."""
-    space, lake = single_space(tmp_path, shelf.lake.server), shelf.lake
+    space, lake = patient_space(tmp_path, shelf.lake.server), shelf.lake
 
     def once() -> Outcome:
         before = lake.state(f"KV_{bucket}")

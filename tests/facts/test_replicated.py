@@ -8,10 +8,9 @@ import pytest
 
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
-from tests.facts.conftest import Lake, Trial, cleared, filled, lost, tried
+from tests.facts.conftest import Lake, Trial, cleared, filled, lost, patient_space, tried
 from tests.facts.test_interest import check_bounds, filters, one_with_holes
 from tests.facts.test_limits import CAUSES, MANY, check_exact, limits
-from tests.support.workspaces import single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +38,7 @@ def lake(_country: Lake) -> Iterator[Lake]:
 @pytest.fixture
 def trial(lake: Lake, tmp_path: Path) -> Trial:
     """A workspace on the cluster."""
-    space = single_space(tmp_path, lake.server)
+    space = patient_space(tmp_path, lake.server)
     space.base["connections"]["main"] |= {"user": lake.server.user, "password": lake.server.password}
     return Trial(lake, space)
 
