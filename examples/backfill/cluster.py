@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
         unpack(folder)
         fill(sandbox["leaf"], options.messages)
         for store in STORES:
-            fill(sandbox[store], options.messages // 10, "SALES")
+            fill(sandbox[store], options.messages // 10, "SALES", f"sales.{store}")
         with cluster(folder, sandbox["leaf"]) as (master, workers):
             away = sandbox[STORES[-1]] if options.entry == FLEET else None
             return story(folder, sandbox["hub"], master, workers if options.kill else [], options.entry, away)
@@ -264,15 +264,15 @@ def below(pid: int) -> list[int]:
     return sorted(every - {pid})
 
 
-def fill(leaf: Server, count: int, name: str = "ORDERS") -> None:
-    """A stream of a leaf, with messages that say their number."""
+def fill(leaf: Server, count: int, name: str = "ORDERS", subject: str = "orders") -> None:
+    """A stream of a leaf, with messages that say their number. Its subjects are its own: what is published in one leaf reaches all."""
     from jsplan.backfill.wire import Wire  # noqa: PLC0415 - quicker than a client, and that is all it is for
     from jsplan.jetstream.contexts import Target  # noqa: PLC0415
 
     wire = Wire(Target("leaf", leaf.url, leaf.url, leaf.user, leaf.password))
     try:
-        wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
-        publish_numbers(wire, count, f"{name.lower()}.".encode())
+        wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{subject}.>"]})
+        publish_numbers(wire, count, f"{subject}.".encode())
     finally:
         wire.close()
 

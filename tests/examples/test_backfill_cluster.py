@@ -71,7 +71,7 @@ def test_lanes_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     with Sandbox.hub_and_leaf(leaves=("leaf", *example.STORES), binary=PROGRAM) as sandbox:
         example.fill(sandbox["leaf"], COUNT)
         for store in example.STORES:
-            example.fill(sandbox[store], 2000, "SALES")
+            example.fill(sandbox[store], 2000, "SALES", f"sales.{store}")
         with example.cluster(tmp_path, sandbox["leaf"]) as (master, workers):
             lanes = example.story(tmp_path, sandbox["hub"], master, workers, "orders-clean")
             scripts = (tmp_path / "job.py").read_text("utf-8")
