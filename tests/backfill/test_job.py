@@ -59,6 +59,21 @@ def test_a_message_that_just_fits(pair: Pair) -> None:
     assert [len(data) for data in found] == [1, MAX_PAYLOAD - 256, 1]
 
 
+@pytest.mark.matrix
+def test_whatever_is_copied_can_be_read_over_a_link(pair: Pair) -> None:
+    """With all that is added on the way a message still fits into max_payload; since 2.12 a link closes over which a larger one is read."""
+    pair.says(oversize="skip")
+    pair.stream("leaf", "S", [(b"s.a", b"", b"y" * (MAX_PAYLOAD - less)) for less in range(100, 260, 10)])
+    pair.stream("hub", "T")
+
+    found = pair.run()
+
+    what = Range("$JS.hub.API", "T", 1, 16)
+    read_there = [len(data) for rows in read(lambda: Wire(target_of(pair.sandbox["leaf"])), what) for data in rows["data"].to_pylist()]
+    assert 0 < found.copied < 16
+    assert read_there == [MAX_PAYLOAD - less for less in range(100, 260, 10)][-found.copied :]
+
+
 def test_a_message_of_exactly_max_payload_stops_a_copy(pair: Pair) -> None:
     """It is named with its size and what can be done; the target is as it was and nothing is left."""
     pair.stream("leaf", "S", [(b"s.a", b"", b"x"), (b"s.a", b"", b"y" * MAX_PAYLOAD)])

@@ -29,8 +29,9 @@ from jsplan.subjects import within
 
 #: More ranges than these are read as one, and what is between them is left out here: each range is a consumer at the origin.
 RANGES: Final = 16
-#: What the header `Nats-Expected-Last-Sequence` takes at most, and what a server adds when it sources a message, beside name and subject.
-EXPECTED, SOURCED = 52, 96
+#: What a server adds at most when it sources a message, beside the names of subject and staging stream; the header of a chain is shorter.
+#: It has to fit into max_payload: since nats-server 2.12 a link closes over which somebody reads a message that is larger.
+SOURCED = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,11 @@ class TooLarge:
     def without(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any] | None:
         """Which rows fit; None: all. Raises RefusedError where that must not be."""
         size = pc.add(pc.binary_length(block), pc.binary_length(rows["data"])).to_numpy().astype(np.int64)
-        fits = self._within(rows, size + EXPECTED, self._payload)
+        subject = pc.binary_length(rows["subject"]).to_numpy().astype(np.int64)
+        size += SOURCED + len(self._task.stage) + subject
+        fits = self._within(rows, size, self._payload)
         if self._task.largest >= 0:
-            subject = pc.binary_length(rows["subject"]).to_numpy().astype(np.int64)
-            fits &= self._within(rows, size + SOURCED + len(self._task.stage) + subject, self._task.largest)
+            fits &= self._within(rows, size, self._task.largest)
         if fits.all():
             return None
         self._found.append(rows["seq"].to_numpy()[~fits])

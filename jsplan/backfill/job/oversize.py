@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.job.copying import EXPECTED, SOURCED, Copy, InTime, Pace, arranged, messages
+from jsplan.backfill.job.copying import SOURCED, Copy, InTime, Pace, arranged, messages
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.numbered import as_it_is, stored
 from jsplan.backfill.wire import Chain, Wire
@@ -68,9 +68,9 @@ class _Writer:
 
     def _fit(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any]:
         size = pc.add(pc.binary_length(block), pc.binary_length(rows["data"])).to_numpy().astype(np.int64)
-        fits: np.ndarray[Any, Any] = size + EXPECTED <= self._payload
-        subject = pc.binary_length(rows["subject"]).to_numpy().astype(np.int64)
-        self._require_taken(rows["seq"], (size + self._added + subject)[fits], fits)
+        size += self._added + pc.binary_length(rows["subject"]).to_numpy().astype(np.int64)
+        fits: np.ndarray[Any, Any] = size <= self._payload
+        self._require_taken(rows["seq"], size[fits], fits)
         return fits
 
     def _require_taken(self, seqs: pa.Array, sizes: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]) -> None:
