@@ -42,7 +42,8 @@ class LegOutlook:
 @dataclass(slots=True)
 class Outlook:
     """The document. `status`: new, begun or done; `against` says why the strategy that the entry asks for is not possible; `command`
-    carries it out. `before` names what may still leave messages out when they are copied (`where`, `transform`): then all numbers are the most.
+    carries it out. `before` names what may still leave messages out when they are copied (`where`, `transform`): then
+    all numbers are the most.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""backfill plan of entries that SQL or a function may leave messages out of, and of parts of archives: what is counted, and what is said."""
+"""backfill plan of entries that SQL or a function may leave messages out of, and of parts of archives: what is counted and said."""
 
 from __future__ import annotations
 

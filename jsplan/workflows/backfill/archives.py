@@ -30,8 +30,8 @@ def folder_of(world: World, text: str) -> Path:
     if "://" in text:
         raise NotAvailableError(
             f"{text} is no folder: an archive is written to a file system, where of two writers only one gets a name",
-            hint="Name a folder (on a cluster one that every worker reaches), and sync it with the object store when the backfill is done; to "
-            "read one, fetch it first. See docs/how-to/archives.md.",
+            hint="Name a folder (on a cluster one that every worker reaches), and sync it with the object store when the backfill is done; "
+            "to read one, fetch it first. See docs/how-to/archives.md.",
         )
     return world.workspace.root / text
 
