@@ -196,7 +196,10 @@ def test_apply_archives_once(pair: Pair) -> None:
     """A plan lists an archive and what is to come out of one, an apply carries them out, and the next plan has nothing to do."""
     pair.stream("leaf", "S", numbered(5))
     pair.stream("hub", "T")
-    ends = [(one["from"], one["to"], one["messages"]) for one in pair.space.plan().backfills]
+    ends = [
+        ([{key: end[key] for key in end if key != "range"} for end in one["from"]], one["to"], one["messages"])
+        for one in pair.space.plan().backfills
+    ]
     assert ends == [([ORIGIN], {"parquet": "archive"}, 5), ([{"parquet": "archive"}], {"domain": "hub", "stream": "T"}, None)]
 
     with without_spark():
