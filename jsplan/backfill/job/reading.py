@@ -24,8 +24,9 @@ from jsplan.errors import ApiTimeoutError
 #: Between two looks at a target that has nothing new, and for how long nothing new may come. Seconds.
 PAUSE: Final = 0.1
 PATIENCE: Final = 120.0
-#: So many messages are read at once while more arrive: few at a time cost several times as much, on both sides.
-STRIDE: Final = 32_768
+#: So many messages are read at once while more arrive: whoever looks often takes time from the server that stores them. With 32,768 a
+#: million messages of 128 bytes took 5 % longer, and as long with all of them at the end.
+STRIDE: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
