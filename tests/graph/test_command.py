@@ -40,7 +40,7 @@ def test_each_format_is_made(tmp_path: Path, capsys: Capture) -> None:
     jsonschema.Draft202012Validator(schemas()["graph-v1.json"]).validate(document)
     assert set(document) == set(schemas()["graph-v1.json"]["properties"])
     assert (document["kind"], len(document["domains"]), len(document["links"])) == ("graph", 201, 400)
-    assert main(["-C", folder, "graph", "--format", "html"]) == 1
+    assert main(["-C", folder, "graph", "--format", "html"]) == 64
 
 
 def test_json_goes_into_a_file_too(tmp_path: Path, capsys: Capture) -> None:
