@@ -212,8 +212,9 @@ def await_writing(pair: Pair, before: set[Path], done: threading.Event) -> bool:
     return False
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("more", [{}, pytest.param({"transform": "clean.py:shouting"}, marks=pytest.mark.soak)], ids=["where", "function"])
+@pytest.mark.parametrize("more", [{}, {"transform": "clean.py:shouting"}], ids=["where", "function"])
 def test_killed_while_it_is_archived(pair: Pair, spark: SparkSession, more: dict[str, Any]) -> None:
     """The driver is killed when a piece is done, its workers sleep and wake up when everything is over; the run after it loses its workers
     and goes on by itself: what the SQL lets through is there, each message once, and nothing else.
