@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jsplan.backfill.wire.cutting import raw
 from jsplan.backfill.wire.frames import BYTES, digits, joined, with_headers
 from jsplan.units import SECOND
 
@@ -43,9 +44,8 @@ def mentions(column: pa.BinaryArray, text: bytes, *, lower: bool = False) -> boo
     """Whether a text occurs anywhere in a column: one search over all of its bytes. `lower`: of the column in lower case."""
     if not len(column):
         return False
-    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)
-    start, stop = int(offsets[column.offset]), int(offsets[column.offset + len(column)])
-    found = bytes(memoryview(column.buffers()[2])[start:stop]) if stop > start else b""
+    view, offsets = raw(column)
+    found = view[int(offsets[0]) : int(offsets[-1])].tobytes()
     return text in (found.lower() if lower else found)
 
 
@@ -79,11 +79,17 @@ def tamed(blocks: pa.BinaryArray) -> pa.BinaryArray:
     return pc.replace_substring_regex(blocks, pattern=_CONTROL_LINE, replacement=f"\r\n{KEPT}\\1:")
 
 
+def unaddressed(blocks: pa.BinaryArray) -> pa.BinaryArray:
+    """Tamed header blocks that say nothing of where messages come from; what they said is kept."""
+    blocks = tamed(blocks)
+    if not mentions(blocks, f"\r\n{ORIGIN}:".encode()):
+        return blocks
+    return pc.replace_substring(blocks, f"\r\n{ORIGIN}:", f"\r\n{KEPT_ORIGIN}:")
+
+
 def addressed(blocks: pa.BinaryArray, *own: pa.BinaryArray | bytes) -> pa.BinaryArray:
     """Tamed header blocks that say where each message comes from, in a last line; `own` is that, or the pieces of it."""
-    if mentions(blocks, f"{ORIGIN}:".encode()):
-        blocks = pc.replace_substring(blocks, f"\r\n{ORIGIN}:", f"\r\n{KEPT_ORIGIN}:")
-    return with_headers(blocks, f"{ORIGIN}: ".encode(), *own, b"\r\n")
+    return with_headers(unaddressed(blocks), f"{ORIGIN}: ".encode(), *own, b"\r\n")
 
 
 def parsed(blocks: pa.BinaryArray) -> pa.ListArray:

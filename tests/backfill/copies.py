@@ -7,29 +7,35 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from jsplan.backfill.ranges import Span
 from jsplan.backfill.wire import Wire, publish, read
 from jsplan.backfill.wire.frames import BYTES, digits, joined
 from jsplan.backfill.wire.reading import Range
 from jsplan.workflows import backfill
-from jsplan.workflows.backfill import BackfillOptions
+from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from jsplan.workflows.backfill.engine import Engine, Task
 from tests.backfill.conftest import target_of
 from tests.backfill.laned import carried_out
+from tests.support.mortal import Died
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Quiet, Space, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jsplan.backfill.job.copying import Copy
     from jsplan.backfill.job.lanes import Job
+    from jsplan.config.model import LoadOptions
     from jsplan.documents.backfill import BackfillResult, LegResult
     from jsplan.sandbox import Sandbox, Server
 
@@ -79,6 +85,35 @@ class Threads(Engine):
     async def lanes(self, job: Job, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - it is what `Engine` has
         """A copy in lanes, with a writer for each."""
         return await asyncio.to_thread(carried_out, job)
+
+
+def counted(load: LoadOptions, name: str = "x") -> dict[str, int]:
+    """What verify counts of an entry, without what it counts none of."""
+    counts: Counter[str] = Counter()
+    for leg in backfill.verify(load, VerifyOptions(name=name), Quiet()).legs:
+        counts.update(leg.counts)
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def parquet_of(pair: Pair, spark: SparkSession, name: str) -> DataFrame:
+    """All of the origin as Parquet in this folder, written by Spark alone and read back."""
+    hub, folder = pair.sandbox["hub"], str(pair.space.folder / name)
+    options = {"url": hub.url, "user": str(hub.user), "password": "${env.HUB_PASSWORD}", "domain": "leaf", "stream": "S"}
+    spark.read.format("jetstream").options(**options).load().write.parquet(folder)
+    return spark.read.parquet(folder)
+
+
+def abandoned(pair: Pair, name: str, copy: Callable[[Copy], Iterable[Any]], wrote: int) -> None:
+    """Let a run end without a word after its task, which the run calls by this name, has written so many messages to its stage."""
+
+    def dying_copy(task: Copy) -> Any:
+        list(copy(replace(task, spans=(Span(1, wrote),))))
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"jsplan.workflows.backfill.leg.{name}", dying_copy)
+        with pytest.raises(Died):
+            pair.run()
 
 
 def _all(task: Task) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,8 @@ from jsplan.backfill.job.archive import Archive, ArchiveError
 from jsplan.backfill.job.lanes import Job
 from jsplan.errors import JsplanError, RefusedError, UsageError
 from jsplan.workflows import backfill
-from jsplan.workflows.backfill import BackfillOptions, VerifyOptions, archiving
-from tests.backfill.copies import Pair, bulk, nanos, numbered, without_spark
+from jsplan.workflows.backfill import BackfillOptions, archiving
+from tests.backfill.copies import Pair, bulk, counted, nanos, numbered, parquet_of, without_spark
 from tests.backfill.kills import Workers, watched
 from tests.backfill.test_archives import BACK, ORIGIN, OUT, place, require_archived
 from tests.backfill.test_archives import rows as archived
@@ -59,22 +58,6 @@ def run(pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | No
     return _leg(pair, "out" if out is not None else "back", **options)
 
 
-def verified(pair: Pair, name: str) -> dict[str, int]:
-    """What verify counts, without what it counts none of."""
-    counts: Counter[str] = Counter()
-    for leg in backfill.verify(pair.space.load, VerifyOptions(name=name), Quiet()).legs:
-        counts.update(leg.counts)
-    return {kind: count for kind, count in counts.items() if count}
-
-
-def whole(pair: Pair, spark: SparkSession) -> DataFrame:
-    """All of the origin as Parquet, written and read by Spark alone."""
-    hub, folder = pair.sandbox["hub"], str(pair.space.folder / "whole")
-    options = {"url": hub.url, "user": str(hub.user), "password": "${env.HUB_PASSWORD}", "domain": "leaf", "stream": "S"}
-    spark.read.format("jetstream").options(**options).load().write.parquet(folder)
-    return spark.read.parquet(folder)
-
-
 def said(frame: DataFrame) -> list[tuple[Any, ...]]:
     """Identity and content of the rows of a frame, sorted."""
     found = frame.select("origin", "subject", "headers", "data").collect()
@@ -91,7 +74,7 @@ def test_an_archive_of_what_sql_lets_through(pair: Pair, spark: SparkSession, mo
     monkeypatch.setattr("jsplan.workflows.backfill.archiving.WORTHWHILE", 10)
     pair.stream("leaf", "S", [*rows(120), (b"s.odd", b"NATS/1.0\r\nodd:1\r\nNats-Msg-Id: x\r\n\r\n", b"")])
     pair.delete("leaf", "S", 7, 8)
-    expected = whole(pair, spark).where(WHERE)
+    expected = parquet_of(pair, spark, "whole").where(WHERE)
 
     first, again = run(pair, {"where": WHERE}), run(pair, {"where": WHERE})
 
@@ -102,7 +85,7 @@ def test_an_archive_of_what_sql_lets_through(pair: Pair, spark: SparkSession, mo
     require_archived(pair, *sorted(row.seq for row in expected.collect()))
     (commit,) = Archive.read(place(pair)).commits
     assert (commit.where, commit.transform, commit.spans) == (WHERE, None, [[1, 121]])
-    assert verified(pair, "out") == {"equal": first.copied}
+    assert counted(pair.space.load, "out") == {"equal": first.copied}
 
 
 def test_an_archive_of_what_a_function_makes(pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +95,7 @@ def test_an_archive_of_what_a_function_makes(pair: Pair, spark: SparkSession, mo
     scope: dict[str, Any] = {}
     exec(CLEAN, scope)  # noqa: S102 - the file of that test
     mapped = "concat('all.', split(subject, '[.]')[3], '.', split(subject, '[.]')[2]) AS subject"
-    expected = scope["run"](whole(pair, spark)).selectExpr("origin", mapped, "headers", "data").cache()
+    expected = scope["run"](parquet_of(pair, spark, "whole")).selectExpr("origin", mapped, "headers", "data").cache()
     entry = {"transform": "clean.py:run", "subject_transform": {"src": "clean.s.*.*", "dest": "all.$2.$1"}}
 
     found = run(pair, entry)
@@ -123,7 +106,7 @@ def test_an_archive_of_what_a_function_makes(pair: Pair, spark: SparkSession, mo
         seqs = pq.ParquetFile(path).read(["seq"])["seq"].to_pylist()
         assert seqs == sorted(seqs)
     assert run(pair, entry).copied == 0
-    assert verified(pair, "out") == {"equal": 80}
+    assert counted(pair.space.load, "out") == {"equal": 80}
     assert Archive.read(place(pair)).commits[0].transform == "clean.py:run"
 
 
@@ -135,7 +118,7 @@ def test_verify_of_a_filtered_archive(pair: Pair, spark: SparkSession) -> None:
     log.write_text(log.read_text("utf-8").replace("seq <= 10", "seq > 5"), "utf-8")
     pair.space.write(backfills=[OUT | {"where": "seq > 5"}])
 
-    assert verified(pair, "out") == {"equal": 5, "missing": 20, "extra": 5}
+    assert counted(pair.space.load, "out") == {"equal": 5, "missing": 20, "extra": 5}
     assert spark.range(1).count() == 1
 
 
@@ -256,7 +239,7 @@ def test_more_of_the_same_stream(pair: Pair, spark: SparkSession) -> None:
     assert run(pair, {"where": "seq <= 4"}).copied == 4
     assert run(pair, {"where": "seq <= 4"}).copied == 0
     assert run(pair, {"where": "seq % 2 = 0"}).copied == 4
-    assert verified(pair, "out") == {"equal": 6, "expired": 2}
+    assert counted(pair.space.load, "out") == {"equal": 6, "expired": 2}
     assert run(pair, {}).copied == 4
     assert run(pair, {"where": "seq = 12"}).copied == 0
     require_archived(pair, *range(1, 13))
@@ -312,10 +295,10 @@ def test_a_part_of_an_archive_comes_back(pair: Pair, spark: SparkSession, order:
     assert all(before[(one.origin or "").split("/")[3]] == int((one.origin or "").split("/")[2]) for one in stored)
     if order == "stream":
         assert [one.origin for one in stored] == sorted((one.origin for one in stored), key=lambda text: int((text or "").split("/")[2]))
-    assert verified(pair, "back") == {"equal": first.copied}
+    assert counted(pair.space.load, "back") == {"equal": first.copied}
     pair.require_nothing_left()
     pair.delete("hub", "T", stored[3].seq)
-    assert verified(pair, "back") == {"equal": first.copied - 1, "missing": 1}
+    assert counted(pair.space.load, "back") == {"equal": first.copied - 1, "missing": 1}
     assert run(pair, back=entry).copied == 1
 
 
@@ -352,7 +335,7 @@ def test_an_archive_of_something_else_beside_a_source(pair: Pair, spark: SparkSe
     run(pair, {"subject_transform": RENAMED})
 
     assert run(pair, back={}).copied == 15
-    assert verified(pair, "back") == {"equal": 20}
+    assert counted(pair.space.load, "back") == {"equal": 20}
     assert spark.range(1).count() == 1
 
 

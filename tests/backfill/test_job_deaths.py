@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.job.copying import Copy, copy
+from jsplan.backfill.job.copying import copy
 from jsplan.backfill.job.reading import follow
 from jsplan.errors import JsplanError, LeaseLostError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.backfill.copies import Pair, bulk, numbered, read_all, twice, without_spark
+from tests.backfill.copies import Pair, abandoned, bulk, numbered, read_all, twice, without_spark
 from tests.conftest import PROGRAM
 from tests.support.mortal import Died, dying
 from tests.support.raw import Raw, streams
@@ -68,25 +68,11 @@ def test_dying_while_taking_over(pair: Pair) -> None:
     pair.require_copied()
 
 
-def abandoned(pair: Pair, monkeypatch: pytest.MonkeyPatch, wrote: int) -> None:
-    """Let a run end without a word after so many messages were written to its stage, as a worker does that is killed."""
-
-    def dying_copy(task: Copy) -> Any:
-        part = Copy(**{name: getattr(task, name) for name in Copy.__dataclass_fields__} | {"spans": (type(task.spans[0])(1, wrote),)})
-        list(copy(part))
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr("jsplan.workflows.backfill.leg.copy", dying_copy)
-        with pytest.raises(Died):
-            pair.run()
-
-
-def test_a_copy_that_broke_off_is_taken_over(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_broke_off_is_taken_over(pair: Pair) -> None:
     """What is staged comes into the target first, the rest behind it: in order, and only the rest is read again."""
     pair.stream("leaf", "S", numbered(20))
     pair.stream("hub", "T")
-    abandoned(pair, monkeypatch, 12)
+    abandoned(pair, "copy", copy, 12)
     assert pair.state("hub", "T")["messages"] == 0
 
     found = pair.run()
@@ -95,11 +81,11 @@ def test_a_copy_that_broke_off_is_taken_over(pair: Pair, monkeypatch: pytest.Mon
     pair.require_copied()
 
 
-def test_a_stage_holds_what_is_gone_at_the_origin(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_holds_what_is_gone_at_the_origin(pair: Pair) -> None:
     """What expired after it was staged is not lost with the attempt."""
     pair.stream("leaf", "S", numbered(20))
     pair.stream("hub", "T")
-    abandoned(pair, monkeypatch, 12)
+    abandoned(pair, "copy", copy, 12)
     origin = pair.stored("leaf", "S")
     pair.ask("leaf", "STREAM.PURGE.S", {"seq": 16})
 
@@ -109,22 +95,22 @@ def test_a_stage_holds_what_is_gone_at_the_origin(pair: Pair, monkeypatch: pytes
     assert [one.bare for one in pair.stored("hub", "T")] == [one.bare for one in origin if one.seq not in {13, 14, 15}]
 
 
-def test_a_stage_of_another_text_is_dropped(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_of_another_text_is_dropped(pair: Pair) -> None:
     """What was staged for a range that is not meant any more does not reach the target."""
     pair.stream("leaf", "S", numbered(20))
     pair.stream("hub", "T")
-    abandoned(pair, monkeypatch, 12)
+    abandoned(pair, "copy", copy, 12)
     pair.says(origin={"start_seq": 10})
 
     assert pair.run().copied == 11
     pair.require_copied(seqs=range(10, 21))
 
 
-def test_a_stage_of_an_earlier_origin_is_dropped(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_of_an_earlier_origin_is_dropped(pair: Pair) -> None:
     """What was staged of a stream that was made anew since does not reach the target either."""
     pair.stream("leaf", "S", numbered(20))
     pair.stream("hub", "T")
-    abandoned(pair, monkeypatch, 12)
+    abandoned(pair, "copy", copy, 12)
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", numbered(5, first=101))
 

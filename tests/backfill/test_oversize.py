@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.job.copying import Copy
 from jsplan.backfill.job.numbered import mark_of, numbered_in
 from jsplan.backfill.job.oversize import copy_natively
 from jsplan.backfill.wire import Wire, read
@@ -21,7 +20,7 @@ from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.clocks import Stepping, local
 from tests.backfill.conftest import target_of
-from tests.backfill.copies import Pair, Row, nanos, read_all, without_spark
+from tests.backfill.copies import Pair, Row, abandoned, nanos, read_all, without_spark
 from tests.conftest import PROGRAM
 from tests.support.mortal import Died, dying
 from tests.support.raw import Raw
@@ -151,20 +150,12 @@ def test_dying_before_any_write(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("wrote", [1, 2, 3, 5])
-def test_a_copy_that_broke_off_is_taken_over(pair: Pair, monkeypatch: pytest.MonkeyPatch, wrote: int) -> None:
+def test_a_copy_that_broke_off_is_taken_over(pair: Pair, wrote: int) -> None:
     """What a worker that died had staged comes into the target first, whatever its last message was, and the rest behind it."""
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
 
-    def dying_copy(task: Copy) -> Any:
-        part = Copy(**{name: getattr(task, name) for name in Copy.__dataclass_fields__} | {"spans": (type(task.spans[0])(1, wrote),)})
-        list(copy_natively(part))
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr("jsplan.workflows.backfill.leg.copy_natively", dying_copy)
-        with pytest.raises(Died):
-            pair.run()
+    abandoned(pair, "copy_natively", copy_natively, wrote)
     assert pair.state("hub", "T")["messages"] == 0
 
     found = pair.run()

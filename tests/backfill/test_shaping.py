@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.errors import RefusedError
 from jsplan.workflows import backfill
-from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
-from tests.backfill.copies import Pair, Row, nanos, twice
+from jsplan.workflows.backfill import BackfillOptions
+from tests.backfill.copies import Pair, Row, counted, nanos, parquet_of, twice
 from tests.support.workspaces import Quiet
 
 if TYPE_CHECKING:
@@ -43,22 +42,6 @@ def run(pair: Pair, **entry: Any) -> LegResult:
     """Write the entry and run it on the Spark that runs already."""
     pair.says(**entry)
     return backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).legs[0]
-
-
-def verified(pair: Pair) -> dict[str, int]:
-    """What verify counts, without what it counts none of."""
-    counts: Counter[str] = Counter()
-    for leg in backfill.verify(pair.space.load, VerifyOptions(name="x"), Quiet()).legs:
-        counts.update(leg.counts)
-    return {kind: count for kind, count in counts.items() if count}
-
-
-def archive(pair: Pair, spark: SparkSession) -> DataFrame:
-    """All of the origin as Parquet, written by Spark and read back."""
-    hub, folder = pair.sandbox["hub"], str(pair.space.folder / "archive")
-    options = {"url": hub.url, "user": str(hub.user), "password": "${env.HUB_PASSWORD}", "domain": "leaf", "stream": "S"}
-    spark.read.format("jetstream").options(**options).load().write.parquet(folder)
-    return spark.read.parquet(folder)
 
 
 def require_same(pair: Pair, expected: DataFrame, *, ordered: bool = True) -> None:
@@ -98,7 +81,7 @@ def test_a_filter_is_the_same_sql_over_the_archive(pair: Pair, spark: SparkSessi
     """What `where` lets through is what the same SQL finds in the Parquet archive of the stream, and that is copied as it was."""
     pair.stream("leaf", "S", rows(120))
     pair.stream("hub", "T")
-    expected = archive(pair, spark).where(where)
+    expected = parquet_of(pair, spark, "archive").where(where)
 
     found = run(pair, where=where, order=order)
 
@@ -107,7 +90,7 @@ def test_a_filter_is_the_same_sql_over_the_archive(pair: Pair, spark: SparkSessi
     if order == "stream":
         assert [one.origin for one in pair.stored("hub", "T")] == [row.origin for row in expected.orderBy("seq").collect()]
     assert run(pair, where=where, order=order).copied == 0
-    assert verified(pair) == {"equal": found.copied}
+    assert counted(pair.space.load) == {"equal": found.copied}
 
 
 CLEAN = """
@@ -174,7 +157,7 @@ def test_a_function_is_the_same_over_the_archive(pair: Pair, spark: SparkSession
     pair.stream("hub", "T")
     scope: dict[str, Any] = {}
     exec(CLEAN, scope)  # noqa: S102 - the file of this test
-    expected = scope["run"](archive(pair, spark)).cache()
+    expected = scope["run"](parquet_of(pair, spark, "archive")).cache()
 
     found = run(pair, transform="clean.py:run", order=order)
 
@@ -182,7 +165,7 @@ def test_a_function_is_the_same_over_the_archive(pair: Pair, spark: SparkSession
     require_same(pair, expected)
     again = run(pair, transform="clean.py:run", order=order)
     assert (again.copied, again.gaps) == (0, [])
-    assert verified(pair) == {"equal": 80}
+    assert counted(pair.space.load) == {"equal": 80}
 
 
 def test_verify_knows_what_should_be_there(pair: Pair) -> None:
@@ -193,14 +176,14 @@ def test_verify_knows_what_should_be_there(pair: Pair) -> None:
     pair.stream("hub", "T", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 51}])
     pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 10, "the source brought its messages")
     found = run(pair, where="seq % 2 = 0", order="subject", subject_transform={"src": "s.>", "dest": "new.>"})
-    assert (found.copied, verified(pair)) == (25, {"equal": 30, "expired": 5})
+    assert (found.copied, counted(pair.space.load)) == (25, {"equal": 30, "expired": 5})
     other = next(one for one in pair.stored("leaf", "S") if one.seq == 7)
 
     pair.delete("hub", "T", next(one.seq for one in pair.stored("hub", "T") if (one.origin or "").startswith("leaf/S/20/")))
     header = f"NATS/1.0\r\nJsplan-Origin: leaf/S/7/{nanos(other.time)}\r\n\r\n"
     pair.publish("hub", [(b"t.extra", header.encode(), b"x")])
 
-    assert verified(pair) == {"equal": 29, "expired": 5, "missing": 1, "extra": 1}
+    assert counted(pair.space.load) == {"equal": 29, "expired": 5, "missing": 1, "extra": 1}
     assert run(pair, where="seq % 2 = 0", order="subject", subject_transform={"src": "s.>", "dest": "new.>"}).copied == 1
 
 

@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.columns import KEPT, KEPT_ORIGIN, ORIGIN, mentions, tamed
+from jsplan.backfill.columns import KEPT, ORIGIN, mentions, unaddressed
 from jsplan.backfill.job.digests import SOURCE, bare, canonical, last_line, origin_of, source_of
-from jsplan.backfill.job.numbered import numbered_in
+from jsplan.backfill.job.numbered import EMPTY, numbered_in
 from jsplan.backfill.job.stages import PREFIX
 from jsplan.backfill.job.ways import Way
 from jsplan.backfill.ranges import Sequences
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import from_text
+from jsplan.backfill.wire.cutting import raw
 from jsplan.backfill.wire.frames import BYTES, joined
 from jsplan.backfill.wire.reading import Range
 from jsplan.units import SECOND
@@ -39,7 +40,6 @@ ROWS: Final = pa.schema(
 LATE, REPAIRED, IMPOSSIBLE, LEFT_OUT = 1, 2, 4, 8
 #: The leg of what belongs to none.
 NONE: Final = -1
-_EMPTY: Final = b"NATS/1.0\r\n\r\n"
 #: What stands for a time that is not told; it is 0 as a number.
 _UNTOLD: Final = "1970-01-01T00:00:00.000000000Z"
 _OWN_LINE: Final = f"\r\n{ORIGIN}:[^\r]*"
@@ -211,22 +211,19 @@ def _impossible(leg: Compared, seqs: Sequences) -> np.ndarray[Any, Any]:
 
 def _kept(headers: pa.BinaryArray, loose: bool) -> pa.BinaryArray:
     """Header blocks as a copy has them, but for the line that says where it is from."""
-    headers = tamed(headers)
-    if mentions(headers, f"\r\n{ORIGIN}:".encode()):
-        headers = pc.replace_substring(headers, f"\r\n{ORIGIN}:", f"\r\n{KEPT_ORIGIN}:")
-    return _normal(headers, loose)
+    return _normal(unaddressed(headers), loose)
 
 
 def _normal(headers: pa.BinaryArray, loose: bool) -> pa.BinaryArray:
     if loose and mentions(headers, KEPT.encode()):
         headers = pc.replace_substring_regex(headers, pattern=_DROPPED, replacement="")
-    return pc.if_else(pc.equal(headers, pa.scalar(_EMPTY, BYTES)), pa.scalar(b"", BYTES), headers)
+    return pc.if_else(pc.equal(headers, pa.scalar(EMPTY, BYTES)), pa.scalar(b"", BYTES), headers)
 
 
 def _hashes(subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> np.ndarray[Any, Any]:
     """64 bits of each message."""
     rows = canonical(subject, headers, data)
-    offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1].tolist()
+    offsets = raw(rows)[1].tolist()
     view = memoryview(rows.buffers()[2])
     found = b"".join([blake2b(view[start:stop], digest_size=8).digest() for start, stop in pairwise(offsets)])
     return np.frombuffer(found, dtype=np.int64)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.columns import addressed, origin_words, tamed
+from jsplan.backfill.columns import addressed, origin_words
 from jsplan.backfill.job.archived import Placed, batches, require_unharmed
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.ways import Way
@@ -93,6 +93,13 @@ class Pace:
             time.sleep(max(0.0, self.bytes / self._rate - (time.monotonic() - self._started)))
 
 
+def at_target(task: Copy, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any]:
+    """How many bytes messages with these header blocks have at most at the target, with the line that servers add."""
+    sizes = pc.add(pc.add(pc.binary_length(rows["subject"]), pc.binary_length(block)), pc.binary_length(rows["data"]))
+    found: np.ndarray[Any, Any] = sizes.to_numpy().astype(np.int64) + SOURCED + len(task.stage)
+    return found
+
+
 class TooLarge:
     """Messages that the target does not take."""
 
@@ -103,9 +110,7 @@ class TooLarge:
 
     def without(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any] | None:
         """Which rows fit; None: all. Raises RefusedError where that must not be."""
-        size = pc.add(pc.binary_length(block), pc.binary_length(rows["data"])).to_numpy().astype(np.int64)
-        subject = pc.binary_length(rows["subject"]).to_numpy().astype(np.int64)
-        size += SOURCED + len(self._task.stage) + subject
+        size = at_target(self._task, rows, block)
         fits = self._within(rows, size, self._payload)
         if self._task.largest >= 0:
             fits &= self._within(rows, size, self._task.largest)
@@ -168,7 +173,7 @@ def _copied(task: Copy, wire: Wire, found: Iterator[pa.RecordBatch]) -> Iterator
 
 def arranged(task: Copy, rows: pa.RecordBatch) -> pa.BinaryArray:
     """The header blocks that rows get at the target."""
-    return addressed(tamed(rows["headers"]), *origin_words(task.domain, task.stream, rows["seq"], rows["time"]))
+    return addressed(rows["headers"], *origin_words(task.domain, task.stream, rows["seq"], rows["time"]))
 
 
 class InTime:

@@ -51,7 +51,7 @@ class Blocks:
         """Take more messages, as `canonical` has them."""
         if not len(rows):
             return
-        offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1]
+        offsets = raw(rows)[1]
         bytes_ = memoryview(rows.buffers()[2])
         start = 0
         while start < len(rows):
@@ -95,9 +95,7 @@ def sourced(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryA
     A server puts its line behind all others, so what the last lines say is everything. Where anything else is found, the slow way decides.
     """
     line, headers = f"\r\n{SOURCE}: {name} ".encode(), rows["headers"]
-    at = tails(headers, _RETURN, 3)
-    begins, ends = raw(headers)[1][:-1], raw(headers)[1][1:]
-    kept, tail = cut(headers.buffers()[2], begins, at, at, ends)
+    kept, tail = _apart(headers, 3)
     mine = pc.starts_with(tail, line)
     if not pc.all(mine).as_py():
         if mentions(headers.filter(pc.invert(mine)), line):
@@ -106,8 +104,7 @@ def sourced(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryA
     spaces, counts = find(tail, ord(" "))
     if mentions(kept, b"\r\nNats-") or (np.diff(counts) < line.count(b" ") + 1).any():
         return _sourced_slowly(rows, name)
-    _, offsets = raw(tail)
-    begins = offsets[:-1]
+    begins = raw(tail)[1][:-1]
     (number,) = cut(tail.buffers()[2], begins + len(line), spaces[counts[:-1] + line.count(b" ")]) if len(tail) else (tail,)
     return rows, joined(kept, b"\r\n\r\n"), numbers(number)
 
@@ -125,12 +122,17 @@ def last_line(headers: pa.BinaryArray, line: bytes, ends: int = 1) -> tuple[pa.B
     """
     if not len(headers):
         return None
-    at, offsets = tails(headers, _RETURN, ends), raw(headers)[1]
-    kept, tail = cut(headers.buffers()[2], offsets[:-1], at, at, offsets[1:])
+    kept, tail = _apart(headers, ends)
     if not pc.all(pc.starts_with(tail, line)).as_py() or mentions(kept, line):
         return None
-    (rest,) = cut(headers.buffers()[2], at + len(line), offsets[1:])
-    return kept, rest
+    return kept, pc.binary_slice(tail, len(line), 1 << 30)
+
+
+def _apart(headers: pa.BinaryArray, ends: int) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """Each block up to its last line, and the rest: so many line ends and what stands between them. It is empty where there are fewer."""
+    at, offsets = tails(headers, _RETURN, ends), raw(headers)[1]
+    kept, tail = cut(headers.buffers()[2], offsets[:-1], at, at, offsets[1:])
+    return kept, tail
 
 
 def _number(texts: pa.Array) -> pa.Array:

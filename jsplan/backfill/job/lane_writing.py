@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jsplan.backfill.columns import addressed, origins, tamed
-from jsplan.backfill.job.copying import Pace, TooLarge
+from jsplan.backfill.job.copying import Pace, TooLarge, arranged
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.lanes import Job, dealt, lane_numbers, read_piece
 from jsplan.backfill.job.mapping import renamed
@@ -73,7 +72,7 @@ class LaneWriter:
         if task.until is not None:
             task.until.require_open()
         self._require_order(leg, seqs)
-        block = addressed(tamed(rows["headers"]), origins(task.domain, task.stream, rows["seq"], rows["time"]))
+        block = arranged(task, rows)
         fits = self._too_large(leg).without(rows, block)
         columns = [rows["subject"], block, rows["data"]]
         if fits is not None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.address import BACKFILL
-from jsplan.backfill.columns import KEPT_ORIGIN, ORIGIN, mentions, tamed
+from jsplan.backfill.columns import ORIGIN, mentions
 from jsplan.backfill.job.digests import SOURCE
 from jsplan.backfill.wire.frames import BYTES
 
@@ -42,11 +42,6 @@ def numbered_in(headers: pa.BinaryArray, mark: str) -> pa.Array:
     found = pc.extract_regex(headers, pattern=f"\r\n{SOURCE}: ?{BACKFILL}[0-9a-f]+_{mark} (?P<seq>[0-9]+)")
     seqs = pc.cast(pc.struct_field(found, "seq").view(pa.string()), pa.int64())
     return pc.if_else(pc.match_substring(headers, f"\r\n{ORIGIN}:".encode()), pa.scalar(None, pa.int64()), seqs)
-
-
-def as_it_is(headers: pa.BinaryArray) -> pa.BinaryArray:
-    """Header blocks of messages that do not say where they are from: nothing in them acts again, or says that they are from elsewhere."""
-    return pc.replace_substring(tamed(headers), f"\r\n{ORIGIN}:", f"\r\n{KEPT_ORIGIN}:")
 
 
 def stored(headers: pa.BinaryArray) -> pa.BinaryArray:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from jsplan.backfill.job.copying import SOURCED, Copy, InTime, Pace, arranged, messages
+from jsplan.backfill.columns import unaddressed
+from jsplan.backfill.job.copying import Copy, InTime, Pace, arranged, at_target, messages
 from jsplan.backfill.job.digests import Blocks, canonical
-from jsplan.backfill.job.numbered import as_it_is, stored
+from jsplan.backfill.job.numbered import stored
 from jsplan.backfill.wire import Chain, Wire
 from jsplan.backfill.wire.writing import await_taker
 from jsplan.errors import ApiError, RefusedError
@@ -67,8 +67,7 @@ class _Writer:
         return None
 
     def _fit(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> np.ndarray[Any, Any]:
-        size = pc.add(pc.binary_length(block), pc.binary_length(rows["data"])).to_numpy().astype(np.int64)
-        size += self._added + pc.binary_length(rows["subject"]).to_numpy().astype(np.int64)
+        size = at_target(self._task, rows, block)
         fits: np.ndarray[Any, Any] = size <= self._payload
         self._require_taken(rows["seq"], size[fits], fits)
         return fits
@@ -78,11 +77,6 @@ class _Writer:
         over = np.flatnonzero(sizes > self._task.largest).tolist() if self._task.largest >= 0 else []
         if over:
             raise self._refusal(int(seqs.filter(pa.array(chosen))[over[0]].as_py()), int(sizes[over[0]]), self._task.largest)
-
-    @property
-    def _added(self) -> int:
-        """What servers add on the way."""
-        return SOURCED + len(self._task.stage)
 
     def _write(self, rows: pa.RecordBatch, block: pa.BinaryArray) -> None:
         if not rows.num_rows:
@@ -99,13 +93,13 @@ class _Writer:
         """Publish one message without anything that is not its own."""
         if not self._natively:
             self._require_near(seq)
-        headers = as_it_is(row["headers"])
+        headers = unaddressed(row["headers"])
         subject, block, data = (column[0].as_py() for column in (row["subject"], headers, row["data"]))
         size = len(block) + len(data)
         if size > self._payload:
             raise self._refusal(seq, size, self._payload)
-        if 0 <= self._task.largest < size + self._added + len(subject):
-            raise self._refusal(seq, size + self._added + len(subject), self._task.largest)
+        if 0 <= self._task.largest < (there := int(at_target(self._task, row, headers)[0])):
+            raise self._refusal(seq, there, self._task.largest)
         if (place := self._chain.alone(subject, block, data)) != seq:
             raise ApiError(f"message {seq:,} of stream {self._task.stream} was stored as {place:,}", hint="Run the backfill again.")
         self._blocks.add(canonical(row["subject"], stored(headers), row["data"]))

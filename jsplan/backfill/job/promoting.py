@@ -32,13 +32,10 @@ async def next_place(api: DomainApi, stream: str) -> int:
     return int((await target_info(api, stream))["state"]["last_seq"]) + 1
 
 
-async def attach(api: DomainApi, stream: str, stage: Stage) -> None:
-    """Let the target take what the stage has; done already is no error. Raises ApiError."""
-    await attach_all(api, stream, [stage])
-
-
-async def attach_all(api: DomainApi, stream: str, staged: Sequence[Stage]) -> None:
-    """The same for several stages, in one step: with each the server looks through all that the target has. Raises ApiError."""
+async def attach(api: DomainApi, stream: str, staged: Sequence[Stage]) -> None:
+    """Let the target take what stages have, in one step: with each the server looks through all that the target has. Done already is no
+    error. Raises ApiError.
+    """
     info = await target_info(api, stream)
     there = own_sources(info["config"])
     if new := [{"name": stage.name} for stage in staged if stage.name not in there]:

@@ -112,21 +112,13 @@ class _Seen:
     natively: int = 0
 
 
-def follow(task: Follow, patience: float = PATIENCE) -> Iterator[dict[str, Any]]:
-    """Carry it out; what it yields last are the hashes of what arrived, in order, and the gaps.
+def follow(tasks: Sequence[Follow], patience: float = PATIENCE) -> Iterator[dict[str, Any]]:
+    """Carry them out, of staging streams that one target takes at the same time, in one reading of it; of each come the hashes of what
+    arrived, in order, and the gaps.
 
     Ends without an error when nothing more arrives for `patience` seconds: then `messages` says how many did, and `reached` which of
     the staging stream was the last.
     """
-    yield from _followed((task,), patience)
-
-
-def follow_lanes(tasks: Sequence[Follow], patience: float = PATIENCE) -> Iterator[dict[str, Any]]:
-    """The same of several staging streams that a target takes at the same time, in one reading of it; what it says of each, in order."""
-    yield from _followed(tasks, patience)
-
-
-def _followed(tasks: Sequence[Follow], patience: float) -> Iterator[dict[str, Any]]:
     lanes = [(task, _Seen(Blocks()), [np.empty(0, dtype=np.int64)]) for task in tasks]
     first, place, since = tasks[0], tasks[0].first, time.monotonic()
     while (left := sum(task.messages - seen.last for task, seen, _ in lanes)) > 0 and time.monotonic() - since < patience:

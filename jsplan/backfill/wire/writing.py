@@ -176,7 +176,7 @@ def await_taker(wire: Wire, subject: str, patience: float = PATIENCE) -> None:
 
     Raises ApiTimeoutError after `patience` seconds.
     """
-    impossible = b"NATS/1.0\r\nNats-Expected-Last-Sequence: %d\r\n\r\n" % (1 << 62)
+    impossible = b"NATS/1.0\r\n%s%d\r\n\r\n" % (LINK, 1 << 62)
     end = time.monotonic() + patience
     while True:
         try:

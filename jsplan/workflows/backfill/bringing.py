@@ -11,7 +11,7 @@ from typing import Any, Final
 from jsplan.address import Address
 from jsplan.backfill.job import promoting, stages
 from jsplan.backfill.job.abandoned import Tail, read_stage
-from jsplan.backfill.job.reading import Follow, follow, follow_lanes
+from jsplan.backfill.job.reading import Follow, follow
 from jsplan.backfill.job.stages import Stage
 from jsplan.backfill.ranges import Leg, Span
 from jsplan.backfill.wire.asking import first_at, from_text
@@ -93,40 +93,33 @@ class Bringing:
         """Let the target take all of a sealed stage, and prove that it has. `since`: some of it may be there, from that sequence on;
         `may_lack`: the target may have deleted some of it again. Raises ApiError, and JsplanError where it did not take everything.
         """
-        next_place = await patiently(self.ends.target, partial(promoting.next_place, self.ends.target, self.stream))
-        if stage.messages:
-            await self._written(partial(promoting.attach, self.ends.target, self.stream, stage))
-        first = next_place if since is None else min(since, next_place)
-        origin = Address.parse(self.leg.origin).stream
-        task = Follow(
-            self.ends.target_way, self.stream, first, stage.name, stage.messages, self.ends.identity, origin, expected, stage.base,
-            stage.numbered,
-        )  # fmt: skip
-        self.observer.phase(f"Bringing {stage.messages:,} messages into {self.leg.target} and comparing them")
-        said = (await self.engine.near(partial(follow, task), f"{self.leg.origin} to {self.leg.target}: comparing"))[-1]
-        may_lack = may_lack and (said["reached"] >= stage.messages or await self._has_deleted(first))
-        self._require_all(stage, said, hashes, may_lack=may_lack)
-        self._count(stage, said)
+        await self._brought([stage], [hashes], "comparing", expected, since, may_lack=may_lack)
 
     async def bring_lanes(self, staged: Sequence[Stage], hashes: Sequence[list[str]], *, may_lack: bool) -> bool:
-        """The same for several sealed stages at once, of which none is empty: each time that a target gets a source its server looks
-        through all that it has, and one reading shows all of them. Whether all of it is there.
+        """The same for several sealed stages at once: each time that a target gets a source its server looks through all that it has, and
+        one reading shows all of them. Whether all of it is there.
         """
-        api, ends, equal, origin = self.ends.target, self.ends, True, Address.parse(self.leg.origin).stream
-        first = await patiently(api, partial(promoting.next_place, api, self.stream))
-        await self._written(partial(promoting.attach_all, api, self.stream, staged))
+        return await self._brought(staged, hashes, f"comparing {len(staged)} lanes", may_lack=may_lack)
+
+    async def _brought(
+        self, staged: Sequence[Stage], hashes: Sequence[list[str]], doing: str, expected: tuple[Span, ...] = (), since: int | None = None,
+        *, may_lack: bool,
+    ) -> bool:  # fmt: skip
+        ends, origin, equal = self.ends, Address.parse(self.leg.origin).stream, True
+        next_place = await patiently(ends.target, partial(promoting.next_place, ends.target, self.stream))
+        if some := [stage for stage in staged if stage.messages]:
+            await self._written(partial(promoting.attach, ends.target, self.stream, some))
+        first = next_place if since is None else min(since, next_place)
         tasks = [
-            Follow(ends.target_way, self.stream, first, one.name, one.messages, ends.identity, origin, (), one.base, one.numbered)
+            Follow(ends.target_way, self.stream, first, one.name, one.messages, ends.identity, origin, expected, one.base, one.numbered)
             for one in staged
         ]
         self.observer.phase(f"Bringing {sum(stage.messages for stage in staged):,} messages into {self.leg.target} and comparing them")
-        told = await self.engine.near(partial(follow_lanes, tasks), f"{self.leg.target}: comparing {len(staged)} lanes")
+        told = await self.engine.near(partial(follow, tasks), f"{self.leg.origin} to {self.leg.target}: {doing}")
         for stage, said, wanted in zip(staged, told, hashes, strict=True):
-            self.result.verified = False
             lacks = may_lack and (said["reached"] >= stage.messages or await self._has_deleted(first))
-            self._require_all(stage, said, wanted, may_lack=lacks)
+            equal &= self._is_equal(stage, said, wanted, may_lack=lacks)
             self._count(stage, said)
-            equal &= self.result.verified
         return equal
 
     async def _has_deleted(self, first: int) -> bool:
@@ -141,7 +134,8 @@ class Bringing:
         self.result.gaps, self.result.gap_messages = said["gaps"], said["gap_messages"]
         self.leg.target_last = max(self.leg.target_last, said["last"])
 
-    def _require_all(self, stage: Stage, said: dict[str, Any], hashes: list[str], *, may_lack: bool) -> None:
+    def _is_equal(self, stage: Stage, said: dict[str, Any], hashes: list[str], *, may_lack: bool) -> bool:
+        """Whether all of a stage is there; raises JsplanError where that must be and is not."""
         if said["reached"] < stage.messages and not may_lack:
             raise JsplanError(
                 f"{self.leg.target} took {said['messages']:,} of {stage.messages:,} messages of staging stream {stage.name} and no more",
@@ -150,10 +144,11 @@ class Bringing:
         if said["messages"] < stage.messages and may_lack:
             gone = stage.messages - said["messages"]
             self.observer.warn(f"{self.leg.target} took {stage.messages:,} messages, and {gone:,} of them are not there any more")
-        elif said["twice"] or said["hashes"] != hashes:
+            return False
+        if said["twice"] or said["hashes"] != hashes:
             raise self._differs(stage, said, hashes)
-        else:
-            self.result.verified = True
+        self.result.verified = True
+        return True
 
     def _differs(self, stage: Stage, said: dict[str, Any], hashes: list[str]) -> JsplanError:
         block = next((n for n, (one, other) in enumerate(zip(said["hashes"], hashes, strict=False)) if one != other), len(said["hashes"]))

@@ -28,10 +28,15 @@ PARTS, PORTION = 8, 64 << 20
 LOOK: Final = 60.0
 
 
-async def until_open(entry: Backfill, clock: Clock, observer: Observer) -> bool:
-    """Wait until the entry's window is open, telling when that is; whether that had to be waited for."""
+def is_open(entry: Backfill, clock: Clock) -> bool:
+    """Whether messages of an entry may be copied now."""
+    return entry.window is None or Window.parse(entry.window).until(clock.now()) is not None
+
+
+async def until_open(entry: Backfill, clock: Clock, observer: Observer) -> None:
+    """Wait until the entry's window is open, telling when that is."""
     if entry.window is None:
-        return False
+        return
     window, told = Window.parse(entry.window), ""
     while window.until(now := clock.now()) is None:
         if (words := opens_words(window, now)) != told:
@@ -39,7 +44,6 @@ async def until_open(entry: Backfill, clock: Clock, observer: Observer) -> bool:
             observer.phase(f"{entry.name} waits for its window, {words} (in {left})")
             told = words
         await asyncio.sleep(clock.sleep_for(min(LOOK, window.opening(now) - now)))
-    return bool(told)
 
 
 async def until_past(deadline: Deadline | None) -> None:
@@ -88,9 +92,9 @@ def _end_of(todo: Todo, most: int) -> int:
 
 def closed_words(entry: Backfill, clock: Clock) -> str | None:
     """That an entry is outside of its window, when that opens and what to do then; None where it is open, or there is none."""
-    if entry.window is None or Window.parse(entry.window).until(now := clock.now()) is not None:
+    if entry.window is None or is_open(entry, clock):
         return None
-    opens = opens_words(Window.parse(entry.window), now)
+    opens = opens_words(Window.parse(entry.window), clock.now())
     return (
         f"outside of its window ({entry.window}, which {opens} by this machine's clock); the next apply inside of it runs it, or let it "
         f"wait for that: jsplan backfill run {entry.name}"

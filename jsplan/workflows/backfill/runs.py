@@ -19,7 +19,7 @@ from jsplan.units import stamp
 from jsplan.workflows.backfill.archiving import ArchiveRun
 from jsplan.workflows.backfill.engine import Engine
 from jsplan.workflows.backfill.freeze import entry_of, export_ends
-from jsplan.workflows.backfill.hours import deadline_of, joined, until_open, until_past
+from jsplan.workflows.backfill.hours import deadline_of, is_open, joined, until_open, until_past
 from jsplan.workflows.backfill.job_document import describe_for
 from jsplan.workflows.backfill.jobs import job_of
 from jsplan.workflows.backfill.leg import LegRun, Work
@@ -37,12 +37,15 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
     """
     whole: BackfillResult | None = None
     while True:
+        found = None
         async with open_world(load) as world:
-            entry = entry_of(world, options)
-        if await until_open(entry, options.clock, observer):
+            entry, deadline = entry_of(world, options), None
+            if is_open(entry, options.clock):
+                deadline = deadline_of(entry, options.clock)
+                found = await _run_once(world, load, options, observer)
+        if found is None:
+            await until_open(entry, options.clock, observer)
             continue  # the files may say something else by now
-        deadline = deadline_of(entry, options.clock)
-        found = await _run_once(load, options, observer)
         whole = joined(whole, found, fail_on_gap=options.fail_on_gap)
         if not found.closed:
             return whole
@@ -50,16 +53,14 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
         options = replace(options, fresh=False)
 
 
-async def _run_once(load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
-    async with open_world(load) as world:
-        entry_of(world, options)
-        describe_for(load, options.master)
-        async with (
-            locked(world, "backfill", options.lock_timeout, observer),
-            open_pool(world, read_only=False) as pool,
-            copying(world, [options], observer, options.master) as engine,
-        ):
-            return await Run(world, pool, options, observer, engine).all()
+async def _run_once(world: World, load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
+    describe_for(load, options.master)
+    async with (
+        locked(world, "backfill", options.lock_timeout, observer),
+        open_pool(world, read_only=False) as pool,
+        copying(world, [options], observer, options.master) as engine,
+    ):
+        return await Run(world, pool, options, observer, engine).all()
 
 
 @asynccontextmanager

@@ -263,7 +263,6 @@ class Wide:
         """Let the target take all lanes, and prove each; whether all of it is there."""
         hashes = {one["lane"]: one["hashes"] for one in said}
         some = [(stage, hashes[number]) for number, stage in enumerate(staged) if stage.messages]
-        self.all.verified = False
         equal = not some or await self.bringing.bring_lanes([stage for stage, _ in some], [one for _, one in some], may_lack=may_lack)
         await self.bringing.drop(*staged)
         return equal
