@@ -1,4 +1,4 @@
-"""Ranges of sequences: what of them is missing. Pure; what state keeps is in `records`."""
+"""Set arithmetic on ranges of sequences. Needs no library: plan and apply use it too. What state keeps is in `records`."""
 
 from __future__ import annotations
 
@@ -6,35 +6,12 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from jsplan.backfill.records import LISTED, Leg, Record, Span, text_of
 
-Sequences = npt.NDArray[np.int64]
 #: So many messages that are too large are named.
 NAMED: Final = 1000
 #: After every sequence.
 BEYOND: Final = 1 << 63
-
-
-def without(spans: Iterable[Span], present: Sequences) -> list[Span]:
-    """What of the spans is not among `present`, which is sorted."""
-    found: list[Span] = []
-    for span in spans:
-        inside = present[np.searchsorted(present, span.first) : np.searchsorted(present, span.last, side="right")]
-        edges = np.concatenate([[span.first - 1], inside, [span.last + 1]])
-        found += [Span(int(edges[place]) + 1, int(edges[place + 1]) - 1) for place in np.flatnonzero(np.diff(edges) > 1)]
-    return found
-
-
-def runs(present: Sequences) -> list[Span]:
-    """Sorted sequences as the spans that they make."""
-    if not len(present):
-        return []
-    cuts = np.flatnonzero(np.diff(present) > 1)
-    firsts, lasts = np.concatenate([[0], cuts + 1]), np.concatenate([cuts, [len(present) - 1]])
-    return [Span(int(present[first]), int(present[last])) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def common(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
@@ -76,13 +53,10 @@ __all__ = [
     "NAMED",
     "Leg",
     "Record",
-    "Sequences",
     "Span",
     "common",
     "minus",
-    "runs",
     "sequences",
     "text_of",
     "total",
-    "without",
 ]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.job.numbered import mark_of, numbered_in
+from jsplan.backfill.job.numbered import numbered_in
 from jsplan.backfill.job.oversize import copy_natively
+from jsplan.backfill.job.stages import mark_of
 from jsplan.backfill.wire import Wire, read
 from jsplan.backfill.wire.frames import BYTES
 from jsplan.backfill.wire.reading import Range

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.docs.pages import ROOT, blocks
-from tests.docs.test_walkthrough import Walk, settled
+from tests.docs.walk import Walk, settled
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def make(sandbox: Sandbox, tool: str) -> None:
 def test_the_page_of_a_tool_shows_what_is_printed(tool: str, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Each command on the page prints what the page says, and everything is imported as it is."""
     make(clean_hub_leaf, tool)
-    walk = Walk(tmp_path, clean_hub_leaf)
+    walk = Walk(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")})
     shown = ""
     for block in blocks(ROOT / "docs" / "how-to" / f"migrate-from-{tool}.md"):
         if block.title:

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from jsplan.backfill.columns import blocks_of
 from jsplan.backfill.job.archive import ArchiveError, File
-from jsplan.backfill.ranges import Sequences, Span
+from jsplan.backfill.ranges import Span
+from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.wire.frames import BYTES, MESSAGES
 from jsplan.errors import RefusedError
 

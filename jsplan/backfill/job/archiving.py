@@ -25,7 +25,8 @@ from jsplan.backfill.job.archived import batches
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.mapping import Mapping, renamed
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Sequences, Span
+from jsplan.backfill.ranges import Span
+from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.windows import Deadline
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.frames import BYTES

@@ -20,7 +20,7 @@ from jsplan.backfill.job.digests import SOURCE, bare, canonical, last_line, orig
 from jsplan.backfill.job.numbered import EMPTY, numbered_in
 from jsplan.backfill.job.stages import PREFIX
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Sequences
+from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import from_text
 from jsplan.backfill.wire.cutting import raw

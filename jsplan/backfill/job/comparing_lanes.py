@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from jsplan.backfill.job.comparing import LATE, NONE, REPAIRED, ROWS, Compared, Order, copied, native
 from jsplan.backfill.job.fleets import origins_in
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Sequences
+from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.reading import Range
 

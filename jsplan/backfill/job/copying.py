@@ -19,7 +19,8 @@ from jsplan.backfill.columns import addressed, origin_words
 from jsplan.backfill.job.archived import Placed, batches, require_unharmed
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Span, runs
+from jsplan.backfill.ranges import Span
+from jsplan.backfill.sequence_arrays import runs
 from jsplan.backfill.windows import Deadline, WindowClosedError
 from jsplan.backfill.wire import Chain, Wire, read
 from jsplan.backfill.wire.reading import Range

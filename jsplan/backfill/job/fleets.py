@@ -15,7 +15,7 @@ from jsplan.backfill.job.copying import Known
 from jsplan.backfill.job.digests import SOURCE, Blocks, bare, canonical
 from jsplan.backfill.job.reading import known
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Sequences
+from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import from_text
 from jsplan.backfill.wire.reading import Range

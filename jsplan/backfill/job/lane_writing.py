@@ -19,7 +19,7 @@ from jsplan.backfill.job.copying import Pace, TooLarge, arranged
 from jsplan.backfill.job.digests import Blocks, canonical
 from jsplan.backfill.job.lanes import Job, dealt, lane_numbers, read_piece
 from jsplan.backfill.job.mapping import renamed
-from jsplan.backfill.ranges import Sequences
+from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.wire import Chain
 from jsplan.backfill.wire.asking import stream_facts
 from jsplan.backfill.wire.writing import await_taker

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from jsplan.backfill.job.copying import Copy, Known, Pace, messages
 from jsplan.backfill.job.mapping import Mapping, renamed
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Sequences, Span, common, total
+from jsplan.backfill.ranges import Span, common, total
+from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.wire import MESSAGES
 
 #: A block on its way from a reader to a lane has about so many bytes.

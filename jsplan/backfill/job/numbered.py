@@ -6,8 +6,6 @@ Of the other messages of such a stream that says nothing: they have the header. 
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -20,19 +18,6 @@ from jsplan.backfill.wire.frames import BYTES
 
 #: A header block without a header: what a server makes of a message that had none.
 EMPTY: Final = b"NATS/1.0\r\n\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Numbering:
-    """What a staging stream is made with, so that it can say which message of the origin one is: `first` is its first sequence."""
-
-    mark: str
-    first: int
-
-
-def mark_of(domain: str, stream: str, created: str) -> str:
-    """An origin in the name of a staging stream: that very stream, not another one of its name."""
-    return hashlib.sha256(f"{domain}/{stream}/{created}".encode()).hexdigest()[:16]
 
 
 def numbered_in(headers: pa.BinaryArray, mark: str) -> pa.Array:

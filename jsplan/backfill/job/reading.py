@@ -15,7 +15,8 @@ from jsplan.backfill.job.copying import Known
 from jsplan.backfill.job.digests import Blocks, canonical, origin_of, source_of, sourced
 from jsplan.backfill.job.numbered import numbered_in
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import LISTED, Sequences, Span, total, without
+from jsplan.backfill.ranges import LISTED, Span, total
+from jsplan.backfill.sequence_arrays import Sequences, without
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import from_text, stream_facts
 from jsplan.backfill.wire.reading import Range

@@ -16,7 +16,8 @@ from jsplan.backfill.columns import blocks_of
 from jsplan.backfill.job.copying import Copy, known_among
 from jsplan.backfill.job.lanes import Job, lane_numbers
 from jsplan.backfill.job.mapping import renamed
-from jsplan.backfill.ranges import Sequences, Span
+from jsplan.backfill.ranges import Span
+from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.wire import MESSAGES
 from jsplan.backfill.wire.asking import from_text
 from jsplan.backfill.wire.frames import BYTES

@@ -7,12 +7,12 @@ may still live has written (taking its subjects away is not enough: 30,000 queue
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import Any, Final
 
 from jsplan.address import BACKFILL
-from jsplan.backfill.job.numbered import Numbering
 from jsplan.errors import ApiError, RefusedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import STREAM_NOT_FOUND
@@ -24,6 +24,19 @@ ENTRY, ORIGIN, TEXT = "jsplan.backfill", "jsplan.backfill.origin", "jsplan.backf
 INGEST: Final = "jsplan.ingest."
 SUBJECTS_OVERLAP: Final = 10065
 _SHORTEST_WINDOW: Final = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """What a staging stream is made with, so that it can say which message of the origin one is: `first` is its first sequence."""
+
+    mark: str
+    first: int
+
+
+def mark_of(domain: str, stream: str, created: str) -> str:
+    """An origin in the name of a staging stream: that very stream, not another one of its name."""
+    return hashlib.sha256(f"{domain}/{stream}/{created}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from jsplan.backfill.job.comparing import NONE, Compared, origin_rows, target_rows
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Sequences, Span, runs
+from jsplan.backfill.ranges import Span
+from jsplan.backfill.sequence_arrays import Sequences, runs
 
 _NOTHING: Final = np.empty(0, dtype=np.int64)
 

@@ -33,7 +33,8 @@ from jsplan.backfill.job.archived import sequences_of
 from jsplan.backfill.job.archiving import Piece, archive, leave_empty
 from jsplan.backfill.job.copying import Copy, Known
 from jsplan.backfill.job.lanes import Job
-from jsplan.backfill.ranges import LISTED, Span, common, minus, total, without
+from jsplan.backfill.ranges import LISTED, Span, common, minus, total
+from jsplan.backfill.sequence_arrays import without
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import JsplanError
 from jsplan.units import stamp

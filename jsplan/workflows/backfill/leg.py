@@ -16,11 +16,11 @@ from typing import Any
 from jsplan.backfill.job import promoting, stages
 from jsplan.backfill.job.abandoned import Tail, lacks
 from jsplan.backfill.job.copying import Copy, copy
-from jsplan.backfill.job.numbered import Numbering, mark_of
 from jsplan.backfill.job.oversize import copy_natively
 from jsplan.backfill.job.room import growth, shortage
-from jsplan.backfill.job.stages import Stage
-from jsplan.backfill.ranges import BEYOND, LISTED, NAMED, Leg, Span, common, minus, sequences, total, without
+from jsplan.backfill.job.stages import Numbering, Stage, mark_of
+from jsplan.backfill.ranges import BEYOND, LISTED, NAMED, Leg, Span, common, minus, sequences, total
+from jsplan.backfill.sequence_arrays import without
 from jsplan.backfill.windows import Deadline, WindowClosedError
 from jsplan.config.model import Backfill
 from jsplan.documents.backfill import LegResult, MessagesMoved

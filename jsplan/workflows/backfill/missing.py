@@ -14,11 +14,12 @@ import numpy as np
 
 from jsplan.backfill.job.copying import RANGES, Claim, Known
 from jsplan.backfill.job.going_on import LastOf, last_of
-from jsplan.backfill.job.numbered import mark_of
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.reading import Look, look
+from jsplan.backfill.job.stages import mark_of
 from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Leg, Span, common, minus, runs, total, without
+from jsplan.backfill.ranges import Leg, Span, common, minus, total
+from jsplan.backfill.sequence_arrays import runs, without
 from jsplan.backfill.wire import read
 from jsplan.backfill.wire.asking import first_at, from_text, pending
 from jsplan.backfill.wire.reading import Range

@@ -21,7 +21,8 @@ from jsplan.backfill.job.reading import STRIDE
 from jsplan.backfill.job.room import growth, shortage
 from jsplan.backfill.job.sourcing import attach, detach, marked, own_source
 from jsplan.backfill.job.tallying import Tally, Verdict, at_origin, judged, sourced_into
-from jsplan.backfill.ranges import LISTED, Leg, common, total, without
+from jsplan.backfill.ranges import LISTED, Leg, common, total
+from jsplan.backfill.sequence_arrays import without
 from jsplan.backfill.wire.asking import from_text
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import JsplanError, RefusedError

@@ -10,7 +10,7 @@ import numpy as np
 
 from jsplan.backfill.job.archived import sequences_of
 from jsplan.backfill.job.copying import Copy, Known, known_among
-from jsplan.backfill.ranges import runs
+from jsplan.backfill.sequence_arrays import runs
 from jsplan.workflows.backfill.leg import LegRun
 from jsplan.workflows.backfill.missing import Missing, Todo
 

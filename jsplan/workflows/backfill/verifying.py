@@ -10,8 +10,8 @@ from typing import Any
 
 from jsplan.backfill.job.comparing import Compared, origin_rows, target_rows
 from jsplan.backfill.job.digests import origin_of
-from jsplan.backfill.job.numbered import mark_of
 from jsplan.backfill.job.promoting import target_info
+from jsplan.backfill.job.stages import mark_of
 from jsplan.backfill.job.tallying import placed_rows
 from jsplan.backfill.ranges import Leg, Record
 from jsplan.backfill.wire import read

@@ -23,7 +23,8 @@ from jsplan.backfill.job.lane_writing import made_twice, sequences_of
 from jsplan.backfill.job.lanes import Job, Lane, homes
 from jsplan.backfill.job.room import growth
 from jsplan.backfill.job.stages import Stage
-from jsplan.backfill.ranges import LISTED, NAMED, Leg, Sequences, Span, common, minus, runs, sequences, total, without
+from jsplan.backfill.ranges import LISTED, NAMED, Leg, Span, common, minus, sequences, total
+from jsplan.backfill.sequence_arrays import Sequences, runs, without
 from jsplan.backfill.windows import WindowClosedError
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import ApiError, ConnectError, JsplanError

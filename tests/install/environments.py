@@ -1,0 +1,59 @@
+"""Environments as users have them: empty, with the wheel that this tree builds, and nothing of ours on the path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+from tests.support.process import Ended
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A virtual environment with jsplan in it, and the variables that its commands run with."""
+
+    folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Path:
+        """The `jsplan` that pip has installed."""
+        return self.folder / "bin" / "jsplan"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a bare machine: no PYTHONPATH, and no nats-server on PATH but its own."""
+        home = self.folder.parent / "home"
+        home.mkdir(exist_ok=True)
+        return {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", **self.variables}
+
+    def jsplan(self, folder: Path, *words: str) -> Ended:
+        """Run one command in a folder to its end."""
+        ended = subprocess.run(
+            [self.program, *words], cwd=folder, env=self.environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of this tree, as `make build` does, and return its path."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    (wheel,) = folder.glob("jsplan-*.whl")
+    return wheel
+
+
+def install(requirement: str, folder: Path, pip_cache: Path) -> Installed:
+    """Install a requirement, and what it needs, into an empty environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    command = [
+        sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--cache-dir", str(pip_cache),
+        "--disable-pip-version-check", "install", "--quiet", "--no-compile", requirement,
+    ]  # fmt: skip
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=110)
+    return Installed(folder)

