@@ -1,4 +1,4 @@
-"""Addresses `DOMAIN/KIND/NAME` and the globs over them; what is behind an address is left to others."""
+"""Addresses `DOMAIN/KIND/NAME`, the globs over them, and the names of many domains as ranges."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ OWN_CONSUMERS = ("JS_SRC_", "JS_MIRROR_", STAGING)
 PARKING = "jsplan.parking."
 #: How the names of the streams that carry a bucket or an object store begin.
 _PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
+#: Runs of names in a list before the rest is only counted.
+RUNS = 12
+_NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 class Address(NamedTuple):
@@ -97,3 +100,30 @@ def is_glob(text: str) -> bool:
 def matches(glob: str, address: Address | str) -> bool:
     """Whether the glob names the address: `*` stays within one part, `**` crosses parts."""
     return _pattern(glob).match(str(address)) is not None
+
+
+def compressed(names: list[str], *, whole: bool = False) -> str:
+    """`store-002, store-{004..200}`: sorted names, runs of equal width as ranges."""
+    runs: list[list[str]] = []
+    for name in sorted(set(names)):
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    shown = runs if whole or len(runs) <= RUNS + 1 else runs[:RUNS]
+    left = sum(len(run) for run in runs[len(shown) :])
+    return ", ".join(_run(run) for run in shown) + (f" and {left:,} more" if left else "")
+
+
+def _follows(before: str, name: str) -> bool:
+    a, b = _NUMBERED.fullmatch(before), _NUMBERED.fullmatch(name)
+    return a is not None and b is not None and a[1] == b[1] and len(a[2]) == len(b[2]) and int(b[2]) == int(a[2]) + 1
+
+
+def _run(run: list[str]) -> str:
+    if len(run) < 3:
+        return ", ".join(run)
+    first, last = _NUMBERED.fullmatch(run[0]), _NUMBERED.fullmatch(run[-1])
+    assert first is not None
+    assert last is not None
+    return f"{first[1]}{{{first[2]}..{last[2]}}}"

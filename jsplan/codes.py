@@ -161,6 +161,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS448": "An origin that a new copy may consume cannot be read, and neither files nor state know what it is.",
     "JS480": "A domain is away for longer than its `may_be_offline`.",
     "JS481": "A stream's limits do not last for as long as its domain may be offline: copies would miss messages.",
+    "JS482": "A domain has never answered: its name may be wrong, or its site is not installed yet.",
     "JS490": "A mute of drift has expired: what it covered is reported again.",
     "JS301": "`prevent_destroy` guards something that would be deleted or replaced.",
     "JS302": "Something exists, is not ours, and differs from the files: `--adopt` is needed.",

@@ -17,15 +17,17 @@ import orjson
 
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, JsplanError
-from jsplan.jetstream import DomainApi
+from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.link import Link
+from jsplan.jetstream.seal import ACCOUNT_PING
 
 #: Seconds after the last answer until no more are waited for.
 QUIET: Final = 1.0
 #: Seconds that a domain has to answer; all are asked at once.
 PATIENCE: Final = 2.0
-ACCOUNT_PING: Final = "$SYS.REQ.ACCOUNT.PING.CONNZ"
 SYSTEM_PING: Final = "$SYS.REQ.SERVER.PING"
+#: Asks for the server and not for its connections, as far as that is possible.
+_BRIEFLY: Final = b'{"limit": 1}'
 _EXTERNAL = re.compile(r"\$JS\.([^.*>\s]+)\.API")
 
 
@@ -84,11 +86,25 @@ async def discover(link: Link, system: Link | None = None) -> list[Seen]:
     return sorted(found.values(), key=lambda seen: (seen.name != first, seen.name or ""))
 
 
+async def visible_domains(pool: Pool, connections: Iterable[str]) -> dict[str, list[str]]:
+    """The JetStream domains that servers name, by each of the connections that is open; none where they do not say."""
+    links = [pool.links[key] for key in sorted(set(connections)) if key in pool.links]
+    answers = await asyncio.gather(*(_all(link, ACCOUNT_PING) for link in links), return_exceptions=True)
+    found: dict[str, list[str]] = {}
+    for link, servers in zip(links, answers, strict=True):
+        if isinstance(servers, BaseException):
+            if not isinstance(servers, ApiError):
+                raise servers
+            continue
+        found[link.target.key] = sorted({str(s["domain"]) for s in servers if s.get("jetstream") and s.get("domain")})
+    return found
+
+
 async def _all(link: Link, subject: str) -> list[dict[str, Any]]:
     """The `server` part of every answer to one request; none where nobody may ask that."""
     found: list[dict[str, Any]] = []
     async with link.inbox() as inbox:
-        await link.publish(subject, b"", inbox.subject)
+        await link.publish(subject, _BRIEFLY, inbox.subject)
         while True:
             try:
                 arrived = await inbox.next(PATIENCE if not found else QUIET, subject)

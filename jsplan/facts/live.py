@@ -162,13 +162,15 @@ class DomainFacts:
 class Live:
     """Everything that was asked for. `broken` are objects that exist but cannot be read, with the server's reason.
 
-    `unlisted` are domains that did not say what else they have although a plan had to know, with the reason.
+    `unlisted` are domains that did not say what else they have although a plan had to know, with the reason. `visible` are, by
+    connection, the JetStream domains that its servers name, as far as that was asked.
     """
 
     domains: dict[str, DomainFacts] = field(default_factory=dict)
     objects: dict[Address, LiveObject] = field(default_factory=dict)
     broken: dict[Address, str] = field(default_factory=dict)
     unlisted: dict[str, str] = field(default_factory=dict)
+    visible: dict[str, list[str]] = field(default_factory=dict)
 
     def get(self, address: Address) -> LiveObject | None:
         """The object, or None where the server said that there is none."""

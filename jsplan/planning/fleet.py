@@ -11,6 +11,7 @@ from jsplan.planning.guards import wrong_environment
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.outlast import outlasting
 from jsplan.planning.reinstalled import confirmed, emptied, reinstalled
+from jsplan.planning.unanswered import unanswered
 from jsplan.planning.verdict import Verdict
 
 
@@ -23,4 +24,5 @@ def of_domains(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[
             yield found
     yield from reinstalled(inputs, verdicts)
     yield from overdue(inputs)
+    yield from unanswered(inputs)
     yield from outlasting(inputs, verdicts)

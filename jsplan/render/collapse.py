@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jsplan.address import matches
+from jsplan.address import compressed, matches
 from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ T = TypeVar("T")
 ENOUGH = 4
 #: Stands for the name of each domain of a group.
 ANY = "${domain}"
-#: Runs of names in a list before the rest is only counted.
-RUNS = 12
-_NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,30 +160,3 @@ def _common(names: list[str]) -> str:
 def in_domains(names: list[str], *, whole: bool = False) -> str:
     """`in 19 domains: store-{001..016}, store-{018..020}`; many runs are cut unless all are wanted."""
     return f"in {len(names):,} domains: {compressed(names, whole=whole)}"
-
-
-def compressed(names: list[str], *, whole: bool = False) -> str:
-    """`store-002, store-{004..200}`: sorted names, runs of equal width as ranges."""
-    runs: list[list[str]] = []
-    for name in sorted(set(names)):
-        if runs and _follows(runs[-1][-1], name):
-            runs[-1].append(name)
-        else:
-            runs.append([name])
-    shown = runs if whole or len(runs) <= RUNS + 1 else runs[:RUNS]
-    left = sum(len(run) for run in runs[len(shown) :])
-    return ", ".join(_run(run) for run in shown) + (f" and {left:,} more" if left else "")
-
-
-def _follows(before: str, name: str) -> bool:
-    a, b = _NUMBERED.fullmatch(before), _NUMBERED.fullmatch(name)
-    return a is not None and b is not None and a[1] == b[1] and len(a[2]) == len(b[2]) and int(b[2]) == int(a[2]) + 1
-
-
-def _run(run: list[str]) -> str:
-    if len(run) < 3:
-        return ", ".join(run)
-    first, last = _NUMBERED.fullmatch(run[0]), _NUMBERED.fullmatch(run[-1])
-    assert first is not None
-    assert last is not None
-    return f"{first[1]}{{{first[2]}..{last[2]}}}"

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from jsplan.address import compressed
 from jsplan.documents.graph import Cluster, Graph, Link, Node
-from jsplan.render.collapse import ENOUGH, anonymous, compressed
+from jsplan.render.collapse import ENOUGH, anonymous
 
 _NUMBER = re.compile(r"\d+")
 #: Stands for the number in the names of streams that are drawn as one.

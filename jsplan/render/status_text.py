@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
+from jsplan.address import compressed
 from jsplan.render import diagnostics_text, grid
-from jsplan.render.collapse import ENOUGH, anonymous, compressed
+from jsplan.render.collapse import ENOUGH, anonymous
 from jsplan.render.lines import Lines
 from jsplan.render.safe import safe
 from jsplan.render.summary import count

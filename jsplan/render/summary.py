@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.render.collapse import compressed
+from jsplan.address import compressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

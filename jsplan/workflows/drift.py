@@ -25,11 +25,12 @@ from jsplan.planning.drifted import drift_of
 from jsplan.planning.inputs import Inputs, Request
 from jsplan.planning.preserve.resumed import stand_ins
 from jsplan.planning.recovered import recover
+from jsplan.planning.unanswered import unanswered
 from jsplan.units import stamp
 from jsplan.workflows.health import Found, Health
 from jsplan.workflows.options import DriftOptions, Observer
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, known_domains, open_pool, open_world, state_bucket, with_streams
+from jsplan.workflows.world import World, inputs_of, known_domains, name_domains, open_pool, open_world, state_bucket, with_streams
 
 #: Why a resource is left for later although its domain is there.
 MIDDLE = "it is in the middle of a replacement"
@@ -58,6 +59,7 @@ async def look(world: World, pool: Pool, options: DriftOptions, observer: Observ
     wanted = needed if options.targets else [*needed, *_one_of_each(world)]
     inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
     recover(inputs)
+    await name_domains(inputs, pool)
     strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, _known(world, inputs))
     managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
     flows = await _flows(world, pool, inputs, managed) if options.replication else ()
@@ -157,6 +159,7 @@ def _document(
     seen = last_seen(inputs)
     out.away = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
     out.pending = _pending(inputs)
+    out.diagnostics += unanswered(inputs)
     mute(out, workspace.drift.mute, inputs.request.now)
     out.places = {r.address: d.range for r in out.resource_drift if (d := workspace.resources.get(Address.parse(r.address))) is not None}
     out.exit_code = int(_exit_code(out, options))

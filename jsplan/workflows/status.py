@@ -19,11 +19,12 @@ from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.facts.overview import overview
 from jsplan.planning.away import excused, last_seen
 from jsplan.planning.inputs import Inputs, Request
+from jsplan.planning.unanswered import unanswered
 from jsplan.units import stamp
 from jsplan.workflows.health import Found, Health, History
 from jsplan.workflows.options import Observer
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, known_domains, open_pool, open_world, with_streams
+from jsplan.workflows.world import World, inputs_of, known_domains, name_domains, open_pool, open_world, with_streams
 
 
 def status(load: LoadOptions, observer: Observer, targets: Collection[str] = ()) -> Status:
@@ -82,6 +83,7 @@ async def _status(load: LoadOptions, observer: Observer, targets: Collection[str
         observer.phase(f"Asking {named:,} domain{'' if named == 1 else 's'}")
         wanted = with_streams({*world.workspace.resources, *inputs.entries})
         inputs.live = await overview(pool, world.workspace.domains, known_domains(world), wanted)
+        await name_domains(inputs, pool)
         chosen = [o for a, o in sorted(inputs.live.objects.items()) if not targets or any(matches(t, a) for t in targets)]
         copies = [o.address for o in chosen if o.flows]
         if copies:
@@ -101,7 +103,7 @@ def _document(world: World, inputs: Inputs, chosen: list[LiveObject], flows: lis
     out.streams = [_stream(o, ours) for o in chosen if o.address.kind != "consumer"]
     out.consumers = [_consumer(o, ours) for o in chosen if o.address.kind == "consumer"]
     out.replication = [found.to_json() for found in flows]
-    out.diagnostics = [*_unread(inputs.live, shown)]
+    out.diagnostics = [*_unread(inputs.live, shown), *unanswered(inputs)]
     return out
 
 

@@ -13,6 +13,7 @@ from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.errors import ConnectError, PlanError
+from jsplan.facts.discover import visible_domains
 from jsplan.facts.live import Live
 from jsplan.facts.measure import measure_all
 from jsplan.facts.neighbours import read_neighbours
@@ -32,6 +33,7 @@ from jsplan.planning.preserve.resumed import stand_ins
 from jsplan.planning.questions import questions
 from jsplan.planning.recopies import recopies
 from jsplan.planning.recovered import recover
+from jsplan.planning.unanswered import never_answered
 from jsplan.planning.verdict import Verdict
 from jsplan.state import Backend, LockInfo, State, backend_of
 from jsplan.topology import Topology, resolve
@@ -145,10 +147,17 @@ async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions
     observer.phase(f"Reading {len(wanted):,} object{'' if len(wanted) == 1 else 's'} in {count} domain{'' if count == 1 else 's'}")
     inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
     recover(inputs)
+    await name_domains(inputs, pool)
     planned = {address.domain for address in inputs.selected}
     away = [facts for facts in inputs.live.domains.values() if not facts.reachable and facts.key in planned]
     if away and options.offline == "fail":
         raise ConnectError(away[0].absence, hint="Without --offline fail its resources would be deferred.")
+
+
+async def name_domains(inputs: Inputs, pool: Pool) -> None:
+    """Ask which domains there are behind the connections of those that never answered: a name may be a typing error."""
+    if unknown := never_answered(inputs):
+        inputs.live.visible = await visible_domains(pool, {domain.connection for domain in unknown})
 
 
 async def look_around(world: World, inputs: Inputs, verdicts: dict[Address, Verdict], pool: Pool) -> None:

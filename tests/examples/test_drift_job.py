@@ -160,6 +160,19 @@ def test_the_permissions_are_what_is_sent(hub: Server, tmp_path: Path, monkeypat
     assert said == ["hub/consumer/ORDERS/X", "hub/stream/ORDERS"]
 
 
+def test_names_that_may_not_be_asked_for(hub: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who may not ask for the domains of its account still learns that one never answered."""
+    shop = Shop(tmp_path, hub, monkeypatch)
+    text = (tmp_path / "jsplan.yaml").read_text("utf-8").replace("backend: {kv: {domain: hub, bucket: JSPLAN_STATE}}", "")
+    text = text.replace("domains:\n", "domains:\n  hbu: {connection: hub}\n")
+    text = text.replace("- name: ORDERS", "- {name: S, domain: hbu}\n  - name: ORDERS")
+    (tmp_path / "jsplan.yaml").write_text(text, "utf-8")
+    [found] = [d for d in plan(shop.load("plan"), PlanOptions(), Quiet()).diagnostics if d.code == "JS482"]
+
+    assert (found.summary, found.address) == ("domain hbu has never answered", "hbu/**")
+    assert found.detail.startswith('Did you mean "hub"?\nBehind connection hub there are: hub.\n')
+
+
 @pytest.mark.parametrize("user", ["plan", "drift"])
 def test_who_only_looks_can_change_nothing(hub: Server, user: str) -> None:
     """The server refuses every writing request of the users plan and drift, and messages of other people's streams to drift."""

@@ -23,6 +23,8 @@ MAIN = Domain("main", "main", None, "$JS.API")
         "$JS.other.API.INFO",
         "orders.new",
         "$JS.ACK.A.C.1.2.3.4.5",
+        "$SYS.REQ.ACCOUNT.PING.CONNZ.X",
+        "$SYS.REQ.SERVER.PING.CONNZ",
     ],
 )
 async def test_a_sealed_connection_sends_nothing_that_writes(server: Server, subject: str) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jsplan.address import KINDS
+from jsplan.address import KINDS, compressed
 from jsplan.documents.plan import FieldChange
 from jsplan.render import collapse
 from jsplan.render.json import dumps
@@ -69,7 +69,7 @@ def test_safe_text() -> None:
 )
 def test_ranges_of_names(names: list[str], text: str) -> None:
     """Runs of three and more are written as the files write ranges; nothing is left out and nothing is added."""
-    assert collapse.compressed(names) == text
+    assert compressed(names) == text
 
 
 def test_resources_that_only_look_alike_are_kept_apart() -> None:
