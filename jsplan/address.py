@@ -102,6 +102,39 @@ def matches(glob: str, address: Address | str) -> bool:
     return _pattern(glob).match(str(address)) is not None
 
 
+_WILDCARDS = {"**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
+_WILDCARD = re.compile(r"(\*\*|\*|\?)")
+
+
+def same_wildcards(origin: str, to: str) -> bool:
+    """Whether both sides of a move have the same wildcards in the same order."""
+    return _WILDCARD.findall(origin) == _WILDCARD.findall(to)
+
+
+def keeps_name(origin: str, to: str) -> bool:
+    """Whether a move changes nothing but the domain: all behind it, wildcards included, is the same on both sides."""
+    return _behind_domain(origin) == _behind_domain(to)
+
+
+def _behind_domain(glob: str) -> str:
+    """The glob from its first `/` on, or from a `**` before that, which crosses it."""
+    found = re.search(r"/|\*\*", glob)
+    return glob[found.start() :] if found else ""
+
+
+def moved_address(origin: str, to: str, old: Address) -> Address:
+    """The new address of `old`: the wildcards of both sides stand for the same parts, in order.
+
+    Raises ValueError when the sides have different wildcards, or when what comes out is no address.
+    """
+    if not same_wildcards(origin, to):
+        raise ValueError(f'"{origin}" and "{to}" have different wildcards; write the same ones in the same order')
+    pieces = _WILDCARD.split(origin)
+    found = re.fullmatch("".join(_WILDCARDS.get(piece) or re.escape(piece) for piece in pieces), str(old))
+    parts = iter(found.groups() if found else ())
+    return Address.parse("".join(next(parts) if piece in _WILDCARDS else piece for piece in _WILDCARD.split(to)))
+
+
 def compressed(names: list[str], *, whole: bool = False) -> str:
     """`store-002, store-{004..200}`: sorted names, runs of equal width as ranges."""
     runs: list[list[str]] = []

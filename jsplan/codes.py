@@ -64,6 +64,7 @@ IN_FILES: Final[Mapping[str, str]] = {
     "JS144": "A `moved` or `removed` entry contradicts what is declared.",
     "JS145": "An override, or a `depends_on`, matches no resource.",
     "JS146": "A `copy_of` names no declared stream, goes round in a circle, or leaves the copy without subjects of its own.",
+    "JS147": "A `moved` entry changes more than the domain: what is on a server cannot be renamed in place.",
     # what the server is known to refuse
     "JS150": "A mirror also has subjects, sources, a first sequence, or what a mirror cannot do.",
     "JS151": "An origin has both a filter and subject transforms, or filters that overlap.",
@@ -125,6 +126,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS425": "A stream is made anew with its messages: what is worth knowing about that.",
     "JS426": "A copy was not seen to follow a stream that was made anew, or is out of reach, so that nobody can see it.",
     "JS423": "A consumer is made anew where the old one stood: what is worth knowing about that.",
+    "JS427": "A `moved` entry names another domain, and the thing itself is still in the old one.",
     "JS430": "More copies than the server or the stream has, or others than the stream's retention wants.",
     "JS431": "A stream cannot be made sealed; only one that exists can be sealed.",
     "JS432": "`mirror_direct` on something that is no mirror.",

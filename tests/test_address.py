@@ -4,8 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from jsplan.address import KINDS, Address, is_glob, matches
-from jsplan.planning.inputs import moved_address
+from jsplan.address import KINDS, Address, is_glob, keeps_name, matches, moved_address
 
 NAMES = st.text(st.characters(exclude_characters="/*?", exclude_categories=("Z", "C")), min_size=1, max_size=8)
 
@@ -72,6 +71,26 @@ def test_globs(glob: str, text: str, fits: bool) -> None:
 def test_what_moves_keeps_what_the_wildcards_stood_for(origin: str, to: str, old: str, new: str) -> None:
     """Wildcards of both sides stand for the same parts, also where they are only part of a name."""
     assert moved_address(origin, to, Address.parse(old)) == Address.parse(new)
+
+
+@pytest.mark.parametrize(
+    ("origin", "to", "kept"),
+    [
+        ("leaf/**", "edge/**", True),
+        ("store-*/**", "shop-*/**", True),
+        ("leaf/consumer/*/NEW", "edge/consumer/*/NEW", True),
+        ("leaf**", "edge**", True),
+        ("leaf/stream/A", "leaf/stream/B", False),
+        ("leaf/stream/A*", "hub/stream/B*", False),
+        ("leaf/stream/*_A", "leaf/stream/*_B", False),
+        ("leaf/consumer/A/*", "leaf/consumer/B/*", False),
+        ("leaf/stream/A", "leaf/kv/A", False),
+        ("a**", "a**b", False),
+    ],
+)
+def test_moves_that_change_the_domain_alone(origin: str, to: str, kept: bool) -> None:
+    """Only a move that leaves kind and name as they are keeps what its wildcards stand for on the server."""
+    assert keeps_name(origin, to) == kept
 
 
 @given(addresses(), NAMES)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from jsplan.address import Address, is_glob, matches
+from jsplan.address import Address, is_glob, keeps_name, matches, same_wildcards
 from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
@@ -67,17 +68,32 @@ def _address(node: Node, key: str, what: str, findings: Findings) -> str | None:
 def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
     if origin == to:
         findings.error("JS144", node, f"{origin} is moved to itself", "Remove the entry, or correct one side.")
-    elif _wildcards(origin) != _wildcards(to) or _kind(origin) != _kind(to):
+    elif not same_wildcards(origin, to) or _kind(origin) != _kind(to):
         findings.error(
             "JS144",
             node,
             f"{origin} and {to} have different shapes",
-            "Both sides have the same kind and the same wildcards in the same places.",
+            "Both sides have the same kind and the same wildcards in the same order.",
         )
+    elif (refused := refused_rename(origin, to)) is not None:
+        findings.error("JS147", node.value["to"], *refused)
 
 
-def _wildcards(text: str) -> list[str]:
-    return [part for part in text.split("/") if is_glob(part)]
+def refused_rename(origin: str, to: str) -> tuple[str, str] | None:
+    """Why a move is refused and what to do instead, where it changes more than the domain: `moved` and `state mv` share this."""
+    if keeps_name(origin, to):
+        return None
+    text = f"{origin} and {to} are different things on a server: only the domain can change"
+    return text, f"{_INSTEAD.get(_kind(origin), _INSTEAD[''])} See docs/how-to/rename-or-split-a-stream.md."
+
+
+_INSTEAD: Final = {
+    "stream": "A stream cannot be renamed in place. Create the new stream with the old one as a source, then remove the old one.",
+    "consumer": "A consumer cannot be renamed in place. Create the new consumer beside the old one, then remove the old one.",
+    "kv": "A bucket cannot be renamed in place. Restore a backup of it under the new name, then remove the old one.",
+    "object_store": "An object store cannot be renamed in place. Restore a backup of it under the new name, then remove the old one.",
+    "": "Nothing can be renamed in place. Create it under the new name, then remove the old one.",
+}
 
 
 def _kind(text: str) -> str:

@@ -15,7 +15,7 @@ from jsplan.planning.backfills import deferred_backfills, impossible_backfills, 
 from jsplan.planning.downstream import plan_downstream
 from jsplan.planning.drifted import drift_of
 from jsplan.planning.fleet import of_domains
-from jsplan.planning.guards import check_verdict, refuses, undeclared_domains
+from jsplan.planning.guards import check_verdict, refuses, still_there, undeclared_domains
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
 from jsplan.planning.leaving import bound_copies
@@ -188,7 +188,7 @@ def _replace_paths(verdict: Verdict) -> list[list[str]]:
 
 def _drift(inputs: Inputs, address: Address) -> ResourceChange | None:
     entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
-    if entry is None or address in inputs.under_way or address.parent in inputs.under_way:
+    if entry is None or address in inputs.under_way or address.parent in inputs.under_way or still_there(inputs, address):
         return None
     ignore = declared.lifecycle.ignore_changes if declared else ()
     return drift_of(address, entry, inputs.live.get(address), inputs.level(address), ignore, now=inputs.request.now)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.away import overdue
-from jsplan.planning.guards import wrong_environment
+from jsplan.planning.guards import not_moved, wrong_environment
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.outlast import outlasting
 from jsplan.planning.reinstalled import confirmed, emptied, reinstalled
@@ -23,6 +23,7 @@ def of_domains(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[
         if key not in known and not confirmed(inputs, key):
             yield found
     yield from reinstalled(inputs, verdicts)
+    yield from not_moved(inputs)
     yield from overdue(inputs)
     yield from unanswered(inputs)
     yield from outlasting(inputs, verdicts)

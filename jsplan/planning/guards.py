@@ -212,6 +212,28 @@ def undeclared_domains(inputs: Inputs) -> list[Diagnostic]:
     ]  # fmt: skip
 
 
+def not_moved(inputs: Inputs) -> Iterable[Diagnostic]:
+    """An error for each entry that `moved` gives another domain while the object itself is still where it was."""
+    for new, old in sorted(inputs.moved_from.items()):
+        if not still_there(inputs, new):
+            continue
+        block = next((b for b in inputs.workspace.moved if matches(b.origin, old)), None)
+        yield Diagnostic(
+            "error", "JS427", f"is moved from {old} in the files, and is still there",
+            f"A `moved` entry gives a domain another name; it moves nothing between servers. Take it out: then {new} is created, and {old} "
+            "is planned for deletion unless it is declared.",
+            str(new), block.range if block else None,
+        )  # fmt: skip
+
+
+def still_there(inputs: Inputs, new: Address) -> bool:
+    """Whether what `moved` calls by a new address is live under the old one, and only there."""
+    entry, old = inputs.entries.get(new), inputs.moved_from.get(new)
+    there = inputs.live.get(old) if old is not None else None
+    here = inputs.live.get(new)
+    return entry is not None and there is not None and there.created == entry.created and (here is None or here.created != entry.created)
+
+
 def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live, removed: Iterable[Removed]) -> list[Diagnostic]:
     """A domain that answers as another server and has none of our objects is not the domain we know."""
     found = []

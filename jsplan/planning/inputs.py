@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches, moved_address
 from jsplan.config.model import Declared, Workspace
 from jsplan.facts.live import Live
 from jsplan.facts.question import Measured
@@ -140,24 +139,6 @@ def rename_pending(
     _, moved = rename(workspace, dict.fromkeys(steps, placeholder))
     old_names = {old: new for new, old in moved.items()}
     return {old_names.get(address, address): step for address, step in steps.items()}, moved
-
-
-_WILDCARDS = {"**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
-_WILDCARD = re.compile(r"(\*\*|\*|\?)")
-
-
-def moved_address(origin: str, to: str, old: Address) -> Address:
-    """The new address of `old`: the wildcards of both sides stand for the same parts, in order.
-
-    Raises ValueError when the sides have different wildcards, or when what comes out is no address.
-    """
-    ours, theirs = _WILDCARD.split(origin), _WILDCARD.split(to)
-    if ours[1::2] != theirs[1::2]:
-        raise ValueError(f'"{origin}" and "{to}" have different wildcards; write the same ones in the same order')
-    pattern = "".join(_WILDCARDS.get(piece) or re.escape(piece) for piece in ours)
-    found = re.fullmatch(pattern, str(old))
-    parts = iter(found.groups() if found else ())
-    return Address.parse("".join(next(parts) if piece in _WILDCARDS else piece for piece in theirs))
 
 
 def select(inputs: Inputs, candidates: frozenset[Address]) -> frozenset[Address]:

@@ -7,11 +7,12 @@ from typing import Any
 
 import orjson
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, matches, moved_address
 from jsplan.config.model import LoadOptions, Workspace
+from jsplan.config.moves import refused_rename
 from jsplan.documents.base import dumps
 from jsplan.errors import JsplanError, StateError, UsageError
-from jsplan.planning.inputs import moved_address, with_names
+from jsplan.planning.inputs import with_names
 from jsplan.state import Backend, LockInfo, State
 from jsplan.state.history import joined
 from jsplan.workflows.options import Observer
@@ -194,8 +195,8 @@ def _new_address(source: str, target: str, old: Address) -> Address:
 def _check_move(world: World, old: Address, new: Address) -> None:
     if new in world.state.resources:
         raise JsplanError(f"{new} is in state already", hint="Forget it first: jsplan state rm")
-    if (old.kind, old.name) != (new.kind, new.name):
-        raise JsplanError(f"{old} and {new} are different things on a server: only the domain can change", hint="See lifecycle.on_replace.")
+    if (refused := refused_rename(str(old), str(new))) is not None:
+        raise JsplanError(refused[0], hint=refused[1])
 
 
 def _named(world: World, text: str) -> list[Address]:

@@ -143,6 +143,7 @@ def open_pool(world: World, *, read_only: bool, sealed: bool = False) -> Pool:
 async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:
     """Fill in the live side of everything selected. Raises ConnectError when a domain is away and must not be."""
     wanted = with_streams(inputs.selected | _consumers_of(inputs) | _origins_of(inputs) | stand_ins(inputs) | streams_of(inputs))
+    wanted = sorted({*wanted, *(old for new, old in inputs.moved_from.items() if new in inputs.selected)})
     count = len({address.domain for address in wanted})
     observer.phase(f"Reading {len(wanted):,} object{'' if len(wanted) == 1 else 's'} in {count} domain{'' if count == 1 else 's'}")
     inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))

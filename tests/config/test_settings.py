@@ -16,7 +16,8 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
         streams: [{name: S}]
         moved:
           - {from: "leaf/**", to: "hub/**"}
-          - {from: hub/consumer/S/OLD, to: hub/consumer/S/NEW}
+          - {from: old/consumer/S/C, to: hub/consumer/S/C}
+          - {from: "shop-*/**", to: "store-*/**"}
         removed:
           - {address: "store-200/**", destroy: false}
           - {address: hub/stream/X, destroy: true, prevent_destroy: false}
@@ -24,7 +25,8 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
     loaded = workspace(text)
     assert [(entry.origin, entry.to, str(entry.range)) for entry in loaded.moved] == [
         ("leaf/**", "hub/**", "jsplan.yaml:7:5"),
-        ("hub/consumer/S/OLD", "hub/consumer/S/NEW", "jsplan.yaml:8:5"),
+        ("old/consumer/S/C", "hub/consumer/S/C", "jsplan.yaml:8:5"),
+        ("shop-*/**", "store-*/**", "jsplan.yaml:9:5"),
     ]
     assert [(entry.address, entry.destroy, entry.prevent_destroy) for entry in loaded.removed] == [
         ("store-200/**", False, None),
@@ -40,6 +42,15 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
         ("moved: [{from: hub/stream/A, to: hub/stream/A}]", "JS144", "Remove"),
         ("moved: [{from: hub/stream/S, to: hub/stream/T}]", "JS144", "declaration"),
         ("moved: [{from: hub/stream/A, to: hbu/stream/A}]", "JS122", '"hub"'),
+        ("moved: [{from: hub/stream/A, to: hub/stream/B}]", "JS147", "rename-or-split-a-stream.md"),
+        ("moved: [{from: leaf/stream/A, to: hub/stream/B}]", "JS147", "with the old one as a source"),
+        ("moved: [{from: 'leaf/stream/A*', to: 'hub/stream/B*'}]", "JS147", "with the old one as a source"),
+        ("moved: [{from: 'leaf/stream/?_A', to: 'hub/stream/?_B'}]", "JS147", "with the old one as a source"),
+        ("moved: [{from: hub/kv/A, to: hub/kv/B}]", "JS147", "bucket"),
+        ("moved: [{from: hub/object_store/A, to: hub/object_store/B}]", "JS147", "object store"),
+        ("moved: [{from: hub/consumer/A/C, to: hub/consumer/A/D}]", "JS147", "consumer"),
+        ("moved: [{from: hub/consumer/A/C, to: hub/consumer/B/C}]", "JS147", "consumer"),
+        ("moved: [{from: '**_A', to: '**_B'}]", "JS147", "renamed in place"),
         ("moved: [{from: hub/stream/A}]", "JS106", "to"),
         ("moved: [{from: hub/topic/A, to: hub/topic/B}]", "JS143", "hub/stream/ORDERS"),
         ("removed: [{address: hub/stream/A}]", "JS106", "destroy: false"),
