@@ -34,6 +34,17 @@ class Target:
     inbox_prefix: str | None = None
     timeout: float = 5.0
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The URL of each server, its scheme in small letters; `nats` where it has none."""
+        return tuple(_with_scheme(part.strip()) for part in self.url.split(","))
+
+    @property
+    def must_encrypt(self) -> bool:
+        """Tell that no server may see a credential in the clear: one URL or one setting of `tls` is enough."""
+        asked = self.ca or self.cert or self.key_file or self.tls_first
+        return bool(asked) or any(url.startswith(("tls://", "wss://")) for url in self.servers)
+
 
 def resolve(connection: Connection, environ: Mapping[str, str]) -> Target:
     """The settings of one connection. `NATS_*` and the selected context fill only one that names neither `url` nor `context`.
@@ -49,6 +60,11 @@ def resolve(connection: Connection, environ: Mapping[str, str]) -> Target:
     url = settings.pop("url", None) or DEFAULT_URL
     timeout = connection.timeout / SECOND if connection.timeout else 5.0
     return Target(key=connection.key, url=url, shown=without_secrets(url), timeout=timeout, **settings)
+
+
+def _with_scheme(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme.lower()}://{rest}" if mark else f"nats://{url}"
 
 
 def without_secrets(url: str) -> str:

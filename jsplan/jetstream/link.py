@@ -15,18 +15,22 @@ from typing import Any
 
 import nats
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
+from jsplan.jetstream.client import Client
 from jsplan.jetstream.contexts import Target
 from jsplan.jetstream.seal import Seal
-from jsplan.jetstream.trouble import check_files, connect_error, credentials, deaf, forbidden, words
+from jsplan.jetstream.trouble import NO_TLS, check_files, connect_error, credentials, deaf, forbidden, words
 
 #: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
 IN_FLIGHT = 64
 #: Seconds after which a request that is not answered gives its place to another.
 PATIENCE = 0.5
+#: Seconds for an orderly end of a connection: TLS would wait for half a minute for a server that says nothing any more.
+CLOSING = 2.0
+#: Seconds for the server to take what waits to be sent, once that is more than nats-py keeps.
+TAKING = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +58,10 @@ class Inbox:
         except (TimeoutError, nats.errors.TimeoutError):
             raise ApiTimeoutError(f"{waiting_for}: nothing came from {shown} for {timeout:g} s") from None
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {shown} was lost during {waiting_for}: {words(error)}") from None
+            raise self._link.lost(error, waiting_for) from None
         headers = message.headers or {}
         status = f"{headers.get('Status', '')} {headers.get('Description', '')}".strip()
         return Arrived(message.reply, status, bytes(message.data))
-
-
-class _Client(Client):
-    """nats-py's client that can hand out messages as they came: it parses headers and forgets what they looked like."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.untouched: dict[int, asyncio.Queue[tuple[bytes, bytes]]] = {}
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        taken = self.untouched.get(sid)
-        if taken is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-        else:
-            taken.put_nowait((bytes(headers or b""), bytes(data)))
 
 
 class Link:
@@ -84,7 +73,7 @@ class Link:
     def __init__(self, target: Target, seal: Seal | None = None) -> None:
         self.target = target
         self.seal = seal
-        self._client = _Client()
+        self._client = Client(must_encrypt=self.target.must_encrypt)
         self._denied: list[str] = []
         self._waiting: dict[str, list[asyncio.Timeout]] = {}
         self._slots = asyncio.Semaphore(IN_FLIGHT)
@@ -100,7 +89,6 @@ class Link:
         check_files(target)
         try:
             await asyncio.wait_for(self._client.connect(**self._options()), target.timeout + 1)
-            self._check_encrypted()
         except BaseException as error:
             await self._abandon()
             if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | ConnectError):
@@ -110,35 +98,24 @@ class Link:
     async def reopen(self) -> None:
         """Connect anew after the connection was lost for good (`is_closed`). Raises ConnectError."""
         await self._abandon()
-        self._client = _Client()
+        self._client = Client(must_encrypt=self.target.must_encrypt)
         await self.open()
-
-    def _check_encrypted(self) -> None:
-        """nats-py takes `tls://` to a server without TLS for a plain connection; nobody who writes that wants it."""
-        wanted = self.target.url.startswith("tls://") or self.target.ca or self.target.tls_first
-        writer = getattr(self._client._transport, "_io_writer", None)  # noqa: SLF001 - the only place that knows
-        if wanted and not (writer and writer.get_extra_info("ssl_object")):
-            raise ConnectError(
-                f"connection {self.target.key} ({self.target.shown}): the server does not offer TLS on this port",
-                hint="Enable tls in the server's configuration; or write nats:// and no `tls`, if this may go in the clear.",
-            )
 
     async def _abandon(self) -> None:
         """A client that failed to connect may still hold a socket and tasks."""
-        with contextlib.suppress(Exception):  # the first error is the one to report
-            await self._client.close()
+        await self._client.hang_up(CLOSING)
 
     def _options(self) -> dict[str, Any]:
         target = self.target
         options: dict[str, Any] = {
-            "servers": [url.strip() for url in target.url.split(",")], "name": "jsplan", "connect_timeout": max(1, int(target.timeout)),
+            "servers": list(target.servers), "name": "jsplan", "connect_timeout": target.timeout, "flush_timeout": TAKING,
             "allow_reconnect": True, "max_reconnect_attempts": 1, "reconnect_time_wait": 0, "error_cb": self._on_error,
             "user": target.user, "password": target.password, "token": target.token,
             "user_credentials": credentials(target.creds), "nkeys_seed": target.nkey, "tls_handshake_first": target.tls_first,
         }  # fmt: skip
         if target.inbox_prefix:
             options["inbox_prefix"] = target.inbox_prefix
-        if target.ca or target.cert or target.tls_first or target.url.startswith("tls://"):
+        if target.must_encrypt:
             options["tls"] = self._tls()
         return options
 
@@ -196,17 +173,14 @@ class Link:
             except (TimeoutError, nats.errors.TimeoutError):
                 raise self._timed_out(subject, timeout) from None
             except (nats.errors.Error, OSError) as error:
-                raise ApiError(
-                    f"the connection to {self.target.shown} was lost during {subject}: {words(error)}",
-                    hint="Look at the server's log; then run the command again.",
-                ) from None
+                raise self.lost(error, subject) from None
 
     def _check(self, subject: str) -> None:
         if self.seal is not None:
             self.seal.check(subject)
 
     async def _answer(self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None) -> bytes:
-        async with asyncio.timeout(None) as scope:
+        async with asyncio.timeout(timeout) as scope:
             scopes = self._waiting.setdefault(subject, [])
             scopes.append(scope)
             try:
@@ -230,15 +204,17 @@ class Link:
             except (TimeoutError, nats.errors.TimeoutError):
                 raise self._timed_out(subject, timeout) from None
             except (nats.errors.Error, OSError) as error:
-                raise ApiError(f"the connection to {self.target.shown} was lost during {subject}: {words(error)}") from None
+                raise self.lost(error, subject) from None
 
     async def _collect(self, subject: str, payload: bytes, timeout: float) -> list[tuple[bytes, bytes]]:
         inbox = self._client.new_inbox()
-        subscription = await self._client.subscribe(inbox)
+        async with asyncio.timeout(timeout):
+            subscription = await self._client.subscribe(inbox)
         queue = self._client.untouched[subscription._id] = asyncio.Queue()  # noqa: SLF001 - there is no public name for it
         try:
-            await self._client.publish(subject, payload, reply=inbox)
-            answers = [await asyncio.wait_for(queue.get(), timeout)]
+            async with asyncio.timeout(timeout):
+                await self._client.publish(subject, payload, reply=inbox)
+                answers = [await queue.get()]
             while not answers[-1][0].startswith(b"NATS/1.0 "):
                 answers.append(queue.get_nowait() if not queue.empty() else await asyncio.wait_for(queue.get(), timeout))
         finally:
@@ -258,7 +234,7 @@ class Link:
         try:
             subscription = await self._client.subscribe(subject or self._client.new_inbox())
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {self.target.shown} was lost: {words(error)}") from None
+            raise self.lost(error) from None
         try:
             yield Inbox(self, subscription)
         finally:
@@ -271,16 +247,27 @@ class Link:
         try:
             await self._client.publish(subject, payload, reply=reply)
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {self.target.shown} was lost: {words(error)}") from None
+            raise self.lost(error) from None
 
     async def flush(self) -> None:
         """Wait until the server has taken what was sent, and what it had for us is here. Raises ApiError."""
         try:
             await self._client.flush(max(1, int(self.target.timeout)))
         except (nats.errors.Error, OSError) as error:
-            raise ApiError(f"the connection to {self.target.shown} was lost: {words(error)}") from None
+            raise self.lost(error) from None
+
+    def lost(self, error: BaseException, during: str = "") -> ApiError:
+        """Make the error for a connection that ended; it names TLS where that is why it did not come back."""
+        refused = any(NO_TLS in text for text in self._denied)
+        what = f" during {during}" if during else ""
+        return ApiError(
+            f"the connection to {self.target.shown} was lost{what}: {NO_TLS if refused else words(error)}",
+            hint="Look at the server's log; then run the command again.",
+        )
 
     def _timed_out(self, subject: str, timeout: float) -> ApiError:
+        if self.is_closed:
+            return self.lost(TimeoutError(), subject)
         user = f"the user of connection {self.target.key}"
         if named := next(filter(None, (forbidden(text, subject) for text in reversed(self._denied))), None):
             said = "it" if named == subject else f"{named} (as the server names it)"

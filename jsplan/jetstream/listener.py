@@ -50,9 +50,14 @@ class Listener(Link):
 
     def _options(self) -> dict[str, Any]:
         return super()._options() | {
-            "name": "jsplan drift watch", "max_reconnect_attempts": -1, "reconnect_time_wait": RETRY[0], "ping_interval": PING[0],
+            "name": "jsplan drift watch", "reconnect_time_wait": RETRY[0], "ping_interval": PING[0],
             "max_outstanding_pings": PING[1], "reconnected_cb": self._is_back, "closed_cb": self._is_over,
         }  # fmt: skip
+
+    async def open(self) -> None:
+        """Connect, and from then on come back by itself as often as it takes. Raises ConnectError for the first time only."""
+        await super().open()
+        self._client.options["max_reconnect_attempts"] = -1
 
     async def _is_back(self) -> None:
         self._deaf("")

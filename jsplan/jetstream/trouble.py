@@ -20,6 +20,17 @@ _HOLDS: Final = {
     "nkey": ((b"SU",), "no seed of a user", "It has one line, the seed, which begins with SU."),
 }
 
+#: What nats-py's errors say of a server that would take credentials in the clear, where that is not wanted.
+NO_TLS: Final = "the server does not offer TLS on this port"
+
+
+def no_tls(target: Target) -> ConnectError:
+    """Refuse a server without TLS for a connection that must be encrypted. Nothing has been sent to it."""
+    return ConnectError(
+        f"connection {target.key} ({target.shown}): {NO_TLS}. Nothing was sent to it.",
+        hint="Enable tls in the server's configuration. Or write nats:// and no `tls`, if credentials and messages may travel unencrypted.",
+    )
+
 
 def check_files(target: Target) -> None:
     """Raise ConnectError for a credentials or TLS file that cannot be read, before anything is sent."""
@@ -67,6 +78,8 @@ def connect_error(target: Target, error: BaseException, seen: list[str]) -> Conn
     ]
     text = "; ".join(told) or words(error)
     where = f"connection {target.key} ({target.shown})"
+    if NO_TLS in text:
+        return no_tls(target)
     if isinstance(error, nats.errors.InvalidUserCredentialsError) or "nkeys:" in text:
         return ConnectError(f"{where}: cannot use its credentials: {text}", hint="Check the creds or nkey file of the connection.")
     if "authorization" in text.lower() or "authentication" in text.lower() or isinstance(error, nats.errors.AuthorizationError):

@@ -23,12 +23,14 @@ import nkeys  # type: ignore[import-untyped]  # it has no stubs
 from jsplan.backfill.wire.frames import scan
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
 from jsplan.jetstream.contexts import Target
+from jsplan.jetstream.trouble import no_tls
 
 DEFAULT_PORT: Final = 4222
 #: Bytes that are asked of the socket at once, and what its buffers of the system should hold.
 CHUNK: Final = 1 << 20
 #: The subscription of all requests; readers take numbers above it.
 REQUESTS: Final = b"1"
+NO_SERVER: Final = "what answers there is no nats-server"
 
 
 class Wire:
@@ -52,7 +54,7 @@ class Wire:
 
     def _open(self) -> socket.socket:
         errors = []
-        for url in (part.strip() for part in self.target.url.split(",")):
+        for url in self.target.servers:
             try:
                 return self._connect(url)
             except ConnectError:
@@ -65,41 +67,47 @@ class Wire:
         )
 
     def _connect(self, url: str) -> socket.socket:
-        parsed = urlsplit(url if "://" in url else f"nats://{url}")
+        """Connect to one server; all of it, from the first packet to the server's PONG, within the timeout of the connection."""
+        parsed = urlsplit(url)
+        if parsed.scheme not in ("nats", "tls"):
+            raise self._refused(f"messages are not copied over {parsed.scheme}://")
         host = parsed.hostname or "127.0.0.1"
+        end = time.monotonic() + self.target.timeout
         plain = socket.create_connection((host, parsed.port or DEFAULT_PORT), timeout=self.target.timeout)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * CHUNK)
-            return self._greet(plain, host, parsed.scheme, _of_url(parsed.username, parsed.password))
+            return self._greet(plain, host, _of_url(parsed.username, parsed.password), end)
         except BaseException:
             plain.close()
             raise
 
-    def _greet(self, plain: socket.socket, host: str, scheme: str, of_url: dict[str, str]) -> socket.socket:
-        """INFO, TLS, CONNECT, PING, in the order that the server wants."""
-        tls = scheme == "tls" or bool(self.target.ca or self.target.cert or self.target.tls_first)
-        stream = self._encrypted(plain, host) if self.target.tls_first else plain
-        self._read_info(stream)
-        if tls and not self.target.tls_first:
+    def _greet(self, plain: socket.socket, host: str, of_url: dict[str, str], end: float) -> socket.socket:
+        """INFO, TLS, CONNECT, PING, in the order that the server wants; no credential leaves unencrypted where the settings ask for TLS."""
+        target = self.target
+        stream = self._encrypted(plain, host, end) if target.tls_first else plain
+        self._read_info(stream, end)
+        if not target.tls_first and (target.must_encrypt or self.info.get("tls_required")):
             if not (self.info.get("tls_required") or self.info.get("tls_available")):
-                raise self._refused("TLS failed: the server does not offer TLS on this port")
-            stream = self._encrypted(plain, host)
-        elif self.info.get("tls_required") and not self.target.tls_first:
-            stream = self._encrypted(plain, host)
+                raise no_tls(target)
+            stream = self._encrypted(plain, host, end)
         said = self._credentials() | of_url | {
             "verbose": False, "pedantic": False, "lang": "python-jsplan", "version": "1", "protocol": 1, "headers": True,
             "no_responders": True, "name": "jsplan backfill",
         }  # fmt: skip
+        if target.must_encrypt and not isinstance(stream, ssl.SSLSocket):
+            raise no_tls(target)
+        stream.settimeout(_left(end))
         stream.sendall(f"CONNECT {json.dumps(said)}\r\nSUB {self.inbox}.r.* {REQUESTS.decode()}\r\nPING\r\n".encode())
-        self._await_pong(stream)
+        self._await_pong(stream, end)
         return stream
 
-    def _encrypted(self, plain: socket.socket, host: str) -> socket.socket:
+    def _encrypted(self, plain: socket.socket, host: str, end: float) -> socket.socket:
         try:
             context = ssl.create_default_context(cafile=self.target.ca)
             if self.target.cert:
                 context.load_cert_chain(self.target.cert, self.target.key_file)
+            plain.settimeout(_left(end))
             return context.wrap_socket(plain, server_hostname=host)
         except (ssl.SSLError, OSError) as error:
             raise self._refused(f"TLS failed: {error}") from None
@@ -107,15 +115,23 @@ class Wire:
     def _refused(self, why: str) -> ConnectError:
         return ConnectError(f"connection {self.target.key} ({self.target.shown}): {why}", hint="Check the settings of the connection.")
 
-    def _read_info(self, stream: socket.socket) -> None:
+    def _read_info(self, stream: socket.socket, end: float) -> None:
         data = b""
         while b"\r\n" not in data:
-            if not (more := stream.recv(CHUNK)):
+            if len(data) > CHUNK:
+                raise OSError(NO_SERVER)
+            if not (more := _received(stream, end)):
                 raise OSError("the server closed the connection at once")
             data += more
         if not data.startswith(b"INFO "):
-            raise OSError("what answers there is no nats-server")
-        self.info = json.loads(data[5 : data.index(b"\r\n")])
+            raise OSError(NO_SERVER)
+        try:
+            info = json.loads(data[5 : data.index(b"\r\n")])
+        except (ValueError, RecursionError):
+            info = None
+        if not isinstance(info, dict) or not isinstance(info.get("max_payload", 0), int):
+            raise OSError(NO_SERVER)
+        self.info = info
 
     def _credentials(self) -> dict[str, Any]:
         target, nonce = self.target, str(self.info.get("nonce", ""))
@@ -132,13 +148,15 @@ class Wire:
             raise self._refused(f"cannot read its credentials: {words}") from None
         return {name: value for name, value in said.items() if value is not None}
 
-    def _await_pong(self, stream: socket.socket) -> None:
+    def _await_pong(self, stream: socket.socket, end: float) -> None:
         data = b""
         while b"PONG\r\n" not in data:
             if b"-ERR" in data and b"\r\n" in data[data.index(b"-ERR") :]:
-                text = data[data.index(b"-ERR") + 5 :].split(b"\r\n")[0].decode().strip("'")
+                text = data[data.index(b"-ERR") + 5 :].split(b"\r\n")[0].decode(errors="replace").strip("'")
                 raise self._refused("the server refused the credentials" if "uthorization" in text or "uthentication" in text else text)
-            if not (more := stream.recv(CHUNK)):
+            if len(data) > CHUNK:
+                raise OSError(NO_SERVER)
+            if not (more := _received(stream, end)):
                 raise self._refused("the server closed the connection during the greeting")
             data += more
         self.pushed_back = data[data.index(b"PONG\r\n") + 6 :]
@@ -260,6 +278,19 @@ class Wire:
         """Close the connection; never raises."""
         with contextlib.suppress(OSError):
             self._socket.close()
+
+
+def _left(end: float) -> float:
+    """Return the seconds until `end`. Raises TimeoutError when there are none left."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("no answer in time")
+    return left
+
+
+def _received(stream: socket.socket, end: float) -> bytes:
+    stream.settimeout(_left(end))
+    return stream.recv(CHUNK)
 
 
 def _of_url(user: str | None, password: str | None) -> dict[str, str]:

@@ -1,0 +1,121 @@
+"""nats-py's client with what it lacks: it sends nothing in the clear where the settings ask for TLS, on any connection that it makes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from typing import Any, Final
+from urllib.parse import ParseResult
+
+import nats.errors
+from nats.aio.client import DEFAULT_BUFFER_SIZE, Srv
+from nats.aio.client import Client as NatsClient
+from nats.aio.transport import TcpTransport, WebSocketTransport
+
+from jsplan.jetstream.trouble import NO_TLS
+
+_WEB_SOCKET: Final = ("ws", "wss")
+
+
+class NoTlsError(nats.errors.Error):
+    """The server offers no TLS, and the connection must be encrypted."""
+
+    def __str__(self) -> str:
+        return NO_TLS
+
+
+class _TcpTransport(TcpTransport):
+    """nats-py's connection, with what asyncio does for one that begins with TLS and nats-py leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # it has no types
+
+    async def connect_tls(self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int) -> None:
+        """Encrypt the connection. One that fails is dropped at once: nats-py would wait for its end for ever."""
+        try:
+            await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        except BaseException:
+            self.abort()
+            raise
+        # Without this asyncio logs a complaint when the connection ends, and the reader cannot slow the sender down.
+        assert self._io_writer is not None
+        transport = self._io_writer.transport
+        transport.get_protocol().connection_made(transport)
+
+    def abort(self) -> None:
+        """Drop the connection without a word to the other end."""
+        for writer in (self._io_writer, self._bare_io_writer):
+            if writer is not None:
+                writer.transport.abort()
+        self._io_reader = self._io_writer = self._bare_io_reader = self._bare_io_writer = None
+
+
+class Client(NatsClient):
+    """nats-py's client. With `must_encrypt` no credential leaves before the connection is encrypted.
+
+    That holds for the first connection, for each later one, and for servers that the cluster announces. `untouched` takes the
+    messages of a subscription with their headers unparsed: nats-py forgets what they looked like.
+    """
+
+    def __init__(self, *, must_encrypt: bool) -> None:
+        super().__init__()
+        self._must_encrypt = must_encrypt
+        self.untouched: dict[int, asyncio.Queue[tuple[bytes, bytes]]] = {}
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if s.uri.scheme in _WEB_SOCKET:
+            await super()._connect_to_server(s)
+            return
+        s.last_attempt = time.monotonic()
+        if not isinstance(self._transport, _TcpTransport):
+            self._transport = _TcpTransport()
+        self._transport.abort()  # the one before: nats-py leaves a connection open whose greeting failed
+        await self._transport.connect(s.uri, buffer_size=DEFAULT_BUFFER_SIZE, connect_timeout=self.options["connect_timeout"])
+
+    async def hang_up(self, patience: float) -> None:
+        """Close the connection, without the other end's consent after `patience` seconds; never raises."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(patience):
+                await self.close()
+        if isinstance(self._transport, _TcpTransport):
+            self._transport.abort()
+
+    async def _process_connect_init(self) -> None:
+        """Bound the whole greeting in time, and make one kind of error of all that a strange server can cause."""
+        try:
+            async with asyncio.timeout(self.options["connect_timeout"]):
+                await super()._process_connect_init()
+        except (nats.errors.Error, OSError):
+            raise
+        except Exception as error:
+            raise nats.errors.Error(f"what answers there is no nats-server: {error}") from error
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and self._must_encrypt and not self._encrypted:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise NoTlsError
+            info["tls_required"] = True  # nats-py stays in the clear where TLS is offered and not required
+        await super()._process_info(info, initial_connection)
+
+    def _connect_command(self) -> bytes:
+        """The only message with credentials, for every connection: the rule is kept here, whatever came before."""
+        if self._must_encrypt and not self._encrypted:
+            raise NoTlsError
+        return super()._connect_command()
+
+    @property
+    def _encrypted(self) -> bool:
+        transport = self._transport
+        if isinstance(transport, WebSocketTransport):
+            return bool(transport._using_tls)  # noqa: SLF001 - the only place that knows
+        writer = getattr(transport, "_io_writer", None)
+        return bool(writer and writer.get_extra_info("ssl_object"))
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        taken = self.untouched.get(sid)
+        if taken is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        else:
+            taken.put_nowait((bytes(headers or b""), bytes(data)))

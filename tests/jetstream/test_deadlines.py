@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from jsplan.backfill.wire import Wire
+from jsplan.errors import ApiError, ConnectError
+from jsplan.jetstream import link as links
+from jsplan.jetstream.contexts import Target
+from jsplan.jetstream.link import Link
+from tests.support.listening import Listening, greeting, info
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+#: Seconds. What the tests give an exchange, and what is far above it on any machine and far below the time that it would take without.
+DEADLINE, LONG = 0.3, 20.0
+
+
+def target(port: int) -> Target:
+    return Target(key="main", url=f"nats://127.0.0.1:{port}", shown="it", timeout=DEADLINE)
+
+
+async def by_link(wanted: Target) -> None:
+    link = Link(wanted)
+    try:
+        await link.open()
+    finally:
+        await link.close()
+
+
+async def by_wire(wanted: Target) -> None:
+    (await asyncio.to_thread(Wire, wanted)).close()
+
+
+def dripping(before: bytes, drop: bytes) -> Callable[[Listening, socket.socket], None]:
+    """Send one text, then another again and again: each read gets something, and nothing ever ends."""
+
+    def serve(server: Listening, stream: socket.socket) -> None:
+        stream.sendall(before)
+        while not server.over.wait(0.02):
+            stream.sendall(drop)
+
+    return serve
+
+
+GREETINGS = {
+    "an INFO without an end": dripping(b"INFO {", b" "),
+    "no PONG": dripping(info(), b"+OK "),
+    "silence": dripping(b"", b""),
+    "another protocol": dripping(b"HTTP/1.1 400 Bad Request\r\n\r\n", b""),
+    "no object": dripping(b"INFO [1, 2]\r\n", b""),
+    "a strange INFO": dripping(b'INFO {"max_payload": "x", "connect_urls": [5]}\r\n', b""),
+    "deep JSON": dripping(b"INFO " + b"[" * 50_000 + b"\r\n", b""),
+    "an INFO that is too large": dripping(b"INFO " + b" " * 3_000_000, b""),
+}
+
+
+@pytest.mark.parametrize("connect", [by_link, by_wire], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("kind", GREETINGS)
+async def test_a_greeting_that_never_ends(connect: Any, kind: str) -> None:
+    """The whole greeting has one deadline, whatever comes: the connection counts as one that cannot be reached."""
+    begun = time.monotonic()
+    with Listening(GREETINGS[kind]) as server, pytest.raises(ConnectError, match="cannot be reached"):
+        await connect(target(server.port))
+
+    assert time.monotonic() - begun < LONG
+
+
+async def test_a_server_that_does_not_let_go(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of an encrypted connection does not wait for a server that says nothing any more."""
+    monkeypatch.setattr(links, "CLOSING", 0.05)
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    def serve(server: Listening, stream: socket.socket) -> None:
+        stream.sendall(info(tls_required=True))
+        with context.wrap_socket(stream, server_side=True) as encrypted:
+            while b"PING\r\n" not in server.read(encrypted):
+                pass
+            encrypted.sendall(b"PONG\r\n")
+            server.over.wait()
+
+    with Listening(serve) as server:
+        link = Link(Target(key="main", url=f"nats://127.0.0.1:{server.port}", shown="it", ca=str(tmp_path / "ca.pem"), timeout=LONG))
+        await link.open()
+        begun = time.monotonic()
+        await link.close()
+
+        assert time.monotonic() - begun < LONG
+
+
+async def test_requests_that_are_not_answered() -> None:
+    """Both kinds of request end after their timeout."""
+    with Listening(greeting()) as server:
+        link = Link(target(server.port))
+        await link.open()
+        try:
+            for asking in (link.request("a", b""), link.request_many("a", b"")):
+                with pytest.raises(ApiError, match="no answer to a from it within"):
+                    await asking
+        finally:
+            await link.close()

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from jsplan.backfill.wire import Wire
+from jsplan.errors import ApiError, ConnectError, JsplanError
+from jsplan.jetstream.contexts import Target, without_secrets
+from jsplan.jetstream.link import Link
+from jsplan.jetstream.listener import Listener
+from jsplan.jetstream.speaker import Speaker
+from jsplan.sandbox import Sandbox
+from tests.conftest import PROGRAM
+from tests.support.listening import Listening, greeting, info
+from tests.support.relay import Relay
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+SECRET = "top-secret"
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An authority and certificates that it issued, as files."""
+    folder, authority = tmp_path_factory.mktemp("pems"), trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    for name, issued in (("server", authority.issue_cert("127.0.0.1")), ("client", authority.issue_cert("client@example.com"))):
+        issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
+        issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
+    return {path.name: str(path) for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def secure(pems: dict[str, str]) -> Iterator[Callable[[str], int]]:
+    """The ports of servers with TLS, by what their `tls` block says besides."""
+    made: dict[str, Sandbox] = {}
+
+    def port(more: str) -> int:
+        if more not in made:
+            extra = more.replace("TLS", f'cert_file: "{pems["server.pem"]}", key_file: "{pems["server.key"]}", ca_file: "{pems["ca.pem"]}"')
+            made[more] = Sandbox.single(extra=f"{extra}\nauthorization {{ user: u, password: {SECRET} }}", binary=PROGRAM)
+            server = made[more]["server"]
+            server.launch()
+            server.wait_until(lambda: "Server is ready" in server.log_path.read_text(), "get ready")
+        return made[more]["server"].port
+
+    yield port
+    for sandbox in made.values():
+        sandbox.close()
+
+
+def target(url: str, **settings: Any) -> Target:
+    """Settings with a password, wherever they lead."""
+    login: dict[str, Any] = {"user": "u", "password": SECRET}
+    return Target("main", url, without_secrets(url), timeout=0.5, **(login | settings))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - nothing tells when it becomes true
+        await asyncio.sleep(0.01)
+
+
+async def by_link(wanted: Target) -> None:
+    link = Link(wanted)
+    try:
+        await link.open()
+    finally:
+        await link.close()
+
+
+async def by_listener(wanted: Target) -> None:
+    listener = Listener(wanted, ["x"], heard=lambda *_: None, gap=lambda _: None, deaf=lambda _: None)
+    try:
+        await listener.open()
+    finally:
+        await listener.close()
+
+
+async def by_speaker(wanted: Target) -> None:
+    speaker = Speaker(wanted, "x")
+    try:
+        await speaker.say([("1", b"{}")])
+    finally:
+        await speaker.close()
+
+
+async def by_wire(wanted: Target) -> None:
+    (await asyncio.to_thread(Wire, wanted)).close()
+
+
+WAYS = [by_link, by_listener, by_speaker, by_wire]
+SPELLINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tls": ("tls://127.0.0.1:{0}", {}),
+    "in capitals": (" TLS://127.0.0.1:{0}", {}),
+    "password in the URL": (f"tls://u:{SECRET}@127.0.0.1:{{0}}", {"user": None, "password": None}),
+    "token": ("tls://127.0.0.1:{0}", {"user": None, "password": None, "token": SECRET}),
+    "ca": ("nats://127.0.0.1:{0}", {"ca": "ca.pem"}),
+    "ca without a scheme": ("127.0.0.1:{0}", {"ca": "ca.pem"}),
+    "certificate": ("nats://127.0.0.1:{0}", {"cert": "client.pem", "key_file": "client.key"}),
+    "the second of two": ("nats://127.0.0.1:{0},tls://127.0.0.1:{0}", {}),
+    "the first of two": ("tls://127.0.0.1:{0}, nats://127.0.0.1:{0}", {}),
+    "handshake first": ("nats://127.0.0.1:{0}", {"tls_first": True}),
+}
+
+
+def filled(settings: dict[str, Any], pems: dict[str, str]) -> dict[str, Any]:
+    return {name: pems.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
+
+
+@pytest.mark.parametrize("connect", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_a_server_without_tls_sees_no_credential(connect: Any, spelling: str, pems: dict[str, str]) -> None:
+    """However TLS is asked for, and whoever connects: a server that does not offer it is sent nothing, and the message says so."""
+    url, settings = SPELLINGS[spelling]
+    with Listening(greeting()) as server:
+        with pytest.raises(ConnectError) as refused:
+            await connect(target(url.format(server.port), **filled(settings, pems)))
+
+        assert (b"CONNECT" in server.received, SECRET.encode() in server.received) == (False, False)
+        assert server.connections
+    assert settings.get("tls_first") or "does not offer TLS on this port. Nothing was sent to it." in str(refused.value)
+
+
+@pytest.mark.parametrize("connect", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("offer", ["tls_required", "tls_available"])
+async def test_a_server_that_only_promises_tls_sees_no_credential(connect: Any, offer: str) -> None:
+    """Between the promise and the handshake nothing is sent either."""
+
+    def serve(server: Listening, stream: socket.socket) -> None:
+        stream.sendall(info(**{offer: True}))
+        server.read(stream)
+
+    with Listening(serve) as server:
+        with pytest.raises(ConnectError):
+            await connect(target(f"tls://127.0.0.1:{server.port}"))
+
+        assert (b"CONNECT" in server.received, SECRET.encode() in server.received) == (False, False)
+
+
+@pytest.mark.parametrize("connect", [by_link, by_wire], ids=lambda way: way.__name__)
+async def test_a_web_socket_in_the_clear_sees_no_credential(connect: Any, pems: dict[str, str]) -> None:
+    """`ws://` with `tls` settings is refused; a copy of messages speaks no WebSocket at all."""
+    for url, settings in (("ws://127.0.0.1:{0}", {"ca": pems["ca.pem"]}), ("wss://127.0.0.1:{0}", {})):
+        with Listening(greeting()) as server:
+            with pytest.raises(JsplanError):
+                await connect(target(url.format(server.port), **settings))
+
+            assert SECRET.encode() not in server.received
+
+
+SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "required": ("tls { TLS }", {}),
+    "available": ("tls { TLS }\nallow_non_tls: true", {}),
+    "handshake first": ("tls { TLS, handshake_first: true }", {"tls_first": True}),
+    "certificate": ("tls { TLS, verify: true }", {"cert": "client.pem", "key_file": "client.key"}),
+}
+
+
+@pytest.mark.parametrize("connect", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_server_with_tls(
+    connect: Any, kind: str, secure: Callable[[str], int], pems: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is reached encrypted, also where it would take a connection in the clear; nothing is logged about it, by asyncio neither."""
+    extra, settings = SERVERS[kind]
+    await connect(target(f"tls://127.0.0.1:{secure(extra)}", ca=pems["ca.pem"], **filled(settings, pems)))
+    await asyncio.sleep(0)
+
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_a_link_that_comes_back_to_a_server_without_tls(secure: Callable[[str], int], pems: dict[str, str]) -> None:
+    """The connection is lost instead: the server that took the other's place is sent nothing, and the error says why."""
+    with Relay() as relay, Listening(greeting()) as plain:
+        relay.target = secure("tls { TLS }")
+        link = Link(target(f"nats://127.0.0.1:{relay.port}", ca=pems["ca.pem"]))
+        await link.open()
+        try:
+            relay.target = plain.port
+            relay.cut()
+            relay.mend()
+            await until(lambda: link.is_closed)
+            with pytest.raises(ApiError, match="does not offer TLS"):
+                await link.request("no.such.thing", b"", 0.2)
+        finally:
+            await link.close()
+
+        assert plain.connections
+        assert bytes(plain.received) == b""
+
+
+async def test_a_listener_that_comes_back_to_a_server_without_tls(secure: Callable[[str], int], pems: dict[str, str]) -> None:
+    """However often it tries, it sends nothing and counts as not listening."""
+    with Relay() as relay, Listening(greeting()) as plain:
+        relay.target = secure("tls { TLS }")
+        wanted = target(f"nats://127.0.0.1:{relay.port}", ca=pems["ca.pem"])
+        listener = Listener(wanted, ["x"], heard=lambda *_: None, gap=lambda _: None, deaf=lambda _: None)
+        hearing = asyncio.ensure_future(listener.listen())
+        try:
+            await until(lambda: listener.listening)
+            relay.target = plain.port
+            relay.cut()
+            relay.mend()
+            await until(lambda: plain.connections >= 2)
+            assert [listener.listening] == [False]
+        finally:
+            hearing.cancel()
+            await listener.close()
+
+        assert bytes(plain.received) == b""
+
+
+async def test_a_server_that_the_cluster_announces_without_tls(pems: dict[str, str]) -> None:
+    """A server whose address came from another one is held to the same rule."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pems["server.pem"], pems["server.key"])
+
+    def serve(server: Listening, stream: socket.socket) -> None:
+        if server.connections > 1:
+            return
+        stream.sendall(info(tls_required=True, connect_urls=[f"127.0.0.1:{plain.port}"]))
+        with context.wrap_socket(stream, server_side=True) as encrypted:
+            while b"PING\r\n" not in server.read(encrypted):
+                pass
+            encrypted.sendall(b"PONG\r\n")
+
+    with Listening(greeting()) as plain, Listening(serve) as known:
+        link = Link(target(f"nats://127.0.0.1:{known.port}", ca=pems["ca.pem"]))
+        await link.open()
+        try:
+            await until(lambda: plain.connections > 0)
+            await until(lambda: link.is_closed)
+        finally:
+            await link.close()
+
+        assert b"CONNECT" in known.received
+        assert bytes(plain.received) == b""
