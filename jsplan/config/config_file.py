@@ -11,7 +11,7 @@ from jsplan.address import Kind
 from jsplan.config.connections import file_path
 from jsplan.config.files import Files
 from jsplan.config.node import Node, mapping, node_of
-from jsplan.resources import buckets
+from jsplan.resources import STREAM, TABLES, buckets
 
 #: Names that the entry gives; those in the file are for where it came from.
 _NAMES: Final[dict[Kind, tuple[str, ...]]] = {
@@ -37,6 +37,9 @@ def read(kind: Kind, node: Node, name: Node, files: Files) -> Node | None:
         files.findings.error(
             "JS135", config, f"{node.value} holds no configuration", "It is a mapping, an `info --json` document, or {stream_name, config}."
         )
+        return None
+    known = (*TABLES[kind].by_name, *_NAMES[kind], *(STREAM.by_name if buckets.is_bucket(kind) else ()))
+    if files.findings.no_known_key("JS135", config, f"no key of {node.value} is a field of a {kind.replace('_', ' ')}", known):
         return None
     values = {key: value for key, value in config.value.items() if key not in _NAMES[kind]}
     durable = config.get("durable_name")

@@ -54,11 +54,15 @@ class Files:
             shown = str(path)
         return Source.of(path, shown)
 
-    def parsed(self, path: Path, at: Place | None = None) -> Node | None:
-        """The file's document, read once; None when it is empty or after a finding."""
+    def parsed(self, path: Path, at: Place | None = None, *, pipe: bool = False) -> Node | None:
+        """The file's document, read once; None when it is empty or after a finding.
+
+        Nothing of it has been quoted. Before a caller quotes keys or values it knows that the file is
+        of the kind that it expects: a workspace may name any file, and messages end up on pull requests.
+        """
         if path not in self._parsed:
             source = self.source(path)
-            data = read_bytes(source, self.findings, at)
+            data = read_bytes(source, self.findings, at, pipe=pipe)
             if data is not None:
                 self.read[source.shown] = data
             before = len(self.findings)
@@ -85,8 +89,7 @@ class Files:
                     "JS102", (self.source(path), 0, 0), f"{MAIN} is empty", "Begin it with `jsplan: 1` and `workspace: NAME`."
                 )
             return None
-        if not isinstance(main.value, dict):
-            self.findings.shape(main, MAIN, "a mapping")
+        if not self._is_workspace(main, MAIN):
             return None
         return self._merged(main, self._includes(main))
 
@@ -98,11 +101,17 @@ class Files:
                 self.findings.warning(
                     "JS102", (self.source(path), 0, 0), f"{self.source(path).shown} is empty", "Remove it, or write something into it."
                 )
-            elif node is not None and not isinstance(node.value, dict):
-                self.findings.shape(node, "the file", "a mapping")
-            elif node is not None:
+            elif node is not None and self._is_workspace(node, self.source(path).shown):
                 out.append(node)
         return out
+
+    def _is_workspace(self, node: Node, shown: str) -> bool:
+        """Whether a document is part of a workspace: at least one of its keys says so. Else nothing of it is quoted."""
+        if not isinstance(node.value, dict):
+            self.findings.no_mapping(node, shown)
+            return False
+        known = (*TOP, *_ALMOST, *(key for key in node.value if key.startswith("x-")))
+        return not self.findings.no_known_key("JS105", node, f"no key of {shown} is one of a workspace", known)
 
     def _included(self, main: Node) -> list[Path]:
         """The included files, each once, sorted by name; without the main file."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from jsplan.config.node import Node, Place, named, range_of
-from jsplan.diagnostics import Diagnostic, Severity, SourceRange
+from collections.abc import Collection
+
+from jsplan.config.node import Node, Place, named, range_of, type_of
+from jsplan.diagnostics import Diagnostic, Severity, SourceRange, did_you_mean
 from jsplan.errors import ConfigError
 
 #: Where something was found; None when it is in no file.
@@ -36,6 +38,18 @@ class Findings:
     def shape(self, node: Node, what: str, expected: str) -> None:
         """`what` is not of the shape that is `expected` ("a mapping", "text", …)."""
         self.error("JS104", node, f"{what} must be {expected}, not {named(node)}", _SHAPES.get(expected, f"Write {expected}."))
+
+    def no_mapping(self, node: Node, what: str) -> None:
+        """A whole file is no mapping. It may be no file of the workspace at all: its text is not quoted."""
+        self.error("JS104", node, f"{what} must be a mapping, not {type_of(node)}", _SHAPES["a mapping"])
+
+    def no_known_key(self, code: str, node: Node, summary: str, known: Collection[str]) -> bool:
+        """Whether a file has keys and none of them is known: it may be no file of the workspace, and they are not quoted."""
+        if not node.value or not node.value.keys().isdisjoint(known):
+            return False
+        near = next(filter(None, (did_you_mean(key, known) for key in node.value)), "")
+        self.error(code, node, summary, near.strip() or f"The keys are {', '.join(sorted(known)) or 'none'}.")
+        return True
 
     def sorted(self) -> tuple[Diagnostic, ...]:
         """By file, line and column; those without a place come last."""

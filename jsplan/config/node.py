@@ -89,6 +89,12 @@ def range_of(place: Place) -> SourceRange:
     return SourceRange(place[0].shown, place[1] + 1, place[2] + 1)
 
 
+def type_of(node: Node) -> str:
+    """The type of a value, for messages that must not quote it."""
+    value = node.value
+    return "text" if isinstance(value, str) else named(node) if value is None or isinstance(value, list | dict) else "a number or a boolean"
+
+
 def named(node: Node) -> str:
     """What a value is, for messages; nothing of a secret is shown."""
     value = node.value

@@ -1,10 +1,12 @@
 """Reads YAML 1.2 and JSON into nodes that know their place, on libyaml's events.
 
 What the text means is left to the other modules of this room; nothing here but the file system is touched.
+No message quotes the text: a workspace may name a file that is none of its own.
 """
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import yaml
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Place, Source
 from jsplan.config.scalars import OUT_OF_RANGE, resolve
+from jsplan.disk import MEGABYTE, read_regular
 
 try:
     from yaml._yaml import CParser as Parser
@@ -23,6 +26,8 @@ except ImportError:  # a PyYAML without libyaml: the same events, about ten time
 #: Aliases may repeat at most this many nodes per file: enough for honest anchors, not for a "billion laughs".
 MAX_REPEATED = 500_000
 MAX_DEPTH = 64
+#: Sixty thousand lines are about 3 MiB.
+MAX_BYTES = 64 * MEGABYTE
 _CORE = "tag:yaml.org,2002:"
 _SURROGATES = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -40,12 +45,12 @@ class _ReadError(Exception):
         self.code, self.place, self.summary, self.detail = code, place, summary, detail
 
 
-def read_bytes(source: Source, findings: Findings, at: Place | None = None) -> bytes | None:
+def read_bytes(source: Source, findings: Findings, at: Place | None = None, *, pipe: bool = False) -> bytes | None:
     """The bytes of the file, or None after a finding; `at` is the place that names the file."""
     try:
-        return source.path.read_bytes()
+        return read_regular(source.path, MAX_BYTES, pipe=pipe)
     except OSError as error:
-        findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {_reason(error)}", _file_hint(source.path))
+        findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {_reason(error)}", _file_hint(source.path, error))
     except ValueError as error:  # a NUL in the name
         findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {error}", "Check the file's name.")
     return None
@@ -55,9 +60,11 @@ def _reason(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
-def _file_hint(path: Path) -> str:
+def _file_hint(path: Path, error: OSError) -> str:
     if path.is_dir():
         return "It is a folder; name a file."
+    if error.errno in (errno.EINVAL, errno.EFBIG):
+        return "Name a file of the workspace."
     return "Check its permissions." if path.exists() else "Check the path; in a file, it is relative to that file."
 
 
@@ -143,9 +150,7 @@ class _Builder:
         if event.implicit[0]:
             value = resolve(raw)
             if value is OUT_OF_RANGE:
-                self.findings.error(
-                    "JS104", place, f"the number {raw[:40]} is too large", "Numbers have at most 64 bits; put text in quotes."
-                )
+                self.findings.error("JS104", place, "the number is too large", "Numbers have at most 64 bits; put text in quotes.")
                 value = None
         else:
             value = raw if event.tag is None else self._tagged(event.tag, raw, place)
@@ -162,16 +167,15 @@ class _Builder:
         names = {f"{_CORE}int": int, f"{_CORE}float": (int, float), f"{_CORE}bool": bool, f"{_CORE}null": type(None)}
         if tag in names and isinstance(value, names[tag]):  # type: ignore[arg-type]
             return value
-        self._refuse_tag(tag, place)
+        self._refuse_tag(place)
         return raw
 
     def _check_tag(self, event: Any, place: Place, core: str) -> None:
         if event.tag is not None and event.tag not in ("!", _CORE + core):
-            self._refuse_tag(event.tag, place)
+            self._refuse_tag(place)
 
-    def _refuse_tag(self, tag: str, place: Place) -> None:
-        shown = tag.replace(_CORE, "!!")
-        self.findings.error("JS101", place, f"the YAML tag {shown} is not supported", f'If it is text, put it in quotes: "{shown}".')
+    def _refuse_tag(self, place: Place) -> None:
+        self.findings.error("JS101", place, "YAML tags are not supported", 'If !name is text, put it in quotes: "!name".')
 
     def _sequence(self, place: Place, depth: int) -> Node:
         items = []
@@ -199,7 +203,7 @@ class _Builder:
             if key == "<<" and event.implicit[0]:
                 merged.append(value)
             elif key in values:
-                self._twice(key, key_place, keys[key])
+                self._twice(key_place, keys[key])
             else:
                 values[key], keys[key] = value, key_place
                 if "${" in key:
@@ -216,9 +220,9 @@ class _Builder:
             raise _ReadError("JS101", (self.source, mark.line, mark.column), "a key must be text", "Write `key: value`.")
         return yaml.ScalarEvent(None, None, (False, True), target.raw, mark, mark)
 
-    def _twice(self, key: str, place: Place, first: Place) -> None:
+    def _twice(self, place: Place, first: Place) -> None:
         self.findings.error(
-            "JS103", place, f'"{key}" is written twice', f"It is also at {first[0].shown}:{first[1] + 1}:{first[2] + 1}; keep one."
+            "JS103", place, "a key is written twice", f"It is also at {first[0].shown}:{first[1] + 1}:{first[2] + 1}; keep one."
         )
 
     def _merge(self, node: Node, other: Node) -> None:
@@ -237,8 +241,8 @@ class _Builder:
             raise _ReadError(
                 "JS101",
                 place,
-                f"*{name} refers to no anchor before it",
-                f'Write &{name} at the value that is meant; if it is text, quote it: "*{name}".',
+                "the alias refers to no anchor before it",
+                'Write &name at the value that *name means. If it is text, put it in quotes: "*name".',
             )
         self.repeated += self._size(node)
         if self.repeated > MAX_REPEATED:

@@ -65,8 +65,13 @@ def _given(defaults: Mapping[str, Node], options: LoadOptions, files: Files) -> 
 
 
 def _from_file(path: Path, defaults: Mapping[str, Node], files: Files) -> list[tuple[str, Node, str]]:
-    node = files.parsed(path.absolute())
+    node = files.parsed(path.absolute(), pipe=True)
     out = []
+    if node is not None and not isinstance(node.value, dict):
+        files.findings.no_mapping(node, path.name)
+        return []
+    if node is not None and files.findings.no_known_key("JS115", node, f"no key of {path.name} is a variable of the workspace", defaults):
+        return []
     for name, value in grammar.pairs(node, f"the variables in {path.name}", files.findings):
         if name in defaults:
             out.append((name, value, path.name))

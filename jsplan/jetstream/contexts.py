@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jsplan.config.model import Connection
+from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -109,7 +110,7 @@ def _selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
     name = environ.get("NATS_CONTEXT", "").strip()
     selected = _config_home(environ) / "context.txt"
     if not name and selected.is_file():
-        name = selected.read_text("utf-8").strip()
+        name = read_regular(selected, MEGABYTE).decode(errors="replace").strip()
     return _read_context(name, environ) if name else {}
 
 
@@ -118,7 +119,7 @@ def _read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
     folder = _config_home(environ) / "context"
     path = folder / f"{name}.json"
     try:
-        raw = json.loads(path.read_text("utf-8"))
+        raw = json.loads(read_regular(path, MEGABYTE).decode())
     except OSError as error:
         known = sorted(p.stem for p in folder.glob("*.json"))
         hint = f"The contexts in {folder} are: {', '.join(known) or 'none'}. See: nats context ls"

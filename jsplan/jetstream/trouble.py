@@ -11,9 +11,12 @@ from typing import Final
 import nats.errors
 from nats.aio.client import RawCredentials
 
+from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
 from jsplan.jetstream.contexts import Target
 
+#: A bundle of all certificate authorities of the world has a fifth of a mebibyte.
+MOST: Final = 4 * MEGABYTE
 #: What a file must have in it, what it lacks otherwise, and what to do. nats-py looks for the JWT in a file without one for ever.
 _HOLDS: Final = {
     "creds": ((b"BEGIN NATS USER JWT", b"BEGIN USER NKEY SEED"), "no user JWT with its seed", "Write one with: nsc generate creds"),
@@ -38,7 +41,7 @@ def check_files(target: Target) -> None:
         if path is None:
             continue
         try:
-            content = Path(path).read_bytes()
+            content = read_regular(Path(path), MOST)
         except OSError as error:
             message = f"connection {target.key}: cannot read its {what} file {path}: {error.strerror}"
             raise ConnectError(message, hint="Paths in the files are relative to the file that names them.") from None

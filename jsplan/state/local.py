@@ -19,6 +19,7 @@ from typing import IO, Any
 import filelock
 import orjson
 
+from jsplan.disk import MEGABYTE, read_regular
 from jsplan.documents.base import dumps
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import journal
@@ -26,6 +27,8 @@ from jsplan.state.document import DAMAGED, State
 from jsplan.state.locks import LockInfo, Waiting, is_dead
 
 SECOND = 1_000_000_000
+#: Bytes of a state or a journal at most: a hundred times what ten thousand streams take.
+MOST = 2048 * MEGABYTE
 #: How many documents before the present one are kept.
 BACKUPS = 9
 #: How often a reader starts again because a session ended meanwhile.
@@ -79,7 +82,7 @@ class LocalBackend:
 
     def _read_document(self) -> State:
         try:
-            data = self.path.read_bytes()
+            data = read_regular(self.path, MOST)
         except FileNotFoundError:
             return State(self._workspace, self._environment)
         except OSError as error:
@@ -88,7 +91,7 @@ class LocalBackend:
 
     def _read_journal(self) -> bytes:
         try:
-            return self._beside(".journal").read_bytes()
+            return read_regular(self._beside(".journal"), MOST)
         except FileNotFoundError:
             return b""
         except OSError as error:

@@ -12,6 +12,7 @@ from jsplan import __version__
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import did_you_mean
+from jsplan.disk import MEGABYTE, read_regular
 from jsplan.documents.access import Access, AccountAccess, Need
 from jsplan.errors import ConfigError, ConnectError, UsageError
 from jsplan.facts.access import check
@@ -65,7 +66,7 @@ def accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[str, str]
 def account_of(creds: Path) -> str | None:
     """The public key of the account that issued the user of a creds file; None where the file does not tell."""
     try:
-        token = next(line for line in creds.read_text("utf-8").splitlines() if line.startswith("eyJ"))
+        token = next(line for line in read_regular(creds, MEGABYTE).decode().splitlines() if line.startswith("eyJ"))
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         issuer = (claims.get("nats") or {}).get("issuer_account") or claims.get("iss")

@@ -252,7 +252,8 @@ def test_a_consumer_in_a_config_file_stays_what_it_was(config: object, expected:
 @pytest.mark.parametrize(
     ("content", "code", "place"),
     [
-        ('{"max_aeg": 1}', "JS105", "c.json:1:2"),
+        ('{"max_aeg": 1, "max_msgs": 1}', "JS105", "c.json:1:2"),
+        ('{"max_aeg": 1}', "JS135", "c.json:1:1"),
         ('{"max_age": "x"}', "JS130", "c.json:1:13"),
         ("[1]", "JS135", "c.json:1:1"),
         ("", "JS135", "jsplan.yaml:4:34"),

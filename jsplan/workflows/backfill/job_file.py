@@ -18,6 +18,7 @@ import jsplan
 from jsplan.backfill.job.ways import describe
 from jsplan.backfill.records import Record, text_of
 from jsplan.config import load as load_workspace
+from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import JsplanError, UsageError
 from jsplan.units import stamp
 from jsplan.workflows.backfill.freeze import entry_of, freeze, record_of
@@ -113,7 +114,7 @@ def _files(root: Path, entry: Backfill) -> dict[str, str]:
     """Files that the entry names."""
     name = entry.transform.rpartition(":")[0] if entry.transform is not None else ""
     try:
-        return {name: (root / name).read_text("utf-8")} if name else {}
+        return {name: read_regular(root / name, MEGABYTE).decode()} if name else {}
     except OSError as error:
         raise JsplanError(f"cannot read {root / name}: {error.strerror}") from None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.backfill.job.lanes import Function
 from jsplan.backfill.job.mapping import Mapping
+from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,10 +78,10 @@ def _function(root: Path, entry: Backfill) -> Function | None:
     if entry.transform is None:
         return None
     path, colon, name = entry.transform.rpartition(":")
-    if not (colon and path and name.isidentifier()):
+    if not (colon and path.endswith(".py") and name.isidentifier()):
         raise UsageError(f"backfill {entry.name}: transform {entry.transform!r} is not FILE.py:FUNCTION")
     try:
-        text = (root / path).read_text("utf-8")
+        text = read_regular(root / path, MEGABYTE).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise UsageError(f"backfill {entry.name}: {root / path} cannot be read: {reason}") from None

@@ -1,0 +1,134 @@
+"""A workspace may name any file; what is no file of a workspace is not quoted, and what is no regular file not read."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from jsplan.config import load
+from jsplan.config.model import Connection, Tls
+from jsplan.disk import read_regular, replace_private, write_private
+from jsplan.errors import ConfigError, ConnectError, StateError
+from jsplan.jetstream.contexts import resolve
+from jsplan.jetstream.trouble import check_files
+from jsplan.state.local import LocalBackend
+from tests.config.conftest import Loader
+
+CREDS = "-----BEGIN NATS USER JWT-----\neyJleHBvc2Vk\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\nSUAEXPOSED\n"
+SHADOW = "root:$y$exposed:19000:0:::\nuser:exposed2:19000:0:::\n"
+SECRETS = {
+    "a creds file": CREDS,
+    "a shadow file": SHADOW,
+    "a token": "exposed\n",
+    "a number": "4711000\n",
+    "a long number": "4711" * 30,
+    "an alias": "a: *exposed\n",
+    "a tag": "a: !exposed x\n",
+    "a tag of YAML": "a: !!exposed x\n",
+    "a key twice": "exposed: 1\nexposed: 2\n",
+    "a nats context": '{"url": "nats://exposed@h", "password": "exposed", "exposed": 1}',
+    "an environment": "EXPOSED=exposed\nexposed: x\n",
+    "a list": "- exposed\n- {exposed: exposed}\n",
+}
+
+
+def quoted_nothing(found: object) -> None:
+    """No part of a secret file is in the findings."""
+    said = repr(found).lower()
+    assert "exposed" not in said
+    assert "4711" not in said
+
+
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def test_a_file_that_is_no_workspace_is_not_quoted(secret: str, workspace: Loader) -> None:
+    """By whichever key the files name it, the finding says where and of which type it is."""
+    (workspace.root / "secret").write_text(secret, encoding="utf-8")
+    quoted_nothing(workspace.found("include: [secret]\n"))
+    quoted_nothing(workspace.found('include: ["secre*"]\n'))
+    quoted_nothing(workspace.found("vars: {x: 1}\n", var_files=(workspace.root / "secret",)))
+    for section in ("streams: [{name: S, ", "kv: [{bucket: S, ", "consumers: [{stream: S, name: C, "):
+        quoted_nothing(workspace.found(f"{section}config_file: secret}}]\n"))
+    (workspace.root / "jsplan.yaml").unlink()
+    (workspace.root / "jsplan.yaml").symlink_to("secret")
+    with pytest.raises(ConfigError) as caught:
+        load(workspace.options())
+    quoted_nothing(caught.value.diagnostics)
+
+
+def test_a_link_that_the_default_pattern_matches(workspace: Loader) -> None:
+    """A pull request can add a link to a file of the machine that plans it."""
+    (workspace.root / "secret").write_text(CREDS, encoding="utf-8")
+    (workspace.root / "x.jsplan.yaml").symlink_to(workspace.root / "secret")
+    found = workspace.error("")
+    assert (found.code, str(found.range)) == ("JS104", "x.jsplan.yaml:1:1")
+    assert found.summary == "x.jsplan.yaml must be a mapping, not text"
+
+
+def test_a_near_word_is_still_offered(workspace: Loader) -> None:
+    """A file whose only key is misspelt says which known one is meant; the key itself is not quoted."""
+    found = workspace.error("", files={"x.jsplan.yaml": "streems: []\n"})
+    assert (found.code, found.detail) == ("JS105", 'Did you mean "streams"?')
+    assert "streems" not in found.summary
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/proc/self/environ", "fifo", "large", "folder"])
+async def test_what_is_no_regular_file_is_not_read(path: str, workspace: Loader) -> None:
+    """A device, a pipe, what the kernel shows as a file, and a file beyond measure: refused at once, for every key that names one."""
+    os.mkfifo(workspace.root / "fifo")
+    (workspace.root / "folder").mkdir()
+    with (workspace.root / "large").open("wb") as file:
+        file.truncate(5 << 30)  # a hole: it takes no room
+    assert {found.code for found in workspace.found(f"streams: [{{name: S, config_file: {path}}}]\n")} == {"JS100"}
+    assert workspace.found(f"include: [{path}]\n")[0].code in ("JS100", "JS109")
+    named = workspace.root / path
+    for connection in (
+        Connection("main", creds=named),
+        Connection("main", nkey=named),
+        Connection("main", tls=Tls(ca=named)),
+        Connection("main", tls=Tls(cert=named, key=named)),
+    ):
+        with pytest.raises(ConnectError, match="cannot read its"):
+            check_files(resolve(connection, {}))
+    with pytest.raises(StateError, match="cannot read the state"):
+        await LocalBackend(named, "shop", None).read()
+
+
+def test_a_variable_file_may_be_a_pipe(workspace: Loader) -> None:
+    """The command line names it, as in `--var-file <(sops -d prod.yaml)`."""
+    os.mkfifo(workspace.root / "fifo")
+    writer = threading.Thread(target=(workspace.root / "fifo").write_text, args=("x: 7\n",))
+    writer.start()
+    loaded = workspace("vars: {x: 1}\n", var_files=(workspace.root / "fifo",))
+    writer.join()
+    assert dict(loaded.variables) == {"x": 7}
+
+
+def test_a_file_of_exactly_the_largest_size_is_read(tmp_path: Path) -> None:
+    """The limit itself is within the limit; an empty file is a regular one."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10)
+    assert read_regular(path, 10) == b"x" * 10
+    with pytest.raises(OSError, match="larger"):
+        read_regular(path, 9)
+    path.write_bytes(b"")
+    assert read_regular(path, 9) == b""
+
+
+@pytest.mark.parametrize("write", [write_private, replace_private])
+def test_files_are_private_whatever_the_umask(write: object, tmp_path: Path) -> None:
+    """A new file is for its owner; one that exists keeps the permissions that its owner gave it."""
+    assert callable(write)
+    old = os.umask(0)
+    try:
+        write(tmp_path / "new", b"1")
+        (tmp_path / "old").write_bytes(b"")
+        (tmp_path / "old").chmod(0o640)
+        write(tmp_path / "old", b"2")
+    finally:
+        os.umask(old)
+    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("new", "old")] == ["0o600", "0o640"]
+    assert [(tmp_path / name).read_bytes() for name in ("new", "old")] == [b"1", b"2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
