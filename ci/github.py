@@ -4,19 +4,22 @@ Standard library only, and jsplan as a command, so that nothing but jsplan has t
 environment, as a runner sets it; each step is a word: `python github.py plan|comment|approval|apply`.
 
 The comment is the record of what was approved: its last line names the plan by its sha256, the commit it was made for and
-the run that keeps the file. Only comments of the action's own author count, since anybody may write on a public pull request.
+the run that keeps the file. Only comments of the action's own author count, since anybody may write on a public pull request,
+and only as that author left them: GitHub lets everyone with write permission edit them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import posixpath
 import re
 import secrets
 import shlex
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -35,9 +38,15 @@ ENDS = {
 }
 _RECORD = "<!-- jsplan-action key={key} sha256={sha256} changes={changes} commit={commit} run={run} -->"
 
+_EDITOR = "query($id: ID!) { node(id: $id) { ... on IssueComment { editor { __typename login } } } }"
+
 
 class Refused(Exception):
-    """The step ends here; the message says why and what helps."""
+    """The step ends here; the message says why and what helps. `status` is that of GitHub's answer, if it was one."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def main(arguments: list[str]) -> int:
@@ -115,8 +124,10 @@ def approval() -> int:
             f"#{number} shows the plan of commit {shown['commit'][:12]}, and {head[:12]} was merged: nobody has seen a plan of that. "
             "Open a pull request again."
         )
+    _require_unedited(hub, found[-1], number)
+    _require_run(hub, shown["run"], head)
     if os.environ.get("REQUIRE_REVIEW") == "true":
-        _reviewed(hub, number, head, found[-1]["updated_at"])
+        _reviewed(hub, pull, found[-1]["updated_at"])
     print(f"Approved on #{number}: plan {shown['sha256']} of commit {head[:12]}, kept by run {shown['run']}.")
     _output(**shown, pull=str(number), artifact=f"jsplan-{_key()}")
     return 0
@@ -156,8 +167,18 @@ class GitHub:
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """One request; raises Refused with GitHub's words when it is not taken."""
+        return self._ask(method, f"{self._base}/{path}", path, body)
+
+    def query(self, text: str, **variables: str) -> Any:
+        """One GraphQL query, for what the other API does not have; raises Refused as `ask` does."""
+        said = self._ask("POST", os.environ["GITHUB_GRAPHQL_URL"], "graphql", {"query": text, "variables": variables})
+        if said.get("errors"):
+            raise Refused(f"GitHub refused a query: {json.dumps(said['errors'])[:300]}")
+        return said["data"]
+
+    def _ask(self, method: str, url: str, path: str, body: dict[str, Any] | None) -> Any:
         request = urllib.request.Request(
-            f"{self._base}/{path}",
+            url,
             method=method,
             data=json.dumps(body).encode() if body is not None else None,
             headers={"Authorization": f"Bearer {self._token}", "Accept": "application/vnd.github+json", "Content-Type": "application/json"},
@@ -168,7 +189,7 @@ class GitHub:
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read().decode(errors="replace")[:300]
-            raise Refused(f"GitHub answered {error.code} to {method} {path}: {said}") from None
+            raise Refused(f"GitHub answered {error.code} to {method} {path}: {said}", error.code) from None
         except OSError as error:
             raise Refused(f"GitHub does not answer to {method} {path}: {error}") from None
 
@@ -218,19 +239,74 @@ def _merged(hub: GitHub) -> dict[str, Any]:
     raise Refused(f"Commit {commit[:12]} is the merge of no pull request, so no plan of it was approved. Open a pull request.")
 
 
-def _reviewed(hub: GitHub, number: int, head: str, shown_at: str) -> None:
-    """Raises Refused unless somebody approved this very commit after its plan was shown, and nobody wants changes."""
+def _require_unedited(hub: GitHub, comment: dict[str, Any], number: int) -> None:
+    """Raise Refused if another account than its author edited the comment last. `updated_at` does not say who did."""
+    found = hub.query(_EDITOR, id=comment["node_id"])["node"]
+    editor = (found or {}).get("editor") or {}
+    login = str(editor.get("login", "")) + ("[bot]" if editor.get("__typename") == "Bot" else "")
+    if editor and login.replace("[bot][bot]", "[bot]") != comment["user"]["login"]:
+        raise Refused(f"The comment with the plan on #{number} was edited by {login}. Nothing is applied. Open a pull request again.")
+
+
+def _require_run(hub: GitHub, run: str, commit: str) -> None:
+    """Raise Refused unless the run that keeps the plan is one of a pull request, and of this commit.
+
+    A workflow on any branch may keep a file under the name of a plan.
+    """
+    found = hub.ask("GET", f"actions/runs/{run}")
+    event, head = str(found.get("event")), str(found.get("head_sha"))
+    if not event.startswith("pull_request") or (event == "pull_request" and head != commit):
+        raise Refused(f"Run {run}, which keeps the plan, is not a run of commit {commit[:12]} on a pull request. Nothing is applied.")
+
+
+def _reviewed(hub: GitHub, pull: dict[str, Any], shown_at: str) -> None:
+    """Raise Refused unless somebody who may write, and did not make the change, approved this very commit after its plan was shown.
+
+    A review of an account without write permission counts neither for nor against: anybody may review a public pull request.
+    """
+    number, head = pull["number"], pull["head"]["sha"]
     latest: dict[str, dict[str, Any]] = {}
     for review in hub.every(f"pulls/{number}/reviews"):
-        if review["state"] in ("APPROVED", "CHANGES_REQUESTED", "DISMISSED"):
+        if review["user"] and review["state"] in ("APPROVED", "CHANGES_REQUESTED", "DISMISSED"):
             latest[review["user"]["login"]] = review
-    if against := sorted(login for login, review in latest.items() if review["state"] == "CHANGES_REQUESTED"):
+    writers = {login for login, review in latest.items() if review["state"] != "DISMISSED" and _may_write(hub, login)}
+    if against := sorted(login for login in writers if latest[login]["state"] == "CHANGES_REQUESTED"):
         raise Refused(f"{', '.join(against)} wants changes to #{number}: nothing is applied.")
-    approved = [review for review in latest.values() if review["state"] == "APPROVED" and review["commit_id"] == head]
-    if not approved:
-        raise Refused(f"Nobody has approved #{number} as it was merged (commit {head[:12]}): nothing is applied.")
-    if all(review["submitted_at"] < shown_at for review in approved):
-        raise Refused(f"#{number} was approved before it showed this plan (at {shown_at}): nothing is applied.")
+    authors = _authors(hub, pull)
+    ignored = []
+    for login, review in latest.items():
+        if review["state"] == "APPROVED":
+            reason = (
+                "may not write to this repository" if login not in writers
+                else "is an author of the change" if login in authors
+                else "approved another commit" if review["commit_id"] != head
+                else "approved before this plan was shown" if review["submitted_at"] <= shown_at
+                else None
+            )  # fmt: skip
+            if reason is None:
+                return
+            ignored.append(f"{login} {reason}")
+    why = f" ({', '.join(ignored)})" if ignored else ""
+    raise Refused(f"#{number} has no approval that counts of commit {head[:12]}{why}: nothing is applied.")
+
+
+def _may_write(hub: GitHub, login: str) -> bool:
+    """Whether the account has write permission now. What a review says of its author's association does not tell."""
+    try:
+        found = hub.ask("GET", f"collaborators/{urllib.parse.quote(login, safe='')}/permission")
+    except Refused as refused:
+        if refused.status == 404:  # an account that there is not any more
+            return False
+        raise
+    return found.get("permission") in ("admin", "write")
+
+
+def _authors(hub: GitHub, pull: dict[str, Any]) -> set[str]:
+    """Who opened the pull request, and who wrote or committed what is in it."""
+    people = [pull.get("user")]
+    for commit in hub.every(f"pulls/{pull['number']}/commits"):
+        people += [commit.get("author"), commit.get("committer")]
+    return {str(one["login"]) for one in people if one}
 
 
 def _jsplan(*words: str) -> subprocess.CompletedProcess[str]:
@@ -264,9 +340,12 @@ def _folder() -> Path:
 
 
 def _key() -> str:
-    """Which workspace this is about, among several in one repository."""
-    words = [word for word in (os.environ.get("DIRECTORY", "."), os.environ.get("ENVIRONMENT", "")) if word not in ("", ".")]
-    return re.sub(r"[^A-Za-z0-9_]+", "-", "-".join(words)).strip("-") or "workspace"
+    """Which workspace this is about, among several in one repository. No two folders and environments have the same."""
+    folder, environment = posixpath.normpath(os.environ.get("DIRECTORY") or "."), os.environ.get("ENVIRONMENT", "")
+    name = "workspace" if folder == "." else urllib.parse.quote(folder, safe="")
+    if folder == "workspace":
+        name = "%77orkspace"
+    return f"{name}@{urllib.parse.quote(environment, safe='')}" if environment else name
 
 
 def _arguments() -> list[str]:

@@ -23,6 +23,9 @@ class Forge:
     comments: list[dict[str, Any]] = field(default_factory=list)
     reviews: list[dict[str, Any]] = field(default_factory=list)
     merges: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    commits: list[dict[str, Any]] = field(default_factory=list)
+    runs: dict[int, dict[str, Any]] = field(default_factory=dict)
+    permissions: dict[str, str] = field(default_factory=lambda: {"ann": "write", "bob": "admin", "dev": "write"})
     writer: str = "job-token"
     _number: int = 0
     _clock: int = 0
@@ -70,7 +73,16 @@ class Forge:
     def say(self, number: int, login: str, body: str) -> None:
         """Somebody comments."""
         self._number += 1
-        self.comments.append({"id": self._number, "issue": number, "user": {"login": login}, "body": body, "updated_at": self.tick()})
+        self.comments.append(
+            {
+                "id": self._number, "node_id": f"IC_{self._number}", "issue": number, "user": {"login": login}, "body": body,
+                "updated_at": self.tick(), "editor": None,
+            }
+        )  # fmt: skip
+
+    def edit(self, body: str, editor: dict[str, str] | None = None) -> None:
+        """An account with write permission edits the last comment."""
+        self.comments[-1] |= {"body": body, "updated_at": self.tick(), "editor": editor or {"__typename": "User", "login": "mallory"}}
 
     def tick(self) -> str:
         """The time, a second later each time it is asked."""
@@ -85,6 +97,10 @@ class Forge:
         """The answer to a request, with its status."""
         parts = urlsplit(path)
         rest = parts.path.removeprefix("/repos/shop/streams/")
+        if parts.path == "/graphql" and body is not None:
+            assert "editor { __typename login }" in body["query"]
+            one = next(one for one in self.comments if one["node_id"] == body["variables"]["id"])
+            return 200, {"data": {"node": {"editor": one["editor"]}}}
         if body is not None and token != self.writer:
             return 403, {"message": "Resource not accessible by integration"}
         if body is not None and len(body["body"]) > 65_536:
@@ -92,10 +108,16 @@ class Forge:
         if method == "PATCH" and (found := re.fullmatch(r"issues/comments/(\d+)", rest)):
             one = next(one for one in self.comments if one["id"] == int(found[1]))
             one |= {"body": (body or {})["body"], "updated_at": self.tick()}
+            one["editor"] = {"__typename": "Bot", "login": BOT.removesuffix("[bot]")}
             return 200, {}
         if method == "POST" and (found := re.fullmatch(r"issues/(\d+)/comments", rest)):
             self.say(int(found[1]), BOT, (body or {})["body"])
             return 201, {}
+        if found := re.fullmatch(r"actions/runs/(\d+)", rest):
+            return 200, self.runs[int(found[1])]
+        if found := re.fullmatch(r"collaborators/(\w+)/permission", rest):
+            known = found[1] in self.permissions
+            return (200, {"permission": self.permissions[found[1]]}) if known else (404, {"message": "Not Found"})
         return 200, self._list(rest, parse_qs(parts.query))
 
     def _list(self, rest: str, query: dict[str, list[str]]) -> list[dict[str, Any]]:
@@ -104,6 +126,8 @@ class Forge:
             found = [one for one in self.comments if one["issue"] == int(number[1])]
         elif re.fullmatch(r"pulls/\d+/reviews", rest):
             found = self.reviews
+        elif re.fullmatch(r"pulls/\d+/commits", rest):
+            found = self.commits
         elif commit := re.fullmatch(r"commits/(\w+)/pulls", rest):
             found = self.merges.get(commit[1], [])
         size, page = int(query["per_page"][0]), int(query["page"][0])

@@ -91,6 +91,7 @@ class Runner:
         base = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "JSPLAN_", "PIP_"))}
         base |= {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "RUNNER_TEMP": str(temp), "GITHUB_API_URL": self.api,
+            "GITHUB_GRAPHQL_URL": f"{self.api}/graphql",
             "GITHUB_SERVER_URL": "https://github.example", "GITHUB_REPOSITORY": "shop/streams", "GITHUB_RUN_ID": str(self.run_id),
             "GITHUB_SHA": commit, "GITHUB_EVENT_PATH": str(temp / "event"), "GITHUB_OUTPUT": str(temp / "output"),
             "GITHUB_STEP_SUMMARY": str(temp / "summary"), "CI": "true",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import User
 from tests.ci.forge import BOT, Forge
-from tests.ci.runner import ACTION, Ended, Runner
+from tests.ci.runner import ACTION, ROOT, Ended, Runner
 from tests.conftest import PROGRAM
 from tests.support.crossing import servers
 from tests.support.raw import Raw, delete_all_streams
@@ -63,20 +64,29 @@ class Shop:
 
     def plan(self, **given: str) -> Ended:
         """The job on the pull request."""
-        event = {"pull_request": {"number": 7, "head": {"sha": HEAD}, "merged": False}}
+        event = {"pull_request": {"number": 7, "head": {"sha": HEAD}, "merged": False, "user": {"login": "dev"}}}
         return self.job(event, command="plan", **given)
 
     def apply(self, *, head: str = HEAD, merged: bool = True, **given: str) -> Ended:
         """The job when it was closed."""
-        return self.job({"pull_request": {"number": 7, "head": {"sha": head}, "merged": merged}}, command="apply", **given)
+        pull = {"number": 7, "head": {"sha": head}, "merged": merged, "user": {"login": "dev"}}
+        return self.job({"pull_request": pull}, command="apply", **given)
 
     def job(self, event: dict[str, Any], **given: str) -> Ended:
         """One job; nothing that it leaves anywhere holds the password."""
         done = self.runner.job(self.folder / "repo", event, commit=MERGE, working_directory="streams", **given)
+        self.forge.runs[self.runner.run_id] = {"event": "pull_request" if "pull_request" in event else "push", "head_sha": HEAD}
         said = json.dumps([done.log, done.summary, done.outputs, self.forge.comments])
         said += "".join(file.read_text("utf-8") for file in (self.folder / "artifacts").rglob("*") if file.is_file())
         assert PASSWORD not in said
         return done
+
+    def shown(self) -> str:
+        """A comment with a plan without changes, as the action writes it, and the run that keeps it; without making a plan."""
+        body = f"No changes.\n\n<!-- jsplan-action key=streams sha256={'e' * 64} changes=false commit={HEAD} run=5 -->\n"
+        self.forge.say(7, BOT, body)
+        self.forge.runs[5] = {"event": "pull_request", "head_sha": HEAD}
+        return body
 
     def streams(self) -> dict[str, Any]:
         """What is on the server, by name."""
@@ -159,8 +169,8 @@ def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
         (shop.apply(head="c" * 40), f"#7 shows the plan of commit {HEAD[:12]}, and cccccccccccc was merged: nobody has seen"),
         (shop.apply(merged=False), "#7 was not merged: nothing is applied"),
         (shop.apply(comment_author="somebody-else"), "#7 shows no plan (streams), so nothing was approved"),
-        (shop.apply(environment="prod"), "#7 shows no plan (streams-prod), so nothing was approved"),
-        (shop.apply(require_review="true"), f"Nobody has approved #7 as it was merged (commit {HEAD[:12]})"),
+        (shop.apply(environment="prod"), "#7 shows no plan (streams@prod), so nothing was approved"),
+        (shop.apply(require_review="true"), f"#7 has no approval that counts of commit {HEAD[:12]}: nothing is applied."),
     ):
         assert ended.code == 1
         assert f"::error title=jsplan::{says}" in ended.log
@@ -209,7 +219,7 @@ def test_pushed_merges_are_found_and_other_pushes_refused(shop: Shop) -> None:
 
     shop.forge.merges[MERGE] = [
         {"number": 6, "head": {"sha": HEAD}, "merged_at": None, "merge_commit_sha": MERGE},
-        {"number": 7, "head": {"sha": HEAD}, "merged_at": "2026-01-31T12:00:00Z", "merge_commit_sha": MERGE},
+        {"number": 7, "head": {"sha": HEAD}, "user": None, "merged_at": "2026-01-31T12:00:00Z", "merge_commit_sha": MERGE},
     ]
     assert (refused.code, shop.job(pushed, command="apply").code) == (1, 0)
     assert set(shop.streams()) == {"ORDERS"}
@@ -234,7 +244,85 @@ def test_reviews_of_the_merged_commit_count(shop: Shop) -> None:
     assert after(("ann", "APPROVED", HEAD)).code == 0
     shop.plan()
     late = shop.apply(require_review="true")
-    assert (late.code, "#7 was approved before it showed this plan" in late.log) == (1, True)
+    assert (late.code, "(ann approved before this plan was shown)" in late.log) == (1, True)
+
+
+def test_who_may_approve(shop: Shop) -> None:
+    """An approval counts if its author may write to the repository now and made no part of the change."""
+    shop.shown()
+    forge = shop.forge
+    forge.commits = [{"author": {"login": "bob"}, "committer": {"login": "web-flow"}}, {"author": None, "committer": None}]
+
+    def after(*who: str, state: str = "APPROVED", association: str = "MEMBER") -> str:
+        forge.reviews = [
+            {"user": {"login": one}, "state": state, "commit_id": HEAD, "submitted_at": forge.tick(), "author_association": association}
+            for one in who
+        ]
+        forge.reviews.append({"user": None, "state": "APPROVED", "commit_id": HEAD, "submitted_at": forge.tick()})
+        done = shop.apply(require_review="true")
+        return "" if done.code == 0 else done.log
+
+    forge.permissions["reader"] = "read"
+    assert "(stranger may not write to this repository)" in after("stranger", association="NONE")
+    assert "(reader may not write to this repository)" in after("reader", association="COLLABORATOR")
+    assert "(dev is an author of the change, bob is an author of the change)" in after("dev", "bob", association="OWNER")
+    assert after("ann", "stranger") == ""
+    forge.reviews = [{"user": {"login": "reader"}, "state": "CHANGES_REQUESTED", "commit_id": HEAD, "submitted_at": forge.tick()}]
+    assert "has no approval that counts" in shop.apply(require_review="true").log
+    forge.permissions["ann"] = "none"
+    assert "(ann may not write to this repository)" in after("ann")
+
+
+def test_a_comment_that_another_account_edited_is_not_believed(shop: Shop) -> None:
+    """Everyone with write permission may edit the action's comment; then nothing is applied until the action writes it again."""
+    body = shop.shown()
+    for editor in ({"__typename": "User", "login": "mallory"}, {"__typename": "Bot", "login": "other"}):
+        shop.forge.edit(body, editor)
+        assert "The comment with the plan on #7 was edited by" in shop.apply().log
+    shop.forge.edit(body, {"__typename": "Bot", "login": BOT.removesuffix("[bot]")})
+    assert shop.apply().code == 0
+
+
+def test_the_run_that_keeps_the_plan_is_one_of_the_pull_request(shop: Shop) -> None:
+    """A workflow on another branch may keep a file under the same name and name its run."""
+    shop.shown()
+    for event, commit in (("push", HEAD), ("pull_request", "c" * 40), ("workflow_dispatch", HEAD)):
+        shop.forge.runs[5] = {"event": event, "head_sha": commit}
+        assert f"Run 5, which keeps the plan, is not a run of commit {HEAD[:12]} on a pull request" in shop.apply().log
+    shop.forge.runs[5] = {"event": "pull_request_target", "head_sha": "c" * 40}
+    assert shop.apply().code == 0
+
+
+def test_each_workspace_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two pairs of folder and environment share comment and artifact; spellings of one folder do."""
+
+    def key(folder: str, environment: str = "") -> str:
+        monkeypatch.setenv("DIRECTORY", folder)
+        monkeypatch.setenv("ENVIRONMENT", environment)
+        return str(github["_key"]())
+
+    github = runpy.run_path(str(ROOT / "ci" / "github.py"))
+    pairs = [
+        *[("streams", "prod-eu"), ("streams/prod", "eu"), ("streams-prod", "eu"), ("streams-prod-eu", ""), ("streams/prod/eu", "")],
+        *[("streams@prod", "eu"), ("streams", "prod@eu"), ("", ""), ("", "workspace"), ("workspace", ""), ("%77orkspace", "")],
+        *[("a b", ""), ("a+b", ""), ("\u00e4", ""), ("..", "x"), ("../x", "")],
+    ]
+    keys = [key(*pair) for pair in pairs]
+    assert len(set(keys)) == len(keys)
+    assert all(re.fullmatch(r"[\w.@%~-]+", found) for found in keys)
+    assert key("./streams/") == key("streams") == "streams"
+    assert key(".") == key("") == "workspace"
+
+
+def test_a_folder_of_the_checkout_does_not_replace_pip(shop: Shop) -> None:
+    """The install step runs in the checkout, whose files are those of the pull request."""
+    package = shop.folder / "repo" / "pip"
+    package.mkdir()
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    (package / "__main__.py").write_text("print('HIJACKED')\n", encoding="utf-8")
+    shop.runner.installs = True
+    done = shop.job({}, command="neither")
+    assert (done.ran[-1], "HIJACKED" in done.log) == ("Install jsplan", False)
 
 
 def test_a_fork_may_not_comment_and_still_sees_its_plan(shop: Shop) -> None:
