@@ -70,9 +70,9 @@ class Reader:
 
     async def backward(self) -> AsyncIterator[Stored]:
         """Messages newest first. Raises TooManyReads and ApiError."""
-        end, width = self.last, BATCH
-        while end >= self.first:
-            start, found = max(self.first, end - width + 1), list[Stored]()
+        end, width, first = self.last, BATCH, max(self.first, 1)  # a stream that never had a message says 0
+        while end >= first:
+            start, found = max(first, end - width + 1), list[Stored]()
             at = start
             while at <= end:
                 page, at = await self._page(at, end)

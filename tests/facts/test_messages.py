@@ -90,6 +90,13 @@ async def test_all_ways_of_reading_see_the_same(lake: Lake, pool: Pool) -> None:
     assert [m.seq for m in seen[0]] == [seq for seq in range(1, 3_501) if seq < 5 or (seq - 5) % 50]
 
 
+async def test_an_empty_stream_has_nothing_to_read(lake: Lake, pool: Pool) -> None:
+    """A stream that never had a message is read without a request for sequence 0, which servers refuse."""
+    stream = lake.own(0, allow_direct=True)
+    for batches in ways(lake):
+        assert [m async for m in reader(pool, lake, stream, batches=batches).backward()] == []
+
+
 async def test_reading_stops_at_the_last_message_that_was_known(lake: Lake, pool: Pool) -> None:
     """Messages that arrive while one reads are not seen."""
     stream = lake.own(100, allow_direct=True)
