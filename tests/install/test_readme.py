@@ -9,11 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.docs.pages import ROOT, blocks
 from tests.docs.walk import Walk, play
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+pytestmark = pytest.mark.timeout(300)  # seconds: a package index may be slow
 
 UP = "jsplan sandbox up"
 README = "README.md"

