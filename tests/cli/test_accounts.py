@@ -12,7 +12,7 @@ import yaml
 
 from tests.conftest import PROGRAM
 from tests.support.crossing import servers, static, user
-from tests.support.process import jsplan
+from tests.support.process import jsplan, process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,8 +103,8 @@ def test_a_connection_without_an_account(folder: Path) -> None:
 def test_discovered_domains_are_yaml(tmp_path: Path, bare: Sandbox) -> None:
     """What goes to stdout is YAML with the domains; the same as a document; user and password come from the environment."""
     environ = {"NATS_URL": bare["hub"].url, "NATS_USER": "acc", "NATS_PASSWORD": "acc", "PATH": "/usr/bin"}
-    ended = jsplan(tmp_path, "domains", "discover", env=environ)
+    ended = process(tmp_path, "domains", "discover", env=environ)
     assert ended.code == 0
     assert yaml.safe_load(ended.out) == {"domains": {"hub": {"connection": "default"}}}
-    found = json.loads(jsplan(tmp_path, "domains", "discover", "--json", env=environ).out)
+    found = json.loads(process(tmp_path, "domains", "discover", "--json", env=environ).out)
     assert [(d["key"], d["js_domain"], d["reachable"], d["declared"]) for d in found["domains"]] == [("hub", "hub", True, False)]

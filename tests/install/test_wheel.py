@@ -61,7 +61,7 @@ class Shop:
     def newest_apply(self) -> int:
         """The number of what was applied last, as `history` lists it."""
         ended = self._installed.jsplan(self.folder, "history", "--json")
-        return max(entry["id"] for entry in json.loads(ended.out)["entries"])
+        return max(int(entry["id"]) for entry in json.loads(ended.out)["entries"])
 
 
 @pytest.mark.parametrize("extras", ["", "[sandbox]"])

@@ -1,12 +1,19 @@
-"""Runs the installed `jsplan` as a user does: as a process of its own, with its own environment."""
+"""Runs `jsplan` as a user does: its command line in this process, or the installed program as a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from jsplan.cli.main import main
 
 PROGRAM = Path(sys.executable).with_name("jsplan")
 
@@ -25,8 +32,20 @@ class Ended:
         return " ".join(f"{self.out} {self.err}".split())
 
 
-def jsplan(folder: Path, *args: str, timeout: float = 30, **options: Any) -> Ended:
-    """Run `jsplan` in a folder to its end; `options` go to `subprocess.run`, and stdin is empty unless they say otherwise."""
+def jsplan(folder: Path, *args: str) -> Ended:
+    """Run a command line of `jsplan` in a folder to its end, in this process: a new one would import everything first."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder), Path(os.devnull).open(encoding="utf-8") as nothing, pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+    ):  # fmt: skip
+        patch.setattr(sys, "stdin", nothing)
+        code = main(args)
+    return Ended(code, out.getvalue(), err.getvalue())
+
+
+def process(folder: Path, *args: str, timeout: float = 30, **options: Any) -> Ended:
+    """Run the installed `jsplan` in a folder; `options` go to `subprocess.run`, and stdin is empty unless they say otherwise."""
     if "input" not in options:
         options.setdefault("stdin", subprocess.DEVNULL)
     ended = subprocess.run([PROGRAM, *args], cwd=folder, capture_output=True, text=True, timeout=timeout, check=False, **options)

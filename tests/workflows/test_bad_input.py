@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import Ended, jsplan
+from tests.support.process import Ended, jsplan, process
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Space, hub_leaf_space, single_space
 
@@ -383,9 +383,9 @@ def test_a_full_disk(scene: Scene) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))
 
-    calm(jsplan(scene.folder, "apply", "-y", preexec_fn=limit), 6, "test.json", "File too large")
+    calm(process(scene.folder, "apply", "-y", preexec_fn=limit), 6, "test.json", "File too large")
     small = 10
-    calm(jsplan(scene.folder, "apply", "-y", preexec_fn=limit), 1, "test.json.lock.info", "File too large", "Make room on the disk.")
+    calm(process(scene.folder, "apply", "-y", preexec_fn=limit), 1, "test.json.lock.info", "File too large", "Make room on the disk.")
     calm(jsplan(scene.folder, "apply", "-y"), 0)
     calm(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
     assert len(jsplan(scene.folder, "state", "list").out.split()) == 40
@@ -398,9 +398,9 @@ def test_closed_streams(scene: Scene) -> None:
     """A closed stdin is nobody to ask; a closed stdout or stderr is no traceback."""
     scene.write({"name": "A"})
 
-    calm(jsplan(scene.folder, "apply", stdin=None, preexec_fn=lambda: os.close(0)), 1, "--auto-approve")
-    assert jsplan(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(1)).code == 2
-    assert jsplan(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(2)).code == 2
+    calm(process(scene.folder, "apply", stdin=None, preexec_fn=lambda: os.close(0)), 1, "--auto-approve")
+    assert process(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(1)).code == 2
+    assert process(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(2)).code == 2
 
 
 def test_names_at_the_edge(scene: Scene) -> None:

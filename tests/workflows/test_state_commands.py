@@ -9,7 +9,7 @@ import pytest
 
 from jsplan.cli.main import main
 from tests.support.buckets import new_bucket
-from tests.support.process import Ended, begin, jsplan
+from tests.support.process import Ended, begin, process
 from tests.support.raw import Raw
 from tests.support.state import held, world_of
 from tests.support.workspaces import Space, single_space
@@ -83,7 +83,7 @@ def test_pull_and_push_again(commands: Commands) -> None:
 
 def test_push_from_standard_input(commands: Commands) -> None:
     """`-` is standard input, and with --json the result is a document."""
-    ended = jsplan(commands.space.folder, "state", "push", "-", "--json", input=json.dumps(commands.pulled()))
+    ended = process(commands.space.folder, "state", "push", "-", "--json", input=json.dumps(commands.pulled()))
     result = json.loads(ended.out)
 
     assert (ended.code, result["kind"], result["serial"], result["overrode"]) == (0, "state-push", 3, [])
