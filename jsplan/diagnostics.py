@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_GLOB = re.compile(r"[A-Za-z0-9_./:,+@%=*-]+")
 Severity = Literal["error", "warning", "info"]
 
 
@@ -64,6 +67,12 @@ class Diagnostic:
             address=raw.get("address"),
             range=SourceRange(place["file"], place["line"], place["column"]) if place else None,
         )
+
+
+def shell_word(text: object) -> str:
+    """Return text as one word of a command line that a user may paste, whatever is in it; a glob stays readable."""
+    word = str(text)
+    return word if _GLOB.fullmatch(word) else shlex.quote(word)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

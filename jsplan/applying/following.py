@@ -14,6 +14,7 @@ from typing import Any, Final
 from jsplan.address import Address
 from jsplan.applying.downstream import FAR_ENOUGH, newest_of
 from jsplan.applying.work import NotBegun, StepFailed, Work
+from jsplan.diagnostics import shell_word
 from jsplan.documents.plan import VERIFY, Step
 from jsplan.errors import ApiTimeoutError, NoRespondersError, ServerRefusedError
 from jsplan.facts.live import LiveObject
@@ -79,7 +80,7 @@ def _mend(step: Step, left: list[Flow]) -> str:
     if not (step.carries or {})["managed"]:
         return f"{text}. It is not managed here: its owner has to know"
     if all(flow.stuck for flow in left):
-        return f"{text}. To make the copy anew, without what it holds: jsplan apply --replace {step.address}"
+        return f"{text}. To make the copy anew, without what it holds: jsplan apply --replace {shell_word(step.address)}"
     return f"{text}, jsplan drift as well; the way between the two may be down"
 
 

@@ -28,7 +28,7 @@ def document(found: Iterable[Found], world: Surroundings, title: Iterable[str] =
     there = {**world.others, **{one.address: one.config for one in everything if one.address.kind != "consumer"}}
     notes: list[str] = []
     made = entries([_said(one, world, there, notes) for one in everything])
-    lines = [f"# {line}".rstrip() for line in title]
+    lines = [*layout.comments(title)]
     defaults = factoring.defaults(made, world)
     domain = factoring.default_domain(made, world)
     if domain is not None:

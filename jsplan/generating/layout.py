@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
@@ -25,8 +25,13 @@ def section(name: str, entries: Sequence[tuple[tuple[str, ...], Mapping[str, Any
     """The lines of a top-level list: each entry with the comments above it."""
     yield f"{name}:"
     for comment, entry in entries:
-        yield from (f"  # {line}" for line in comment)
+        yield from comments(comment, "  ")
         yield from _element(entry, "  ")
+
+
+def comments(lines: Iterable[str], indent: str = "") -> Iterator[str]:
+    """Comment lines; text with a line break in it stays within its comment."""
+    yield from (f"{indent}# {' '.join(line.splitlines())}".rstrip() for line in lines)
 
 
 def block(name: str, value: Mapping[str, Any], indent: str = "") -> Iterator[str]:

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from jsplan.address import Address, matches
 from jsplan.config.model import AllowedHazard
+from jsplan.diagnostics import shell_word
 from jsplan.documents.plan import Hazard
 from jsplan.facts.question import Measured
 from jsplan.planning.downstream import as_one, copied_twice
@@ -53,7 +54,7 @@ def _is_safe(hazard: Hazard, safe_below: int) -> bool:
 
 
 def _decide(inputs: Inputs, address: Address, hazard: Hazard) -> None:
-    hazard.flag = f"--allow-hazard {hazard.code}:{address}"
+    hazard.flag = "--allow-hazard " + shell_word(f"{hazard.code}:{address}")
     declared = inputs.declared(address)
     in_review = declared.lifecycle.allow_hazards if declared else ()
     hazard.allowed = permits(inputs.request.allow_hazards, hazard.code, address) or _permitted_in_review(

@@ -6,11 +6,12 @@ differs nor drifts, and the files cannot set it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, shell_word
 from jsplan.documents.plan import FieldChange, Op
 from jsplan.resources.fields import OWNER, Config
 
@@ -73,8 +74,8 @@ def _foreign(inputs: Inputs, verdict: Verdict, theirs: str) -> Diagnostic:
     elif verdict.adopts:
         detail = "If that one has given it up, take it over with --adopt: its own plans refuse from then on. Else leave it out here."
     else:
-        give_up = f"removed: [{{address: {verdict.address}, destroy: false}}]"
-        detail = f"To leave it to {who}: {give_up}. To take it back: jsplan state rm {verdict.address}, then apply --adopt."
+        give_up = f"removed: [{{address: {json.dumps(str(verdict.address))}, destroy: false}}]"
+        detail = f"To leave it to {who}: {give_up}. To take it back: jsplan state rm {shell_word(verdict.address)}, then apply --adopt."
     return Diagnostic("error", "JS306", text, detail, str(verdict.address), declared.range if declared else None)
 
 
@@ -86,7 +87,7 @@ def _name(inputs: Inputs) -> str:
 
 def _of_another_state(verdict: Verdict) -> str:
     """What to do about a mark of one's own name and another id: the id is in state, so that was lost, or there are two."""
-    again = "--adopt" if verdict.adopts else f"jsplan state rm {verdict.address}, then apply --adopt"
+    again = "--adopt" if verdict.adopts else f"jsplan state rm {shell_word(verdict.address)}, then apply --adopt"
     return (
         f"If that state was lost, take the object over: {again}. If it exists, use it: put it back, or look at `backend` in the files. "
         "If it is another workspace of the same name, give one of them another name."

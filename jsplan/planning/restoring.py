@@ -12,7 +12,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.archives.manifest import Saved, SavedConsumer
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, shell_word
 from jsplan.documents.plan import Change, Hazard, Plan, ResourceChange, Step
 from jsplan.facts.live import LiveObject
 from jsplan.planning.build import build_plan
@@ -184,7 +184,7 @@ def _with_hazards(inputs: Inputs, one: Wanted, change: ResourceChange, copies: M
         for hazard in _delivered_again(one, consumer)
     ]
     for hazard in found:
-        hazard.flag = f"--allow-hazard {hazard.code}:{change.address}"
+        hazard.flag = "--allow-hazard " + shell_word(f"{hazard.code}:{change.address}")
         hazard.allowed = permits(inputs.request.allow_hazards, hazard.code, change.address)
     change.hazards = found
     return change

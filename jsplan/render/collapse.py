@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsplan.address import compressed, matches
+from jsplan.diagnostics import shell_word
 from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _flag(hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan |
         asking = [r.address for r in plan.resource_changes if any(h.code == code and not h.allowed for h in r.hazards)]
         for glob in _globs(members):
             if {address for address in asking if matches(glob, address)} <= wanted:
-                return f"--allow-hazard {code}:{glob}"
+                return "--allow-hazard " + shell_word(f"{code}:{glob}")
     return " ".join(hazard.flag for hazard in hazards)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
+from jsplan.diagnostics import shell_word
 from jsplan.render import collapse, diagnostics_text, resource_text, summary
 from jsplan.render.backfill_groups import together
 from jsplan.render.fold import folded
@@ -116,12 +117,12 @@ def what(plan: Plan, *, limited: bool) -> str:
 def planned_with(plan: Plan) -> str:
     """The options that shaped the plan, as they are written."""
     options: dict[str, Any] = plan.options
-    words = [f"--target {safe(str(t))}" for t in plan.targets[:_TARGETS]]
+    words = [f"--target {safe(shell_word(t))}" for t in plan.targets[:_TARGETS]]
     words += [f"and {len(plan.targets) - _TARGETS} more"] if len(plan.targets) > _TARGETS else []
-    words += [f"--exclude {safe(str(e))}" for e in options.get("excludes") or ()]
-    words += [f"--replace {safe(str(r))}" for r in options.get("replace") or ()]
-    words += [f"--reinstalled {safe(str(d))}" for d in options.get("reinstalled") or ()]
-    words += [f"--allow-hazard {safe(h)}" for h in plan.allowed_hazards]
+    words += [f"--exclude {safe(shell_word(e))}" for e in options.get("excludes") or ()]
+    words += [f"--replace {safe(shell_word(r))}" for r in options.get("replace") or ()]
+    words += [f"--reinstalled {safe(shell_word(d))}" for d in options.get("reinstalled") or ()]
+    words += [f"--allow-hazard {safe(shell_word(h))}" for h in plan.allowed_hazards]
     words += ["--refresh-only"] if plan.mode == "refresh-only" else []
     words += ["--adopt"] if options.get("adopt") else []
     words += ["--rehearse"] if options.get("rehearse") else []

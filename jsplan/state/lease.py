@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 
+from jsplan.diagnostics import shell_word
 from jsplan.documents.base import dumps, flaw
 from jsplan.errors import ApiError, ConnectError, LeaseLostError, StateError, StateLockedError
 from jsplan.state.bucket import Bucket, Conflict, Item, is_passing
@@ -134,7 +135,7 @@ class Lease:
         return StateLockedError(
             f"{self._place} is locked by {info.describe()}",
             hint=f"Wait for it with --lock-timeout {wait}. If its holder died, the lock runs out {lease:g} s after that; to take it "
-            f"away sooner: jsplan state unlock {info.id}",
+            f"away sooner: jsplan state unlock {shell_word(info.id)}",
         )
 
     # --- keeping it ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pickle
@@ -9,10 +10,13 @@ import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jsplan.backfill.job import ways
 from jsplan.backfill.job.ways import Way
@@ -22,14 +26,13 @@ from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConnectError, JsplanError, RefusedError, UsageError
 from jsplan.workflows import backfill
-from jsplan.workflows.backfill import BackfillOptions
+from jsplan.workflows.backfill import BackfillOptions, job_file
 from jsplan.workflows.backfill.job_document import document, unfilled
+from jsplan.workflows.backfill.shapes import check_shape
 from tests.backfill.copies import Pair, numbered, without_spark
 from tests.support.workspaces import Quiet
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from jsplan.sandbox import Sandbox
@@ -126,6 +129,91 @@ def test_paths_of_archives_are_absolute(tmp_path: Path) -> None:
         document(bare, bare.backfills["y"])
 
 
+HOSTILE = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(
+        [
+            '"""',
+            "'''",
+            '"""+str(exec("1/0"))+"""',
+            "'''+str(exec(\"1/0\"))+r'''",
+            "\\N{x}",
+            "\\U1",
+            "\\",
+            "{job}",
+            "{0.__class__}",
+            "\n1/0\n",
+        ]
+    ),
+    st.sampled_from(["${env.P}", "$${env.P}", "${", "${var.x}", "${domain}", "$$${", "\r1/0", "\u2028", "# coding: utf-7", "%s"]),
+)
+
+
+def shown(script: str, found: str) -> str:
+    """The script's syntax tree, with a placeholder for the one literal that may differ."""
+    tree = ast.parse(script)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value == found:
+            node.value = "JOB"
+    return ast.dump(tree)
+
+
+@given(st.dictionaries(HOSTILE, HOSTILE | st.lists(HOSTILE), max_size=4))
+def test_nothing_in_a_job_becomes_code(job: dict[str, Any]) -> None:
+    """Whatever names, paths, SQL and files say, the script is the same but for one literal, and that literal is the job."""
+    script, plain = job_file.script(job), job_file.script({})
+    names: dict[str, Any] = {}
+    exec(compile(script, "job.py", "exec"), names | {"__name__": "x"}, names)  # noqa: S102 - as spark-submit does
+
+    assert json.loads(names["JOB"]) == job
+    assert re.sub("at [0-9TZ:-]+;", "", shown(script, names["JOB"])) == re.sub("at [0-9TZ:-]+;", "", shown(plain, "{}"))
+    assert script.isascii()
+
+
+@given(where=HOSTILE, transform=HOSTILE, dest=HOSTILE, path=HOSTILE, user=HOSTILE, subject=HOSTILE, stream=HOSTILE)
+def test_text_of_an_entry_is_the_same_in_a_job(
+    tmp_path_factory: pytest.TempPathFactory, where: str, transform: str, dest: str, path: str, user: str, subject: str, stream: str
+) -> None:
+    """What was no reference in the files is none in the job's workspace either: it is read back as it was."""
+    folder = tmp_path_factory.mktemp("hostile")
+    side = {"domain": "hub", "stream": stream, "filter_subjects": [subject]}
+    entry = {"name": "x", "from": side, "to": {"domain": "hub", "stream": "T"}, "where": where, "transform": transform}
+    said = {"jsplan": 1, "workspace": "w", "connections": {"a": {"url": "nats://h", "user": user}}, "domains": {"hub": {"connection": "a"}}}
+    said |= {"backend": {"local": {"path": f"/state/{path}"}}, "backfills": [entry | {"subject_transform": {"src": "a", "dest": dest}}]}
+    try:
+        first = load(written(folder / "first", said))
+    except JsplanError:
+        return
+    bare = load(unfilled(written(folder / "first", said)))
+    second = load(written(folder / "second", document(bare, bare.backfills["x"])))
+
+    assert text_of(second.backfills["x"]) == text_of(first.backfills["x"])
+    assert second.backend.path == first.backend.path
+    assert second.connections["a"].url == first.connections["a"].url
+
+
+@pytest.mark.parametrize("name", ["../shared.py", "{absolute}", "jsplan.yaml", "a/../../../shared.py"])
+def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A transform may lie outside of the workspace; where the job runs, its name leads to what the job carries and to no file."""
+    folder, shared = tmp_path / "temporary", tmp_path / "shared.py"
+    folder.mkdir()
+    shared.write_text("mine")
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    name = name.format(absolute=shared)
+    said = {key: FULL[key] for key in ("jsplan", "workspace", "connections", "domains")}
+    said |= {"backfills": [FULL["backfills"][1] | {"transform": f"{name}:run"}]}
+    job = {"format": job_file.FORMAT, "environment": None, "document": said, "record": {"name": "y"}, "files": {name: "carried"}}
+
+    with job_file.unpacked(json.dumps(job)) as (words, _):
+        entry = load(LoadOptions(Path(words[1]), environ=ENVIRON)).backfills["y"]
+        function = check_shape(Path(words[1]), entry).transform
+        files = [path.name for path in folder.rglob("*") if path.is_file()]
+
+    assert function is not None
+    assert (function.text, function.path, files) == ("carried", name, ["jsplan.yaml"])
+    assert shared.read_text() == "mine"
+
+
 # --- on executors ----------------------------------------------------------------------------------------------------
 
 
@@ -194,11 +282,24 @@ def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[st
     pair.require_copied(seqs=range(1, 21))
     assert pair.record["done_at"]
     script = path.read_text("utf-8")
-    assert "leaf/stream/S -> hub/stream/T: sequences 1 to 20" in script
+    assert json.loads(text)["about"]["copies"] == ["leaf/stream/S -> hub/stream/T: sequences 1 to 20"]
     assert "${env.HUB_PASSWORD}" in script
     assert not re.search(r'"password": "acc"', script)
     assert submit(text) == 0
     assert len(pair.stored("hub", "T")) == 20
+
+
+def test_a_stream_whose_name_looks_like_code(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is copied under its name, and nothing of it runs."""
+    name = 'A"""+str(int("code"))+"""'
+    pair.space.write(backfills=[{"name": "x", "from": {"domain": "leaf", "stream": name}, "to": {"domain": "hub", "stream": "T"}}])
+    pair.ask("leaf", f"STREAM.CREATE.{name}", {"name": name, "subjects": ["s.>"]})
+    pair.publish("leaf", numbered(3))
+    pair.stream("hub", "T")
+    _, text = job_of(pair)
+
+    assert submit(text, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["legs"][0]["copied"] == 3
 
 
 def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,8 +325,8 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     assert [(leg["from"], leg["copied"]) for leg in away["legs"]] == [("hub/stream/H", 7)]
     assert [(leg["from"], leg["copied"]) for leg in found["legs"]] == [("leaf/stream/S", 20), ("hub/stream/H", 0)]
     script = path.read_text("utf-8")
-    assert "leaf/stream/S -> hub/stream/T: frozen by the run that reaches it" in script
-    assert "hub/stream/H -> hub/stream/T: sequences 1 to 7" in script
+    waits, known = "leaf/stream/S -> hub/stream/T: frozen by the run that reaches it", "hub/stream/H -> hub/stream/T: sequences 1 to 7"
+    assert json.loads(text)["about"]["copies"] == [known, waits]
     assert not re.search(r'"password": "acc"', script)
     assert len(pair.stored("hub", "T")) == 27
     pair.require_nothing_left()

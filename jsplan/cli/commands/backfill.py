@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +115,7 @@ def _write_job(settings: Settings, output: Output, options: BackfillOptions, pat
     output.progress.stop()
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
-    output.note(f"\nThe range is frozen. Hand the job to a cluster with:\n  spark-submit --master URL {shown}")
+    output.note(f"\nThe range is frozen. Hand the job to a cluster with:\n  spark-submit --master URL {shlex.quote(str(shown))}")
 
 
 @declare("verify")

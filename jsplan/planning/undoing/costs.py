@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, shell_word
 from jsplan.documents.plan import Hazard
 
 #: Hazards whose effect stays whatever the configuration is later, and what to say of it.
@@ -35,9 +35,10 @@ def lost(item: Mapping[str, Any], backup: str | None) -> Iterable[Diagnostic]:
         detail = ""
         if backup and cost["code"] in ("DELETES_STREAM", "DELETES_MESSAGES"):
             kind, _, name = str(item["address"]).partition("/")[2].partition("/")
+            word = shell_word(item["address"])
             detail = (
-                f"That apply saved the {kind} before. To have the messages too, leave {name} out with --exclude {item['address']} and run: "
-                f"jsplan restore {backup} --target {item['address']}"
+                f"That apply saved the {kind} before. To have the messages too, leave {name} out with --exclude {word} and run: "
+                f"jsplan restore {shell_word(backup)} --target {word}"
             )
         yield Diagnostic("warning", "JS491", _SAYS[cost["code"]].format(messages=_messages(cost)), detail, str(item["address"]))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from jsplan.address import Address
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, shell_word
 from jsplan.documents.base import digest
 from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.undoing.costs import lost
@@ -109,7 +109,7 @@ def _conflict(address: Address, summary: str, detail: str = "") -> Diagnostic:
 
 
 def _way_out(address: Address) -> str:
-    return f"Leave it out with --exclude {address}, or undo what came later first."
+    return f"Leave it out with --exclude {shell_word(address)}, or undo what came later first."
 
 
 def _left(address: Address, summary: str) -> Diagnostic:
@@ -167,7 +167,9 @@ def _differs(address: Address, live: LiveObject, entry: Entry, after: Item) -> s
         f"{word(address, n)} was {shown(address, n, recorded.get(n))} when last applied, and is {shown(address, n, live.compact.get(n))}"
         for n in names
     ]
-    return "\n".join([*told, f"To delete it all the same: take it out of the files, and apply. Or leave it out with --exclude {address}."])
+    return "\n".join(
+        [*told, f"To delete it all the same: take it out of the files, and apply. Or leave it out with --exclude {shell_word(address)}."]
+    )
 
 
 def _deleted(address: Address, item: Item, now: Now) -> Iterator[Wish | Diagnostic]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jsplan.address import Address
 from jsplan.backfill.installed import require
 from jsplan.backfill.windows import SYSTEM, Clock
+from jsplan.diagnostics import shell_word
 from jsplan.errors import ExitCode, JsplanError, NotAvailableError, RefusedError, combine
 from jsplan.workflows.backfill.hours import closed_words, left_words
 from jsplan.workflows.backfill.keeping import is_nothing
@@ -49,7 +50,7 @@ def _require_not_too_late(world: World, plan: Plan) -> None:
         if asked is not None and asked.strategy == "snapshot" and any(step.address == str(asked.target) for step in plan.steps):
             raise RefusedError(
                 f"--no-backfill would make {asked.target} empty, and `strategy: snapshot` of backfill {asked.name} needs that it does not "
-                "exist; nothing was changed", hint=f"Leave it for later: --exclude {asked.target}",
+                "exist; nothing was changed", hint=f"Leave it for later: --exclude {shell_word(asked.target)}",
             )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ Who writes it where is left to `job_file`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -43,7 +44,20 @@ def document(workspace: Workspace, entry: Backfill) -> dict[str, Any]:
     }  # fmt: skip
     if workspace.environment:
         found["environments"] = {workspace.environment: {}}
-    return {key: value for key, value in found.items() if value}
+    return {key: _escaped(value, filled=key in ("connections", "backend")) for key, value in found.items() if value}
+
+
+def _escaped(value: Any, *, filled: bool) -> Any:
+    """Text as it is written in files, where `${` begins a reference; with `filled` those to the environment remain some."""
+    if isinstance(value, dict):
+        return {key: _escaped(item, filled=filled) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item, filled=filled) for item in value]
+    if not isinstance(value, str):
+        return value
+    kept = _REFERENCE.findall(value) if filled else []
+    pieces = [piece.replace("${", "$${") for piece in (_REFERENCE.split(value) if filled else [value])]
+    return "".join(text for pair in itertools.zip_longest(pieces, kept, fillvalue="") for text in pair)
 
 
 def connection_document(connection: Connection, root: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from jsplan.workflows.backfill.freeze import entry_of, freeze, record_of
 from jsplan.workflows.backfill.job_document import document, unfilled
 from jsplan.workflows.backfill.options import BackfillOptions
 from jsplan.workflows.backfill.reaching import away_of, freeze_more
-from jsplan.workflows.backfill.shapes import check_shape
+from jsplan.workflows.backfill.shapes import carried, check_shape
 from jsplan.workflows.backfill.tools import chosen
 from jsplan.workflows.backfill.wide import is_wide, out_of_archive
 from jsplan.workflows.running import run as run_workflow
@@ -37,13 +37,11 @@ if TYPE_CHECKING:
     from jsplan.workflows.options import Observer
 
 FORMAT: Final = "jsplan-job/1"
-_SCRIPT: Final = '''"""Backfill {name} of workspace {workspace}, for spark-submit. Written by jsplan {version} at {at}.
-
-{ranges}
+_SCRIPT: Final = '''"""A backfill for spark-submit. Written by jsplan {version} at {at}; JOB begins with what it copies.
 
 It holds no credentials: where the workspace says ${{env.NAME}}, the driver and every executor take NAME from their own environment, and
 files of credentials or contexts are those of each machine. Each needs jsplan and pyarrow in its Python environment. The job keeps its
-state, and takes its lock, in the workspace's {backend}. Options of `jsplan backfill run` may follow.
+state, and takes its lock, where the workspace does. Options of `jsplan backfill run` may follow.
 """
 
 JOB = r\'\'\'{job}\'\'\'
@@ -67,9 +65,9 @@ async def write(load: LoadOptions, options: BackfillOptions, path: Path, observe
         async with locked(world, "backfill", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
             await pool.open(domain.connection for domain in world.workspace.domains.values())
             record = await _frozen(world, pool, entry, observer, fresh=options.fresh)
-    job = {"format": FORMAT, "environment": world.workspace.environment, "document": said, "record": record.to_json()}
-    job["files"] = _files(world.workspace.root, entry)
-    _write(path, _script(world, entry, record, job))
+    job = {"format": FORMAT, "about": _about(world, entry, record), "environment": world.workspace.environment, "document": said}
+    job |= {"record": record.to_json(), "files": _files(world.workspace.root, entry)}
+    _write(path, script(job))
     return record
 
 
@@ -119,17 +117,20 @@ def _files(root: Path, entry: Backfill) -> dict[str, str]:
         raise JsplanError(f"cannot read {root / name}: {error.strerror}") from None
 
 
-def _script(world: World, entry: Backfill, record: Record, job: dict[str, Any]) -> str:
+def _about(world: World, entry: Backfill, record: Record) -> dict[str, Any]:
+    """Say to a reader of the script what the job does; nothing reads it but people."""
     known = {text for leg in record.legs for text in (leg.origin, leg.archive)}
     lines = [f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}" for leg in record.legs]
     lines += [f"{side} -> {entry.target}: frozen by the run that reaches it" for side in entry.origins if str(side) not in known]
-    ranges = "\n".join(lines)
     backend = world.workspace.backend
     place = f"bucket {backend.bucket} of domain {backend.domain}" if backend.kind == "kv" else f"file {backend.path}"
-    text = json.dumps(job, indent=1).replace("'", "\\u0027")  # so that nothing in it ends the literal
-    return _SCRIPT.format(
-        name=record.name, workspace=world.workspace.name, version=jsplan.__version__, at=stamp(), ranges=ranges, backend=place, job=text
-    )
+    return {"backfill": record.name, "workspace": world.workspace.name, "state": place, "copies": lines}
+
+
+def script(job: dict[str, Any]) -> str:
+    """Return the script. All that comes from files or servers is in one literal, as JSON in ASCII without the quote that would end it."""
+    text = json.dumps(job, indent=1).replace("'", "\\u0027")
+    return _SCRIPT.format(version=jsplan.__version__, at=stamp(), job=text)
 
 
 def _write(path: Path, text: str) -> None:
@@ -153,11 +154,8 @@ def unpacked(text: str) -> Iterator[tuple[list[str], str]]:
         raise JsplanError(f"this job is of format {job.get('format')!r}, and this jsplan runs {FORMAT}", hint="Write the job file again.")
     for key, connection in job["document"].get("connections", {}).items():
         describe(key, connection)
-    with TemporaryDirectory(prefix="jsplan-job-") as folder:
-        for name, content in (job["files"] | {"jsplan.yaml": json.dumps(job["document"])}).items():
-            place = Path(folder) / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(content, "utf-8")
+    with TemporaryDirectory(prefix="jsplan-job-") as folder, carried(job["files"]):
+        (Path(folder) / "jsplan.yaml").write_text(json.dumps(job["document"]), "utf-8")
         words = ["-C", folder] + (["-e", job["environment"]] if job["environment"] else [])
         yield words, str(job["record"]["name"])
 

@@ -23,6 +23,7 @@ from jsplan.backfill.ranges import BEYOND, LISTED, NAMED, Leg, Span, common, min
 from jsplan.backfill.sequence_arrays import without
 from jsplan.backfill.windows import Deadline, WindowClosedError
 from jsplan.config.model import Backfill
+from jsplan.diagnostics import shell_word
 from jsplan.documents.backfill import LegResult, MessagesMoved
 from jsplan.errors import ApiError, ConnectError, JsplanError, RefusedError
 from jsplan.jetstream import DomainApi
@@ -65,7 +66,9 @@ class Work:
         if not found.deletes:
             raise RefusedError(f"{found.text}. Nothing was changed", hint="Make room there, or raise its limits.")
         if not self.allowed("DELETES_MESSAGES", address):
-            raise RefusedError(f"{found.text}. Nothing was changed", hint=f"To allow it: --allow-hazard DELETES_MESSAGES:{address}")
+            raise RefusedError(
+                f"{found.text}. Nothing was changed", hint="To allow it: --allow-hazard " + shell_word(f"DELETES_MESSAGES:{address}")
+            )
         return True
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jsplan.backfill.job.lanes import Function
-from jsplan.backfill.job.mapping import Mapping
+from jsplan.backfill.job.mapping import Mapping as Subjects
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import UsageError
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.config.model import Backfill, BackfillSide
+
+#: The files that a running job carries, by the names that its entry gives them. They are never written: such a name may lead anywhere.
+_CARRIED: Final[dict[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Shape:
     order: str = "stream"
     where: str | None = None
     transform: Function | None = None
-    mapping: Mapping | None = None
+    mapping: Subjects | None = None
 
     @property
     def needs_rows(self) -> bool:
@@ -47,13 +51,23 @@ def check_shape(root: Path, entry: Backfill) -> Shape:
     """What becomes of the messages of an entry. Raises UsageError for what cannot be, before any server is asked."""
     if is_shaped(entry):
         _require_possible(entry)
-    mapping = Mapping(*entry.subject_transform) if entry.subject_transform is not None else None
+    mapping = Subjects(*entry.subject_transform) if entry.subject_transform is not None else None
     try:
         if mapping is not None:
             mapping.made()
     except ValueError as error:
         raise UsageError(f"backfill {entry.name}: subject_transform: {error}") from None
     return Shape(entry.order, entry.where, _function(root, entry), mapping)
+
+
+@contextmanager
+def carried(files: Mapping[str, str]) -> Iterator[None]:
+    """Take files that entries name from a job instead of the workspace, as long as the context lasts."""
+    _CARRIED.update(files)
+    try:
+        yield
+    finally:
+        _CARRIED.clear()
 
 
 def distinct(sides: Iterable[BackfillSide]) -> bool:
@@ -81,7 +95,7 @@ def _function(root: Path, entry: Backfill) -> Function | None:
     if not (colon and path.endswith(".py") and name.isidentifier()):
         raise UsageError(f"backfill {entry.name}: transform {entry.transform!r} is not FILE.py:FUNCTION")
     try:
-        text = read_regular(root / path, MEGABYTE).decode()
+        text = _CARRIED[path] if path in _CARRIED else read_regular(root / path, MEGABYTE).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise UsageError(f"backfill {entry.name}: {root / path} cannot be read: {reason}") from None
