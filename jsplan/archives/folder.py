@@ -23,6 +23,7 @@ import orjson
 from jsplan.address import Address
 from jsplan.archives.manifest import Archive, Manifest, Saved
 from jsplan.documents.base import DocumentError, dumps
+from jsplan.documents.places import inside
 from jsplan.errors import JsplanError
 from jsplan.units import stamp
 
@@ -60,8 +61,12 @@ def _nested(folder: Path) -> str:
 
 def damage(folder: Path, archive: Archive) -> str | None:
     """What is wrong with an archive, in words; None if it is as the manifest says."""
-    path, digest, size = folder / archive.file, hashlib.sha256(), 0
-    if path.name != archive.file:
+    digest, size = hashlib.sha256(), 0
+    try:
+        path = inside(folder, archive.file)
+    except ValueError as error:
+        return str(error)
+    if path.parent != folder:
         return f"{archive.file} is not a plain file name"
     try:
         with path.open("rb") as file:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -18,11 +19,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from jsplan.backfill.ranges import LISTED, Span, total
+from jsplan.documents.places import inside
 from jsplan.errors import ApiError, JsplanError
 
 FORMAT: Final = "jsplan-archive/1"
 LOG, SUCCESS, MARK = "_jsplan", "_SUCCESS", "attempt.json"
 _ATTEMPT, _COMMIT = "attempt-", "commit-"
+#: All that is ever written: names in a log that are others were never ours.
+_ATTEMPT_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAME: Final = re.compile(r"day=\d{4}-\d\d-\d\d/[A-Za-z0-9_-]{1,300}\.parquet")
 
 
 class ArchiveError(JsplanError):
@@ -74,6 +79,13 @@ class File:
     last_time: int
     content: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse a name that is not of a file of an archive: it comes from a log, and files are moved to where it leads."""
+        _require(isinstance(self.name, str) and _NAME.fullmatch(self.name), f"{self.name!r} is not the name of a file of an archive")
+        numbers = (self.rows, self.bytes, self.first_seq, self.last_seq, self.first_time, self.last_time, self.content)
+        _require(all(type(number) is int for number in numbers), f"what is said of {self.name} is not in numbers")
+        _require(isinstance(self.sha256, str), f"{self.name} has no sha256")
+
 
 @dataclass(slots=True)
 class Commit:
@@ -118,10 +130,27 @@ class Commit:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Commit:
-        """The reverse of `to_json`."""
+        """Make a commit of `to_json`. Raises ArchiveError for anything else."""
         known = {one.name for one in fields(cls)}
-        said = {key: value for key, value in raw.items() if key in known}
-        return cls(**said | {"origin": Origin(**raw["origin"]), "files": [File(**file) for file in raw["files"]]})
+        try:
+            said = {key: value for key, value in raw.items() if key in known}
+            found = cls(**said | {"origin": Origin(**raw["origin"]), "files": [File(**file) for file in raw["files"]]})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArchiveError(f"it is damaged: {type(error).__name__}: {error}") from None
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Raise ArchiveError where something is of another kind than a commit has."""
+        texts = (*self.origin, self.entry, self.attempt, self.at, *_listed(self.filters), *_listed(self.origins), *_listed(self.lost))
+        optional = (self.where, self.transform, *_listed(self.subject_transform or []))
+        _require(all(isinstance(text, str) for text in texts), "it is damaged: a text is none")
+        _require(all(text is None or isinstance(text, str) for text in optional), "it is damaged: a text is none")
+        _require(_ATTEMPT_NAME.fullmatch(self.attempt), f"{self.attempt!r} is not the name of an attempt")
+        spans = [_listed(span) for span in (*_listed(self.spans), *_listed(self.gaps))]
+        numbers = (self.first, self.last, self.gap_messages, *(number for span in spans for number in span))
+        _require(all(type(number) is int for number in numbers), "it is damaged: a number is none")
+        _require(all(len(span) == 2 for span in spans), "it is damaged: a range is none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +163,7 @@ class Archive:
     @classmethod
     def read(cls, folder: Path) -> Archive:
         """What the log says; a folder that is not there is an archive without anything. Raises ArchiveError."""
-        log = folder / LOG
+        log = _inside(folder, LOG)
         paths = sorted(log.glob(f"{_COMMIT}*.json")) if log.is_dir() else []
         if not log.is_dir() and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ArchiveError(f"{folder} is not empty, and no archive that jsplan wrote", hint="Name a folder of its own.")
@@ -177,10 +206,11 @@ class Archive:
         """What attempts of an entry left behind: name, mark and folder. One that died before it was marked is everybody's."""
         for place in sorted((self.folder / LOG).glob(f"{_ATTEMPT}*")):
             try:
-                mark = json.loads((place / MARK).read_text("utf-8"))
-            except (OSError, ValueError):
+                mark = json.loads(inside(place.parent, place.name, MARK).read_text("utf-8"))
+                Origin(*json.loads(mark["origin"]))
+            except (OSError, ValueError, LookupError, TypeError):
                 continue
-            if mark.get("entry") == entry:
+            if mark.get("entry") == entry and isinstance(mark.get("text"), str):
                 yield place.name.removeprefix(_ATTEMPT), mark, place
 
     def commit(self, commit: Commit) -> Archive:
@@ -209,7 +239,7 @@ class Archive:
             return
         days = set()
         for name, (commit, _) in self.files.items():
-            path, staged = self.folder / name, staged_at(self.folder, commit.attempt, name)
+            path, staged = _inside(self.folder, name), _inside(self.folder, LOG, f"{_ATTEMPT}{commit.attempt}", name)
             if path.exists() or not staged.exists():
                 continue
             try:
@@ -285,8 +315,20 @@ def staged_at(folder: Path, attempt: str, name: str) -> Path:
 
 def receipts(place: Path) -> list[dict[str, Any]]:
     """The pieces that tasks of an attempt have finished, in order."""
-    found: list[dict[str, Any]] = [json.loads(path.read_text("utf-8")) for path in place.glob("piece-*.json")]
+    found = [_receipt(path) for path in place.glob("piece-*.json")]
     return sorted(found, key=lambda piece: piece["span"])
+
+
+def _receipt(path: Path) -> dict[str, Any]:
+    try:
+        piece: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        numbers = [piece["rows"], piece["bytes"], *piece["span"]]
+        for file in piece["files"]:
+            _inside(path.parent, File(**file).name)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(f"{path} cannot be read: {type(error).__name__}: {error}") from None
+    _require([type(number) for number in numbers] == [int] * 4, f"{path} is damaged: it has no range")
+    return piece
 
 
 def covered(commits: Iterable[Commit], wanted: Chosen, lost: Iterable[File]) -> tuple[list[Span], list[Span]]:
@@ -311,9 +353,30 @@ def _read(path: Path) -> Commit:
         raw = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ArchiveError(f"{path} cannot be read: {error}") from None
+    _require(isinstance(raw, dict), f"{path} is no commit of an archive")
     if raw.get("format") != FORMAT:
         raise ArchiveError(f"{path} is of format {raw.get('format')!r}, and this jsplan reads {FORMAT}")
-    return Commit.from_json(raw)
+    try:
+        return Commit.from_json(raw)
+    except ArchiveError as error:
+        raise ArchiveError(f"{path}: {error}", hint="Was it changed by hand? Nothing was moved or read.") from None
+
+
+def _inside(folder: Path, *names: str) -> Path:
+    try:
+        return inside(folder, *names)
+    except ValueError as error:
+        raise ArchiveError(f"{error}, and an archive has none", hint="Nothing was moved or written there.") from None
+
+
+def _listed(value: Any) -> list[Any]:
+    _require(isinstance(value, list), "it is damaged: a list is none")
+    return list(value)
+
+
+def _require(held: object, otherwise: str) -> None:
+    if not held:
+        raise ArchiveError(otherwise)
 
 
 def write(path: Path, document: dict[str, Any]) -> None:

@@ -277,7 +277,7 @@ def _move(piece: dict[str, Any], other: Path, place: Path) -> None:
     """The files first: a receipt is believed. One whose files somebody began to move and died is left."""
     if not all((other / file["name"]).exists() for file in piece["files"]):
         return
-    for file in piece["files"]:
+    for file in piece["files"]:  # `receipts` has checked the names
         (place / file["name"]).parent.mkdir(exist_ok=True)
         (other / file["name"]).rename(place / file["name"])
     name = f"piece-{piece['span'][0]}-{piece['span'][1]}.json"
