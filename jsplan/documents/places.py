@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def inside(folder: Path, *names: str) -> Path:
+def inside(folder: Path, *names: object) -> Path:
     """Return the path of names below a folder, one below the other.
 
     Raises ValueError for a name that is none, that leads out of the folder, or on whose way there is a symbolic link.

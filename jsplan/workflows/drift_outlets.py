@@ -49,7 +49,7 @@ class Health:
         self._patience = 2 * period + grace
         self._begun = self.beat = time.monotonic()
         self.checked: float | None = None
-        self.trouble = ""
+        self.failing = False
         self.stopping = False
 
     def live(self) -> Answer:
@@ -59,14 +59,15 @@ class Health:
         return plain(HTTPStatus.OK, "alive")
 
     def ready(self) -> Answer:
-        """Whether what it tells can be relied on: a full check has succeeded, and not too long ago."""
+        """Whether what it tells can be relied on: a full check has succeeded, and not too long ago. It gives no names or reasons."""
         if self.stopping:
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, "ending")
         if self.checked is None:
-            return plain(HTTPStatus.SERVICE_UNAVAILABLE, self.trouble or "the first check is under way")
+            first = "no full check has succeeded yet; the log says why" if self.failing else "the first check is under way"
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, first)
         age = time.monotonic() - self.checked
         if age > self._patience:
-            return plain(HTTPStatus.SERVICE_UNAVAILABLE, f"the last full check was {age:.0f} s ago. {self.trouble}")
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, f"the last full check was {age:.0f} s ago")
         return plain(HTTPStatus.OK, f"the last full check was {age:.0f} s ago")
 
 
@@ -122,8 +123,7 @@ class Outlets:
                 await deliver_all(self._deliveries, FAREWELL)
             finally:
                 await end(tasks)
-                for file in files:
-                    await file.write()
+                await asyncio.gather(*(file.write(FAREWELL) for file in files))
                 await asyncio.gather(*(delivery.sink.close() for delivery in self._deliveries))
         self._farewell()
 
@@ -170,6 +170,11 @@ class Outlets:
                 name, delivery.waiting, delivery.delivered - delivered, delivery.dropped - dropped, up=name not in self._failing
             )
             self._counted[name] = (delivery.delivered, delivery.dropped)
+
+    def checked(self, error: str | None) -> None:
+        """Log that full checks begin to fail, and why; with None that they succeed again."""
+        self.health.failing = error is not None
+        self._say("the full check", error and f"the full check failed: {error}")
 
     def _told(self, delivery: Delivery, error: str | None) -> None:
         self._say(delivery.sink.name, error)

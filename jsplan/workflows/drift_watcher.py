@@ -21,6 +21,7 @@ from jsplan.drift.hearing import Hearing
 from jsplan.drift.schedule import Schedule
 from jsplan.drift.situations import WORKSPACE, Describe, Register, failing, situations_of
 from jsplan.drift.tasks import end
+from jsplan.drift.worker import Worker
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.state import State
@@ -39,6 +40,8 @@ RETRY: Final = (1.0, 30.0)
 CALM: Final = 1.0
 #: The loop turns at least so often, in seconds, so that a clock that was set is noticed.
 TURN: Final = 30.0
+#: Seconds that reading the files of the workspace may take.
+READING: Final = 60.0
 #: Kinds that a second look settles, since the first may have been taken in the middle of something.
 _CONFIRMED: Final = ("changed", "missing", "unmanaged")
 
@@ -79,6 +82,7 @@ class Watcher:
         self._describe = describe
         self._renew = renew
         self._ready = ready
+        self._files = Worker("workspace")
         self._schedule: Schedule = options.schedule
         self._state: State | None = None
         self._doubt = Doubt()
@@ -243,7 +247,12 @@ class Watcher:
 
     async def _reload(self) -> None:
         """Take in what the files say now. Raises ConfigError."""
-        fresh = await asyncio.to_thread(self._renew)
+        try:
+            fresh = await self._files.run(self._renew, READING)
+        except TimeoutError:
+            raise JsplanError(
+                f"the files of the workspace could not be read within {READING:g} s", hint="Does their disk answer?"
+            ) from None
         if fresh is None:
             return
         await self._drop_pool()
@@ -303,7 +312,8 @@ class Watcher:
     def _succeeded(self, drift: Drift, begun: float) -> None:
         if self._outlets.health.checked is None:
             self._ready()
-        self._failing, self._outlets.health.checked, self._outlets.health.trouble = None, time.monotonic(), ""
+        self._failing, self._outlets.health.checked = None, time.monotonic()
+        self._outlets.checked(None)
         self._measured("full", begun, done=True)
         if self._outlets.metrics is not None:
             self._outlets.metrics.looked(self._with_flows(drift), self.world.workspace.domains, time.time())
@@ -328,7 +338,7 @@ class Watcher:
         self._failing = (since, times + 1)
         self._sooner(min(RETRY[0] * 2**times, RETRY[1]))
         reason = self._harmless(str(error))
-        self._outlets.health.trouble = reason
+        self._outlets.checked(reason)
         if now - since >= self._options.grace / SECOND and "check" in self._options.notify:
             name = f"{self.register.workspace}.{self.register.environment or ''}"
             self._outlets.tell(self.register.settle([failing(name, reason)], lambda s: s.address == WORKSPACE, stamp()))

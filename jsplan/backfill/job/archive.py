@@ -81,7 +81,8 @@ class File:
 
     def __post_init__(self) -> None:
         """Refuse a name that is not of a file of an archive: it comes from a log, and files are moved to where it leads."""
-        _require(isinstance(self.name, str) and _NAME.fullmatch(self.name), f"{self.name!r} is not the name of a file of an archive")
+        name: object = self.name
+        _require(isinstance(name, str) and _NAME.fullmatch(name), f"{self.name!r} is not the name of a file of an archive")
         numbers = (self.rows, self.bytes, self.first_seq, self.last_seq, self.first_time, self.last_time, self.content)
         _require(all(type(number) is int for number in numbers), f"what is said of {self.name} is not in numbers")
         _require(isinstance(self.sha256, str), f"{self.name} has no sha256")

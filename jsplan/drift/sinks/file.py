@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,10 @@ from pathlib import Path
 from jsplan.documents.base import dumps
 from jsplan.documents.notice import Notice
 from jsplan.drift.sinks.sink import SinkError
+from jsplan.drift.worker import Worker
+
+#: Seconds that one batch may take; a network file system may hang for as long as it likes.
+PATIENCE: float = 30.0
 
 
 class FileSink:
@@ -19,12 +22,16 @@ class FileSink:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._worker = Worker(f"sink {path.name}")
         self.name = f"file {path.name}"
 
     async def send(self, notices: Sequence[Notice]) -> None:
         """Append them in one write and wait for the disk."""
         lines = b"".join(dumps(notice.to_json(), pretty=False) + b"\n" for notice in notices)
-        await asyncio.to_thread(self._append, lines)
+        try:
+            await self._worker.run(lambda: self._append(lines), PATIENCE)
+        except TimeoutError:
+            raise SinkError(f"cannot write {self._path}: the disk did not answer within {PATIENCE:g} s") from None
 
     def _append(self, lines: bytes) -> None:
         try:

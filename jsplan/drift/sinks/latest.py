@@ -9,8 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from jsplan.drift.worker import Worker
+
 #: Seconds after which a file that could not be written is tried again.
 RETRY: Final = 2.0
+#: Seconds that writing one may take; a network file system may hang for as long as it likes.
+PATIENCE: Final = 30.0
 
 
 class Latest:
@@ -21,6 +25,7 @@ class Latest:
         self._make = make
         self._told = told
         self._due = asyncio.Event()
+        self._worker = Worker(f"file {path.name}")
 
     def due(self) -> None:
         """What it shows has changed."""
@@ -35,15 +40,15 @@ class Latest:
                 self._due.set()
                 await asyncio.sleep(RETRY)
 
-    async def write(self) -> bool:
-        """Write it now; whether that worked."""
+    async def write(self, seconds: float = PATIENCE) -> bool:
+        """Write it now, within so many seconds; whether that worked."""
         content = self._make()
         if content is None:
             return True
         try:
-            await asyncio.to_thread(_replace, self.path, content)
+            await self._worker.run(lambda: _replace(self.path, content), seconds)
         except OSError as error:
-            self._told(self.path, f"cannot write {self.path}: {error.strerror}")
+            self._told(self.path, f"cannot write {self.path}: {error.strerror or f'the disk did not answer within {seconds:g} s'}")
             return False
         self._told(self.path, None)
         return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import http.client
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,8 +14,10 @@ from typing import Any, Final
 from jsplan.documents.base import dumps
 from jsplan.documents.notice import Notice
 from jsplan.drift.sinks.sink import SinkError
+from jsplan.drift.worker import Worker
 
-TIMEOUT: Final = 10.0
+#: Seconds for one POST, from the name's address to the last byte of the answer.
+TIMEOUT: float = 10.0
 #: Characters of a message's text; Slack cuts longer ones off.
 LONGEST: Final = 3_000
 
@@ -26,6 +29,52 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow none."""
 
 
+class _Post:
+    """One POST. It knows its sockets, so that it can be cut off: the library bounds each read, and not all of them together."""
+
+    def __init__(self, request: urllib.request.Request) -> None:
+        self._request = request
+        self._sockets: list[socket.socket] = []
+        self._over = False
+
+    def send(self) -> None:
+        """Send it and read the answer. Raises what the library raises."""
+        plain, encrypted = _watched(http.client.HTTPConnection, self), _watched(http.client.HTTPSConnection, self)
+
+        class OverHttp(urllib.request.HTTPHandler):
+            def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+                return self.do_open(plain, req)
+
+        class OverHttps(urllib.request.HTTPSHandler):
+            def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+                return self.do_open(encrypted, req)
+
+        with urllib.request.build_opener(_NoRedirects, OverHttp, OverHttps).open(self._request, timeout=TIMEOUT) as answer:
+            answer.read(1024)
+
+    def connected(self, over: socket.socket) -> None:
+        """Remember a socket. Raises TimeoutError when it comes too late."""
+        self._sockets.append(over)
+        if self._over:
+            raise TimeoutError
+
+    def end(self) -> None:
+        """Cut it off, whatever it waits for."""
+        self._over = True
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+
+def _watched(kind: type[http.client.HTTPConnection], post: _Post) -> type[http.client.HTTPConnection]:
+    class Connection(kind):  # type: ignore[misc, valid-type]  # a class that is chosen when it runs
+        def connect(self) -> None:
+            super().connect()
+            post.connected(self.sock)
+
+    return Connection
+
+
 class Webhook:
     """`url` and `headers` are secrets: nothing but `number`, its place among the sinks, ever names it."""
 
@@ -35,20 +84,22 @@ class Webhook:
         self.name = f"webhook {number}"
         self._url = url
         self._headers = {"Content-Type": "application/json", "User-Agent": "jsplan"} | dict(headers)
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._worker = Worker(self.name)
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise SinkError(f"{self.name}: its URL is not http:// or https://")
 
     async def send(self, notices: Sequence[Notice]) -> None:
         """Post each, and take any answer between 200 and 299 for an ack."""
         for notice in notices:
-            await asyncio.to_thread(self._post, dumps(payload(notice), pretty=False))
+            await self._post(dumps(payload(notice), pretty=False))
 
-    def _post(self, body: bytes) -> None:
+    async def _post(self, body: bytes) -> None:
         try:
-            request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310 - checked above
-            with self._opener.open(request, timeout=TIMEOUT) as answer:
-                answer.read(1024)
+            post = _Post(urllib.request.Request(self._url, body, self._headers, method="POST"))  # noqa: S310 - checked above
+            try:
+                await self._worker.run(post.send, TIMEOUT)
+            finally:
+                post.end()
         except urllib.error.HTTPError as error:
             error.close()
             raise SinkError(f"{self.name} answered {error.code}") from None
