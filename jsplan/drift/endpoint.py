@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import socket
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from typing import Final
@@ -15,9 +17,11 @@ from jsplan.drift.tasks import end
 from jsplan.errors import JsplanError
 
 #: Seconds and bytes that a request may take, and requests at once.
-PATIENCE: Final = 5.0
+PATIENCE: float = 5.0
 LONGEST: Final = 16 * 1024
 AT_ONCE: Final = 32
+#: Seconds until it is tried again to let somebody in.
+PAUSE: Final = 0.05
 
 #: What a path answers: status, content type, body.
 Answer = tuple[HTTPStatus, str, bytes]
@@ -40,35 +44,68 @@ def plain(status: HTTPStatus, text: str) -> Answer:
 @contextlib.asynccontextmanager
 async def serving(place: str, routes: Routes) -> AsyncIterator[int]:
     """Serve as long as the context lasts; gives the port. Raises JsplanError when the address cannot be had."""
-    host, port = place_of(place)
-    slots = asyncio.Semaphore(AT_ONCE)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            async with slots, asyncio.timeout(PATIENCE):
-                writer.write(_answer(await reader.readuntil(b"\r\n\r\n"), routes))
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked like that gets no answer
-        finally:
-            tasks.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()
-
     try:
-        server = await asyncio.start_server(one, host, port, limit=LONGEST)
+        sockets = _listening(*place_of(place))
     except OSError as error:
         raise JsplanError(f"cannot serve metrics and health at {place}: {error.strerror}", hint="Give another --metrics.") from None
+    guests: dict[asyncio.Task[None], None] = {}
+    doors = [asyncio.create_task(_accept(one, routes, guests)) for one in sockets]
     try:
-        yield int(server.sockets[0].getsockname()[1])
+        yield int(sockets[0].getsockname()[1])
     finally:
-        server.close()
-        await end(set(tasks))
+        await end(doors)
+        await end(list(guests))
+        for one in sockets:
+            one.close()
+
+
+def _listening(host: str | None, port: int) -> list[socket.socket]:
+    """Open every address of the host that there is on this machine; None is all of them. Raises OSError where there is none."""
+    found, failure = list[socket.socket](), OSError(errno.EADDRNOTAVAIL, "there is no such address here")
+    wanted = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in wanted):
+        at = found[0].getsockname()[1] if found else port  # a port that was chosen is the same for all
+        try:
+            found.append(socket.create_server((str(address[0]), at), family=family, backlog=AT_ONCE))
+        except OSError as error:
+            failure = error
+            continue
+        found[-1].setblocking(False)
+    if not found:
+        raise failure
+    return found
+
+
+async def _accept(door: socket.socket, routes: Routes, guests: dict[asyncio.Task[None], None]) -> None:
+    """Let in one after the other. Where too many are in, the one that came first has to go: it had the longest time to ask."""
+    loop = asyncio.get_running_loop()
+    while True:
+        if len(guests) >= AT_ONCE:
+            await end([next(iter(guests))])
+        try:
+            stream, _ = await loop.sock_accept(door)
+        except OSError:  # it hung up, or the process has no descriptor left
+            await end(list(guests)[:1])
+            await asyncio.sleep(PAUSE)
+            continue
+        guest = asyncio.create_task(_serve(stream, routes))
+        guests[guest] = None
+        guest.add_done_callback(guests.pop)
+
+
+async def _serve(stream: socket.socket, routes: Routes) -> None:
+    """Answer one request, all of it in bounded time and space."""
+    loop, asked = asyncio.get_running_loop(), b""
+    with stream, contextlib.suppress(TimeoutError, OSError):  # whoever asked like that gets no answer
+        stream.setblocking(False)
+        async with asyncio.timeout(PATIENCE):
+            while b"\r\n\r\n" not in asked:
+                more = await loop.sock_recv(stream, LONGEST)
+                if not more or len(asked) + len(more) > LONGEST:
+                    return
+                asked += more
+            await loop.sock_sendall(stream, _answer(asked, routes))
+            stream.shutdown(socket.SHUT_WR)
 
 
 def _answer(request: bytes, routes: Routes) -> bytes:

@@ -15,7 +15,7 @@ from jsplan.drift.sinks import file as files
 from jsplan.drift.sinks import webhook as webhooks
 from jsplan.drift.sinks.file import FileSink
 from jsplan.drift.sinks.latest import Latest
-from jsplan.drift.sinks.sink import SinkError
+from jsplan.drift.sinks.sink import Sink, SinkError
 from jsplan.drift.sinks.webhook import Webhook
 from jsplan.drift.worker import Worker
 from jsplan.units import SECOND
@@ -148,7 +148,7 @@ async def test_what_hangs_holds_up_neither_the_job_nor_its_end(tmp_path: Path) -
     os.mkfifo(tmp_path / "hanging.jsonl")
     options = WatchOptions(Every(3600 * SECOND), frozenset(), report=report)
     with Listening(ANSWERS["headers"]) as server:
-        sinks = [
+        sinks: list[Sink] = [
             Webhook(1, f"http://127.0.0.1:{server.port}/x", {}),
             FileSink(tmp_path / "hanging.jsonl"),
             FileSink(tmp_path / "good.jsonl"),
@@ -174,7 +174,7 @@ async def test_work_and_its_errors() -> None:
 
     assert await worker.run(lambda: 5, LONG) == 5
     with pytest.raises(KeyError):
-        await worker.run(lambda: {}["a"], LONG)
+        await worker.run(lambda: os.environ["JSPLAN_A"], LONG)
     with pytest.raises(TimeoutError):
         await worker.run(go.wait, DEADLINE)
     with pytest.raises(TimeoutError):

@@ -76,7 +76,12 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
 @click.option("--notify", type=Causes(KINDS), default=",".join(KINDS), show_default=True, metavar="KINDS", help="What to tell of, or none.")
 @click.option("--grace", type=Duration(), default="30s", show_default=True, metavar="DURATION",
               help="How long a domain, or the check itself, may fail before that is told.")  # fmt: skip
-@click.option("--metrics", type=Place(), metavar="[HOST]:PORT", help="Serve /metrics, /healthz and /readyz, as on :9464.")
+@click.option(
+    "--metrics",
+    type=Place(),
+    metavar="[HOST]:PORT",
+    help="Serve /metrics, /healthz and /readyz, as on 127.0.0.1:9464; :9464 is every interface.",
+)
 @click.option("--metrics-file", type=AbsolutePath(), metavar="FILE", help="Write the metrics for a text file collector.")
 @click.option("--report", type=AbsolutePath(), metavar="FILE", help="Keep a report of how things are: .html, .md, .json, .xml or text.")
 @click.pass_context
