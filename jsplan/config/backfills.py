@@ -92,7 +92,7 @@ def _entry(name: str, node: Node, reading: Reading) -> Backfill | None:
         if (value := grammar.chosen(node.get(key), f"`{key}`", values, findings)) is not None:
             words[key] = value  # type: ignore[literal-required]  # the keys of both are the same four
     origins, targets = _sides(node, "from", _FROM, reading), _sides(node, "to", ("domain", "stream", "parquet"), reading)
-    where, transform = (grammar.text(node.get(key), f"`{key}`", findings) for key in ("where", "transform"))
+    where, transform = grammar.text(node.get("where"), "`where`", findings), grammar.path(node.get("transform"), "`transform`", findings)
     rate = grammar.parsed(node.get("rate"), "`rate`", _rate, findings)
     window = grammar.parsed(node.get("window"), "`window`", _window, findings)
     renamed = _renamed(node.get("subject_transform"), findings)
@@ -149,7 +149,7 @@ def _side(node: Node, keys: Collection[str], reading: Reading) -> list[BackfillS
         return []
     if "parquet" in node.value:
         path = grammar.required(node, "parquet", "a side of a backfill", findings)
-        return [BackfillSide(parquet=path)] if path else []
+        return [BackfillSide(parquet=path)] if path and grammar.path(node.get("parquet"), "`parquet`", findings) else []
     stream = grammar.required(node, "stream", "a side of a backfill", findings)
     for bound in ("start", "end"):
         if f"{bound}_seq" in node.value and f"{bound}_time" in node.value:

@@ -88,16 +88,12 @@ def _check_login(key: str, node: Node, findings: Findings) -> None:
 
 def _check_url(key: str, node: Node | None, findings: Findings) -> None:
     """What is no address of a server is said before anybody waits for it; never with what stands before `@`."""
-    for url in node.value.split(",") if node is not None and isinstance(node.value, str) else ():
-        scheme, mark, rest = url.strip().rpartition("://")
-        port = rest.rpartition("@")[2].partition("/")[0].rpartition("]")[2].partition(":")[2]
-        if mark and scheme not in _SCHEMES:
-            what = f'"{scheme}" is nothing that a nats-server speaks'
-        elif port and not (port.isdecimal() and 0 < int(port) < 65536):
-            what = f'"{port}" is no port'
-        else:
-            continue
-        findings.error("JS130", node, f"`url` of connection {key}: {what}", "Write nats://HOST:PORT, or tls://, ws://, wss://.")
+    for part in node.value.split(",") if node is not None and isinstance(node.value, str) else ():
+        url = part.strip()
+        what = grammar.url_problem(url if "://" in url else f"nats://{url}", _SCHEMES)
+        if what and node is not None:
+            said = "the value from ${env.…} is not a URL of a server" if node.secret else what
+            findings.error("JS130", node, f"`url` of connection {key}: {said}", "Write nats://HOST:PORT, or tls://, ws://, wss://.")
 
 
 def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> Tls | None:
@@ -111,7 +107,7 @@ def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> T
 
 def file_path(node: Node | None, what: str, environ: Mapping[str, str], findings: Findings, base: Path | None = None) -> Path | None:
     """A path as absolute one, relative to `base` or else to the file that names it; `~` is HOME."""
-    value = grammar.text(node, what, findings)
+    value = grammar.path(node, what, findings)
     if value is None or node is None:
         return None
     if value.startswith("~/") and environ.get("HOME"):
@@ -123,6 +119,8 @@ def _positive(value: object) -> int:
     duration = units.parse_duration(value)
     if duration <= 0:
         raise ValueError("must be longer than nothing")
+    if duration > 24 * 3600 * units.SECOND:
+        raise ValueError("must not be longer than a day")
     return duration
 
 

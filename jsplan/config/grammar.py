@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import date
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from jsplan.address import KINDS, Address, is_glob
 from jsplan.config.findings import Findings
@@ -75,6 +76,35 @@ def required(parent: Node, key: str, what: str, findings: Findings) -> str | Non
         findings.error("JS106", parent, f"{what} has no `{key}`", f"Add `{key}:`.")
         return None
     return text(node, f"`{key}`", findings)
+
+
+def path(node: Node | None, what: str, findings: Findings) -> str | None:
+    """Text that can be the name of a file."""
+    value = text(node, what, findings)
+    if value is None or value.isprintable():
+        return value
+    assert node is not None
+    findings.error("JS130", node, f"{what} has a character that no file's name should have", "Remove tabs, line breaks and the like.")
+    return None
+
+
+def url_problem(value: str, schemes: Collection[str]) -> str:
+    """Say why text is not a URL of one of the schemes; empty if it is one. It never repeats what stands before `@` or behind the host."""
+    scheme, mark, rest = value.partition("://")
+    if "${env." in value:  # read without its environment, for a job file
+        return ""
+    if not mark or scheme not in schemes:
+        return f'"{scheme}" is not one of {", ".join(schemes)}' if mark and scheme.isalnum() else "it has no scheme"
+    if any(c.isspace() or not c.isprintable() for c in value):
+        return "it has a blank or an invisible character"
+    port = re.split("[/?#]", rest)[0].rpartition("@")[2].rpartition("]")[2].partition(":")[2]
+    if port and not (port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 65536):
+        return f'"{port}" is no port'
+    try:
+        host = urlsplit(value).hostname
+    except ValueError:
+        return "its host is no name and no address"
+    return "" if host else "it names no host"
 
 
 def flag(node: Node | None, what: str, findings: Findings) -> bool | None:

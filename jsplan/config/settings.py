@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from jsplan.config.node import Node, plain, range_of
 from jsplan.diagnostics import did_you_mean
 
 _LEVELS: Final = ("ignore", "warning", "error")
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SINKS: Final[dict[str, tuple[str, ...]]] = {"webhook": ("webhook",), "subject": ("subject", "domain"), "file": ("file",)}
 
 
@@ -73,7 +75,11 @@ def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapp
         if (
             not grammar.fields(target, "a webhook", ("url", "headers"), findings)
             or grammar.required(target, "url", "a webhook", findings) is None
+            or not _is_webhook(target, findings)
         ):
+            return None
+    elif kind == "file":
+        if grammar.required(node, kind, "a sink", findings) is None or grammar.path(node.get(kind), "`file`", findings) is None:
             return None
     elif grammar.required(node, kind, "a sink", findings) is None or (kind == "subject" and not _may_publish(node, findings)):
         return None
@@ -84,6 +90,34 @@ def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapp
         )
     sink: Mapping[str, Any] = plain(node)
     return sink
+
+
+def _is_webhook(node: Node, findings: Findings) -> bool:
+    """Tell whether a webhook can be called. URL and headers are secrets: no finding shows any of them."""
+    url, headers = node.value["url"], node.get("headers")
+    if problem := grammar.url_problem(url.value, ("http", "https")):
+        said = "the value from ${env.…} is not an http:// or https:// URL" if url.secret else problem
+        findings.error("JS130", url, f"`url` of a webhook: {said}", "Write https://HOST/PATH.")
+    wrong = bool(problem)
+    for name, item in grammar.pairs(headers, "`headers`", findings):
+        value = grammar.text(item, f"header {name}", findings)
+        if not _HEADER.fullmatch(name):
+            findings.error("JS130", headers.key_place(name) if headers else node, f'"{name}" is not a name for a header', "Write X-Key.")
+        elif value is not None and not (value.isprintable() and _latin(value)):
+            findings.error("JS130", item, f"the value of header {name} cannot be sent", "Use Latin letters, without line breaks.")
+        else:
+            wrong |= value is None
+            continue
+        wrong = True
+    return not wrong and (headers is None or headers.value is None or isinstance(headers.value, dict))
+
+
+def _latin(value: str) -> bool:
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _may_publish(node: Node, findings: Findings) -> bool:

@@ -117,6 +117,8 @@ def _selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
 def _read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """A context of the `nats` CLI. What it says about JetStream domains is ours to decide and is not read."""
     folder = _config_home(environ) / "context"
+    if not name.isprintable() or Path(name).name != name:
+        raise ConnectError(f"{name!r} is not a name of a nats context", hint="Write the name alone, as nats context ls shows it.")
     path = folder / f"{name}.json"
     try:
         raw = json.loads(read_regular(path, MEGABYTE).decode())

@@ -99,6 +99,51 @@ def test_sinks_are_read_and_not_shown(workspace: Loader) -> None:
     assert "S3CRET" not in repr(loaded)
 
 
+SINKS = {
+    "{webhook: {url: 'http://['}}": "its host is no name",
+    "{webhook: {url: 'http://'}}": "it names no host",
+    "{webhook: {url: 'http:///x'}}": "it names no host",
+    "{webhook: {url: 'http://u:pass@:80/x'}}": "it names no host",
+    "{webhook: {url: 'http://h:x/y'}}": '"x" is no port',
+    "{webhook: {url: 'http://h:99999999999999999999/y'}}": "is no port",
+    "{webhook: {url: 'http://[::1]:0/'}}": "is no port",
+    "{webhook: {url: 'ftp://h/x'}}": '"ftp" is not one of http, https',
+    "{webhook: {url: 'hooks.example/x'}}": "it has no scheme",
+    '{webhook: {url: "http://h/a b"}}': "a blank",
+    '{webhook: {url: "http://h/a\\nb"}}': "a blank",
+    "{webhook: {url: 5}}": "text",
+    "{webhook: {url: 'http://h', headers: abc}}": "a mapping",
+    "{webhook: {url: 'http://h', headers: [a]}}": "a mapping",
+    "{webhook: {url: 'http://h', headers: {X: 5}}}": "text",
+    "{webhook: {url: 'http://h', headers: {'X Y': a}}}": "not a name for a header",
+    "{webhook: {url: 'http://h', headers: {'X\\n': a}}}": "not a name for a header",
+    "{webhook: {url: 'http://h', headers: {X: \"a\\r\\nY: b\"}}}": "cannot be sent",
+    "{webhook: {url: 'http://h', headers: {X: '\u4e16'}}}": "cannot be sent",
+    '{file: "a\\0b"}': "no file's name",
+    "{file: [a]}": "text",
+}
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_sink_that_cannot_work_is_found_by_validate(sink: str, workspace: Loader) -> None:
+    """URL and headers are checked before anything is sent, with their place in the file, and without what they hold."""
+    found = workspace.found(f"drift: {{sinks: [{sink}]}}\n")
+
+    assert SINKS[sink] in f"{found[0].summary} {found[0].detail}"
+    assert found[0].range is not None
+    assert not [one for one in found if "pass" in one.summary or "hooks.example" in one.summary]
+
+
+@pytest.mark.parametrize("url", ["http://[", "s3cret", "http://h:s3cret/", "s3cret://h"])
+def test_a_wrong_url_from_the_environment_is_not_shown(url: str, workspace: Loader) -> None:
+    """Whatever is wrong with it: no part of it is in a finding."""
+    text = 'connections: {c: {url: "${env.HOOK}"}}\ndrift: {sinks: [{webhook: {url: "${env.HOOK}"}}]}\n'
+    found = workspace.found(text, environ={"HOOK": url})
+
+    assert any("the value from ${env" in one.summary for one in found)
+    assert not [one for one in found if "s3cret" in f"{one.summary} {one.detail}" or "[" in one.summary.replace("[JS", "")]
+
+
 BACKFILLS = """\
 backfills:
   - name: orders-history
@@ -196,6 +241,6 @@ def test_the_example_of_the_contract_parses(workspace: Loader) -> None:
     files = {"legacy.json": '{"stream_name": "X", "config": {"name": "X", "subjects": ["legacy.>"]}}', "streams/a.yaml": "streams: []\n"}
     for environment in ("staging", "prod"):
         found = workspace(
-            text, head="", files=files, environment=environment, variables=("region=eu",), environ={"ACC_PASSWORD": "p", "HOOK": "h"}
+            text, head="", files=files, environment=environment, variables=("region=eu",), environ={"ACC_PASSWORD": "p", "HOOK": "https://h"}
         )
         assert (found.environment, list(found.backfills)) == (environment, ["orders-history"])
