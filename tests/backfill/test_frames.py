@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser
 
-from jsplan.backfill.wire.frames import BYTES, Scan, delivered, framed, joined, parts, scan, scan_many, statuses, with_headers
+from jsplan.backfill.wire.frames import (
+    BYTES,
+    LARGEST,
+    LONGEST_LINE,
+    GarbledError,
+    Scan,
+    delivered,
+    framed,
+    joined,
+    parts,
+    scan,
+    scan_many,
+    statuses,
+    with_headers,
+)
 from jsplan.backfill.wire.writing import MESSAGES, SIZE, chunks
 
 SUBJECTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=12).map(
@@ -141,11 +156,72 @@ def test_a_frame_says_how_much_is_missing() -> None:
     assert (seen.count, seen.end, seen.need) == (0, 0, len(frame))
 
 
-@pytest.mark.parametrize("junk", [b"MSG a 1 x\r\n", b"HMSG a 1 1 x\r\n"])
+JUNK = [
+    b"MSG a 1 x\r\n", b"HMSG a 1 1 x\r\n", b"MSG a 1 -15\r\n" + b"x" * 40, b"MSG a 1 +5\r\nabcde\r\n", b"MSG a 1 1_0\r\n0123456789\r\n",
+    b"MSG a 1 \r\n", b"MSG \r\n", b"MSG a 1 99999999999\r\n", b"MSG a 1 %s\r\n" % (b"9" * 5000), b"MSG a 1 999999999\r\n", b"HMSG 5\r\n",
+    b"HMSG a 1 9 5\r\nabcde\r\n", b"HMSG a 1 -9 5\r\nabcde\r\n", b"HMSG a 1 5 -9\r\nabcde\r\n", b"x" * (LONGEST_LINE + 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk[:24]))
 def test_what_is_no_protocol_is_refused(junk: bytes) -> None:
-    """A size that is no number is not guessed."""
-    with pytest.raises(ValueError, match="invalid literal"):
-        scan(bytearray(junk), 0, len(junk))
+    """A size that is no number, negative, beyond any message or smaller than its headers is not guessed, and nothing runs on for ever."""
+    buffer = bytearray(junk)
+    with pytest.raises(GarbledError, match="is not the protocol of NATS"):
+        scan(buffer, 0, len(buffer))
+    assert scan_many(buffer, 0, len(buffer)) is None
+
+
+NUMBER = st.sampled_from([b"0", b"1", b"5", b"-1", b"-15", b"x", b"", b"99999999", b"9" * 30, b" 3", b"0x5", "\u0665".encode()])
+KINDS = st.sampled_from([b"MSG", b"HMSG", b"MXG", b"H"])
+TORN = st.one_of(
+    STREAM.map(lambda rows: b"".join(frame for _, frame in rows)),
+    st.builds(lambda *words: b" ".join(words) + b"\r\n", KINDS, SUBJECTS, NUMBER, NUMBER, NUMBER),
+    st.builds(lambda *words: b" ".join(words) + b"\r\n", KINDS, NUMBER),
+    st.binary(max_size=30), PAYLOADS,
+)  # fmt: skip
+
+
+@given(st.lists(TORN, max_size=6), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4))
+def test_whatever_arrives_is_read_or_refused(pieces: list[bytes], flips: list[tuple[int, int]]) -> None:
+    """With any bytes changed: the frames lie within the buffer, both ways of finding them agree, and any error is one of ours."""
+    buffer = bytearray(b"".join(pieces))
+    for place, byte in flips:
+        if buffer:
+            buffer[place % len(buffer)] = byte
+    many = scan_many(buffer, 0, len(buffer))
+    try:
+        seen = scan(buffer, 0, len(buffer))
+    except GarbledError:
+        return
+    places = list(seen.offsets)
+
+    assert places == sorted(places)
+    assert 0 <= seen.end <= len(buffer)
+    assert seen.need <= LARGEST + LONGEST_LINE
+    if many is not None and not seen.control:
+        assert (list(many.offsets), many.end) == (places, seen.end)
+    if places:
+        with contextlib.suppress(GarbledError):
+            delivered(parts(buffer, seen))
+
+
+STRANGE_ACKS = [
+    b"", b"x", b"$JS.ACK.S.c.1.41", b"$JS.ACK.S.c.1.a.b.c.d", b"$JS.ACK.S.c.1.-1.2.3.x", b"$JS.ACK.S.c.1.41.2.99999999999999999999.5",
+    b"$JS.ACK.S.c.1.41.2.3", b"........", b"$JS.ACK.S.c.1.41.2.3.", b"\xff.\xff.\xff.\xff.\xff.\xff.\xff.\xff.\xff",
+    b"$JS.ACK.hub.ABCD.S.c.1.41.1.1795309291290062261", b"$JS.ACK.S.c.1.41.1.1795309291290062261.5@x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", STRANGE_ACKS, ids=repr)
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "among good ones"])
+def test_a_reply_that_is_no_ack_subject(reply: bytes, together: bool) -> None:
+    """It is refused, or read as far as it is one; nothing else is raised, alone or among others."""
+    good = Message(b"s", b"x", reply=b"$JS.ACK.S.c.1.41.1.1795309291290062261.5").frame()
+    frames = Message(b"s", b"x", reply=reply).frame()
+    buffer = bytearray(good + frames + good if together else frames)
+    with contextlib.suppress(GarbledError):
+        delivered(parts(buffer, scan(buffer, 0, len(buffer))))
 
 
 ACKS = {

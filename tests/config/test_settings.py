@@ -241,6 +241,11 @@ def test_the_example_of_the_contract_parses(workspace: Loader) -> None:
     files = {"legacy.json": '{"stream_name": "X", "config": {"name": "X", "subjects": ["legacy.>"]}}', "streams/a.yaml": "streams: []\n"}
     for environment in ("staging", "prod"):
         found = workspace(
-            text, head="", files=files, environment=environment, variables=("region=eu",), environ={"ACC_PASSWORD": "p", "HOOK": "https://h"}
+            text,
+            head="",
+            files=files,
+            environment=environment,
+            variables=("region=eu",),
+            environ={"ACC_PASSWORD": "p", "HOOK": "https://h"},
         )
         assert (found.environment, list(found.backfills)) == (environment, ["orders-history"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from jsplan.backfill.wire.frames import GarbledError
 from jsplan.backfill.wire.socket import Wire
 from jsplan.errors import ServerRefusedError
 from jsplan.units import SECOND
@@ -32,17 +35,29 @@ def asked(wire: Wire, api_prefix: str, verb: str, payload: dict[str, Any] | None
     """One JetStream request. Raises ServerRefusedError with the server's words, and what `Wire.request` raises."""
     answer = wire.request(f"{api_prefix}.{verb}", payload, timeout)
     if "error" in answer:
-        error = answer["error"]
-        text = f"{api_prefix} refused {verb}: {error.get('description')} ({error.get('err_code')})"
-        raise ServerRefusedError.of(text, error)
+        with readable(f"{api_prefix}.{verb}"):
+            error = answer["error"]
+            refused = ServerRefusedError.of(f"{api_prefix} refused {verb}: {error.get('description')} ({error.get('err_code')})", error)
+        raise refused
     return answer
+
+
+@contextlib.contextmanager
+def readable(subject: str) -> Iterator[None]:
+    """Read an answer. Raises GarbledError where it has another shape than a server gives it."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise GarbledError(f"an answer to {subject} of another shape") from None
 
 
 def stream_facts(wire: Wire, api_prefix: str, stream: str) -> StreamFacts:
     """Ask for a stream. Raises ServerRefusedError (10059) where there is none."""
     info = asked(wire, api_prefix, f"STREAM.INFO.{stream}")
-    state = info["state"]
-    return StreamFacts(info["created"], state["first_seq"], state["last_seq"], state["messages"], info["config"])
+    with readable(f"{api_prefix}.STREAM.INFO.{stream}"):
+        state = info["state"]
+        first, last, messages = (int(state[name]) for name in ("first_seq", "last_seq", "messages"))
+        return StreamFacts(str(info["created"]), first, last, messages, dict(info["config"]))
 
 
 def first_at(wire: Wire, api_prefix: str, stream: str, time: int) -> int:
@@ -55,7 +70,8 @@ def first_at(wire: Wire, api_prefix: str, stream: str, time: int) -> int:
     made = _would_begin(wire, api_prefix, stream, {"deliver_policy": "by_start_time", "opt_start_time": as_text(time)})
     if not made.get("num_pending"):
         return stream_facts(wire, api_prefix, stream).last + 1
-    return int(made["delivered"]["stream_seq"]) + 1
+    with readable(f"{api_prefix}.CONSUMER.CREATE.{stream}"):
+        return int(made["delivered"]["stream_seq"]) + 1
 
 
 def pending(wire: Wire, api_prefix: str, stream: str, first: int, filters: tuple[str, ...] = ()) -> int:
@@ -63,7 +79,8 @@ def pending(wire: Wire, api_prefix: str, stream: str, first: int, filters: tuple
     config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
     if filters:
         config |= {"filter_subject": filters[0]} if len(filters) == 1 else {"filter_subjects": list(filters)}
-    return int(_would_begin(wire, api_prefix, stream, config).get("num_pending") or 0)
+    with readable(f"{api_prefix}.CONSUMER.CREATE.{stream}"):
+        return int(_would_begin(wire, api_prefix, stream, config).get("num_pending") or 0)
 
 
 def _would_begin(wire: Wire, api_prefix: str, stream: str, start: dict[str, Any]) -> dict[str, Any]:

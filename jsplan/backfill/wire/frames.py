@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.wire.cutting import Places, cut, find, numbers, raw
+from jsplan.errors import ApiError
 
 #: What a message is on its way: `line` and `headers` as they came, `headers` with `NATS/1.0` and the empty line, or empty.
 MESSAGES: Final = pa.schema(
@@ -29,6 +30,10 @@ _H, _M, _NEWLINE, _SPACE, _AT, _DOT = ord("H"), ord("M"), ord("\n"), ord(" "), o
 #: Bytes of the shortest head of a message, `MSG s 1 0`.
 _SHORTEST: Final = 9
 BYTES: Final = pa.binary()
+#: Bytes of the largest message that is believed, with how many digits that has, and of the longest line: a server allows 64 MiB at most.
+LARGEST: Final = 1 << 28
+_DIGITS: Final = 9
+LONGEST_LINE: Final = 4 << 20
 
 
 @dataclass(slots=True)
@@ -51,33 +56,52 @@ class Scan:
         return len(self.offsets) // 4
 
 
+class GarbledError(ApiError):
+    """What arrived is not what a nats-server sends."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"what arrived is not the protocol of NATS: {what}", hint="Does a nats-server answer there, or a proxy before it?")
+
+
 def scan(buffer: bytearray, start: int, end: int) -> Scan:
-    """Walk the frames between `start` and `end`. Raises ValueError for what is no NATS protocol."""
-    find, rfind = buffer.find, buffer.rfind
+    """Walk the frames between `start` and `end`. Raises GarbledError for what is no NATS protocol."""
+    find, rfind, begins = buffer.find, buffer.rfind, buffer.startswith
     offsets: list[int] = []
     found = Scan(start, offsets)
     place, add = start, offsets.extend
     while (line_end := find(b"\r\n", place, end)) >= 0:
         kind, body = buffer[place], line_end + 2
-        if kind == _H:
+        if kind == _H and begins(b"HMSG ", place):
             last = rfind(b" ", place, line_end)
-            before = rfind(b" ", place, last)
-            stop = body + int(buffer[last + 1 : line_end])
-            headers = int(buffer[before + 1 : last])
-        elif kind == _M:
-            stop = body + int(buffer[rfind(b" ", place, line_end) + 1 : line_end])
+            size = _number(buffer, last + 1, line_end)
+            headers = _number(buffer, rfind(b" ", place, last) + 1, last)
+            if headers > size:
+                raise GarbledError(f"a header of {headers} bytes in a message of {size}")
+        elif kind == _M and begins(b"MSG ", place):
+            size = _number(buffer, rfind(b" ", place, line_end) + 1, line_end)
             headers = 0
         else:
             found.control.append(bytes(buffer[place:line_end]))
             place = body
             continue
+        stop = body + size
         if stop + 2 > end:
             found.need = stop + 2 - place
             break
         add((place, body, body + headers, stop))
         place = stop + 2
+    else:
+        if end - place > LONGEST_LINE:
+            raise GarbledError(f"a line of more than {LONGEST_LINE} bytes")
     found.end = place
     return found
+
+
+def _number(buffer: bytearray, start: int, stop: int) -> int:
+    digits = buffer[start:stop]
+    if not digits.isdigit() or stop - start > _DIGITS or (number := int(digits)) > LARGEST:
+        raise GarbledError(f"{bytes(digits[:20])!r} is not the size of a message")
+    return number
 
 
 def scan_many(buffer: bytearray, start: int, end: int) -> Scan | None:
@@ -125,6 +149,8 @@ def _sizes(buffer: bytearray, begins: Places, stops: Places, with_block: Places)
         block[with_block] = numbers(first if with_block.all() else first.filter(pa.array(with_block)))
     except pa.ArrowInvalid:
         return None
+    if (block < 0).any() or (block > size).any() or (size > LARGEST).any():  # `scan` says what it is
+        return None
     return block, size
 
 
@@ -171,8 +197,17 @@ class Delivered:
 def delivered(found: Parts) -> Delivered:
     """Read sequence and time out of the ack subjects, which every delivered message has as its reply.
 
-    Subjects may hold any byte but spaces: they are cut as text without being checked to be any.
+    Subjects may hold any byte but spaces: they are cut as text without being checked to be any. Raises GarbledError where a reply is
+    no ack subject.
     """
+    try:
+        return _delivered(found)
+    except (pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, OverflowError):
+        lines = found.line.to_pylist()
+        raise GarbledError(f"a message that no consumer delivers, among {len(lines)} that begin with {lines[:1]!r:.80}") from None
+
+
+def _delivered(found: Parts) -> Delivered:
     spaces, counts = find(found.line, _SPACE)
     if len(find(found.line, _AT)[0]) or (np.diff(counts) < 4).any():  # MSG subject sid reply size
         return _delivered_slowly(found)

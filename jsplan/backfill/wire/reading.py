@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from jsplan.backfill.wire.asking import readable
 from jsplan.backfill.wire.frames import Delivered, Parts, delivered, parts, scan, scan_many, statuses, tokens
 from jsplan.backfill.wire.socket import Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
@@ -105,8 +106,9 @@ def _more(wire: Wire, what: Range, position: int) -> bool:
         with contextlib.suppress(NotPermittedError, ApiTimeoutError):
             asked = {"seq": position, "next_by_subj": subject}
             answer = wire.request(f"{what.api_prefix}.STREAM.MSG.GET.{what.stream}", asked, timeout=5.0)
-            if position <= int((answer.get("message") or {}).get("seq", 0)) <= what.last:
-                return True
+            with readable(f"{what.api_prefix}.STREAM.MSG.GET.{what.stream}"):
+                if position <= int((answer.get("message") or {}).get("seq", 0)) <= what.last:
+                    return True
     return False
 
 
@@ -154,12 +156,15 @@ def _created(wire: Wire, what: Range, name: str, inbox: str, first: int) -> bool
         config["filter_subject"] = what.filters[0]
     elif what.filters:
         config["filter_subjects"] = list(what.filters)
-    answer = wire.request(f"{what.api_prefix}.CONSUMER.CREATE.{what.stream}.{name}", {"stream_name": what.stream, "config": config})
-    if "error" in answer:
+    subject = f"{what.api_prefix}.CONSUMER.CREATE.{what.stream}.{name}"
+    answer = wire.request(subject, {"stream_name": what.stream, "config": config})
+    with readable(subject):
+        if "error" not in answer:
+            return bool(answer.get("num_pending")) or bool((answer.get("delivered") or {}).get("consumer_seq"))
         error = answer["error"]
         text = f"{what.api_prefix} does not let {what.stream} be read: {error.get('description')} ({error.get('err_code')})"
-        raise ServerRefusedError.of(text, error)
-    return bool(answer.get("num_pending")) or bool((answer.get("delivered") or {}).get("consumer_seq"))
+        refused = ServerRefusedError.of(text, error)
+    raise refused
 
 
 def _frames(wire: Wire) -> Generator[Parts, None, None]:
@@ -235,7 +240,7 @@ def _answer_word(wire: Wire, frames: Parts, place: int) -> None:
 def _check_idle(frames: Parts, place: int, expected: int) -> None:
     """A heartbeat says what was delivered last; if that never arrived, it is lost."""
     last = _header(frames.headers[place].as_py(), b"Nats-Last-Consumer")
-    if last is not None and int(last) >= expected:
+    if last is not None and (not last.isdigit() or int(last[:20]) >= expected):
         raise _Lost("messages were lost on the way")
 
 

@@ -244,7 +244,7 @@ class Wire:
         answer = self._answer(subject, reply, time.monotonic() + (timeout or self.target.timeout))
         try:
             found = json.loads(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise ApiError(f"{subject} at {self.target.shown} was answered with something that is not JSON: {answer[:80]!r}")

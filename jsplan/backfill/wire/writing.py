@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.wire.frames import BYTES, digits, framed, joined, scan, with_headers
+from jsplan.backfill.wire.frames import BYTES, GarbledError, digits, framed, joined, scan, with_headers
 from jsplan.backfill.wire.socket import CHUNK, Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 
@@ -29,7 +29,7 @@ PATIENCE: Final = 60.0
 WRONG_LAST_SEQUENCE: Final = 10071
 #: The header with which a message says what must be before it.
 LINK: Final = b"Nats-Expected-Last-Sequence: "
-_LAST_SEQUENCE = re.compile(rb'"seq":\s*(\d+)')
+_LAST_SEQUENCE = re.compile(rb'"seq":\s*(\d{1,20})')
 
 
 class Refused(ServerRefusedError):
@@ -78,12 +78,19 @@ class _Acks:
                 "no stream takes these messages any more: nobody answers", hint="Was the target deleted, or its subjects changed?"
             )
         if b'"error"' in body:
-            error = orjson.loads(body)["error"]
-            raise Refused.of(f"the target refused a message: {error.get('description')} ({error.get('err_code')})", error)
+            raise _refused(body)
         if match := _LAST_SEQUENCE.search(body):
             self.last_sequence = int(match[1])
         self.duplicates += b'"duplicate":true' in body or b'"duplicate": true' in body
         self.count += 1
+
+
+def _refused(body: bytes) -> ApiError:
+    try:
+        error = orjson.loads(body)["error"]
+        return Refused.of(f"the target refused a message: {error.get('description')} ({error.get('err_code')})", error)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return GarbledError(f"{body[:80]!r} as the answer to a message")
 
 
 def chunks(sizes: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:

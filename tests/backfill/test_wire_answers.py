@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from jsplan.backfill.wire import Wire, reading
+from jsplan.backfill.wire.asking import asked, first_at, pending, stream_facts
+from jsplan.backfill.wire.frames import BYTES
+from jsplan.backfill.wire.reading import Range, read
+from jsplan.backfill.wire.writing import publish
+from jsplan.errors import ApiError
+from jsplan.jetstream.contexts import Target
+from tests.support.listening import Listening, info
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+#: Seconds; what answers here answers at once.
+LONG = 20.0
+SHAPES: list[bytes] = [
+    b"[]", b"5", b"null", b"{", b"[" * 50_000, b'{"error": "x"}', b'{"error": null}', b'{"error": {"code": "x"}}', b'{"error": [1]}',
+    b'{"state": null}', b'{"state": {"first_seq": "x"}, "created": 5}', b'{"num_pending": "x"}', b'{"num_pending": 5, "delivered": 3}',
+    b'{"num_pending": 5, "delivered": {}}', b'{"created": "a", "state": {"first_seq": 1, "last_seq": 1, "messages": 1}, "config": 5}',
+    b'{"message": {"seq": "x"}}', b'{"message": [1]}',
+]  # fmt: skip
+
+
+def answering(body: bytes) -> Callable[[Listening, socket.socket], None]:
+    """Answer every request, and every message that wants an answer, with the same."""
+
+    def serve(server: Listening, stream: socket.socket) -> None:
+        stream.sendall(info())
+        rest = b""
+        while data := server.read(stream):
+            *lines, rest = (rest + data).split(b"\r\n")
+            for line in lines:
+                words = line.split(b" ")
+                if words[0] == b"PING":
+                    stream.sendall(b"PONG\r\n")
+                elif words[0] == b"HPUB" and len(words) == 5:
+                    stream.sendall(b"MSG %s 1 %d\r\n%s\r\n" % (words[2], len(body), body))
+
+    return serve
+
+
+@pytest.mark.parametrize("body", SHAPES, ids=lambda body: repr(body[:40]))
+def test_an_answer_of_another_shape(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a server answers to what a copy asks: a result, or an error in words."""
+    monkeypatch.setattr(reading, "SILENCE", 0.05)
+    asks: list[Callable[[Wire], object]] = [
+        lambda wire: asked(wire, "$JS.API", "INFO"),
+        lambda wire: stream_facts(wire, "$JS.API", "S"),
+        lambda wire: first_at(wire, "$JS.API", "S", 5),
+        lambda wire: pending(wire, "$JS.API", "S", 1),
+        lambda wire: list(read(lambda: wire, Range("$JS.API", "S", 1, 5), patience=0.0)),
+    ]
+    with Listening(answering(body)) as server:
+        for ask in asks:
+            wire = Wire(Target("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG))
+            with contextlib.closing(wire), contextlib.suppress(ApiError):
+                json.dumps(ask(wire), default=str)
+
+
+@pytest.mark.parametrize("body", [b'"error"', b'{"error": "x"}', b'{"error": null}', b'{"error"', b'{"error": {"code": []}}'], ids=repr)
+def test_an_ack_of_another_shape(body: bytes) -> None:
+    """What looks like a refusal and is none ends the copy in words too."""
+    column = pa.array([b"x"], BYTES)
+    with Listening(answering(body)) as server:
+        wire = Wire(Target("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG))
+        with pytest.raises(ApiError):
+            publish(wire, [(column, pa.array([b""], BYTES), column)])
+        wire.close()
