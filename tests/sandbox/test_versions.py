@@ -70,7 +70,7 @@ def test_a_download_that_hangs_ends(what: str, tmp_path: Path, monkeypatch: pyte
     with ExitStack() as held:
         if what == "lock":
             held.enter_context(FileLock(tmp_path / "2.12.8.lock"))
-        with pytest.raises(SandboxError, match="2.12.8 was not downloaded within"):
+        with pytest.raises(SandboxError, match="was not downloaded within"):
             versions.ensure("2.12.8")
 
 
