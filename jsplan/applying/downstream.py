@@ -37,7 +37,7 @@ async def delete_origin(work: Work, step: Step) -> None:
     live = await work.check(step)
     if live is None:
         raise StepFailed(f"{step.address} was deleted by somebody else since it was planned")
-    await work.begin(step)
+    await work.begin(step, live)
     if live.raw.get("subjects") and not live.raw.get("sealed"):
         stopped = {name: value for name, value in live.raw.items() if name != "sources"} | {"subjects": [PARKING + step.touches.stream]}
         await work.send(step, f"STREAM.UPDATE.{step.touches.stream}", stopped)
@@ -69,13 +69,13 @@ async def create_origin(work: Work, step: Step) -> None:
 
 async def leave(work: Work, step: Step) -> None:
     """Take sources out of a stream, and remember behind which sequence each goes on. Raises as `delete_origin` does."""
-    await work.check(step)
+    live = await work.check(step)
     keys, recorded = set((step.carries or {})["sources"]), (step.carries or {})["recorded"]
     api, stream = work.api(step), step.touches.stream
     answer = await api.request(f"STREAM.INFO.{stream}")
     going = [s for s in answer["config"].get("sources") or () if origin_key(s) in keys]
     copied = {origin_key(s): _seq_of(s, answer.get("sources") or ()) for s in going}
-    await work.begin(step)
+    await work.begin(step, live)
     before = (work.state.replacements.get(recorded) or {}).get("left") or ()
     await work.record({"replacing": {"address": recorded, "left": sorted(keys.union(before))}}, durable=False)
     await _mark(work, recorded, {key: seq + 1 for key, seq in copied.items() if seq})
@@ -90,7 +90,7 @@ async def leave(work: Work, step: Step) -> None:
 
 async def rejoin(work: Work, step: Step) -> None:
     """Update a stream to what it shall be, with the sources that were taken out where they go on. Raises as `delete_origin` does."""
-    await work.check(step)
+    live = await work.check(step)
     keys, recorded = set((step.carries or {})["sources"]), (step.carries or {})["recorded"]
     stream = step.touches.stream
     assert step.request is not None
@@ -103,7 +103,7 @@ async def rejoin(work: Work, step: Step) -> None:
     starts = {key: seq for key, seq in (entry.starts if entry else {}).items() if key in keys}
     made = told_where(step, starts)
     made = replace(made, record=(made.record or {}) | {"replaced": recorded})
-    await work.begin(made)
+    await work.begin(made, live)
     await work.call(made)
     await work.read_back(made)
 

@@ -27,7 +27,7 @@ async def _request(work: Work, step: Step) -> None:
     if step.request is None:
         await (work.remember(step, live) if live is not None and step.record else work.record({"end": step.address}))
         return
-    await work.begin(step)
+    await work.begin(step, None if step.op.endswith(".delete") else live)
     await work.call(step)
     await work.read_back(step)
 

@@ -44,7 +44,7 @@ LOOKS, PAUSE_BETWEEN = 20, 0.05
 async def replace_consumer(work: Work, step: Step) -> None:
     """Carry out `consumer.replace`. Raises StepFailed, NotBegun, ApiError and StateError."""
     live = await work.check(step)
-    await work.begin(step)
+    await work.begin(step, live)
     under_way = work.state.replacements.get((step.carries or {})["recorded"])
     making = _Replacement(work, step, dict(under_way or {}))
     if live is None:
@@ -77,7 +77,7 @@ async def _remember_unheld(work: Work, address: Address) -> None:
     """What was recorded while the consumer was held shows the pause that held it."""
     entry, live = work.state.resources.get(address), await work.read(address)
     if entry is not None and live is not None and live.created == entry.created:
-        await work.record({"put": {"address": str(address), "entry": replace(entry, config=live.config).to_json()}})
+        await work.record({"put": {"address": str(address), "entry": replace(entry, config=live.config, seen=live.seen).to_json()}})
 
 
 def _until(instant: str | None) -> dict[str, Any] | None:

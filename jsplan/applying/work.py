@@ -82,16 +82,29 @@ class Work:
         if durable:
             await self.backend.sync()
 
-    async def begin(self, step: Step) -> None:
-        """Journal that the step begins. Raises NotBegun after Ctrl-C, StepFailed where it cannot be journaled: nothing was sent."""
+    async def begin(self, step: Step, live: LiveObject | None = None) -> None:
+        """Journal that the step begins. Raises NotBegun after Ctrl-C, StepFailed where it cannot be journaled: nothing was sent.
+
+        `live` is the object that the step changes in place.
+        """
         if self.stop.is_set():
             raise NotBegun
         begun = {"id": step.id, "address": step.address, "op": step.op, "expect": step.expect, "record": step.record}
         try:
-            await self.record({"begin": begun}, durable=False)
+            await self.record(*self.seen(step, live), {"begin": begun}, durable=False)
             await self.backend.flush()
         except StateError as error:
             raise self._cannot_begin(error) from None
+
+    def seen(self, step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
+        """The journal line by which an object is known again although its server will report another `created` for it."""
+        if live is None or not live.seen:
+            return []
+        names = (str(live.address), (step.record or {}).get("previous_address"))
+        known = [
+            name for name in names if name and (entry := self.state.resources.get(Address.parse(name))) and entry.created == live.created
+        ]
+        return [{"seen": {"address": name, "at": live.seen}} for name in known]
 
     def _time_to_write(self) -> float:
         """How many seconds one write may take under the lock. Raises StepFailed where the lock may be lost."""
@@ -247,7 +260,7 @@ class Work:
         entry = Entry(
             config=live.config, declared={name: value for name, value in record["declared"].items() if name not in lost},
             created=live.created, origin=record["origin"], prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"],
-            applied_at=stamp(), starts=record.get("starts", {}),
+            applied_at=stamp(), starts=record.get("starts", {}), seen=live.seen,
         )  # fmt: skip
         put = {"put": {"address": step.address, "entry": entry.to_json()}}
         over = {"replaced": record["replaced"]} if "replaced" in record else {}

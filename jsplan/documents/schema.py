@@ -138,8 +138,9 @@ STATE_ENTRY = _object(
         "config": OBJECT, "declared": OBJECT, "created": TEXT, "origin": _one_of("created", "imported"),
         "prevent_destroy": FLAG, "depends_on": _list(ADDRESS), "applied_at": TEXT,
     },
-    {"starts": _map(COUNT)},
-    description="`config` is live after the last apply; `declared` what the files named then, null for the server's default.",
+    {"starts": _map(COUNT), "seen": TEXT},
+    description="`config` is live after the last apply; `declared` what the files named then, null for the server's default. "
+    "`seen` is the server's time when this was last known to be the object.",
 )  # fmt: skip
 
 _HEAD = {"format_version": VERSION}

@@ -19,7 +19,8 @@ class LiveObject:
 
     `raw` is the server's configuration untouched; `created` RFC 3339; `state` the stream's `state`, or for a
     consumer its positions and counts; `server` the `cluster` part of the answer; `flows` what INFO says of a copy's
-    `mirror` and `sources`. `found` is the fingerprint of what is really there, where this is the object as it was before.
+    `mirror` and `sources`. `found` is the fingerprint of what is really there, where this is the object as it was before. `seen` is
+    the server's time of the answer.
     """
 
     address: Address
@@ -29,6 +30,7 @@ class LiveObject:
     server: dict[str, Any] = field(default_factory=dict)
     flows: list[dict[str, Any]] = field(default_factory=list)
     found: str = ""
+    seen: str = field(default="", compare=False)
     _config: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     _compact: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 

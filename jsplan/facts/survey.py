@@ -244,13 +244,17 @@ async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
 def stream_of(address: Address, answer: dict[str, Any]) -> LiveObject:
     """A stream from its INFO, or from an element of a LIST."""
     flows = [*filter(None, [answer.get("mirror")]), *(answer.get("sources") or ())]
-    return LiveObject(address, answer["config"], answer["created"], answer["state"], answer.get("cluster") or {}, flows)
+    found = LiveObject(address, answer["config"], answer["created"], answer["state"], answer.get("cluster") or {}, flows)
+    found.seen = str(answer.get("ts") or "")
+    return found
 
 
 def consumer_of(address: Address, answer: dict[str, Any]) -> LiveObject:
     """A consumer from its INFO, or from an element of a LIST."""
     counts = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting", "num_pending", "push_bound")
-    return LiveObject(address, answer["config"], answer["created"], {k: answer.get(k) for k in counts}, answer.get("cluster") or {})
+    found = LiveObject(address, answer["config"], answer["created"], {k: answer.get(k) for k in counts}, answer.get("cluster") or {})
+    found.seen = str(answer.get("ts") or "")
+    return found
 
 
 def _learn_servers(live: Live) -> None:

@@ -12,6 +12,7 @@ import orjson
 
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.jetstream.identity import Sightings, no_sightings, recognize
 from jsplan.jetstream.link import Link
 from jsplan.jetstream.seal import READ_ONLY
 
@@ -28,12 +29,16 @@ ELECTION: Final = 60.0
 
 
 class DomainApi:
-    """The API of one domain over one link; `read_only` makes it refuse to send anything that could write."""
+    """The API of one domain over one link; `read_only` makes it refuse to send anything that could write.
 
-    def __init__(self, domain: Domain, link: Link, *, read_only: bool) -> None:
+    Answers have the `created` by which `sightings` know an object, where its server reports another one since a restart.
+    """
+
+    def __init__(self, domain: Domain, link: Link, *, read_only: bool, sightings: Sightings = no_sightings) -> None:
         self.domain = domain
         self.link = link
         self.read_only = read_only
+        self._sightings = sightings
         if link.seal is not None:
             assert read_only, f"a sealed connection cannot write to {domain.key}"
             link.seal.admit(domain.api_prefix)
@@ -46,7 +51,9 @@ class DomainApi:
         """
         if self.read_only and not api.startswith(READ_ONLY):
             raise AssertionError(f"a read-only client was asked to send {api}")
-        return self.parse(api, await self._send(api, payload, timeout))
+        answer = self.parse(api, await self._send(api, payload, timeout))
+        recognize(answer, self.domain.key, self._sightings)
+        return answer
 
     async def _send(self, api: str, payload: dict[str, Any] | None, timeout: float | None) -> bytes:
         subject = f"{self.domain.api_prefix}.{api}"

@@ -11,6 +11,7 @@ from jsplan.config.model import Connection, Domain
 from jsplan.errors import ConnectError, JsplanError
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.contexts import resolve
+from jsplan.jetstream.identity import Sightings, no_sightings
 from jsplan.jetstream.link import Link
 from jsplan.jetstream.seal import Seal
 
@@ -18,14 +19,24 @@ from jsplan.jetstream.seal import Seal
 class Pool:
     """Links by connection key. A connection that fails is remembered with its error, not raised: a domain may be away.
 
-    `read_only` is about the JetStream API; with `sealed` no link sends anything but reading requests of it.
+    `read_only` is about the JetStream API; with `sealed` no link sends anything but reading requests of it. `sightings` are the
+    objects that state knows.
     """
 
-    def __init__(self, connections: Mapping[str, Connection], environ: Mapping[str, str], *, read_only: bool, sealed: bool = False) -> None:
+    def __init__(
+        self,
+        connections: Mapping[str, Connection],
+        environ: Mapping[str, str],
+        *,
+        read_only: bool,
+        sealed: bool = False,
+        sightings: Sightings = no_sightings,
+    ) -> None:
         self._connections = connections
         self._environ = environ
         self._read_only = read_only or sealed
         self._sealed = sealed
+        self._sightings = sightings
         self.links: dict[str, Link] = {}
         self.failures: dict[str, ConnectError] = {}
 
@@ -49,7 +60,7 @@ class Pool:
         """The API of a domain; raises the ConnectError its connection ended with."""
         if domain.connection in self.failures:
             raise self.failures[domain.connection]
-        return DomainApi(domain, self.links[domain.connection], read_only=self._read_only)
+        return DomainApi(domain, self.links[domain.connection], read_only=self._read_only, sightings=self._sightings)
 
 
 async def _opened(link: Link) -> ConnectError | None:

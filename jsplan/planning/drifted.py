@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from jsplan.address import Address
 from jsplan.documents.plan import Change, FieldChange, ResourceChange, Severity
@@ -19,9 +19,6 @@ COSMETIC = ("description", "metadata")
 #: Fields whose change can make the server delete messages.
 DESTRUCTIVE = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "retention", "discard", "created")
 
-#: How much later a restarted server may say that a consumer was made.
-_WRITTEN_DOWN = timedelta(seconds=1)
-
 
 def drift_of(
     address: Address, entry: Entry, live: LiveObject | None, level: int, ignore: tuple[str, ...] = (), *, now: datetime
@@ -34,7 +31,7 @@ def drift_of(
     table = table_of(address)
     before, after = (_comparable(table, entry, c, ignore) for c in (table.compact(entry.config), live.compact))
     fields = field_changes(table, without_over(before, now), without_over(after, now), level)
-    if not _same_object(address, entry.created, live.created):
+    if live.created != entry.created:
         fields.insert(0, FieldChange("created", entry.created, live.created, "replace"))
     if not fields:
         return None
@@ -42,20 +39,6 @@ def drift_of(
     return _element(
         address, change, severity(fields), "drift_recreated" if fields[0].path == "created" else "drift_changed", live.fingerprint
     )
-
-
-def _same_object(address: Address, known: str, now: str) -> bool:
-    """Whether it is the object that state knows, by `created`.
-
-    Before 2.12 a restarted server says of a consumer the moment when it was written down, up to milliseconds after the one that it
-    said first (measured). Nobody makes a consumer anew so soon.
-    """
-    if known == now or address.kind != "consumer":
-        return known == now
-    try:
-        return abs(datetime.fromisoformat(now) - datetime.fromisoformat(known)) < _WRITTEN_DOWN
-    except ValueError:
-        return False
 
 
 def _comparable(table: Table, entry: Entry, config: Config, ignore: tuple[str, ...]) -> Config:

@@ -34,6 +34,7 @@ def recover(inputs: Inputs) -> None:
         inputs.entries[address] = Entry(
             config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
             prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
+            seen=live.seen,
         )  # fmt: skip
         inputs.recovered.add(address)
     count_as_before(inputs)
@@ -53,6 +54,7 @@ def _recover_replacements(inputs: Inputs) -> None:
         inputs.entries[address] = Entry(
             config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
             prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
+            seen=live.seen,
         )  # fmt: skip
         (inputs.unfinished if unfinished else inputs.recovered).add(address)
 

@@ -6,7 +6,7 @@ State is for ownership and for the third side of every comparison; it is never a
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jsplan import __version__
@@ -30,8 +30,9 @@ class Entry:
 
     `config` is the live configuration after the last apply, without `_nats.*` metadata. `declared` holds the
     fields that the files named then, in compact form (None: named, at the server's default). `created` is the
-    server's RFC 3339 creation time: another one means another object under the same name. `origin` is
-    `created` or `imported`. `depends_on` are addresses, so that deletion can go the other way round. `starts` are the
+    server's RFC 3339 creation time: another one means another object under the same name, unless it is not later
+    than `seen`, the server's time when this was last known to be the object (see `jetstream.identity`). `origin`
+    is `created` or `imported`. `depends_on` are addresses, so that deletion can go the other way round. `starts` are the
     sequences at which a replacement made it go on, in place of where the files begin: of a consumer under its own name, of
     a stream's sources under the key of each.
     """
@@ -44,6 +45,7 @@ class Entry:
     depends_on: list[str] = field(default_factory=list)
     applied_at: str = ""
     starts: dict[str, int] = field(default_factory=dict)
+    seen: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The value of `resources[address]`."""
@@ -51,14 +53,14 @@ class Entry:
             "config": self.config, "declared": self.declared, "created": self.created, "origin": self.origin,
             "prevent_destroy": self.prevent_destroy, "depends_on": self.depends_on, "applied_at": self.applied_at,
         }  # fmt: skip
-        return out | ({"starts": self.starts} if self.starts else {})
+        return out | ({"starts": self.starts} if self.starts else {}) | ({"seen": self.seen} if self.seen else {})
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Entry:
         """The reverse of `to_json`."""
         return cls(
             raw["config"], raw["declared"], raw["created"], raw["origin"], raw["prevent_destroy"], raw["depends_on"], raw["applied_at"],
-            raw.get("starts", {}),
+            raw.get("starts", {}), raw.get("seen", ""),
         )  # fmt: skip
 
 
@@ -137,7 +139,8 @@ class State:
 
         `begin` is a step, `end` the address whose step is over; `put` is `{address, entry}` and `drop` an address,
         and both end what was pending there; `domain` is `{key, server}`, `ownership` is `{id}`. `replacing` is
-        `{address, …}`, and `replaced` the address whose replacement is over. `backfill` and `history` are one entry of those.
+        `{address, …}`, and `replaced` the address whose replacement is over. `seen` is `{address, at}`.
+        `backfill` and `history` are one entry of those.
         """
         match change:
             case {"session": {"lineage": str(lineage), "serial": int(serial)}}:
@@ -156,13 +159,20 @@ class State:
                 self.backfills[name] = what
             case {"history": {"id": int()} as what}:
                 self.history = remembered(self.history, what)
+            case {"seen": {"address": str(address), "at": str(at)}}:
+                self._see(Address.parse(address), at)
             case (
                 {"backfill": _} | {"ownership": _} | {"deferred": _} | {"session": _} | {"begin": _} | {"domain": _} | {"replacing": _}
-                | {"history": _}
+                | {"history": _} | {"seen": _}
             ):  # fmt: skip
                 raise ValueError(f"not a journal line: {change}")
             case _:
                 self._apply_end(change)
+
+    def _see(self, address: Address, at: str) -> None:
+        entry = self.resources.get(address)
+        if entry is not None:
+            self.resources[address] = replace(entry, seen=at)
 
     def _apply_end(self, change: dict[str, Any]) -> None:
         if "put" in change:

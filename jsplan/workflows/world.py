@@ -21,6 +21,7 @@ from jsplan.facts.places import places
 from jsplan.facts.recopied import count_copied_again
 from jsplan.facts.survey import survey
 from jsplan.jetstream import Pool
+from jsplan.jetstream.identity import Sighting, Sightings
 from jsplan.planning.backfills import places_of, streams_of
 from jsplan.planning.build import candidates
 from jsplan.planning.choices import Choices
@@ -137,7 +138,24 @@ def _owner(world: World) -> str:
 
 def open_pool(world: World, *, read_only: bool, sealed: bool = False) -> Pool:
     """The connections of the workspace; nothing is connected yet."""
-    return Pool(world.workspace.connections, world.environ, read_only=read_only, sealed=sealed)
+    return Pool(world.workspace.connections, world.environ, read_only=read_only, sealed=sealed, sightings=_sightings(world))
+
+
+def _sightings(world: World) -> Sightings:
+    """What state knows of each object, under the address that `moved` blocks give it; always of the state as it is by now."""
+    moved: tuple[State, dict[Address, Address]] | None = None
+
+    def find(domain: str, stream: str, consumer: str | None) -> Sighting | None:
+        nonlocal moved
+        address = Address.of_stream(domain, stream) if consumer is None else Address(domain, "consumer", f"{stream}/{consumer}")
+        entry = world.state.resources.get(address)
+        if entry is None and world.workspace.moved:
+            if moved is None or moved[0] is not world.state:
+                moved = world.state, rename(world.workspace, world.state.resources)[1]
+            entry = world.state.resources.get(moved[1].get(address, address))
+        return Sighting(entry.created, entry.seen) if entry is not None and entry.seen else None
+
+    return find
 
 
 async def refresh(world: World, inputs: Inputs, pool: Pool, options: PlanOptions, observer: Observer) -> None:

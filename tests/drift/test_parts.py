@@ -20,8 +20,6 @@ from jsplan.drift.doubt import AGAIN, DEAD, QUIET, STUCK, Doubt
 from jsplan.drift.endpoint import place_of
 from jsplan.drift.schedule import Cron, Every
 from jsplan.drift.situations import Register, plainly, situations_of
-from jsplan.facts.live import LiveObject
-from jsplan.planning.drifted import drift_of
 from jsplan.state import State
 from jsplan.state.document import Entry
 from jsplan.units import SECOND
@@ -222,20 +220,3 @@ def test_notices_fit_their_schema() -> None:
 
     assert notices[0].text.startswith("shop: destructive: hub/stream/ORDERS was changed: max_age: ")
     assert plainly(samples.drift().resource_drift[1]) == ()
-
-
-@pytest.mark.parametrize(
-    ("address", "created", "drifts"),
-    [
-        (C, "2026-01-31T12:00:00.399578908Z", False),
-        (C, "2026-01-31T12:00:02.399401669Z", True),
-        (A, "2026-01-31T12:00:00.399578908Z", True),
-    ],
-)
-def test_a_consumer_that_its_server_wrote_down_later_is_the_same(address: Address, created: str, drifts: bool) -> None:
-    """Milliseconds in a consumer's time of creation are what old servers say after a restart; seconds, or a stream's, are another."""
-    config = {"name": address.name.rpartition("/")[2]}
-    entry = Entry(config, {}, "2026-01-31T12:00:00.399401669Z")
-    found = drift_of(address, entry, LiveObject(address, config, created, {}), 0, now=NOON)
-
-    assert (found is not None) == drifts

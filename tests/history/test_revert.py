@@ -28,7 +28,7 @@ def remembered(place: Place) -> dict[str, Any]:
     """The resources of the state, without the times at which they were written down and made."""
     resources = json.loads(pull(place.space.load))["resources"]
     return {
-        address: {name: value for name, value in entry.items() if name not in ("applied_at", "created")}
+        address: {name: value for name, value in entry.items() if name not in ("applied_at", "created", "seen")}
         for address, entry in resources.items()
     }
 

@@ -26,7 +26,8 @@ async def stop(work: Work, step: Step) -> None:
     consumers = {"consumers": known["consumers"]} if known.get("id") == carries(step)["begins"]["id"] and "consumers" in known else {}
     if known.get("id") != carries(step)["begins"]["id"]:
         begins = carries(step)["begins"]
-        await work.record({"replacing": {"address": carries(step)["recorded"], "phase": "begun"} | begins})
+        # Once: later it could be taken for the stand-in, which servers before 2.15 restore with the time of its own creation.
+        await work.record(*work.seen(step, live), {"replacing": {"address": carries(step)["recorded"], "phase": "begun"} | begins})
     else:
         await note(work, step, phase="begun", **consumers)
     if step.request is not None:
@@ -64,16 +65,16 @@ async def hold(work: Work, step: Step) -> None:
 
 async def positions(work: Work, step: Step, record: Record) -> dict[str, Any]:
     """Every consumer that the stream has now, by name: its configuration as it was before it was held, and where it stands."""
-    stream, known, found = step.touches, record.get("consumers", {}), dict[str, Any]()
+    stream, known, found, seen = step.touches, record.get("consumers", {}), dict[str, Any](), list[dict[str, Any]]()
     for info in await work.api(step).consumers(stream.stream):
         name = str(info["name"])
         if name.startswith(OWN_CONSUMERS):
             continue
         live = consumer_of(Address(stream.domain, "consumer", f"{stream.stream}/{name}"), info)
-        before = known.get(name, {})
-        same = before.get("created") == live.created
-        config = before["config"] if same and live.raw.get(PAUSE) == HELD else live.raw
+        config = known[name]["config"] if name in known and live.raw.get(PAUSE) == HELD else live.raw
         found[name] = {"config": config, "created": live.created, "state": live.state}
+        seen += work.seen(step, live)
+    await work.record(*seen, durable=False)
     return found
 
 

@@ -13,6 +13,7 @@ from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import LoadOptions
 from jsplan.documents.backfill import BackfillResult, LegResult
 from jsplan.errors import ExitCode
+from jsplan.facts.survey import read_object
 from jsplan.jetstream import Pool
 from jsplan.planning.hazards import permits
 from jsplan.units import stamp
@@ -136,6 +137,18 @@ class Run:
         await self.pool.open(domain.connection for domain in domains.values())
         for key in keys:
             await self.pool.api(domains[key]).request("INFO")
+        await self.see_target()
+
+    async def see_target(self) -> None:
+        """Keep that the target is the one that state knows: after the updates of a run its server may report another `created`."""
+        target = self.entry.target
+        address = Address.of_stream(target.domain, target.stream)
+        entry = self.world.state.resources.get(address)
+        if target.parquet is not None or entry is None:
+            return
+        live = await read_object(self.pool.api(self.world.workspace.domains[target.domain]), address)
+        if live is not None and live.created == entry.created and live.seen:
+            self.world.backend.append(self.world.state, {"seen": {"address": str(address), "at": live.seen}})
 
     def _work(self, record: Record) -> Work:
         world, apis = self.world, {}

@@ -80,6 +80,7 @@ class WideRun:
         shape = check_shape(run.world.workspace.root, entry)
         await run.pool.open(domain.connection for domain in run.world.workspace.domains.values())
         await run.pool.api(run.world.workspace.domains[entry.target.domain]).request("INFO")
+        await run.see_target()
         away = {} if out_of_archive(entry) else await away_of(run.world, run.pool, entry)
         record, result = await self._record(away), BackfillResult(entry.name)
         result.deferred = [{"address": str(side), "reason": away[side.domain]} for side in entry.origins if side.domain in away]

@@ -1,0 +1,243 @@
+"""When a server reports another `created` for the same object, and that everything still takes it for the same one."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.backfill.wire.asking import from_text
+from jsplan.errors import StalePlanError
+from jsplan.jetstream.identity import Sighting, is_same
+from jsplan.sandbox import versions
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.support import stored
+from tests.support.mortal import Died, dying
+from tests.support.raw import Raw, delete_all_streams
+from tests.support.workspaces import Quiet, Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+    from tests.conftest import MakeServer
+
+HOUR = 3_600 * 10**9
+#: Consumers of one stream, and how each is changed in place.
+KINDS: dict[str, dict[str, Any]] = {
+    "KEPT": {"durable_name": "KEPT", "ack_policy": "explicit"},
+    "CHANGED": {"durable_name": "CHANGED", "ack_policy": "explicit"},
+    "EXPIRES": {"name": "EXPIRES", "ack_policy": "explicit", "inactive_threshold": HOUR},
+}
+
+
+def created(server: Server) -> dict[str, str]:
+    """What the server reports of each object that it has, and when it reported it as `ts`."""
+    with Raw(server.url) as raw:
+        found: dict[str, str] = {}
+        for stream in raw.done("$JS.API.STREAM.LIST")["streams"]:
+            name = stream["config"]["name"]
+            listed = raw.done(f"$JS.API.CONSUMER.LIST.{name}")["consumers"]
+            found |= {name: stream["created"]} | {f"{name}/{consumer['name']}": consumer["created"] for consumer in listed}
+        return found | {"ts": raw.done("$JS.API.STREAM.INFO.S")["ts"]}
+
+
+def moved(before: dict[str, str], after: dict[str, str]) -> dict[str, bool]:
+    """The objects with another `created`, and whether that is still one from before the look before."""
+    found = [name for name in before if name != "ts" and after[name] != before[name]]
+    assert all(from_text(before[name]) < from_text(after[name]) for name in found)
+    return {name: from_text(after[name]) <= from_text(before["ts"]) for name in found}
+
+
+@pytest.mark.matrix
+def test_what_servers_report_after_a_restart(make_server: MakeServer, server_version: tuple[int, ...]) -> None:
+    """A restart moves `created` of what was updated, never past the last look; and past it of what the server may expire."""
+    server = make_server()
+    with Raw(server.url) as raw:
+        for name in ("S", "SAME"):
+            raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
+        for name, config in KINDS.items():
+            raw.done(f"$JS.API.CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": config})
+    looks = [created(server)]
+    server.restart()
+    looks.append(created(server))
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.UPDATE.S", {"name": "S", "subjects": ["S"], "max_msgs": 9})
+        raw.done("$JS.API.CONSUMER.CREATE.S.CHANGED", {"stream_name": "S", "config": KINDS["CHANGED"] | {"description": "x"}})
+    looks.append(created(server))
+    server.restart()
+    looks.append(created(server))
+    first, updated, second = (moved(*pair) for pair in itertools.pairwise(looks))
+
+    assert first == (dict.fromkeys(("S/KEPT", "S/CHANGED", "S/EXPIRES"), True) if server_version < (2, 12) else {})
+    assert updated == {}
+    stream, consumer = {"S": True} if server_version < (2, 14) else {}, {"S/CHANGED": True} if server_version < (2, 15) else {}
+    assert second == stream | consumer | {"S/EXPIRES": False}
+
+
+def files(space: Space, *names: str, limit: int = -1, **consumer: Any) -> Space:
+    """Write one stream with these consumers, all alike."""
+    return space.write(
+        streams=[{"name": "S", "subjects": ["S.>"], "max_msgs": limit, "consumers": [{"name": name} | consumer for name in names]}]
+    )
+
+
+def settled(space: Space) -> bool:
+    """Whether there is neither a change to plan nor drift."""
+    found = drift(space.load, DriftOptions(), Quiet())
+    return not space.plan().steps and (found.exit_code, found.resource_drift) == (0, [])
+
+
+@pytest.mark.matrix
+def test_restarts_are_no_changes(tmp_path: Path, make_server: MakeServer) -> None:
+    """However often the server restarts, also after updates of ours: no change, no drift, no stale plan, and deleted, not forgotten."""
+    server = make_server()
+    space = files(single_space(tmp_path, server), "C", "GOES")
+    space.apply()
+    changes = files(space, "C", "GOES", limit=9, description="x").plan()
+    server.restart()
+    assert settled(files(space, "C", "GOES"))
+    assert files(space, "C", "GOES", limit=9, description="x").apply_saved(changes).exit_code == 0
+
+    for _ in range(2):
+        server.restart()
+        assert settled(space)
+    deletion = files(space, "C", limit=9, description="x").plan(allow_hazards=("DELETES_CONSUMER",))
+    assert [(step.op, step.address) for step in deletion.steps] == [("consumer.delete", "main/consumer/S/GOES")]
+    assert deletion.diagnostics == []
+    server.restart()
+    assert space.apply_saved(deletion).exit_code == 0
+    space.write()
+    assert space.apply(allow_hazards=("DELETES_STREAM",))[1].summary["destroyed"] == 2
+    with Raw(server.url) as raw:
+        assert raw.done("$JS.API.STREAM.NAMES")["total"] == 0
+
+
+@pytest.mark.matrix
+def test_what_was_recreated_at_once_is_another(tmp_path: Path, server: Server) -> None:
+    """A stream and a consumer that were deleted and created again within milliseconds are drift, not ours, and make a plan stale."""
+    space = files(single_space(tmp_path, server), "C", "D")
+    space.apply()
+    stale = files(space, limit=9).plan(allow_hazards=("DELETES_CONSUMER",))
+    with Raw(server.url) as raw:
+        config = raw.done("$JS.API.CONSUMER.INFO.S.C")["config"]
+        raw.done("$JS.API.CONSUMER.DELETE.S.C")
+        raw.done("$JS.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+    with pytest.raises(StalePlanError):
+        space.apply_saved(stale)
+    found = drift(files(space, "C", "D").load, DriftOptions(), Quiet())
+    assert [(change.address, change.action_reason) for change in found.resource_drift] == [("main/consumer/S/C", "drift_recreated")]
+    assert [(step.op, step.address) for step in space.plan().steps] == [("state.import", "main/consumer/S/C")]
+    assert [(step.op, step.address) for step in files(space, "D").plan().steps] == [("state.forget", "main/consumer/S/C")]
+
+    with Raw(server.url) as raw:
+        config = raw.done("$JS.API.STREAM.INFO.S")["config"]
+        raw.done("$JS.API.STREAM.DELETE.S")
+        raw.done("$JS.API.STREAM.CREATE.S", config)
+    found = drift(space.load, DriftOptions(), Quiet())
+    assert [change.action_reason for change in found.resource_drift if change.address == "main/stream/S"] == ["drift_recreated"]
+
+
+@pytest.mark.matrix
+def test_a_backfill_makes_no_other_stream_of_its_target(tmp_path: Path, make_server: MakeServer) -> None:
+    """A copy updates its target without a change in state; after a restart the target is still the stream that state knows."""
+    server = make_server()
+    streams = [{"name": name, "subjects": [f"{name}.>"]} for name in ("S", "T")]
+    space = single_space(tmp_path, server).write(streams=streams)
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "S", 5)
+    server.restart()
+    ends = {"from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}}
+    space.write(streams=streams, backfills=[{"name": "copy", "strategy": "native", "keep": "server"} | ends])
+    assert space.apply()[1].exit_code == 0
+    with Raw(server.url) as raw:
+        assert raw.done("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5
+    server.restart()
+    assert settled(space)
+
+
+@pytest.mark.download
+@pytest.mark.parametrize("old", versions.VERSIONS[:-1])
+def test_an_upgrade_is_no_change(old: str, tmp_path: Path, make_server: MakeServer) -> None:
+    """What was recorded of an older server is the same on a newer one, and after an update and a restart of that."""
+    for new in versions.VERSIONS[versions.VERSIONS.index(old) + 1 :]:
+        server = make_server(version=old)
+        folder = tmp_path / new
+        folder.mkdir()
+        space = files(single_space(folder, server), "C", "D")
+        space.apply()
+        server.restart(binary=versions.ensure(new))
+        assert settled(space), new
+        files(space, "C", "D", description="x").apply()
+        server.restart()
+        assert settled(space), new
+
+
+#: What an apply replaces with what it holds: a stream, and a consumer.
+REPLACED = {"stream": "main/stream/S", "consumer": "main/consumer/S/C"}
+
+
+def die(space: Space, server: Server, kind: str, point: int) -> int:
+    """Let an apply die at that point of a replacement, restart the server before and after, and apply again; how far it came."""
+    with Raw(server.url) as raw:
+        delete_all_streams(raw)
+    shutil.rmtree(space.folder / "state", ignore_errors=True)
+    consumers = [{"name": "C", "ack_policy": "explicit"}]
+    space.write(streams=[{"name": "S", "subjects": ["S.>"], "lifecycle": {"on_replace": "preserve"}, "consumers": consumers}]).apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "S", 20, subjects=1)
+        stored.acknowledge(raw, stored.take(raw, "S", "C", 5))
+    server.restart()
+    permitted = ("REMOVES_SUBJECTS", "IRREVERSIBLE")
+    with dying(point) as mortal, suppress(Died):
+        space.apply(replace=(REPLACED[kind],), allow_hazards=permitted)
+    server.restart()
+    result = space.apply(allow_hazards=permitted)[1]
+    assert (result.exit_code, [step.error for step in result.steps if step.error]) == (0, []), point
+    assert settled(space), point
+    with Raw(server.url) as raw:
+        info = raw.done("$JS.API.CONSUMER.INFO.S.C")
+        assert (info["num_pending"] + info["num_ack_pending"], "pause_until" in info["config"]) == (15, False), point
+    return mortal.done
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("kind", "points"), [("stream", (5, 9, 13)), ("consumer", (3, 5))])
+def test_a_death_and_restarts_lose_no_position(kind: str, points: tuple[int, ...], tmp_path: Path, make_server: MakeServer) -> None:
+    """Where an apply dies in a replacement and the server restarts, the next one ends it, and readers go on where they were."""
+    server = make_server()
+    for point in points:
+        die(single_space(tmp_path, server), server, kind, point)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", REPLACED)
+def test_a_death_at_every_moment_and_restarts(kind: str, tmp_path: Path, make_server: MakeServer) -> None:
+    """The same for every single moment."""
+    server = make_server()
+    space = single_space(tmp_path, server)
+    for point in range(1, die(space, server, kind, 1_000)):
+        die(space, server, kind, point)
+
+
+def test_the_rule() -> None:
+    """What was created before it was last seen is the same object; a stream that is older than ours is another one."""
+    known = Sighting("2026-01-01T00:00:05.5Z", "2026-01-01T00:00:09.000000001Z")
+    for created, stream, consumer in (
+        ("2026-01-01T00:00:05.5Z", True, True),
+        ("2026-01-01T00:00:05.50000001Z", True, True),
+        ("2026-01-01T00:00:09Z", True, True),
+        ("2026-01-01T00:00:09.000000001Z", True, True),
+        ("2026-01-01T00:00:09.00000001Z", False, False),
+        ("2026-01-01T00:00:10Z", False, False),
+        ("2026-01-01T00:00:05.49Z", False, True),
+        ("not a time", False, False),
+    ):
+        assert (is_same(known, created, consumer=False), is_same(known, created, consumer=True)) == (stream, consumer), created
+    assert is_same(Sighting("a", ""), "a", consumer=False)
+    assert not is_same(Sighting("2026-01-01T00:00:05Z", ""), "2026-01-01T00:00:05.1Z", consumer=True)
