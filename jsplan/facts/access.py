@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -58,7 +58,8 @@ async def check(pool: Pool, domains: Mapping[str, Domain], grants: Iterable[Gran
     if system in pool.failures:
         raise pool.failures[system]
     accounts = await _accounts(pool, domains, listed, pool.links[system])
-    return {grant: _looked_up(grant, seen, accounts) for grant, seen in found.items()}
+    looked = {grant: [_looked_up(way, seen, accounts) for way in _spellings(pool, domains, grant, system)] for grant, seen in found.items()}
+    return {grant: min(ways, key=lambda way: _DISTANCE.index(way.lack)).found for grant, ways in looked.items()}
 
 
 async def _try(pool: Pool, domains: Mapping[str, Domain], grant: Grant) -> Found:
@@ -224,24 +225,48 @@ async def _identity(link: Link | None) -> str | None:
     return None
 
 
-def _looked_up(grant: Grant, tried: Found, accounts: Mapping[str, dict[str, Any]]) -> Found:
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the configuration says of one spelling of a grant; `lack` is what it lacks."""
+
+    found: Found
+    lack: Literal["", "response", "import", "export"] = ""
+
+
+#: Which spelling counts where there are two: the one that lacks least.
+_DISTANCE: Final = ("", "response", "import", "export")
+
+
+def _spellings(pool: Pool, domains: Mapping[str, Domain], grant: Grant, system: str) -> list[Grant]:
+    """The grant as it is, and as a server in the owner's domain takes it too: `$JS.API.…` for `$JS.hub.API.…`."""
+    domain = domains[grant.owner_at]
+    prefix = f"{own_prefix(domain)}."
+    asked = pool.links.get(domains[grant.user_at].connection, pool.links[system])
+    if domain.js_domain is None or not grant.subject.startswith(prefix) or asked.server.get("domain") != domain.js_domain:
+        return [grant]
+    return [grant, replace(grant, subject="$JS.API." + grant.subject.removeprefix(prefix))]
+
+
+def _looked_up(grant: Grant, tried: Found, accounts: Mapping[str, dict[str, Any]]) -> _Looked:
     """What the configuration adds to what was tried: which side lacks it, and what could not be tried."""
     owner, user = accounts[grant.owner], accounts[grant.user]
     offered = [e for e in owner.get("exports") or [] if e.get("type") == grant.kind and within(grant.subject, str(e.get("subject")))]
     theirs = [e for e in offered if not e.get("approved_accounts") or user["id"] in e["approved_accounts"]]
     if not theirs:
         why = f" to {grant.user}" if offered else ""
-        return Found("missing", f"account {grant.owner} does not export it{why}") if tried.status != "ok" else tried
-    if grant.streamed and not any(str(e.get("response_type", "")).startswith("Stream") for e in theirs):
-        return Found("missing", f"account {grant.owner} exports it for one answer only; it needs response_type: stream")
-    if tried.status == "ok":
-        return tried
+        missing = Found("missing", f"account {grant.owner} does not export it{why}")
+        return _Looked(tried if tried.status == "ok" else missing, "export")
     taken = [i for i in user.get("imports") or [] if _takes(i, grant, owner["id"])]
+    if grant.streamed and not any(str(e.get("response_type", "")).startswith("Stream") for e in theirs):
+        why = f"account {grant.owner} exports it for one answer only; it needs response_type: stream"
+        return _Looked(Found("missing", why), "response" if taken else "import")
+    if tried.status == "ok":
+        return _Looked(tried, "" if taken else "import")
     if not taken:
-        return Found("missing", f"account {grant.user} does not import it")
+        return _Looked(Found("missing", f"account {grant.user} does not import it"), "import")
     if tried.status == "unknown":
-        return Found("ok", "looked up, not tried")
-    return Found("missing", "both accounts have it on the server that was asked, and yet it does not come through")
+        return _Looked(Found("ok", "looked up, not tried"))
+    return _Looked(Found("missing", "both accounts have it on the server that was asked, and yet it does not come through"))
 
 
 def _takes(row: Mapping[str, Any], grant: Grant, owner: str) -> bool:

@@ -231,3 +231,17 @@ def test_what_a_stream_would_store_is_not_tried(tmp_path: Path, sandboxes: list[
         ]
         assert {need.status for need in checked(where, "sys").needs} == {"ok"}
         assert acc.done("$JS.API.STREAM.INFO.ALL")["state"]["messages"] == 0
+
+
+def test_a_wide_export_without_an_import(tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`$JS.API.>` of a server with a domain is an export of its API: what is missing then is the import."""
+    monkeypatch.setattr("jsplan.facts.access.PATIENCE", 0.0)
+    where = start_static(tmp_path, sandboxes, {"ACC": 'exports: [{service: "$JS.API.>"}]', "IMP": ""})
+
+    found = {need.subject: need.detail for need in checked(where, "sys").needs}
+    assert found == {
+        "$JS.FC.ORDERS.>": "account ACC does not export it",
+        "$JS.hub.API.CONSUMER.CREATE.ORDERS": "account IMP does not import it",
+        "$JS.hub.API.CONSUMER.CREATE.ORDERS.>": "account IMP does not import it",
+        "deliver.acc.imp.>": "account ACC does not export it",
+    }

@@ -229,23 +229,24 @@ def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-def test_the_exports_of_the_sharing_tutorial(tmp_path: Path) -> None:
-    """`$JS.API.>`, `$JS.FC.>` and `toaccount.*.>` of a server without a domain do for a mirror of 5 MB and for B's consumers."""
+@pytest.mark.parametrize(("domain", "exported"), [(None, "$JS.API"), ("hub", "$JS.API"), ("hub", "$JS.hub.API")])
+def test_the_exports_of_the_sharing_tutorial(domain: str | None, exported: str, tmp_path: Path) -> None:
+    """`$JS.API.>`, with or without the domain in it, `$JS.FC.>` and `toaccount.*.>` do for a mirror of 5 MB and for B's consumers."""
     operator = Operator()
     a, b, c = operator.account("A"), operator.account("B", NO_JETSTREAM), operator.account("C")
-    a.export("service", "$JS.API.>")
+    a.export("service", f"{exported}.>")
     a.export("stream", "toaccount.*.>", token_position=2)
     a.export("service", "$JS.FC.>")
     for account in (b, c):
-        account.take("service", a, "$JS.API.>", "$JS.A.API.>")
+        account.take("service", a, f"{exported}.>", "$JS.A.API.>")
         account.take("stream", a, f"toaccount.{account.public}.>")
         account.take("service", a, "$JS.FC.>")
     creds = creds_of(operator, tmp_path)
-    with servers(operator.configuration(), User("A", None, None, creds["A"]), domain=None, binary=PROGRAM) as sandbox:
+    with servers(operator.configuration(), User("A", None, None, creds["A"]), domain=domain, binary=PROGRAM) as sandbox:
         url = sandbox["hub"].url
         connections = {name.lower(): {"url": url, "creds": str(path), "account": name} for name, path in creds.items()}
         domains = {
-            "a": {"connection": "a", "js_domain": None}, "c": {"connection": "c", "js_domain": None},
+            "a": {"connection": "a", "js_domain": domain}, "c": {"connection": "c", "js_domain": domain},
             "a-by-b": {"connection": "b", "api_prefix": "$JS.A.API", "same_as": "a"},
         }  # fmt: skip
         imports = [{"from": "a", "into": "c", "api": "$JS.A.API", "deliver": f"toaccount.{c.public}"}]
@@ -268,5 +269,8 @@ def test_the_exports_of_the_sharing_tutorial(tmp_path: Path) -> None:
             assert arrive(raw, {"SS": 500}) == {"SS": 500}
         found = access(space.load, Quiet(), ask=True, system="sys")
         assert [(need.subject, need.detail) for need in found.needs if need.status != "ok"] == [
-            ("$JS.API.CONSUMER.MSG.NEXT.S.b", "account A exports it for one answer only; it needs response_type: stream")
+            (
+                f"$JS.{domain}.API.CONSUMER.MSG.NEXT.S.b" if domain else "$JS.API.CONSUMER.MSG.NEXT.S.b",
+                "account A exports it for one answer only; it needs response_type: stream",
+            )
         ]
