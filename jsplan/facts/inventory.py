@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import TypeVar
 
 from jsplan.address import OWN_CONSUMERS, STAGING, STATE_MARK, Address
 from jsplan.config.model import Domain
-from jsplan.errors import ServerRefusedError
+from jsplan.errors import NotPermittedError, ServerRefusedError
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.survey import in_parallel, read_object
 from jsplan.jetstream import DomainApi, Pool
@@ -15,11 +16,14 @@ from jsplan.jetstream.api import STREAM_NOT_FOUND
 #: The server's own: never planned, imported or listed (contract, section 2).
 OWN_STREAMS = ("$MQTT_", STAGING)
 
+T = TypeVar("T")
+
 
 async def unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]) -> list[LiveObject]:
     """Streams, buckets and consumers of the reachable domains that are not in `managed`, in address order.
 
-    A `same_as` domain is another way to one that is asked already. Costs one INFO for each found.
+    A `same_as` domain is another way to one that is asked already. Costs one INFO for each found. What the user may not ask for is
+    left out, and the reason is in `live.unlisted`.
     """
     managed = set(managed)
     found: list[LiveObject] = []
@@ -31,21 +35,31 @@ async def unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, manag
 
 async def _of_domain(pool: Pool, domain: Domain, live: Live, managed: set[Address]) -> list[LiveObject]:
     api = pool.api(domain)
-    names = [name for name in await api.stream_names() if not name.startswith(OWN_STREAMS)]
+    names = await permitted(api.stream_names(), domain.key, live) or []
+    names = [name for name in names if not name.startswith(OWN_STREAMS)]
     addresses = [a for a in (Address.of_stream(domain.key, name) for name in names) if a not in managed]
     for stream in _with_strangers(domain.key, live, managed):
-        consumers = await _consumer_names(api, stream)
+        consumers = await permitted(_consumer_names(api, stream), domain.key, live) or []
         mine = (Address(domain.key, "consumer", f"{stream}/{name}") for name in consumers if not name.startswith(OWN_CONSUMERS))
         addresses += [a for a in mine if a not in managed]
     found: list[LiveObject] = []
 
     async def read(address: Address) -> None:
-        live_object = await read_object(api, address)
+        live_object = await permitted(read_object(api, address), domain.key, live)
         if live_object is not None and not keeps_state(live_object):
             found.append(live_object)
 
     await in_parallel(read, addresses)
     return found
+
+
+async def permitted(asked: Awaitable[T], key: str, live: Live) -> T | None:
+    """The answer, or None where this user may not ask, which `live.unlisted` says then."""
+    try:
+        return await asked
+    except NotPermittedError as error:
+        live.unlisted.setdefault(key, str(error))
+        return None
 
 
 async def _consumer_names(api: DomainApi, stream: str) -> list[str]:

@@ -8,7 +8,7 @@ from functools import partial
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError
+from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError
 from jsplan.facts.inventory import may_be_listed
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.facts.survey import all_away, consumer_of, in_parallel, read_into, roll_call, stream_of
@@ -23,7 +23,7 @@ VERSION = "_nats.ver"
 async def overview(
     pool: Pool, domains: Mapping[str, Domain], known: frozenset[str], declared: Iterable[Address], only: Collection[str] | None = None
 ) -> Live:
-    """Every stream and consumer of the domains that stand for themselves. Of an import, which may not be listed, those in `declared`.
+    """Every stream and consumer of the domains that stand for themselves. Of what may not be listed, as an import, those in `declared`.
 
     `only` are the keys of those that are looked at, all unless given. Raises ConnectError as `survey` does.
     """
@@ -46,16 +46,21 @@ async def _of_domain(api: DomainApi, live: Live, declared: list[Address]) -> Non
         if is_import(api.domain):
             await in_parallel(partial(read_into, api, live), declared)
         else:
-            await _by_list(api, live)
+            await _by_list(api, live, declared)
     except (NoRespondersError, ApiTimeoutError) as error:
         live.domains[key] = DomainFacts(key, reachable=False, reason=f"{error} (it answered a moment ago)")
     except ApiError as error:
         live.unlisted[key] = str(error)
 
 
-async def _by_list(api: DomainApi, live: Live) -> None:
+async def _by_list(api: DomainApi, live: Live, declared: list[Address]) -> None:
     key, listed = api.domain.key, dict[Address, LiveObject]()
-    infos, offline = await api.streams()
+    try:
+        infos, offline = await api.streams()
+    except NotPermittedError as error:
+        live.unlisted[key] = str(error)
+        await in_parallel(partial(read_into, api, live), declared)
+        return
     for info in infos:
         found = stream_of(Address.of_stream(key, info["config"]["name"]), info)
         if may_be_listed(found.address):

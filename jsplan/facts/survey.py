@@ -26,14 +26,16 @@ WORKERS = 64
 CHECK_TIMEOUT = 2.0
 
 
-async def survey(pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[Address], known: frozenset[str] = frozenset()) -> Live:
-    """Read every wanted address, and who each of its domains is.
+async def survey(
+    pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[Address], known: frozenset[str] = frozenset(), also: Iterable[str] = ()
+) -> Live:
+    """Read every wanted address, and who each of its domains is; and who the domains in `also` are.
 
     `known` are domain keys that have answered before (they are in state): one of them may be away even when it
     is the only one of its connection. Raises ConnectError when a connection answers as somebody else, or when
     no domain at all can be reached, and when two servers answer for one domain.
     """
-    by_domain = _by_domain(wanted, domains)
+    by_domain = {key: list[Address]() for key in sorted(also)} | _by_domain(wanted, domains)
     await pool.open(domains[key].connection for key in by_domain)
     async with Witnesses() as witnesses:
         live = Live({facts.key: facts for facts in await roll_call(pool, [domains[key] for key in by_domain], domains, known, witnesses)})

@@ -19,7 +19,8 @@ from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, UsageEr
 from jsplan.facts.inventory import OWN_STREAMS, keeps_state
 from jsplan.facts.live import DomainFacts
 from jsplan.facts.survey import identify, in_parallel, read_object
-from jsplan.jetstream import Pool
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.subjects import is_valid
 from jsplan.units import stamp
 from jsplan.workflows.options import Observer
 from jsplan.workflows.running import run
@@ -109,13 +110,7 @@ async def _wanted(
 ) -> list[Address]:
     """The streams that exist and are named. Raises JsplanError for an address or a glob that names nothing."""
     reachable = [key for key, one in facts.items() if one.reachable]
-    names = await asyncio.gather(*(pool.api(domains[key]).stream_names() for key in reachable))
-    there = [
-        Address.of_stream(key, name)
-        for key, listed in zip(reachable, names, strict=True)
-        for name in listed
-        if not name.startswith(OWN_STREAMS)
-    ]
+    there = [address for found in await asyncio.gather(*(_there(pool.api(domains[key]), texts) for key in reachable)) for address in found]
     found: set[Address] = set()
     states = await _states(world, pool, domains, [a for a in there if any(is_glob(text) and matches(text, a) for text in texts)])
     for text in texts:
@@ -125,6 +120,25 @@ async def _wanted(
             raise JsplanError(f"{text} names no stream that exists", hint="Globs go over what is on the servers: hub/**, hub/kv/*")
         found |= set(mine)
     return sorted(found)
+
+
+async def _there(api: DomainApi, texts: Iterable[str]) -> list[Address]:
+    """The streams of a domain that may be meant: all of them only where there is a glob, since not every user may list them."""
+    key = api.domain.key
+    if any(is_glob(text) and _reaches(text.partition("/")[0], key) for text in texts):
+        return [Address.of_stream(key, name) for name in await api.stream_names() if not name.startswith(OWN_STREAMS)]
+    wanted = {address for text in texts if (address := _named(text)) is not None and address.domain == key}
+    return [address for address in sorted(wanted) if await api.stream_info(address.stream) is not None]
+
+
+def _named(text: str) -> Address | None:
+    """The stream that an address names; None for what cannot be the name of one, so that no server is asked for it."""
+    try:
+        address = Address.parse(text)
+    except ValueError:
+        return None
+    usual = Address.of_stream(address.domain, address.stream) == address and not address.stream.startswith(OWN_STREAMS)
+    return address if usual and is_valid(address.stream) and "." not in address.stream else None
 
 
 async def _states(world: World, pool: Pool, domains: dict[str, Domain], found: Iterable[Address]) -> set[Address]:

@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 from jsplan import __version__
 from jsplan.address import Address, matches
 from jsplan.config.model import LoadOptions, Workspace
+from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift
 from jsplan.documents.plan import Deferred
 from jsplan.drift.flows import graded
 from jsplan.drift.mutes import mute
 from jsplan.drift.strangers import stranger
 from jsplan.errors import ExitCode, combine
-from jsplan.facts.inventory import keeps_state, may_be_listed, unmanaged
-from jsplan.facts.live import LiveObject
-from jsplan.facts.survey import survey
+from jsplan.facts.inventory import keeps_state, may_be_listed, permitted, unmanaged
+from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.survey import read_into, survey
 from jsplan.jetstream import Pool
 from jsplan.planning.away import excused, last_seen
 from jsplan.planning.downstream import named
@@ -55,12 +56,12 @@ async def look(world: World, pool: Pool, options: DriftOptions, observer: Observ
     inputs = inputs_of(world, request)
     ours = sorted(a for a in {*inputs.entries, *inputs.pending} if a in inputs.selected and not _ignored(world.workspace, a))
     observer.phase(f"Reading {len(ours):,} resource{'' if len(ours) == 1 else 's'}")
-    needed = [*with_streams(ours), *sorted(stand_ins(inputs))]
-    wanted = needed if options.targets else [*needed, *_one_of_each(world)]
-    inputs.live = await survey(pool, world.workspace.domains, wanted, known_domains(world))
+    needed, domains = [*with_streams(ours), *sorted(stand_ins(inputs))], world.workspace.domains
+    also = () if options.targets else [key for key, domain in domains.items() if domain.same_as is None]
+    inputs.live = await survey(pool, domains, needed, known_domains(world), also)
     recover(inputs)
     await name_domains(inputs, pool)
-    strangers = [] if options.targets else await unmanaged(pool, world.workspace.domains, inputs.live, _known(world, inputs))
+    strangers = [] if options.targets else await unmanaged(pool, domains, inputs.live, _known(world, inputs))
     managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
     flows = await _flows(world, pool, inputs, managed) if options.replication else ()
     return _document(world, inputs, managed, strangers, options, flows)
@@ -98,11 +99,21 @@ async def glance(world: World, pool: Pool, addresses: Collection[Address], optio
     known = _known(world, inputs)
     others = {a for a in asked - known if may_be_listed(a)}
     if asked:
-        inputs.live = await survey(pool, world.workspace.domains, [*with_streams(asked), *sorted(stand_ins(inputs))], known_domains(world))
+        needed = [*with_streams(ours), *sorted(stand_ins(inputs))]
+        inputs.live = await survey(pool, world.workspace.domains, needed, known_domains(world), {a.domain for a in asked})
+        await _read_others(world, pool, inputs, with_streams(others))
         recover(inputs)
     managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
     found = (inputs.live.get(a) for a in sorted(others))
     return _document(world, inputs, managed, [o for o in found if o is not None and not keeps_state(o)], options)
+
+
+async def _read_others(world: World, pool: Pool, inputs: Inputs, addresses: Iterable[Address]) -> None:
+    """Read what is not managed, as far as this user may and it is not read yet."""
+    for address in addresses:
+        if inputs.live.reachable(address.domain) and inputs.live.get(address) is None:
+            api = pool.api(world.workspace.domains[address.domain])
+            await permitted(read_into(api, inputs.live, address), address.domain, inputs.live)
 
 
 def _known(world: World, inputs: Inputs) -> set[Address]:
@@ -115,12 +126,6 @@ def _deleted_by_us(inputs: Inputs, address: Address) -> bool:
     """Whether an apply that died had begun to delete it, and it is gone."""
     begun = inputs.pending.get(address, {}).get("op", "")
     return begun.endswith(".delete") and inputs.live.reachable(address.domain) and inputs.live.get(address) is None
-
-
-def _one_of_each(world: World) -> list[Address]:
-    """An address per domain, so that a domain without managed resources is asked for unmanaged ones too."""
-    named = {d.key for d in world.workspace.domains.values() if d.same_as is None}
-    return [Address(key, "stream", "JSPLAN_IS_ANYBODY_THERE") for key in sorted(named)]
 
 
 def _ignored(workspace: Workspace, address: Address) -> bool:
@@ -162,7 +167,8 @@ def _document(
     out.diagnostics += unanswered(inputs)
     mute(out, workspace.drift.mute, inputs.request.now)
     out.places = {r.address: d.range for r in out.resource_drift if (d := workspace.resources.get(Address.parse(r.address))) is not None}
-    out.exit_code = int(_exit_code(out, options))
+    out.diagnostics += _unlisted(live)
+    out.exit_code = int(_exit_code(out, options, live))
     return out
 
 
@@ -187,10 +193,17 @@ def _pending(inputs: Inputs) -> int:
     return count
 
 
-def _exit_code(out: Drift, options: DriftOptions) -> ExitCode:
+def _unlisted(live: Live) -> Iterable[Diagnostic]:
+    for domain, reason in sorted(live.unlisted.items()):
+        text = f"what else is in domain {domain} cannot be listed, so what is unmanaged there is not known: {reason}"
+        yield Diagnostic("warning", "JS447", text, "Let this user ask STREAM.NAMES, CONSUMER.NAMES and their INFO.", f"{domain}/**")
+
+
+def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
     """For drift, 2 comes before 1 (contract, section 3): the document holds both."""
     counts = out.summary
     names = {"changed": "changed", "missing": "missing", "replication": "unhealthy", "unmanaged": "unmanaged"}
     if any(counts[names[what]] for what in options.fail_on):
         return ExitCode.CHANGES
-    return combine([ExitCode.ERROR] if any(not away["excused"] for away in out.away) else [])
+    unread = any(not away["excused"] for away in out.away) or (live.unlisted and "unmanaged" in options.fail_on)
+    return combine([ExitCode.ERROR] if unread else [])

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions, Workspace
     from jsplan.workflows.options import Observer
 
-#: A stream that is nowhere: asked for, so that a domain of which the files declare nothing is read too.
-_NOBODY = "JSPLAN_IS_ANYBODY_THERE"
 _UNUSED = Explanation(
     UNUSED,
     "An ignored finding that is not found.",
@@ -73,10 +71,10 @@ def explain(code: str) -> Explanation:
 async def _read(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:
     """What is declared, as it is live, and the other streams and consumers of the same domains."""
     own = [key for key, domain in workspace.domains.items() if domain.same_as is None]
-    wanted = with_streams([*workspace.resources, *(Address(key, "stream", _NOBODY) for key in own)])
+    wanted = with_streams(workspace.resources)
     observer.phase(f"Reading {len(own):,} domain{'' if len(own) == 1 else 's'}")
     async with Pool(workspace.connections, environ, read_only=True, sealed=True) as pool:
-        live = await survey(pool, workspace.domains, wanted, frozenset(workspace.domains))
+        live = await survey(pool, workspace.domains, wanted, frozenset(workspace.domains), own)
         streams: dict[str, list[Address]] = {key: [] for key in own if live.reachable(key)}
         for address in wanted:
             if address in workspace.resources and address.kind != "consumer" and address.domain in streams:

@@ -172,7 +172,11 @@ def _unread(live: Live, shown: Collection[str]) -> list[Diagnostic]:
     ]  # fmt: skip
     return found + [
         Diagnostic(
-            "warning", "JS447", f"what it holds cannot be listed: {why}", "Give the user of its connection permission to read.", f"{key}/**"
+            "warning",
+            "JS447",
+            f"what it holds beyond this workspace cannot be listed: {why}",
+            "Give the user of its connection permission to read.",
+            f"{key}/**",
         )
         for key, why in sorted(live.unlisted.items())
         if key in shown
