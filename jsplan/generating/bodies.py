@@ -69,7 +69,10 @@ class _Search:
             del self.target["pause_until"]
 
     def body(self) -> Body:
-        """The fewest fields; what makes no difference is taken out again, since others may bring it."""
+        """The fewest fields; what makes no difference is taken out again, since others may bring it.
+
+        A consumer says its `ack_policy` also where it is the server's default: left out, lint takes it for forgotten (JS240).
+        """
         said = {name: self.target[name] for name in _NAMES if name in self.target}
         said.setdefault("name", self.address.consumer if self.kind == "consumer" else self.address.stream)
         self.target.setdefault("name", said["name"])
@@ -83,6 +86,8 @@ class _Search:
             without = {key: value for key, value in said.items() if key != name}
             if self._different(without) == kept:
                 said = without
+        if self.kind == "consumer":
+            said.setdefault("ack_policy", "none")
         return self._in_words(said, kept)
 
     def _different(self, said: Config) -> list[str]:
