@@ -5,6 +5,8 @@ The Technical Preview's own words are in `preview`. Every document holds the who
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +14,9 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from jsplan.address import OWN_CONSUMERS
-from jsplan.config.node import Node, plain
+from jsplan.config.findings import Findings
+from jsplan.config.node import Node, Place, plain
+from jsplan.config.read import parse
 from jsplan.converting.model import Conversion, Owner, Resource
 from jsplan.converting.preview import consumer_of_today
 from jsplan.resources.consumer import CONSUMER
@@ -60,6 +64,9 @@ class _Reader:
             self._unknown(node)
             return
         lists = [node.value[key] for key in _LISTS if isinstance(_value(node, key), list)]
+        if isinstance(_value(node, "configuration"), str) and isinstance(_value(node, "type"), str):
+            self._packed(node, node.value["configuration"])
+            return
         inner = next((node.value[key] for key in _WRAPPERS if isinstance(_value(node, key), dict)), None)
         if lists and node.get("config") is None:
             for items in lists:
@@ -69,6 +76,37 @@ class _Reader:
             self.document(inner)
         else:
             self._info(node)
+
+    def _packed(self, node: Node, text: Node) -> None:
+        """A file of `nats backup` from 2020 to today: the configuration as JSON in base64, with the SHA-256 of that."""
+        try:
+            data = base64.b64decode(text.value, validate=True)
+        except ValueError:
+            self._damaged(text, "`configuration` is not base64")
+            return
+        if (checksum := _value(node, "checksum")) is not None and hashlib.sha256(data).hexdigest() != checksum:
+            self._damaged(text, "`configuration` does not have the checksum that the file says")
+            return
+        findings = Findings()
+        inner = parse(text.place[0], data, findings)
+        if inner is None or not isinstance(inner.value, dict):
+            self._damaged(text, "`configuration` is not a JSON object")
+            return
+        _move(inner, text.place)
+        kind, config = _value(node, "type"), inner.get("config")
+        if kind == "stream" and _value(inner, "name"):
+            self._stream(inner, inner, Owner())
+        elif kind == "consumer" and config is not None and isinstance(config.value, dict) and _value(inner, "stream"):
+            self._consumer(config, Owner(), str(_value(inner, "stream")), _value(inner, "name"))
+        else:
+            self._unknown(node)
+
+    def _damaged(self, node: Node, what: str) -> None:
+        self.out.general.lost(
+            node,
+            f"{what}: left out",
+            "The file was damaged or changed. Save it again: nats account backup, or nats stream info NAME --json.",
+        )
 
     def _info(self, node: Node) -> None:
         config = node.get("config") or node
@@ -155,6 +193,14 @@ class _Reader:
 def _value(node: Node, key: str) -> Any:
     found = node.get(key)
     return found.value if found is not None else None
+
+
+def _move(node: Node, place: Place) -> None:
+    """Put a value that was packed, and all in it, where the packed text stands in the file."""
+    node.place, node.keys = place, {}
+    inner = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else ()
+    for one in inner:
+        _move(one, place)
 
 
 def _looks_like(config: Node, words: frozenset[str], others: frozenset[str]) -> bool:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -65,6 +67,13 @@ def test_what_terraform_made_is_taken_as_it_is(server: Server, server_version: t
     require_taken(made, space, plan, found)
 
 
+def pack(file: Path, kind: str, body: dict[str, Any]) -> None:
+    """Write a file as `nats backup` does."""
+    data = json.dumps(body, indent=2).encode()
+    packed = {"configuration": base64.b64encode(data).decode(), "checksum": hashlib.sha256(data).hexdigest()}
+    file.write_text(json.dumps({"type": kind, "time": "2020-05-01T15:56:11Z"} | packed), "utf-8")
+
+
 def save(raw: Raw, case: Case, number: int, folder: Path) -> None:
     """Save what the nats CLI saves of a case."""
     if case.source is not None:
@@ -72,6 +81,9 @@ def save(raw: Raw, case: Case, number: int, folder: Path) -> None:
         return
     for stream in case.streams:
         info = raw.done(f"$JS.API.STREAM.INFO.{stream['name']}")
+        if case.form == "packed":
+            pack(folder / f"stream_{stream['name']}.json", "stream", info["config"])
+            continue
         wrapped = {"info": info, "backup": {"config": info["config"], "state": info["state"]}, "plain": stream}[case.form]
         place = folder / stream["name"] / "backup.json" if case.form == "backup" else folder / f"{stream['name']}.json"
         place.parent.mkdir(exist_ok=True)
@@ -79,6 +91,10 @@ def save(raw: Raw, case: Case, number: int, folder: Path) -> None:
     for owner, consumer in case.consumers:
         name = consumer.get("durable_name") or consumer["name"]
         info = raw.done(f"$JS.API.CONSUMER.INFO.{owner}.{name}")
+        if case.form == "packed":
+            body = {"name": name, "stream": owner, "config": info["config"]}
+            pack(folder / f"stream_{owner}_consumer_{name}.json", "consumer", body)
+            continue
         (folder / f"{owner}_{name}.json").write_text(json.dumps(info if case.form == "info" else consumer), "utf-8")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sys
@@ -323,3 +324,39 @@ def test_values_of_variables_come_from_tfvars(tmp_path: Path) -> None:
 
     assert ["main/stream/B"] == [str(address) for address in made.addresses]
     assert "max_age: 2m" in made.text
+
+
+NAMED = base64.b64encode(b'{"name": "A"}').decode()
+
+
+@pytest.mark.parametrize(
+    ("packed", "summary"),
+    [
+        ({"configuration": "{}"}, "`configuration` is not base64: left out"),
+        ({"configuration": base64.b64encode(b"{").decode()}, "`configuration` is not a JSON object: left out"),
+        ({"configuration": NAMED, "checksum": "0" * 64}, "`configuration` does not have the checksum that the file says: left out"),
+        ({"configuration": NAMED, "type": "stream_template"}, "neither a stream nor a consumer: left out"),
+    ],
+)
+def test_a_damaged_file_of_nats_backup_is_left_out(packed: dict[str, str], summary: str, tmp_path: Path) -> None:
+    """A configuration that cannot be read, or that is not what its checksum says, is a note, and the rest is converted."""
+    whole = {"name": "B", "subjects": ["b"]}
+    made = converted(tmp_path, "nats", json.dumps([whole, {"type": "stream", "time": "2020-05-01T15:56:11Z"} | packed]))
+
+    assert ["main/stream/B"] == [str(address) for address in made.addresses]
+    assert [summary] == [found.summary for found in made.diagnostics]
+
+
+@pytest.mark.parametrize("tool", ["terraform", "nack", "nats"])
+def test_no_acknowledgements_stay_written(tool: Tool, tmp_path: Path) -> None:
+    """`ack_policy: none` is the server's default too, and is kept: left out, the next plan would warn that it was forgotten."""
+    nack = "kind: Consumer\nmetadata: {name: c}\nspec: {streamName: A, durableName: C, ackPolicy: none}\n"
+    words = 'stream_id = jetstream_stream.A.id\n  durable_name = "C"\n  deliver_all = true\n  ack_policy = "none"'
+    text = {
+        "terraform": f'{STREAM}resource "jetstream_consumer" "C" {{\n  {words}\n}}\n',
+        "nack": f"{NACK_STREAM % ''}---\n{API}{nack}",
+        "nats": '[{"name": "A", "subjects": ["a"]}, {"stream_name": "A", "config": {"durable_name": "C", "ack_policy": "none"}}]',
+    }[tool]
+    made = converted(tmp_path, tool, text)
+
+    assert "ack_policy: none" in made.text
