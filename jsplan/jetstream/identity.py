@@ -48,7 +48,8 @@ def recognize(answer: dict[str, Any], domain: str, sightings: Sightings) -> None
     """Put the `created` that state knows into an answer about streams or consumers, where they are the same objects."""
     for info in _described(answer):
         consumer = info.get("name") if "stream_name" in info else None
-        stream = info.get("stream_name") or (info.get("config") or {}).get("name")
+        config = info.get("config")
+        stream = info.get("stream_name") or (config.get("name") if isinstance(config, dict) else None)
         known = sightings(domain, stream, consumer) if isinstance(stream, str) else None
         if known is not None and is_same(known, info["created"], consumer=consumer is not None):
             info["created"] = known.created

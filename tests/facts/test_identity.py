@@ -11,7 +11,7 @@ import pytest
 
 from jsplan.backfill.wire.asking import from_text
 from jsplan.errors import StalePlanError
-from jsplan.jetstream.identity import Sighting, is_same
+from jsplan.jetstream.identity import Sighting, is_same, recognize
 from jsplan.sandbox import versions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
@@ -241,3 +241,30 @@ def test_the_rule() -> None:
         assert (is_same(known, created, consumer=False), is_same(known, created, consumer=True)) == (stream, consumer), created
     assert is_same(Sighting("a", ""), "a", consumer=False)
     assert not is_same(Sighting("2026-01-01T00:00:05Z", ""), "2026-01-01T00:00:05.1Z", consumer=True)
+
+
+def test_answers_of_any_shape() -> None:
+    """Streams and consumers get the `created` that state knows, alone and in lists; what is neither is left as it is."""
+    known = Sighting("2026-01-01T00:00:05Z", "2026-01-01T00:00:09Z")
+    later = "2026-01-01T00:00:07Z"
+    stream, consumer = {"config": {"name": "S"}, "created": later}, {"stream_name": "S", "name": "C", "created": later}
+    asked: list[tuple[str, str, str | None]] = []
+
+    def find(domain: str, name: str, of: str | None) -> Sighting:
+        asked.append((domain, name, of))
+        return known
+
+    answers: list[dict[str, Any]] = [dict(stream), dict(consumer), {"streams": [dict(stream)]}, {"consumers": [dict(consumer)]}]
+    for answer in answers:
+        recognize(answer, "hub", find)
+    assert answers[0]["created"] == answers[1]["created"] == known.created
+    assert answers[2]["streams"][0]["created"] == answers[3]["consumers"][0]["created"] == known.created
+    assert asked == [("hub", "S", None), ("hub", "S", "C")] * 2
+    odd: list[dict[str, Any]] = [
+        {"streams": ["S"]}, {"streams": 5}, {"created": later}, {"created": 5, "config": {"name": "S"}}, {"created": later, "config": []},
+        {"created": later, "stream_name": 7},
+    ]  # fmt: skip
+    for answer in odd:
+        before = dict(answer)
+        recognize(answer, "hub", find)
+        assert answer == before
