@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
+from jsplan.secrets import conceal
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -40,6 +42,10 @@ class Diagnostic:
     detail: str = ""
     address: str | None = None
     range: SourceRange | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "summary", conceal(self.summary))
+        object.__setattr__(self, "detail", conceal(self.detail))
 
     def to_json(self) -> dict[str, Any]:
         """The element of `diagnostics` in the documents (contract, section 4)."""

@@ -43,13 +43,13 @@ def write_private(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def replace_private(path: Path, content: bytes) -> None:
-    """Write a file as `write_private` does, so that readers see the old content or the new."""
+def replace_file(path: Path, content: bytes, *, private: bool = True) -> None:
+    """Write a file so that readers see the old content or the new; `private` as `write_private` does."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with suppress(FileNotFoundError):
             fresh.unlink()
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb") as file:
             file.write(content)
         with suppress(FileNotFoundError):
             fresh.chmod(stat.S_IMODE(path.stat().st_mode))

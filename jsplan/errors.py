@@ -28,6 +28,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self
 
+from jsplan.secrets import conceal
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -65,14 +67,15 @@ PRECEDENCE = (
 class JsplanError(Exception):
     """Base of everything that jsplan raises on purpose: what happened, where, and what to do.
 
-    `str(error)` is one line that says what happened and where; `hint` says what to do about it.
+    `str(error)` is one line that says what happened and where; `hint` says what to do about it. Neither shows what
+    came from `${env.X}`.
     """
 
     exit_code: ExitCode = ExitCode.ERROR
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(conceal(message))
+        self.hint = conceal(hint) if hint else hint
 
     @property
     def in_full(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 from hypothesis import settings
 
+from jsplan import secrets
 from jsplan.sandbox import Sandbox, binary, versions
 from tests.support.raw import Raw, delete_all_streams
 
@@ -76,6 +77,7 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No NATS_*, JSPLAN_* or colour variable, and a home of its own; only which nats-server to use stays decided."""
+    secrets.clear()
     for name in list(os.environ):
         if name.startswith(("NATS_", "JSPLAN_")) or name in {"NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"}:
             monkeypatch.delenv(name)

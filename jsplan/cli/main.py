@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jsplan import __version__
+from jsplan import __version__, secrets
 from jsplan.cli.lazy import Entry, group
 from jsplan.cli.settings import Settings
 
@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from jsplan.cli import outcome
 
     _open_closed_streams()
+    secrets.clear()
     args = list(sys.argv[1:] if argv is None else argv)
     if COMPLETE in os.environ:
         root.main(args, prog_name=PROGRAM)

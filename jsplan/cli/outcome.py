@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.errors import DiagnosticsError, ExitCode, JsplanError
+from jsplan.secrets import conceal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,8 +133,8 @@ def error_document(error: JsplanError) -> dict[str, Any]:
 
 
 def scrub(text: str) -> str:
-    """Take user, password and token out of URLs, whoever put them into a message."""
-    return _USERINFO.sub("***", text)
+    """Take user, password and token out of URLs, and what came from `${env.X}` out of the text, whichever code put them there."""
+    return _USERINFO.sub("***", conceal(text))
 
 
 def _say(text: str) -> None:

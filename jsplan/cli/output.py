@@ -188,8 +188,10 @@ class Output:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file that was asked for; raises JsplanError that names it when that fails."""
+    """Write a file that was asked for, for its owner; raises JsplanError that names it when that fails."""
+    from jsplan.disk import write_private
+
     try:
-        path.write_bytes(content)
+        write_private(path, content)
     except OSError as error:
         raise JsplanError(f"cannot write {path}: {error.strerror}") from None

@@ -15,6 +15,7 @@ from jsplan.config.findings import Findings
 from jsplan.config.model import LOCK_TTL, Backend, Declared, Domain
 from jsplan.config.node import Node, plain, range_of
 from jsplan.diagnostics import did_you_mean
+from jsplan.secrets import release
 
 _LOCAL: Final = ("path",)
 _KV: Final = ("domain", "bucket", "lock_ttl")
@@ -83,6 +84,7 @@ def _domain(node: Node, domains: Mapping[str, Domain], default: Node | None, fin
     named = grammar.text(node.get("domain"), "`backend.kv.domain`", findings)
     if named is not None:
         if named in domains:
+            release(named)  # the files have the name in the open
             return named
         hint = f"Declare it under `domains:`.{did_you_mean(named, domains)}"
         findings.error("JS122", node.value["domain"], f'there is no domain "{named}"', hint)

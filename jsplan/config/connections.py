@@ -12,6 +12,8 @@ from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
 from jsplan.config.node import Node, range_of
+from jsplan.config.secret_fields import hide_login, hide_path, is_content, mark_secret
+from jsplan.secrets import shown_for
 
 _KEYS: Final = ("url", "context", "user", "password", "token", "creds", "nkey", "tls", "inbox_prefix", "timeout", "account")
 _TLS: Final = ("ca", "cert", "key", "handshake_first")
@@ -48,6 +50,8 @@ def _connection(key: str, node: Node, environ: Mapping[str, str], findings: Find
     def path(name: str) -> Path | None:
         return file_path(node.get(name), f"`{name}`", environ, findings)
 
+    mark_secret(node.get("password"), node.get("token"))
+    hide_login(node.get("url"))
     _check_login(key, node, findings)
     _check_url(key, node.get("url"), findings)
     return Connection(
@@ -81,9 +85,6 @@ def _check_login(key: str, node: Node, findings: Findings) -> None:
         findings.error("JS120", node, f"connection {key} names {len(ways)} ways to log in: {', '.join(ways)}", "Keep one.")
     if given("password") and not given("user"):
         findings.error("JS120", node, f"connection {key} has a password and no user", "Add `user:`, or use `token:`.")
-    seed = node.get("nkey")
-    if seed is not None and isinstance(seed.value, str) and re.fullmatch(r"S[A-Z2-7]{57}", seed.value):
-        findings.error("JS120", seed, f"`nkey` of connection {key} is a seed", "Put the seed into a file and write the file's path.")
 
 
 def _check_url(key: str, node: Node | None, findings: Findings) -> None:
@@ -100,7 +101,8 @@ def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> T
     if node is None or node.value is None or not grammar.fields(node, "`tls`", _TLS, findings):
         return None
     files = {name: file_path(node.get(name), f"`tls.{name}`", environ, findings) for name in ("ca", "cert", "key")}
-    if (files["cert"] is None) != (files["key"] is None):
+    written = {name for name, item in node.value.items() if item.value is not None}
+    if len(written & {"cert", "key"}) == 1:
         findings.error("JS120", node, "`tls` needs both `cert` and `key`, or neither", "Add the other one.")
     return Tls(**files, handshake_first=grammar.flag(node.get("handshake_first"), "`tls.handshake_first`", findings) or False)
 
@@ -110,6 +112,19 @@ def file_path(node: Node | None, what: str, environ: Mapping[str, str], findings
     value = grammar.path(node, what, findings)
     if value is None or node is None:
         return None
+    if is_content(value):
+        shown = shown_for(value)
+        findings.error(
+            "JS120", node, f"{what} must be a path, and {shown or 'this'} is the content of a file",
+            "Put the content into a file that only you can read, and give its path.",
+        )  # fmt: skip
+        return None
+    path = _absolute(value, node, environ, base)
+    hide_path(node, path)
+    return path
+
+
+def _absolute(value: str, node: Node, environ: Mapping[str, str], base: Path | None) -> Path:
     if value.startswith("~/") and environ.get("HOME"):
         return Path(environ["HOME"]) / value[2:]
     return (base or node.place[0].path.parent).absolute() / value

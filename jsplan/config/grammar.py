@@ -132,7 +132,7 @@ def parsed(node: Node | None, what: str, parse: Callable[[object], T], findings:
     try:
         return parse(node.value)
     except ValueError as error:
-        reason = "the value from ${env.…} is not accepted" if node.secret else str(error)
+        reason = "the secret value is not accepted" if node.secret else str(error)
         findings.error("JS130", node, f"{what}: {reason}", "Correct the value.")
         return None
 

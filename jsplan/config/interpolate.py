@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, mapping
 from jsplan.diagnostics import did_you_mean
+from jsplan.secrets import remember
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backend and sinks"
@@ -19,16 +20,12 @@ _NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backe
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the references of one part of the files may name. `environ` is None where `${env.X}` is not allowed.
-
-    `secrets` is filled with what `${env.X}` gave.
-    """
+    """What the references of one part of the files may name. `environ` is None where `${env.X}` is not allowed."""
 
     variables: Mapping[str, Node]
     environ: Mapping[str, str] | None = None
     domain: str | None = None
     domain_vars: Mapping[str, Node] = field(default_factory=dict)
-    secrets: set[str] = field(default_factory=set)
 
 
 def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
@@ -49,6 +46,12 @@ def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
         items = [interpolate(item, scope, findings) for item in value]
         return Node(node.place, [item for item in items if not _is_unresolved(item)])
     return _text(node, scope, findings)
+
+
+def variables_in(node: Node) -> list[str]:
+    """The names of the variables that the text of a scalar refers to."""
+    found = (match[1] for match in _REFERENCE.finditer(node.raw or "") if match[1])
+    return [name.strip().removeprefix("var.") for name in found if name.strip().startswith("var.")]
 
 
 def _is_unresolved(node: Node) -> bool:
@@ -143,8 +146,7 @@ def _env(key: str, at: Node, scope: Scope, findings: Findings) -> Node | None:
             "JS111", at, f"the environment variable {key} is not set", f"Set it before jsplan runs.{did_you_mean(key, scope.environ)}"
         )
         return None
-    if value:
-        scope.secrets.add(value)
+    remember(value, f"${{env.{key}}}")
     found = Node(at.place, value, value)
     found.secret = True
     return found

@@ -22,6 +22,7 @@ from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Backend, Backfill, Connection, Domain, DriftSettings, ImportRow, LoadOptions, Workspace
 from jsplan.config.node import Node, plain
+from jsplan.config.secret_fields import refuse_variables
 
 FORMAT: Final = 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -43,7 +44,7 @@ def _load(options: LoadOptions) -> Workspace:
     name = _name(document, findings)
     known = tuple(name for name, _ in grammar.pairs(document.get("environments"), "`environments`", findings))
     document = environments.apply(document, environment, findings)
-    scope = Scope(variables.resolved(document.get("vars"), options, files), secrets=set())
+    scope = Scope(variables.resolved(document.get("vars"), options, files))
     reach = _reach(document, options.environ, scope, files, f"{name}.{environment}" if environment else name)
     declarer = _declare(document, reach, scope, files, environment, known)
     check_declared(reach.backend, declarer.declared, findings)
@@ -65,7 +66,8 @@ def load_reach(options: LoadOptions) -> tuple[Mapping[str, Connection], Mapping[
         return {IMPLIED: Connection(IMPLIED)}, {}
     document, environment = _document(files, options, findings)
     document = environments.apply(document, environment, findings)
-    scope = Scope(variables.resolved(document.get("vars"), options, files), secrets=set())
+    scope = Scope(variables.resolved(document.get("vars"), options, files))
+    refuse_variables(document.get("connections"), scope.variables, findings)
     secret = _with_environ(scope, options.environ)
     declared = connections(_resolved(document, "connections", secret, findings), options.environ, findings)
     findings.raise_if_failed()
@@ -137,7 +139,7 @@ class _Reach:
 
 
 def _with_environ(scope: Scope, environ: Mapping[str, str]) -> Scope:
-    return Scope(scope.variables, environ, secrets=scope.secrets)
+    return Scope(scope.variables, environ)
 
 
 def _resolved(document: Node, section: str, scope: Scope, findings: Findings) -> Node | None:
@@ -148,6 +150,7 @@ def _resolved(document: Node, section: str, scope: Scope, findings: Findings) ->
 def _reach(document: Node, environ: Mapping[str, str], scope: Scope, files: Files, state_name: str) -> _Reach:
     findings = files.findings
     secret = _with_environ(scope, environ)
+    refuse_variables(document.get("connections"), scope.variables, findings)
     declared = connections(_resolved(document, "connections", secret, findings), environ, findings)
     default = (document.get("defaults") or document).get("domain")
     default = interpolate(default, scope, findings) if default is not None else None
@@ -210,7 +213,6 @@ def _workspace(
         ownership_marker=settings.ownership(_resolved(document, "ownership", scope, findings), findings),
         config_hash=_hash(files.read, values, environment),
         diagnostics=findings.sorted(),
-        secrets=frozenset(scope.secrets),
         backfills=copies,
     )
 

@@ -219,8 +219,7 @@ class Backfill:
 class Workspace:
     """A loaded workspace. `variables` are the resolved `vars`; `config_hash` is `sha256:…` over what was read.
 
-    `diagnostics` holds warnings only: errors were raised as `ConfigError`. `secrets` are the values that came
-    from `${env.X}`: no document, log or error may show them.
+    `diagnostics` holds warnings only: errors were raised as `ConfigError`.
     """
 
     name: str
@@ -239,7 +238,6 @@ class Workspace:
     ownership_marker: bool
     config_hash: str
     diagnostics: tuple[Diagnostic, ...] = ()
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
     backfills: Mapping[str, Backfill] = field(default_factory=dict)
 
     @property

@@ -32,7 +32,7 @@ class Node:
     """One value. `value` is a scalar, a list of nodes, or a dict of nodes by key; `keys` has the keys' places.
 
     `raw` is the text of a scalar as written. `dynamic` says that `${` occurs in it or below it, `secret` that it
-    came from `${env.X}` and must not be shown.
+    came from `${env.X}`, or is a password, and must not be shown.
     """
 
     __slots__ = ("dynamic", "keys", "place", "raw", "secret", "value")
@@ -99,7 +99,7 @@ def named(node: Node) -> str:
     """What a value is, for messages; nothing of a secret is shown."""
     value = node.value
     if node.secret:
-        return "a value from ${env.…}"
+        return "a secret value"
     if isinstance(value, list):
         return "a list"
     if isinstance(value, dict):

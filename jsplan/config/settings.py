@@ -12,7 +12,9 @@ from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Domain, DriftSettings, Mute
 from jsplan.config.node import Node, plain, range_of
+from jsplan.config.secret_fields import mark_secret, refuse_variables_in_sink
 from jsplan.diagnostics import did_you_mean
+from jsplan.secrets import release
 
 _LEVELS: Final = ("ignore", "warning", "error")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -31,10 +33,7 @@ def drift(section: Node | None, domains: Mapping[str, Domain], scope: Scope, fin
     mutes = [
         _mute(interpolate(item, plain_scope, findings), findings) for item in grammar.items(section.get("mute"), "`drift.mute`", findings)
     ]
-    sinks = [
-        _sink(interpolate(item, scope, findings), domains, findings)
-        for item in grammar.items(section.get("sinks"), "`drift.sinks`", findings)
-    ]
+    sinks = [_sink(item, scope, domains, findings) for item in grammar.items(section.get("sinks"), "`drift.sinks`", findings)]
     return DriftSettings(
         tuple(glob for glob in ignore if glob is not None),
         tuple(mute for mute in mutes if mute is not None),
@@ -54,7 +53,9 @@ def _mute(node: Node, findings: Findings) -> Mute | None:
     return Mute(address, reason, owner, fields, until, range_of(node.place)) if address and reason and owner else None
 
 
-def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapping[str, Any] | None:
+def _sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findings: Findings) -> Mapping[str, Any] | None:
+    refuse_variables_in_sink(written, findings)
+    node = interpolate(written, scope, findings)
     if not isinstance(node.value, dict):
         findings.shape(node, "a sink", "a mapping")
         return None
@@ -72,6 +73,10 @@ def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapp
         return None
     if kind == "webhook":
         target = node.value["webhook"]
+        headers = target.get("headers")
+        mark_secret(
+            target.get("url"), headers, *(headers.value.values() if headers is not None and isinstance(headers.value, dict) else ())
+        )
         if (
             not grammar.fields(target, "a webhook", ("url", "headers"), findings)
             or grammar.required(target, "url", "a webhook", findings) is None
@@ -84,6 +89,8 @@ def _sink(node: Node, domains: Mapping[str, Domain], findings: Findings) -> Mapp
     elif grammar.required(node, kind, "a sink", findings) is None or (kind == "subject" and not _may_publish(node, findings)):
         return None
     domain = grammar.text(node.get("domain"), "`domain`", findings)
+    if domain is not None and domain in domains:
+        release(domain)
     if domain is not None and domain not in domains:
         findings.error(
             "JS122", node.value["domain"], f'there is no domain "{domain}"', f"Declare it under `domains:`.{did_you_mean(domain, domains)}"

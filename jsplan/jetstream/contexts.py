@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jsplan.config.model import Connection
+from jsplan.config.secret_fields import is_content
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
 
@@ -58,6 +59,7 @@ def resolve(connection: Connection, environ: Mapping[str, str]) -> Target:
         settings = _read_context(connection.context, environ) | _from_files(connection)
     else:
         settings = _selected_context(environ) | _from_environment(environ) | _from_files(connection)
+    _require_paths(connection.key, settings)
     url = settings.pop("url", None) or DEFAULT_URL
     timeout = connection.timeout / SECOND if connection.timeout else 5.0
     return Target(key=connection.key, url=url, shown=without_secrets(url), timeout=timeout, **settings)
@@ -66,6 +68,16 @@ def resolve(connection: Connection, environ: Mapping[str, str]) -> Target:
 def _with_scheme(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     return f"{scheme.lower()}://{rest}" if mark else f"nats://{url}"
+
+
+def _require_paths(key: str, settings: Mapping[str, Any]) -> None:
+    """Raise ConnectError for a file that is given by its content, as in NATS_CREDS of a pipeline. Nothing of it is shown."""
+    for name in ("creds", "nkey", "ca", "cert", "key_file"):
+        if is_content(settings.get(name) or ""):
+            raise ConnectError(
+                f"connection {key}: its {name.removesuffix('_file')} is the content of a file, not a path",
+                hint="Put the content into a file that only you can read. Give its path, in NATS_CREDS and the like, too.",
+            )
 
 
 def without_secrets(url: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepStarted
 from jsplan.documents.backfill import MessagesMoved
 from jsplan.render.safe import safe
+from jsplan.secrets import conceal
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyEvent
@@ -99,7 +100,7 @@ class Plain:
 
     def _write(self, line: str) -> None:
         try:
-            self._stream.write(f"{line}\n")
+            self._stream.write(f"{conceal(line)}\n")
             self._stream.flush()
         except (OSError, ValueError, UnicodeError):
             pass  # progress must not end an apply

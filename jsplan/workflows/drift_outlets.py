@@ -101,10 +101,12 @@ class Outlets:
         self._counted: dict[str, tuple[int, int]] = {}
         self._failing: dict[str, float] = {}
         self._report = self._latest(options.report, self._content)
-        self._exposed = self._latest(options.metrics_file, self._exposition)
+        self._exposed = self._latest(options.metrics_file, self._exposition, public=True)
 
-    def _latest(self, path: Path | None, make: Callable[[], bytes | None]) -> list[Latest]:
-        return [Latest(path, make, lambda path, error: self._say(f"file {path.name}", error))] if path is not None else []
+    def _latest(self, path: Path | None, make: Callable[[], bytes | None], *, public: bool = False) -> list[Latest]:
+        if path is None:
+            return []
+        return [Latest(path, make, lambda path, error: self._say(f"file {path.name}", error), public=public)]
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

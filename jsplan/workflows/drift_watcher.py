@@ -24,6 +24,7 @@ from jsplan.drift.tasks import end
 from jsplan.drift.worker import Worker
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
+from jsplan.secrets import conceal
 from jsplan.state import State
 from jsplan.units import SECOND, stamp
 from jsplan.workflows.drift import glance, look, replication
@@ -337,19 +338,14 @@ class Watcher:
         since, times = self._failing or (begun, 0)
         self._failing = (since, times + 1)
         self._sooner(min(RETRY[0] * 2**times, RETRY[1]))
-        reason = self._harmless(str(error))
+        reason = conceal(str(error))
         self._outlets.checked(reason)
         if now - since >= self._options.grace / SECOND and "check" in self._options.notify:
             name = f"{self.register.workspace}.{self.register.environment or ''}"
             self._outlets.tell(self.register.settle([failing(name, reason)], lambda s: s.address == WORKSPACE, stamp()))
 
-    def _harmless(self, text: str) -> str:
-        for secret in self.world.workspace.secrets:
-            text = text.replace(secret, "***") if len(secret) > 3 else text
-        return text
-
     def _scrubbed(self, situation: Situation) -> Situation:
-        return replace(situation, says=self._harmless(situation.says))
+        return replace(situation, says=conceal(situation.says))
 
     def _measured(self, scope: str, begun: float, *, done: bool) -> None:
         if self._outlets.metrics is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jsplan.config.model import LoadOptions
+from jsplan.disk import write_private
 from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError
@@ -54,7 +55,7 @@ async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: O
 def save(plan: Plan, path: Path) -> None:
     """Write the plan document. It contains no secret. Raises JsplanError when it cannot be written."""
     try:
-        path.write_bytes(dumps(plan.to_json()))
+        write_private(path, dumps(plan.to_json()))
     except OSError as error:
         raise JsplanError(f"cannot write the plan {path}: {error.strerror}", hint="Give another path to -o.") from None
 

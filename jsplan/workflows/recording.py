@@ -17,6 +17,7 @@ from jsplan.documents.plan import Plan, ResourceChange
 from jsplan.errors import ExitCode
 from jsplan.planning.undoing.costs import costs_of
 from jsplan.planning.verdict import table_of
+from jsplan.secrets import conceal
 from jsplan.state import Entry, LockInfo, State
 from jsplan.state.history import Item, packed
 from jsplan.units import stamp
@@ -87,15 +88,10 @@ class Recording:
         mine = [r for r in results if r.address == item["address"]] or [r for r in results if r.address == str(address.parent)]
         item["status"] = next((status for status in _WORST if any(r.status == status for r in mine)), "skipped")
         if error := next((r.error for r in mine if r.status in ("failed", "unknown") and r.error), None):
-            item["error"] = self._cleaned(error)
+            item["error"] = conceal(error)
         now = self.world.state.resources.get(address)
         if item["status"] == "done" and now is not None and now is not self.before.get(address):
             item["after"] = _after(address, item["before"], now.config, now.created)
-
-    def _cleaned(self, text: str) -> str:
-        for secret in self.world.workspace.secrets:
-            text = text.replace(secret, "***") if secret else text
-        return text
 
 
 def record_by_hand(state: State, operation: str, changes: list[Item]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from jsplan.config import load
 from jsplan.config.model import Connection, Tls
-from jsplan.disk import read_regular, replace_private, write_private
+from jsplan.disk import read_regular, replace_file, write_private
 from jsplan.errors import ConfigError, ConnectError, StateError
 from jsplan.jetstream.contexts import resolve
 from jsplan.jetstream.trouble import check_files
@@ -117,7 +117,7 @@ def test_a_file_of_exactly_the_largest_size_is_read(tmp_path: Path) -> None:
     assert read_regular(path, 9) == b""
 
 
-@pytest.mark.parametrize("write", [write_private, replace_private])
+@pytest.mark.parametrize("write", [write_private, replace_file])
 def test_files_are_private_whatever_the_umask(write: object, tmp_path: Path) -> None:
     """A new file is for its owner; one that exists keeps the permissions that its owner gave it."""
     assert callable(write)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jsplan.secrets import conceal
 from tests.config.conftest import HEAD, Loader, body_of
 
 VARS = "vars: {n: 3, big: 1GiB, on: true, list: [a.x, a.y], word: edge, f: 1.50}\ndomains: {hub: {vars: {size: 2GiB, m: 5}}}\n"
@@ -71,7 +72,7 @@ def test_what_comes_from_the_environment_is_a_secret(workspace: Loader) -> None:
     )
     connection = loaded.connections["hub"]
     assert (connection.url, connection.password, connection.inbox_prefix) == ("nats://h1:4222", "geheim", "_I")
-    assert loaded.secrets == {"h1", "geheim"}
+    assert conceal("geheim at h1") == "${env.PW} at h1"
     assert "geheim" not in repr(loaded)
 
 

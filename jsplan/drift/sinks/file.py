@@ -10,6 +10,7 @@ from jsplan.documents.base import dumps
 from jsplan.documents.notice import Notice
 from jsplan.drift.sinks.sink import SinkError
 from jsplan.drift.worker import Worker
+from jsplan.secrets import conceal
 
 #: Seconds that one batch may take; a network file system may hang for as long as it likes.
 PATIENCE: float = 30.0
@@ -23,7 +24,7 @@ class FileSink:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._worker = Worker(f"sink {path.name}")
-        self.name = f"file {path.name}"
+        self.name = conceal(f"file {path.name}")
 
     async def send(self, notices: Sequence[Notice]) -> None:
         """Append them in one write and wait for the disk."""
@@ -35,7 +36,7 @@ class FileSink:
 
     def _append(self, lines: bytes) -> None:
         try:
-            with self._path.open("ab") as file:
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
                 self._begin_a_line(file.fileno())
                 file.write(lines)
                 file.flush()

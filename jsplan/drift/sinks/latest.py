@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from jsplan.disk import replace_file
 from jsplan.drift.worker import Worker
 
 #: Seconds after which a file that could not be written is tried again.
@@ -18,10 +17,16 @@ PATIENCE: Final = 30.0
 
 
 class Latest:
-    """One file. `make` gives what is to be in it; `told(path, error)` hears of each failure, and with None of each success."""
+    """One file. `make` gives what is to be in it; `told(path, error)` hears of each failure, and with None of each success.
 
-    def __init__(self, path: Path, make: Callable[[], bytes | None], told: Callable[[Path, str | None], None]) -> None:
+    With `public` a new file may be read as the umask says: a collector of metrics is another user.
+    """
+
+    def __init__(
+        self, path: Path, make: Callable[[], bytes | None], told: Callable[[Path, str | None], None], *, public: bool = False
+    ) -> None:
         self.path = path
+        self._public = public
         self._make = make
         self._told = told
         self._due = asyncio.Event()
@@ -46,20 +51,9 @@ class Latest:
         if content is None:
             return True
         try:
-            await self._worker.run(lambda: _replace(self.path, content), seconds)
+            await self._worker.run(lambda: replace_file(self.path, content, private=not self._public), seconds)
         except OSError as error:
             self._told(self.path, f"cannot write {self.path}: {error.strerror or f'the disk did not answer within {seconds:g} s'}")
             return False
         self._told(self.path, None)
         return True
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Whoever reads the file sees the old content or the new, never a part."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fresh.write_bytes(content)
-        fresh.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink()

@@ -9,6 +9,7 @@ from jsplan.documents.notice import Notice
 from jsplan.drift.sinks.sink import SinkError
 from jsplan.errors import JsplanError
 from jsplan.jetstream.speaker import Speaker
+from jsplan.secrets import conceal
 
 
 class SubjectSink:
@@ -17,7 +18,7 @@ class SubjectSink:
     batch = 100
 
     def __init__(self, subject: str, speaker: Speaker) -> None:
-        self.name = f"subject {subject}"
+        self.name = conceal(f"subject {subject}")
         self._speaker = speaker
 
     async def send(self, notices: Sequence[Notice]) -> None:

@@ -1,0 +1,89 @@
+"""The rules for values that are secrets: none comes from a variable, and a file of credentials is named by its path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from jsplan.config.findings import Findings
+from jsplan.config.interpolate import variables_in
+from jsplan.config.node import Node, plain
+from jsplan.secrets import remember, shown_for
+
+#: The fields of a connection that are secrets as a whole; of a `url` what stands before `@` is one.
+_OF_CONNECTION: Final = ("password", "token")
+#: What a path never is: several lines, a seed, a JWT, longer than any system takes.
+_CONTENT: Final = re.compile(r".*[\r\n].*|-----BEGIN.*|S[A-Z2-7]{57}|eyJ[\w-]+\.[\w-]+\.[\w-]*|.{4097,}", re.DOTALL)
+
+
+def refuse_variables(connections: Node | None, variables: Mapping[str, Node], findings: Findings) -> None:
+    """Report secrets of connections that come from variables, which plans and pages show. Takes what is written."""
+    _refuse(connections, "`connections`", findings)
+    for key, connection in _entries(connections):
+        _refuse(connection, f"connection {key}", findings)
+        for name in _OF_CONNECTION:
+            _refuse(connection.get(name), f"`{name}` of connection {key}", findings)
+        url = connection.get("url")
+        if url is not None and _has_login(url, variables):
+            _refuse(url, f"`url` of connection {key}, with a user or a password in it,", findings)
+
+
+def refuse_variables_in_sink(sink: Node, findings: Findings) -> None:
+    """Report a webhook whose URL or headers come from variables: either may let its reader in."""
+    _refuse(sink, "a sink", findings)
+    hook = sink.get("webhook")
+    _refuse(hook, "a webhook", findings)
+    for key, node in _entries(hook):
+        _refuse(node, f"`{key}` of a webhook", findings)
+        for name, value in _entries(node):
+            _refuse(value, f"header {name} of a webhook", findings)
+
+
+def mark_secret(*nodes: Node | None) -> None:
+    """No message shows the value of these, whether it came from `${env.X}` or not."""
+    for node in nodes:
+        if node is not None:
+            node.secret = True
+
+
+def hide_login(url: Node | None) -> None:
+    """Conceal the hosts, users and passwords of a URL from `${env.X}`, too: messages have them one by one."""
+    shown = shown_for(url.value) if url is not None and url.secret and isinstance(url.value, str) else None
+    for part in url.value.split(",") if url is not None and shown else ():
+        login, _, host = part.strip().rpartition("://")[2].rpartition("@")
+        for piece in (host, host.rpartition(":")[0] or host, *login.split(":")):
+            remember(piece.strip("[]/"), shown or "")
+
+
+def hide_path(node: Node, path: Path) -> None:
+    """Conceal a path from `${env.X}` as the system writes it, without doubled slashes."""
+    shown = shown_for(node.value)
+    if node.secret and shown:
+        remember(str(Path(node.value)), shown)
+        remember(str(path), shown)
+
+
+def is_content(value: str) -> bool:
+    """Whether text that should be a path is the content of a file of credentials."""
+    return _CONTENT.fullmatch(value) is not None
+
+
+def _entries(node: Node | None) -> Iterator[tuple[str, Node]]:
+    return iter(node.value.items() if node is not None and isinstance(node.value, dict) else ())
+
+
+def _has_login(url: Node, variables: Mapping[str, Node]) -> bool:
+    values = [str(plain(variables[name])) for name in variables_in(url) if name in variables]
+    return "@" in (url.raw or "") or any("@" in value for value in values)
+
+
+def _refuse(node: Node | None, what: str, findings: Findings) -> None:
+    names = variables_in(node) if node is not None else []
+    if names:
+        line = f"${{env.{re.sub(r'[^A-Za-z0-9_]', '_', names[0]).upper()}}}"
+        findings.error(
+            "JS113", node, f"{what} comes from variable {names[0]}, and plans show variables",
+            f"Write {line} in its place, and set that variable of the environment.",
+        )  # fmt: skip

@@ -1,0 +1,170 @@
+"""What comes from `${env.X}` is in no output, no file and no log; every text field of connections, backend and sinks in turn."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.cli.main import main
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+SECRET = "gEhEiM4711"
+JWT = f"-----BEGIN NATS USER JWT-----\neyJ{SECRET}\n------END NATS USER JWT------\n-----BEGIN USER NKEY SEED-----\nSU{SECRET}\n"
+PEM = f"-----BEGIN CERTIFICATE-----\nMII{SECRET}//x\n-----END CERTIFICATE-----\n"
+CLOSED = "nats://127.0.0.1:1"
+PATHS = ("creds", "nkey", "tls.ca", "tls.cert", "tls.key")
+#: Where a secret may stand, and the forms that it takes there.
+FIELDS: list[tuple[str, str]] = [
+    ("connections.main.url", SECRET),
+    ("connections.main.url", f"nats://{SECRET}:x{SECRET}@127.0.0.1:1"),
+    ("connections.main.url", f"{SECRET}://127.0.0.1"),
+    ("connections.main.url", f"nats://127.0.0.1:{SECRET}"),
+    ("connections.main.url", f"nats://127.0.0.1:1/{SECRET}"),
+    *[(f"connections.main.{name}", SECRET) for name in ("user", "password", "token", "context", "account", "inbox_prefix", "timeout")],
+    ("connections.main.inbox_prefix", f"{SECRET} x.*"),
+    *[(f"connections.main.{name}", value) for name in PATHS for value in (SECRET, f"/{SECRET}//x/./y", JWT, PEM, "S" + "A" * 57)],
+    ("backend.local.path", SECRET),
+    ("backend.local.path", f"/dev/null/{SECRET}"),
+    ("backend.kv.bucket", SECRET),
+    ("backend.kv.bucket", f"{SECRET}.x"),
+    ("backend.kv.domain", SECRET),
+    ("backend.kv.lock_ttl", SECRET),
+    ("drift.sinks.webhook.url", SECRET),
+    ("drift.sinks.webhook.headers.Authorization", f"Bearer {SECRET}"),
+    ("drift.sinks.subject", SECRET),
+    ("drift.sinks.subject", f"$JS.{SECRET}"),
+    ("drift.sinks.domain", SECRET),
+    ("drift.sinks.file", f"/dev/null/{SECRET}"),
+]
+COMMANDS = (
+    ["validate"], ["validate", "--json"], ["plan"], ["plan", "--json"], ["lint"], ["lint", "--json"], ["lint", "--format", "sarif"],
+    ["graph"], ["graph", "--json"], ["graph", "--format", "svg"], ["status"], ["drift", "--json"], ["access"], ["state", "list"],
+    ["apply", "-y", "--log-format", "json"],
+)  # fmt: skip
+
+
+def with_secret(where: str, url: str) -> dict[str, Any]:
+    """A workspace with `${env.SECRET}` at one place."""
+    document: dict[str, Any] = {
+        "jsplan": 1, "workspace": "shop", "connections": {"main": {"url": url}}, "domains": {"hub": {"connection": "main"}},
+        "streams": [{"name": "SECRETS", "subjects": ["secrets.>"], "max_msgs": 5}],
+    }  # fmt: skip
+    *parents, last = where.split(".")
+    node: Any = document
+    for parent in parents:
+        node = node.setdefault(parent, {})
+    node[last] = "${env.SECRET}"
+    if "drift" in document:
+        document["drift"]["sinks"] = [document["drift"]["sinks"]]
+    connection = document["connections"]["main"]
+    if "password" in connection:
+        connection["user"] = "u"
+    if "context" in connection:
+        del connection["url"]
+    if "headers" in where:
+        document["drift"]["sinks"][0]["webhook"]["url"] = "http://127.0.0.1:1"
+    if where == "drift.sinks.domain":
+        document["drift"]["sinks"][0]["subject"] = "ops.drift"
+    for one, other in (("cert", "key"), ("key", "cert")):
+        if one in connection.get("tls", {}):
+            connection["tls"].setdefault(other, "other.pem")
+    if where == "backend.kv.domain":
+        document["backend"]["kv"]["bucket"] = "STATE"
+    return document
+
+
+def run(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """One command, with everything that it logs; its exit code and what it printed."""
+    code = main(["-C", str(folder), "-vv", *words])
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
+
+
+def assert_hidden(text: str) -> None:
+    """Neither the secret nor, without regard to capitals, a part of it."""
+    assert SECRET.lower() not in text.lower(), text
+    assert "A" * 20 not in text, text
+
+
+@pytest.mark.parametrize(("where", "value"), FIELDS)
+def test_a_value_of_the_environment_is_nowhere(
+    where: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong with it, and however far each command gets without a server."""
+    monkeypatch.setenv("SECRET", value)
+    (tmp_path / "jsplan.yaml").write_text(json.dumps(with_secret(where, CLOSED)), encoding="utf-8")
+    for words in COMMANDS:
+        code, printed = run(tmp_path, capsys, *words)
+        assert code != 64, printed
+        assert_hidden(printed)
+        assert "bug in jsplan" not in printed, printed
+        if code and words == ["validate"]:
+            assert "env.SECRET" in printed or "secret value" in printed or "its scheme" in printed or "its port" in printed, printed
+            break
+    for file in tmp_path.rglob("*"):
+        assert_hidden(file.read_text("utf-8") if file.is_file() else "")
+
+
+def test_files_that_commands_write_are_for_their_owner(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan and a document have the configuration of the servers: whatever the umask is, only the owner reads a new one."""
+    (tmp_path / "jsplan.yaml").write_text(
+        json.dumps({"jsplan": 1, "workspace": "shop", "connections": {"m": {"url": server.url}}, "domains": {"m": {"js_domain": None}}}),
+        encoding="utf-8",
+    )
+    (tmp_path / "old.json").touch(0o640)
+    before = os.umask(0)
+    try:
+        code, _ = run(tmp_path, capsys, "plan", "-o", str(tmp_path / "a.plan"), "--json-into", str(tmp_path / "a.json"))
+        run(tmp_path, capsys, "plan", "--json-into", str(tmp_path / "old.json"))
+    finally:
+        os.umask(before)
+    assert code == 0
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.glob("*.*") if path.name != "jsplan.yaml"}
+    assert modes == {"a.plan": "0o600", "a.json": "0o600", "old.json": "0o640"}
+
+
+def test_a_value_of_the_environment_is_in_no_document(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a server, all of them at once: in every format of every command, in every file, and in the state in the bucket."""
+    port = server.url.rpartition(":")[2]
+    monkeypatch.setenv("URL", f"nats://{SECRET}:x{SECRET}@127.0.0.1:{port}")
+    for name in ("BUCKET", "INBOX", "ACCOUNT", "SUBJECT", "FILE"):
+        monkeypatch.setenv(name, f"{name}-{SECRET}")
+    connection = {"url": "${env.URL}", "inbox_prefix": "${env.INBOX}", "account": "${env.ACCOUNT}"}
+    document = {
+        "jsplan": 1, "workspace": "shop", "connections": {"main": connection},
+        "domains": {"hub": {"connection": "main", "js_domain": None}, "gone": {"connection": "main", "js_domain": "gone"}},
+        "backend": {"kv": {"bucket": "${env.BUCKET}", "domain": "hub"}}, "defaults": {"domain": "hub"},
+        "drift": {"sinks": [{"subject": "${env.SUBJECT}", "domain": "hub"}, {"file": "${env.FILE}"}]},
+        "streams": [{"name": "SECRETS", "subjects": ["secrets.>"], "max_msgs": 5}],
+    }  # fmt: skip
+    (tmp_path / "jsplan.yaml").write_text(json.dumps(document), encoding="utf-8")
+    file = str(tmp_path / "a.plan")
+    for words in (
+        ["plan", "-o", file], *(["show", file, "--format", name] for name in ("text", "json", "markdown", "html")),
+        ["plan", "--rehearse"], ["apply", "-y"], *(["drift", "--format", name] for name in ("text", "json", "html", "junit", "github")),
+        ["status"], ["status", "--json"], ["state", "list"], ["state", "show", "hub/stream/SECRETS"],
+        ["history"], ["access"], ["domains", "discover"], ["graph", "--format", "dot"], ["graph", "--format", "mermaid"],
+        ["import", "--all", "--json"], ["backup", "hub/stream/SECRETS", str(tmp_path / "backup")], ["destroy", "-y"], ["show"],
+    ):  # fmt: skip
+        code, printed = run(tmp_path, capsys, *words)
+        assert code != 64, printed
+        if words[0] == "status":  # lists every bucket that the server has
+            printed = printed.replace(f"hub/kv/BUCKET-{SECRET}", "")
+        assert_hidden(printed)
+        assert "bug in jsplan" not in printed, printed
+    for path in tmp_path.rglob("*"):
+        assert_hidden(path.read_bytes().decode("latin-1") if path.is_file() else "")
+    with Raw(server.url) as raw:
+        kept = raw.done(f"$JS.API.STREAM.MSG.GET.KV_BUCKET-{SECRET}", {"last_by_subj": f"$KV.BUCKET-{SECRET}.shop"})
+    assert_hidden(base64.b64decode(kept["message"]["data"]).decode("latin-1"))
