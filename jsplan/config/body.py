@@ -78,7 +78,8 @@ def _object(table: Table, name: str, node: Node, findings: Findings, address: st
     check_keys(table, node, more, findings, address)
     body = {key: value for key, value in parse(table, node.value, findings, address).items() if value is not None}
     for row in table.rows:
-        if row.required and row.name not in body and node.get(row.name) is None:
+        item = node.get(row.name)
+        if row.required and row.name not in body and (item is None or item.value is None):
             findings.error("JS106", node, f"{name} has no `{row.name}`", f"Add `{row.name}:`. {row.doc}", address)
     for key in more:
         item = node.get(key)
