@@ -87,9 +87,49 @@ class Address(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _pattern(glob: str) -> re.Pattern[str]:
-    wildcards = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-    tokens = re.split(r"(\*\*|\*|\?)", glob)
-    return re.compile("".join(wildcards.get(token) or re.escape(token) for token in tokens) + r"\Z")
+    """The glob as an expression that never tries again what it has passed: the first place where a piece fits is as good as any
+    later one, but for the last piece, which ends the text. So the time does not explode with the number of wildcards.
+    """
+    *pieces, last = glob.split("**")
+    before_last = "".join(f"(?>{'.*?' if index else ''}{_piece(piece)})" for index, piece in enumerate(pieces))
+    return re.compile(before_last + (".*?" if pieces else "") + _piece(last, ends=True) + r"\Z")
+
+
+def _piece(text: str, *, ends: bool = False) -> str:
+    """A part of a glob without `**`; with `ends` the text ends behind it."""
+    first, *chunks = ("".join("[^/]" if sign == "?" else re.escape(sign) for sign in chunk) for chunk in text.split("*"))
+    last = [f"[^/]*{chunks.pop()}"] if ends and chunks else []
+    return "".join([first, *(f"(?>[^/]*?{chunk})" for chunk in chunks), *last])
+
+
+def captured(glob: str, text: str) -> list[str] | None:
+    """The text that each wildcard of the glob stands for, the first ones the longest; None if the glob does not match."""
+    signs = [sign for sign in re.split(r"(\*\*|\*|\?)", glob) if sign]
+    size = len(text)
+    #: For each sign, where the rest of the glob may begin so that it matches the rest of the text.
+    fits = [[False] * (size + 1) for _ in signs] + [[False] * size + [True]]
+    for number, sign in reversed([*enumerate(signs)]):
+        here, after = fits[number], fits[number + 1]
+        for at in range(size, -1, -1):
+            crosses = sign == "**" or text[at : at + 1] not in ("", "/")
+            if sign in ("*", "**"):
+                here[at] = after[at] or (at < size and crosses and here[at + 1])
+            elif sign == "?":
+                here[at] = crosses and after[at + 1]
+            else:
+                here[at] = text.startswith(sign, at) and after[at + len(sign)]
+    if not fits[0][0]:
+        return None
+    found, at = [], 0
+    for number, sign in enumerate(signs):
+        end = at + (1 if sign == "?" else len(sign))
+        if sign in ("*", "**"):
+            last = size if sign == "**" else next((n for n in range(at, size) if text[n] == "/"), size)
+            end = next(n for n in range(last, at - 1, -1) if fits[number + 1][n])
+        if sign in ("*", "**", "?"):
+            found.append(text[at:end])
+        at = end
+    return found
 
 
 def is_glob(text: str) -> bool:
@@ -102,7 +142,7 @@ def matches(glob: str, address: Address | str) -> bool:
     return _pattern(glob).match(str(address)) is not None
 
 
-_WILDCARDS = {"**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
+_WILDCARDS = ("**", "*", "?")
 _WILDCARD = re.compile(r"(\*\*|\*|\?)")
 
 
@@ -129,9 +169,7 @@ def moved_address(origin: str, to: str, old: Address) -> Address:
     """
     if not same_wildcards(origin, to):
         raise ValueError(f'"{origin}" and "{to}" have different wildcards; write the same ones in the same order')
-    pieces = _WILDCARD.split(origin)
-    found = re.fullmatch("".join(_WILDCARDS.get(piece) or re.escape(piece) for piece in pieces), str(old))
-    parts = iter(found.groups() if found else ())
+    parts = iter(captured(origin, str(old)) or ())
     return Address.parse("".join(next(parts) if piece in _WILDCARDS else piece for piece in _WILDCARD.split(to)))
 
 

@@ -88,21 +88,27 @@ class SubjectTree(Generic[T]):
 
     def overlapping(self, subject: str) -> Iterator[T]:
         """The owners of all subjects that overlap with this one, as often as they do."""
-        first, _, rest = subject.partition(".")
-        if first == ">":
-            for child in self.children.values():
-                yield from child.everything()
-            return
-        for name in list(self.children) if first == "*" else (first, "*", ">"):
-            child_or_none = self.children.get(name)
-            if child_or_none is not None:
-                yield from child_or_none.here if name == ">" or not rest else child_or_none.overlapping(rest)
+        parts = subject.split(".")
+        waiting: list[tuple[SubjectTree[T], int]] = [(self, 0)]  # no recursion: a subject may have thousands of parts
+        while waiting:
+            node, depth = waiting.pop()
+            if depth == len(parts):
+                yield from node.here
+            elif parts[depth] == ">":
+                for child in node.children.values():
+                    yield from child.everything()
+            else:
+                names = node.children if parts[depth] == "*" else dict.fromkeys((parts[depth], "*", ">"))
+                found = [(node.children[name], len(parts) if name == ">" else depth + 1) for name in names if name in node.children]
+                waiting += reversed(found)
 
     def everything(self) -> Iterator[T]:
         """The owners of all subjects at and below this node."""
-        yield from self.here
-        for child in self.children.values():
-            yield from child.everything()
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield from node.here
+            waiting += reversed(node.children.values())
 
 
 def within(one: str, other: str) -> bool:

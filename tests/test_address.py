@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
+
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jsplan.address import KINDS, Address, is_glob, keeps_name, matches, moved_address
+from jsplan.address import KINDS, Address, captured, is_glob, keeps_name, matches, moved_address
 
 NAMES = st.text(st.characters(exclude_characters="/*?", exclude_categories=("Z", "C")), min_size=1, max_size=8)
 
@@ -108,3 +110,42 @@ def test_sides_with_different_wildcards() -> None:
     for origin, to in (("leaf/**", "edge/stream/A"), ("leaf/*/*", "edge/**"), ("leaf/stream/A", "edge/stream/*")):
         with pytest.raises(ValueError, match="different wildcards"):
             moved_address(origin, to, Address.parse("leaf/stream/A"))
+
+
+def fits(glob: str, text: str) -> bool:
+    """Whether a glob matches, written down once more in the simplest way."""
+    if not glob:
+        return not text
+    if glob.startswith("**"):
+        return any(fits(glob[2:], text[n:]) for n in range(len(text) + 1))
+    if glob[0] == "*":
+        end = text.find("/") if "/" in text else len(text)
+        return any(fits(glob[1:], text[n:]) for n in range(end + 1))
+    return bool(text) and (glob[0] == text[0] or (glob[0] == "?" and text[0] != "/")) and fits(glob[1:], text[1:])
+
+
+@settings(max_examples=400)
+@given(st.text("ab/*?", max_size=9), st.text("ab/", max_size=9))
+def test_globs_match_what_they_say(glob: str, text: str) -> None:
+    """Whatever wildcards follow each other, also across parts."""
+    assert matches(glob, text) == fits(glob, text)
+
+
+@settings(max_examples=400)
+@given(st.text("ab/*?", max_size=9), st.text("ab/", max_size=9))
+def test_wildcards_stand_for_the_longest_text(glob: str, text: str) -> None:
+    """The first wildcard takes as much as it can, then the second, as in a regular expression."""
+    signs = {"**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
+    found = re.fullmatch("".join(signs.get(token, token) for token in re.split(r"(\*\*|\*|\?)", glob)), text)
+    assert captured(glob, text) == (list(found.groups()) if found else None)
+
+
+@pytest.mark.parametrize(
+    "glob", ["*a" * 40 + "c", "**a" * 40 + "c", "**a*a" * 20 + "c", "hub/stream/" + "*a*?" * 30 + "c", "?*" * 40 + "c", "**/" * 50 + "*c"]
+)
+@pytest.mark.timeout(20)
+def test_a_glob_of_many_wildcards_ends(glob: str) -> None:
+    """The time grows with the text and the glob, not with every way to lay the wildcards."""
+    for text in (f"hub/stream/{'a' * 250}", "a/" * 120 + "b", f"{'a' * 120}/{'a' * 120}/{'a' * 120}b"):
+        assert not matches(glob, text)
+        assert captured(glob, text) is None

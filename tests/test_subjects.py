@@ -48,5 +48,18 @@ def test_the_tree_finds_what_comparing_all_finds(patterns: list[str], subject: s
         tree.add(pattern, number)
 
     assert set(tree.overlapping(subject)) == {n for n, pattern in enumerate(patterns) if overlap(subject, pattern)}
+    assert sorted(tree.everything()) == list(range(len(patterns)))
     pairs = [(a, b) for i, a in enumerate(patterns) for b in patterns[i + 1 :] if overlap(a, b)]
     assert (first_overlap(patterns) is None) == (not pairs)
+
+
+def test_subjects_of_thousands_of_parts() -> None:
+    """The server takes any length that fits into a line of its protocol; nothing here recurses over the parts."""
+    tree = SubjectTree[str]()
+    long = ".".join("a" * 5000)
+    for subject in (long, f"*{long[1:]}", f"{long}.>", "a.>"):
+        tree.add(subject, subject)
+    assert list(tree.overlapping(long)) == [long, "a.>", f"*{long[1:]}"]
+    assert len(list(tree.overlapping(">"))) == len(list(tree.everything())) == 4
+    assert overlap(long, f"*{long[1:]}")
+    assert within(long, "a.>")
