@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+#: Beyond so many comparisons a tree is made of the subjects.
+MANY = 10_000
 _BLANK = re.compile(r"\s")
 T = TypeVar("T")
 
@@ -62,10 +64,22 @@ def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _first(wild: Sequence[str], literal: Iterable[str]) -> tuple[str, str] | None:
+    literals = [*literal]
+    if len(wild) * (len(wild) + len(literals)) > MANY:
+        return _first_of_many([*literals, *wild])
     for index, subject in enumerate(wild):
-        for other in (*wild[index + 1 :], *literal):
+        for other in (*wild[index + 1 :], *literals):
             if overlap(subject, other):
                 return subject, other
+    return None
+
+
+def _first_of_many(subjects: Iterable[str]) -> tuple[str, str] | None:
+    tree = SubjectTree[str]()
+    for subject in subjects:
+        for other in tree.overlapping(subject):
+            return subject, other
+        tree.add(subject, subject)
     return None
 
 

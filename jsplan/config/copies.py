@@ -13,7 +13,7 @@ from jsplan.address import Address, is_glob
 from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.model import Declared
-from jsplan.config.node import Node, Places, mapping
+from jsplan.config.node import Node, Place, Places, mapping, size_of
 from jsplan.diagnostics import did_you_mean
 from jsplan.resources import STREAM
 
@@ -70,19 +70,20 @@ class Copies:
         return address
 
     def settle(self, declared: Mapping[Address, Declared]) -> None:
-        """Finish every copy, each after its base."""
+        """Finish every copy, each after its base. A chain of copies is followed without recursion: it may be long."""
         while self._waiting:
-            self._settle(next(iter(self._waiting)), declared, ())
-
-    def _settle(self, address: Address, declared: Mapping[Address, Declared], way: tuple[Address, ...]) -> None:
-        copy = self._waiting[address]
-        circle = copy.target in (*way, address)
-        if circle:
-            self._circle((*way, address), copy)
-        elif copy.target in self._waiting:
-            self._settle(copy.target, declared, (*way, address))
-        del self._waiting[address]
-        copy.finish(() if circle else tuple(self._base(address, copy, declared)))
+            chain: dict[Address, None] = {}
+            address = next(iter(self._waiting))
+            while address in self._waiting and address not in chain:
+                chain[address] = None
+                address = self._waiting[address].target
+            circle = address in chain
+            if circle:
+                last = next(reversed(chain))
+                self._circle((*chain,), self._waiting[last])
+            for number, one in enumerate(reversed(chain)):
+                copy = self._waiting.pop(one)
+                copy.finish(() if circle and not number else tuple(self._base(one, copy, declared)))
 
     def _circle(self, way: tuple[Address, ...], copy: _Copy) -> None:
         named = " is a copy of ".join(map(str, (*way[way.index(copy.target) :], copy.target)))
@@ -101,8 +102,24 @@ class Copies:
                 "Everything else is taken over; one subject is stored by one stream. Add `subjects:`, or a `mirror:` of it.", str(address),
             )  # fmt: skip
         places = base.ranges
-        for layer in places.layers if isinstance(places, Places) else ():
-            yield _taken_over(layer, copy.target.domain, address.domain)
+        taken = [_taken_over(layer, copy.target.domain, address.domain) for layer in places.layers] if isinstance(places, Places) else []
+        if taken and self._findings.allow(sum(map(size_of, taken)), copy.at):
+            yield _merged(taken)
+
+
+def _merged(layers: list[Node]) -> Node:
+    """The layers as one, so that a copy of a copy of a copy has no more of them than the first."""
+    values: dict[str, Node] = {}
+    keys: dict[str, Place] = {}
+    for layer in layers:
+        for key, node in layer.value.items():
+            before = values.get(key)
+            if key == "x_raw" and before is not None and isinstance(before.value, dict) and isinstance(node.value, dict):
+                values[key] = mapping(node.place, before.value | node.value, before.keys | node.keys)
+            else:
+                values[key] = node
+            keys[key] = layer.key_place(key)
+    return mapping(layers[-1].place, values, keys)
 
 
 def _taken_over(layer: Node, theirs: str, ours: str) -> Node:

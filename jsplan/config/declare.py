@@ -21,7 +21,7 @@ from jsplan.config.files import Files
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Declared
-from jsplan.config.node import Node, Places, mapping, plain, range_of
+from jsplan.config.node import Node, Places, mapping, plain, range_of, size_of
 from jsplan.config.origins import Origins
 from jsplan.config.problem import Problem
 from jsplan.resources import TABLES, buckets
@@ -36,6 +36,8 @@ _KEYS: Final[dict[str, tuple[str, ...]]] = {
 _NAME: Final[dict[Kind, str]] = {"stream": "name", "consumer": "name", "kv": "bucket", "object_store": "bucket"}
 _STREAM_NAME = re.compile(r"[^.*>\s/\\]{1,255}")
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9_-]{1,240}")
+#: What one resource costs beside its values, counted in values.
+_PARTS: Final = 40
 _NO_NODES: Final[tuple[Node, ...]] = ()
 
 
@@ -46,6 +48,7 @@ class Override:
     glob: str
     node: Node
     used: bool = False
+    size: int = 1
 
 
 @dataclass(slots=True)
@@ -81,6 +84,8 @@ class Declarer:
         self.declared: dict[Address, Declared] = {}
         self._scopes: dict[str, Scope] = {}
         self._some_elsewhere = False
+        #: What any resource may take beside its own entry: its own parts, its defaults, and the look at each override.
+        self._cost = _PARTS + max(map(size_of, context.defaults.values()), default=0) + len(context.overrides) // 4
 
     def section(self, kind: Kind, node: Node | None, name: str) -> None:
         """Declare everything in one top-level list."""
@@ -88,7 +93,9 @@ class Declarer:
             if not isinstance(entry.value, dict):
                 self.findings.shape(entry, f"an element of `{name}`", "a mapping")
             elif self._in_environment(entry):
-                for domain in self._domains(entry):
+                domains = self._domains(entry)
+                size = self._cost + (size_of(entry) if len(domains) > 1 else 0)
+                for domain in domains if self.findings.allow(len(domains) * size, entry) else ():
                     scoped = interpolate(entry, self._scope(domain), self.findings)
                     self._resource(kind, domain, scoped)
 
@@ -236,13 +243,13 @@ class Declarer:
         file = entry.get("config_file")
         if file is not None and file.value is not None:
             config = config_file.read(address.kind, file, name, context.files)
-            if config is None:
+            if config is None or not self.findings.allow(size_of(config), file):
                 return None
             body.check_keys(TABLES[address.kind], config, (), self.findings, str(address))
             layers.append(config)
         layers.append(entry)
         for override in context.overrides:
-            if matches(override.glob, address):
+            if matches(override.glob, address) and self.findings.allow(override.size, override.node):
                 override.used = True
                 node = interpolate(override.node, self._scope(address.domain), self.findings)
                 known = (*_SETTINGS, "address")
@@ -395,7 +402,7 @@ def read_overrides(node: Node | None, scope: Scope, findings: Findings) -> list[
             continue
         glob = grammar.address(interpolate(address, scope, findings), "`address`", findings)
         if glob is not None:
-            out.append(Override(glob, item))
+            out.append(Override(glob, item, size=size_of(item)))
     return out
 
 

@@ -14,7 +14,7 @@ from jsplan.config.expand import names
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Connection, Domain, ImportRow
-from jsplan.config.node import Node, Place, mapping, node_of, plain, range_of
+from jsplan.config.node import Node, Place, mapping, node_of, plain, range_of, size_of
 from jsplan.diagnostics import did_you_mean
 
 _KEYS: Final = ("connection", "js_domain", "api_prefix", "labels", "vars", "may_be_offline", "same_as")
@@ -67,6 +67,7 @@ class Domains:
         self.scope = scope
         self.findings = findings
         self.vars: dict[str, Mapping[str, Node]] = {}
+        self._sizes: dict[int, int] = {}
 
     def build(self, section: Node | None, wanted: Node | None, document: Node) -> dict[str, Domain]:
         """All domains by key. `wanted` is `defaults.domain`, which alone may stand for the one domain of a workspace."""
@@ -77,8 +78,14 @@ class Domains:
             return self._implied(wanted, document)
         entries = expanded_keys(section, self.findings)
         self._imply_connection(entries)
-        out = {key: self._domain(key, node, entries.key_place(key)) for key, node in entries.value.items()}
+        out = {key: self._domain(key, node, entries.key_place(key)) for key, node in entries.value.items() if self._allowed(node)}
         return self._resolved(out)
+
+    def _allowed(self, node: Node) -> bool:
+        """Whether one more domain may have these values; those of a range are counted once for all of its names."""
+        size = self._sizes.setdefault(id(node), 0) or size_of(node)
+        self._sizes[id(node)] = size
+        return self.findings.allow(size, node)
 
     def _implied(self, wanted: Node | None, document: Node) -> dict[str, Domain]:
         if wanted is not None and isinstance(wanted.value, str) and NAME.fullmatch(wanted.value) and len(self.connections) <= 1:

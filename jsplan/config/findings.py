@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from jsplan.config.node import Node, Place, named, range_of, type_of
 from jsplan.diagnostics import Diagnostic, Severity, SourceRange, did_you_mean
 from jsplan.errors import ConfigError
 
+#: About two hundred thousand resources of fifty values, or the sources of three thousand streams in a thousand domains.
+MAX_VALUES: Final = 10_000_000
 #: Where something was found; None when it is in no file.
 At = Node | Place | SourceRange | None
 
@@ -18,6 +21,7 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, SourceRange | None], Diagnostic] = {}
         self.failed = False
+        self._values = 0
 
     def __len__(self) -> int:
         return len(self._found)
@@ -50,6 +54,19 @@ class Findings:
         near = next(filter(None, (did_you_mean(key, known) for key in node.value)), "")
         self.error(code, node, summary, near.strip() or f"The keys are {', '.join(sorted(known)) or 'none'}.")
         return True
+
+    def allow(self, values: int, at: At) -> bool:
+        """Whether the files may stand for so many values more; the place where they become too many is reported once.
+
+        Aliases, ranges and selectors multiply what is written: a page may stand for more than any memory holds.
+        """
+        self._values += values
+        if self._values <= MAX_VALUES:
+            return True
+        if self._values - values <= MAX_VALUES:
+            detail = "Aliases, variables, ranges and selectors multiply what is written. Select fewer domains here, or split the workspace."
+            self.error("JS147", at, f"the files stand for more than {MAX_VALUES:,} values", detail)
+        return False
 
     def sorted(self) -> tuple[Diagnostic, ...]:
         """By file, line and column; those without a place come last."""

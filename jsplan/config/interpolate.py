@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, mapping
+from jsplan.config.node import Node, mapping, size_of
 from jsplan.diagnostics import did_you_mean
 from jsplan.secrets import remember
 
@@ -64,7 +64,9 @@ def _text(node: Node, scope: Scope, findings: Findings) -> Node:
     only = _REFERENCE.fullmatch(raw)
     if only is not None and only[1] is not None:
         found = _look_up(only[1].strip(), node, scope, findings)
-        return Node(node.place, None, None) if found is None else _placed(found, node)
+        if found is None or (found.raw is None and not findings.allow(size_of(found), node)):
+            return Node(node.place, None, None)
+        return _placed(found, node)
     pieces, end, secret = [], 0, False
     for match in _REFERENCE.finditer(raw):
         pieces.append(raw[end : match.start()])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from jsplan.address import Address, is_glob, keeps_name, matches, same_wildcards
@@ -101,7 +101,9 @@ def _kind(text: str) -> str:
     return parts[1] if len(parts) > 1 and not is_glob(parts[1]) else ""
 
 
-def _refuse_declared(node: Node, glob: str, what: str, declared: Iterable[Address], findings: Findings) -> None:
+def _refuse_declared(node: Node, glob: str, what: str, declared: Collection[Address], findings: Findings) -> None:
+    if not findings.allow(len(declared) // 4, node):
+        return
     still = next((address for address in declared if matches(glob, address)), None)
     if still is not None:
         findings.error("JS144", node, f"{still} is {what} and still declared", "Remove the declaration, or this entry.", str(still))

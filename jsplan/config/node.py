@@ -65,6 +65,14 @@ def mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place])
     return node
 
 
+def size_of(node: Node) -> int:
+    """How many values there are, with every alias written out."""
+    value = node.value
+    if isinstance(value, dict):
+        return 1 + sum(map(size_of, value.values()))
+    return 1 + sum(map(size_of, value)) if isinstance(value, list) else 1
+
+
 def plain(node: Node) -> Any:
     """The value without places."""
     value = node.value

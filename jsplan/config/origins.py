@@ -6,10 +6,14 @@ Turning a key into `external` is left to `topology`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from jsplan.config.expand import Selectors, is_pattern
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, mapping
+from jsplan.config.node import Node, mapping, size_of
+
+#: What one origin costs beside its values, counted in values.
+_PARTS: Final = 20
 
 
 class Origins:
@@ -48,6 +52,8 @@ class Origins:
         own = node.get("name")
         if _several(wanted) and own is not None and own.value == name:
             found = [key for key in found if key != domain]  # a stream is not a source of itself
+        if not self._findings.allow(len(found) * (_PARTS + size_of(node)), node):
+            return []
         return [_with_domain(node, key) for key in found]
 
     def _wanted(self, node: Node) -> Node | None:

@@ -99,7 +99,7 @@ class _Builder:
     def __init__(self, source: Source, text: str, findings: Findings) -> None:
         self.source, self.text, self.findings = source, text, findings
         self.anchors: dict[str, Node] = {}
-        self.sizes: dict[int, int] = {}
+        self.sizes: dict[int, tuple[int, int]] = {}
         self.repeated = 0
         self.dynamic = 0
 
@@ -131,12 +131,10 @@ class _Builder:
         if kind is yaml.ScalarEvent:
             node = self._scalar(event, place)
         elif kind is yaml.AliasEvent:
-            return self._alias(event.anchor, place)
+            return self._alias(event.anchor, place, depth)
         else:
             if depth > MAX_DEPTH:
-                raise _ReadError(
-                    "JS101", place, f"nested deeper than {MAX_DEPTH} levels", "No configuration is that deep; check the brackets."
-                )
+                raise self._too_deep(place)
             before = self.dynamic
             node = self._mapping(place, depth) if kind is yaml.MappingStartEvent else self._sequence(place, depth)
             node.dynamic = self.dynamic != before
@@ -235,7 +233,11 @@ class _Builder:
                 if key not in node.value:
                     node.value[key], node.keys[key] = value, base.keys[key]
 
-    def _alias(self, name: str, place: Place) -> Node:
+    @staticmethod
+    def _too_deep(place: Place) -> _ReadError:
+        return _ReadError("JS101", place, f"nested deeper than {MAX_DEPTH} levels", "No configuration is that deep; check the brackets.")
+
+    def _alias(self, name: str, place: Place, depth: int) -> Node:
         node = self.anchors.get(name)
         if node is None:
             raise _ReadError(
@@ -244,18 +246,25 @@ class _Builder:
                 "the alias refers to no anchor before it",
                 'Write &name at the value that *name means. If it is text, put it in quotes: "*name".',
             )
-        self.repeated += self._size(node)
+        size, height = self._measure(node)
+        if depth + height > MAX_DEPTH + 1:
+            raise self._too_deep(place)
+        self.repeated += size
         if self.repeated > MAX_REPEATED:
             raise _ReadError("JS101", place, "aliases repeat too much of this file", f"They may repeat {MAX_REPEATED} values in all.")
+        self.findings.allow(size, place)
         self.dynamic += node.dynamic
         return node
 
-    def _size(self, node: Node) -> int:
-        """How many nodes there are with all aliases written out; known sizes are not counted again."""
+    def _measure(self, node: Node) -> tuple[int, int]:
+        """How many nodes there are with all aliases written out, and in how many levels; what is known is not counted again."""
         known = self.sizes.get(id(node))
         if known is None:
             children = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else ()
-            known = self.sizes[id(node)] = 1 + sum(map(self._size, children))
+            found = [self._measure(child) for child in children]
+            level = 1 if isinstance(node.value, dict | list) else 0
+            known = (1 + sum(size for size, _ in found), level + max((height for _, height in found), default=0))
+            self.sizes[id(node)] = known
         return known
 
     def _broken(self, error: yaml.MarkedYAMLError) -> _ReadError:

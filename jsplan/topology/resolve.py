@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, Final
 
-from jsplan.address import Address, matches
+from jsplan.address import Address, is_glob, matches
 from jsplan.config.model import Declared, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.resources.buckets import lower
 from jsplan.resources.nested import origin_key
 from jsplan.topology.flows import Edge, circles
 from jsplan.topology.reach import NoWay, Reach, Way
+
+#: As many as a TopologicalSorter orders in some seconds.
+MAX_DEPENDENCIES: Final = 2_000_000
 
 
 @dataclass(slots=True)
@@ -51,9 +54,15 @@ def resolve(workspace: Workspace) -> Topology:
     """Resolve every reference of the workspace. Findings are collected in `diagnostics`, never raised."""
     topology = Topology(Reach(workspace))
     topology.names = {topology.real(address): address for address in workspace.resources}
+    named: dict[str, set[Address]] = {}
+    total = 0
     for address, declared in workspace.resources.items():
         topology.bodies[address] = _resolved(workspace, declared, topology)
-        topology.after[address] = _dependencies(workspace, declared, topology)
+        total += sum(len(_named(workspace, text, named)) for text in declared.depends_on)
+        topology.after[address] = _dependencies(declared, topology, named) if total <= MAX_DEPENDENCIES else set()
+    if total > MAX_DEPENDENCIES:
+        text = f"`depends_on` of {len(workspace.resources):,} resources names more than {MAX_DEPENDENCIES:,} others in all"
+        topology.diagnostics.append(Diagnostic("error", "JS147", text, "Write globs that match fewer resources."))
     topology.diagnostics += [*_circles(workspace, topology), *_twice(workspace, topology), *circles(topology.edges, workspace.resources)]
     for edge in topology.edges:
         topology.after[edge.copy].add(edge.origin)
@@ -83,11 +92,21 @@ def _twice(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
     return found
 
 
-def _dependencies(workspace: Workspace, declared: Declared, topology: Topology) -> set[Address]:
+def _named(workspace: Workspace, text: str, known: dict[str, set[Address]]) -> set[Address]:
+    """The resources that an address or a glob names. Many resources have the same text, which is looked up once."""
+    if text not in known:
+        if is_glob(text):
+            known[text] = {address for address in workspace.resources if matches(text, address)}
+        else:
+            known[text] = {Address.parse(text)} & workspace.resources.keys()
+    return known[text]
+
+
+def _dependencies(declared: Declared, topology: Topology, known: Mapping[str, set[Address]]) -> set[Address]:
     address = declared.address
     found: set[Address] = {topology.called(address.parent)} if address.parent else set()
     for text in declared.depends_on:
-        named = {other for other in workspace.resources if matches(text, other) and other != address}
+        named = known[text] - {address}
         if not named:
             topology.diagnostics.append(
                 Diagnostic(

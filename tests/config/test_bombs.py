@@ -1,0 +1,105 @@
+"""A few kilobytes that stand for more than any machine holds end with an error that says so, soon."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import pytest
+
+from jsplan.config import findings, load
+from jsplan.config.findings import MAX_VALUES
+from jsplan.errors import ConfigError
+from jsplan.topology import resolve
+from tests.config.conftest import HEAD, Loader
+
+DOMAINS = 'domains: {"d-{1..%d}": {}}\nconnections: {c: {url: u}}\n'
+
+
+def aliases(levels: int, width: int, leaf: str = '"a${domain}"') -> str:
+    """Lists of lists by aliases, `width` to the power of `levels` values in the last, `a<levels - 1>`."""
+    lines = [f"  - &a0 [{', '.join([leaf] * width)}]"]
+    lines += [f"  - &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
+    return "x-a:\n" + "\n".join(lines) + "\n"
+
+
+def each(text: str, count: int) -> str:
+    """The text for every number."""
+    return "".join(text % n for n in range(count))
+
+
+BIG = ", ".join(["x"] * 100)
+EVERYWHERE = 'streams: [{name: S, domain: "*"}]\n'
+BOMBS = {
+    "aliases in many domains": DOMAINS % 200 + aliases(4, 25) + 'streams: [{name: S, domain: "*", metadata: {a: *a3}}]\n',
+    "aliases in many entries": DOMAINS % 1 + aliases(3, 30, "a") + "streams:\n" + each("- {name: S%d, metadata: {a: *a2}}\n", 1000),
+    "sources everywhere": DOMAINS % 5000 + 'streams: [{name: A, domain: "*", sources: [{name: A, domain: "*"}]}]\n',
+    "streams in every domain": DOMAINS % 10000 + "streams:\n" + each('- {name: S%d, domain: "*"}\n', 500),
+    "variables in many entries": DOMAINS % 1 + f"vars: {{big: [{BIG}]}}\nstreams:\n"
+    + each('- {name: S%d, subjects: "${var.big}"}\n', 3000),
+    "defaults everywhere": DOMAINS % 5000 + aliases(3, 20, "a") + "defaults: {stream: {metadata: {a: *a2}}}\n" + EVERYWHERE,
+    "overrides of everything": DOMAINS % 5000 + EVERYWHERE + "overrides:\n" + '- {address: "**", max_msgs: 1}\n' * 1000,
+    "variables of a range": aliases(3, 30, "a") + 'domains: {"d-{1..10000}": {vars: {a: *a2}}}\n',
+    "removed": DOMAINS % 1000 + EVERYWHERE + "removed:\n" + each("- {address: d-*x/stream/S%d, destroy: false}\n", 900),
+}  # fmt: skip
+
+
+def bombed(text: str, workspace: Loader) -> None:
+    """One finding says that it is too much, and where."""
+    (workspace.root / "jsplan.yaml").write_text(HEAD + text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(workspace.options())
+    found = [one for one in caught.value.diagnostics if one.code in ("JS147", "JS101")]
+    assert len(found) in (1, 2), caught.value.diagnostics[:5]
+    assert found[0].range is not None
+    assert "more than" in found[0].summary or "aliases repeat too much" in found[0].summary
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_what_multiplies_is_counted(text: str, workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aliases, variables, ranges, selectors, defaults, overrides: each is counted where it multiplies."""
+    monkeypatch.setattr(findings, "MAX_VALUES", 100_000)
+    bombed(text, workspace)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+@pytest.mark.timeout(180)
+def test_what_multiplies_ends_soon(text: str, workspace: Loader) -> None:
+    """The same with the real limit, which leaves room for fleets; where it is not reached, the workspace loads."""
+    (workspace.root / "jsplan.yaml").write_text(HEAD + text, encoding="utf-8")
+    with suppress(ConfigError):
+        load(workspace.options())
+
+
+def test_a_fleet_is_below_the_limit() -> None:
+    """Five hundred domains with twenty streams of thirty values each, and one stream with a source in each of two thousand."""
+    assert 500 * 20 * (40 + 30) + 2000 * 30 < MAX_VALUES / 10
+
+
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+def test_aliases_count_into_the_depth(brackets: str, workspace: Loader) -> None:
+    """What is deep by aliases alone is refused as what is written deep."""
+    opened, closed = ("[", "]") if brackets == "[]" else ("{a: ", "}")
+    lines = [f"  - &a0 {opened * 40}x{closed * 40}"] + [f"  - &a{n} {opened * 40}*a{n - 1}{closed * 40}" for n in range(1, 60)]
+    found = workspace.error("x-a:\n" + "\n".join(lines) + "\n")
+    assert (found.code, found.summary) == ("JS101", "nested deeper than 64 levels")
+    assert workspace(f"x-a:\n  - &a0 {opened * 30}x{closed * 30}\n  - &a1 {opened * 30}*a0{closed * 30}\n")
+
+
+def test_a_long_chain_of_copies(workspace: Loader) -> None:
+    """Each a copy of the next one in the files: no recursion follows them."""
+    streams = "- {name: S0, subjects: [a], max_msgs: 5}\n" + "".join(
+        f"- {{name: S{n}, subjects: [a{n}], copy_of: hub/stream/S{n - 1}}}\n" for n in range(1100, 0, -1)
+    )
+    loaded = workspace(f"streams:\n{streams}")
+    assert {declared.body["max_msgs"] for declared in loaded.resources.values()} == {5}
+
+
+def test_dependencies_are_counted(workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every resource after every other one: an error instead of a graph that fills the memory."""
+    text = "streams:\n" + each("- {name: A%d}\n", 30) + each('- {name: S%d, depends_on: ["hub/stream/A*", hub/stream/A0]}\n', 30)
+    loaded = workspace(text)
+    assert {len(after) for address, after in resolve(loaded).after.items() if address.name.startswith("S")} == {30}
+    monkeypatch.setattr(sys.modules[resolve.__module__], "MAX_DEPENDENCIES", 100)
+    assert [one.code for one in resolve(loaded).diagnostics] == ["JS147"]
