@@ -52,6 +52,8 @@ def _guarded(run: Callable[[], object], settings: Settings, args: Sequence[str])
     except BrokenPipeError:
         return int(ExitCode.ERROR)
     except OSError as error:
+        if error.errno == errno.ENOENT and not _has_folder():
+            return _report(JsplanError("the current folder does not exist any more", hint="Go to a folder that exists."), settings)
         return _no_room(error, settings) if error.errno in _FULL else _bug(error, settings)
     except Exception as error:  # noqa: BLE001 - the last place before the user: a bug is told calmly
         return _bug(error, settings)
@@ -79,6 +81,15 @@ def _sentence(error: click.UsageError) -> str:
 def asks_for_json(args: Sequence[str]) -> bool:
     """Whether a command line that could not be parsed asked for JSON."""
     return "--json" in args or "--format=json" in args or ("--format", "json") in pairwise(args)
+
+
+def _has_folder() -> bool:
+    """Whether the current folder is there: it may have been deleted, or replaced by one of the same name."""
+    try:
+        os.getcwd()  # noqa: PTH109 - what pathlib asks, without its object
+    except OSError:
+        return False
+    return True
 
 
 def _no_room(error: OSError, settings: Settings) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from jsplan.render import drift_rows, page, summary
-from jsplan.render.safe import safe
+from jsplan.render.safe import markup, safe
 
 if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
@@ -23,10 +22,10 @@ def render(drift: Drift) -> str:
     found = drift_rows.rows(drift)
     name = f"{drift.workspace}, {drift.environment}" if drift.environment else drift.workspace
     body = [
-        f"<h1>Drift: {escape(name)}</h1>",
-        f'<p class="dim">Looked at {escape(drift.timestamp)} by jsplan {escape(drift.jsplan_version)}.</p>',
-        f'<p class="sum">{escape(drift_rows.verdict(drift))}</p>',
-        _FORM if found else f"<p>{escape(summary.NO_DRIFT)}</p>",
+        f"<h1>Drift: {markup(name)}</h1>",
+        f'<p class="dim">Looked at {markup(drift.timestamp)} by jsplan {markup(drift.jsplan_version)}.</p>',
+        f'<p class="sum">{markup(drift_rows.verdict(drift))}</p>',
+        _FORM if found else f"<p>{markup(summary.NO_DRIFT)}</p>",
         *(_section(kind, list(members)) for kind, members in groupby(found, key=lambda row: row.kind)),
         *_notes(drift),
     ]
@@ -34,13 +33,13 @@ def render(drift: Drift) -> str:
 
 
 def _section(kind: str, members: list[Row]) -> str:
-    return f"<section><h2>{escape(drift_rows.title(kind))} ({len(members)})</h2>\n" + "\n".join(map(_article, members)) + "</section>"
+    return f"<section><h2>{markup(drift_rows.title(kind))} ({len(members)})</h2>\n" + "\n".join(map(_article, members)) + "</section>"
 
 
 def _article(row: Row) -> str:
-    details = f"<pre><code>{escape(chr(10).join(row.details))}</code></pre>" if row.details else ""
-    tag = f'<span class="tag">{escape(row.severity)}</span>'
-    return f'<article class="{escape(row.severity)}">{tag}<code>{escape(row.address)}</code> {escape(row.says)}{details}</article>'
+    details = f"<pre><code>{chr(10).join(map(markup, row.details))}</code></pre>" if row.details else ""
+    tag = f'<span class="tag">{markup(row.severity)}</span>'
+    return f'<article class="{markup(row.severity)}">{tag}<code>{markup(row.address)}</code> {markup(row.says)}{details}</article>'
 
 
 def _notes(drift: Drift) -> list[str]:
@@ -51,4 +50,4 @@ def _notes(drift: Drift) -> list[str]:
     ]
     pending = drift.summary["pending"]
     lines += [f"{summary.count(pending, 'resource')} pending in the files (see jsplan plan)."] if pending else []
-    return [f'<p class="dim">{escape(line)}</p>' for line in lines]
+    return [f'<p class="dim">{markup(line)}</p>' for line in lines]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape, quoteattr
 
 from jsplan.render import drift_rows
-from jsplan.render.safe import safe
+from jsplan.render.safe import markup
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,7 +28,7 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
     cases = [_case(name, row, fail_on) for row in found]
     kinds = {row.kind for row in found}
     cases += [
-        f"    <testcase classname={quoteattr(f'{name}.{kind}')} name={quoteattr(says)}/>"
+        f"    <testcase classname={_attribute(f'{name}.{kind}')} name={_attribute(says)}/>"
         for kind, says in _PASSING.items()
         if kind not in kinds
     ]
@@ -38,23 +37,27 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
     errors = sum(row.kind == "away" for row in found)
     skipped = len(found) - failures - errors + len(drift.mutes)
     counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
-    head = f"<testsuite name={quoteattr(f'jsplan drift {name}')} {counts} timestamp={quoteattr(drift.timestamp.removesuffix('Z'))}>"
+    head = f"<testsuite name={_attribute(f'jsplan drift {name}')} {counts} timestamp={_attribute(drift.timestamp.removesuffix('Z'))}>"
     return "\n".join(
         ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites {counts}>", f"  {head}", *cases, "  </testsuite>", "</testsuites>\n"]
     )
+
+
+def _attribute(text: str) -> str:
+    return f'"{markup(text)}"'
 
 
 def _case(name: str, row: Row, fail_on: Collection[str]) -> str:
     if row.kind not in fail_on and row.kind != "away":
         return _skipped(name, row.kind, row.address, row.says)
     word = "error" if row.kind == "away" else "failure"
-    text = escape("\n".join([f"{row.address} {row.says}", *row.details]))
+    text = "\n".join(map(markup, [f"{row.address} {row.says}", *row.details]))
     return (
-        f"    <testcase classname={quoteattr(f'{name}.{row.kind}')} name={quoteattr(row.address)}>"
-        f"<{word} type={quoteattr(row.severity)} message={quoteattr(row.says)}>{text}</{word}></testcase>"
+        f"    <testcase classname={_attribute(f'{name}.{row.kind}')} name={_attribute(row.address)}>"
+        f"<{word} type={_attribute(row.severity)} message={_attribute(row.says)}>{text}</{word}></testcase>"
     )
 
 
 def _skipped(name: str, kind: str, address: str, why: str) -> str:
-    case = f"    <testcase classname={quoteattr(f'{name}.{kind}')} name={quoteattr(safe(address))}>"
-    return f"{case}<skipped message={quoteattr(safe(why))}/></testcase>"
+    case = f"    <testcase classname={_attribute(f'{name}.{kind}')} name={_attribute(address)}>"
+    return f"{case}<skipped message={_attribute(why)}/></testcase>"

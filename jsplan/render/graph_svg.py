@@ -6,14 +6,13 @@ Where things are is `graph_layout`'s, what is drawn as one is `graph_fold`'s. Co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from html import escape
 from typing import Final, NamedTuple
 
 from jsplan.documents.graph import Graph, Link
 from jsplan.render.graph_boxes import BAR, LINE, PAD, SMALL, STYLE, Card, fitted, width_of
 from jsplan.render.graph_fold import folded
 from jsplan.render.graph_layout import HEAD, Box, Layout, arrange
-from jsplan.render.safe import safe
+from jsplan.render.safe import markup, safe
 
 MARGIN: Final = 24.0
 #: What becomes of something: its sign, and the colours of its bar and its words.
@@ -50,7 +49,7 @@ def render(graph: Graph) -> str:
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',
-        f'<title id="title">{escape(title)}</title>', f'<desc id="desc">{escape(_described(graph))}</desc>',
+        f'<title id="title">{markup(title)}</title>', f'<desc id="desc">{markup(_described(graph))}</desc>',
         f"<style>{_CSS}</style>", f"<defs>{''.join(_markers())}</defs>", '<rect width="100%" height="100%" fill="#ffffff"/>',
         _text(MARGIN, MARGIN + 10, title, 16, "name"), f'<g transform="translate({MARGIN:.0f} {top:.0f})">',
         *_frames(graph, layout), *_flows(graph, layout), *(_card(layout.cards[n.id], layout.boxes[n.id]) for n in graph.nodes), "</g>",
@@ -68,10 +67,8 @@ def _described(graph: Graph) -> str:
 
 def _text(x: float, y: float, text: str, size: float, role: str, *, whole: str = "", color: str = "", anchor: str = "") -> str:
     style = (f' fill="{color}" style="fill:{color}"' if color else "") + (f' text-anchor="{anchor}"' if anchor else "")
-    hint = f"<title>{escape(safe(whole))}</title>" if whole and whole != text else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" class="{role}"{style} xml:space="preserve">{escape(safe(text))}{hint}</text>'
-    )
+    hint = f"<title>{markup(whole)}</title>" if whole and whole != text else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" class="{role}"{style} xml:space="preserve">{markup(text)}{hint}</text>'
 
 
 # --- domains and cards ---------------------------------------------------------------------------------------
@@ -97,7 +94,7 @@ def _card(card: Card, box: Box) -> str:
     outside = " outside" if node.kind == "outside" or node.fate == "deferred" else ""
     clip = f"M{box.x + BAR:.1f} {box.y:.1f} h-1 a4 4 0 0 0 -4 4 v{box.height - 8:.1f} a4 4 0 0 0 4 4 h1 z"
     parts = [
-        f'<g id="{escape(safe(node.id), quote=True)}">',
+        f'<g id="{markup(node.id)}">',
         f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="4" class="card{outside}"/>',
         f'<path d="{clip}" fill="{color}"/>',
     ]
@@ -144,7 +141,7 @@ def _flows(graph: Graph, layout: Layout) -> Iterator[str]:
         color = _colors()[link.fate]
         shown = f"{link.count:,} flows" if link.count > 1 else ""
         yield (f'<path d="{way}" class="flow {link.kind}" stroke="{color}" marker-end="url(#to-{link.fate})">'
-               f"<title>{escape(safe(_said(link)))}</title></path>")  # fmt: skip
+               f"<title>{markup(_said(link))}</title></path>")  # fmt: skip
         words = " · ".join(word for word in (link.label, shown) if word)
         if words:
             labels.append(_label(*at, words, abs(end.x - start.x) - 24))

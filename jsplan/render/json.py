@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 def dumps(document: Mapping[str, Any]) -> str:
     """The text of a document. What orjson refuses (half a surrogate pair in a name) is written escaped."""
     try:
-        return base.dumps(document).decode()
+        text = base.dumps(document).decode()
     except TypeError:
-        return json.dumps(document, indent=2, sort_keys=True) + "\n"
+        text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+    return text.replace("##[", "\\u0023#[")  # which a runner of GitHub takes for a command, also inside a line

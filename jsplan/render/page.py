@@ -7,11 +7,11 @@ from __future__ import annotations
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsplan.render.lines import STYLES
+from jsplan.render.safe import markup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ def page(title: str, mark: str, body: Iterable[str], *, style: str, script: str)
     return (
         f'<!doctype html>\n{mark}\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>\n<style>{css}</style></head>\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{markup(title)}</title>\n<style>{css}</style></head>\n'
         f"<body>\n{chr(10).join(body)}\n{scripts}</body></html>\n"
     )
 
@@ -54,10 +54,10 @@ def marked_up(line: Text) -> str:
     out, at = [], 0
     for span in sorted(line.spans, key=lambda span: span.start):
         role = _ROLES.get(str(span.style), "")
-        piece = escape(line.plain[span.start : span.end])
-        out += [escape(line.plain[at : span.start]), f'<i class="r-{role}">{piece}</i>' if role else piece]
+        piece = markup(line.plain[span.start : span.end])
+        out += [markup(line.plain[at : span.start]), f'<i class="r-{role}">{piece}</i>' if role else piece]
         at = span.end
-    return "".join([*out, escape(line.plain[at:])])
+    return "".join([*out, markup(line.plain[at:])])
 
 
 def block(lines: Iterable[Text]) -> str:

@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from jsplan.render import diagnostics_text, page, plan_rows, plan_text, resource_text, revert_text, summary
 from jsplan.render.lines import Lines
-from jsplan.render.safe import quoted, safe, safe_lines
+from jsplan.render.safe import markup, quoted, safe, safe_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,13 +45,8 @@ def render(plan: Plan, *, verbose: bool = False) -> str:
     return page.page(title, plan_rows.mark(plan, sha256), filter(None, body), style="plan.css", script="plan.js")
 
 
-def _said(text: str) -> str:
-    """Foreign text, safe to stand between tags."""
-    return escape(safe(text))
-
-
 def _code(text: str) -> str:
-    return f"<code>{_said(text)}</code>"
+    return f"<code>{markup(text)}</code>"
 
 
 def _head(plan: Plan, found: list[Row]) -> list[str]:
@@ -73,9 +67,9 @@ def _head(plan: Plan, found: list[Row]) -> list[str]:
         ("warning", deferred),
         ("dim", f"Planned {plan.timestamp} by jsplan {plan.jsplan_version}."),
     ]
-    paragraphs = [f'<p class="{role}">{_said(text)}</p>' for role, text in parts if text]
+    paragraphs = [f'<p class="{role}">{markup(text)}</p>' for role, text in parts if text]
     return [
-        "<header>", '<button id="theme" type="button">Dark or light</button>', f"<h1>Plan: {_said(plan_rows.name(plan))}</h1>",
+        "<header>", '<button id="theme" type="button">Dark or light</button>', f"<h1>Plan: {markup(plan_rows.name(plan))}</h1>",
         *paragraphs, "</header>",
     ]  # fmt: skip
 
@@ -96,16 +90,16 @@ def _grade(hazard: Hazard) -> str:
 
 
 def _hazard(row: Row, hazard: Hazard) -> str:
-    where = f" {_said(row.group.where)}" if row.group.where else ""
+    where = f" {markup(row.group.where)}" if row.group.where else ""
     return (
-        f'<li class="{_grade(hazard)}"><b>{_said(hazard.code)}</b> <a href="#c{row.number}">{_code(row.group.resource.address)}</a>'
+        f'<li class="{_grade(hazard)}"><b>{markup(hazard.code)}</b> <a href="#c{row.number}">{_code(row.group.resource.address)}</a>'
         f"{where}: {_words(hazard)}{_permission(hazard)}</li>"
     )
 
 
 def _words(hazard: Hazard) -> str:
     amount = resource_text.amount_of(hazard)
-    return f"{_said(hazard.message)}{f' [{_said(amount)}]' if amount else ''}"
+    return f"{markup(hazard.message)}{f' [{markup(amount)}]' if amount else ''}"
 
 
 def _permission(hazard: Hazard) -> str:
@@ -155,7 +149,7 @@ _OPTIONS = {"any": "any hazard", "stop": "not allowed yet", "warn": "only a warn
 
 
 def _select(name: str, every: str, values: Iterable[str]) -> str:
-    options = "".join(f'<option value="{_said(value)}">{_said(_OPTIONS.get(value, value))}</option>' for value in values)
+    options = "".join(f'<option value="{markup(value)}">{markup(_OPTIONS.get(value, value))}</option>' for value in values)
     return f'<select name="{name}" aria-label="{every}"{"" if options else " hidden"}><option value="">{every}</option>{options}</select>'
 
 
@@ -164,11 +158,11 @@ def _change(row: Row, *, opened: bool) -> str:
     tags = {tag for member in row.members for hazard in member.hazards for tag in ("any", _grade(hazard), hazard.code)}
     domains = " ".join(sorted({member.domain for member in row.members}))
     data = (
-        f'data-action="{row.action}" data-kind="{_said(resource.type)}" data-domains="{_said(domains)}" '
-        f'data-hazards="{_said(" ".join(sorted(tags)))}" data-count="{len(row.members)}"'
+        f'data-action="{row.action}" data-kind="{markup(resource.type)}" data-domains="{markup(domains)}" '
+        f'data-hazards="{markup(" ".join(sorted(tags)))}" data-count="{len(row.members)}"'
     )
     codes = ", ".join(dict.fromkeys(hazard.code for hazard in resource.hazards))
-    tag = f'<span class="tag">{_said(codes)}</span>' if codes else ""
+    tag = f'<span class="tag">{markup(codes)}</span>' if codes else ""
     return (
         f'<details class="change {row.action}" id="c{row.number}" {data}{" open" if opened else ""}>'
         f"<summary>{tag}<code>{page.marked_up(row.head)}</code></summary>{page.block([*row.fields, *row.hazards])}{_members(row)}</details>"
@@ -181,7 +175,7 @@ def _members(row: Row) -> str:
         return ""
     items = []
     for member in row.members:
-        costs = "".join(f"<br>{_said(hazard.code)}: {_words(hazard)}" for hazard in member.hazards)
+        costs = "".join(f"<br>{markup(hazard.code)}: {_words(hazard)}" for hazard in member.hazards)
         items.append(f"<li>{_code(member.address)}{costs}</li>")
     return f'<details class="more"><summary>{len(items):,} resources</summary><ul>{"".join(items)}</ul></details>'
 
@@ -194,7 +188,7 @@ def _beside(plan: Plan, *, verbose: bool) -> list[str]:
         ("Copied", plan_text.backfills(plan).rows),
         (_LATER, plan_text.deferred(plan, verbose=verbose).rows),
     ]
-    every = [f"<p>{_code(item.address)}: {_said(item.reason)}</p>" for item in plan.deferred]
+    every = [f"<p>{_code(item.address)}: {markup(item.reason)}</p>" for item in plan.deferred]
     left = _folded("Each of them", every) if every else ""
     return [f"<section><h2>{title}</h2>{page.block(rows)}{left if title == _LATER else ''}</section>" for title, rows in parts if rows]
 
@@ -206,7 +200,7 @@ def _folded(title: str, items: list[str]) -> str:
 def _findings(plan: Plan) -> str:
     shown, left = diagnostics_text.shortlist(plan.diagnostics)
     items = [_finding(found, where) for found, where in shown]
-    items += [f"<p>and {number:,} more of {_said(code)}</p>" for code, number in left.items()]
+    items += [f"<p>and {number:,} more of {markup(code)}</p>" for code, number in left.items()]
     if len(shown) < len(plan.diagnostics):
         items.append(_folded("Every finding by itself", [_finding(found, "") for found in plan.diagnostics]))
     return f"<section><h2>Findings ({len(plan.diagnostics):,})</h2>\n{chr(10).join(items)}</section>" if items else ""
@@ -214,17 +208,17 @@ def _findings(plan: Plan) -> str:
 
 def _finding(found: Diagnostic, where: str) -> str:
     subject = f"{_code(found.address)}: " if found.address else ""
-    place = f"<br><small>at {_said(str(found.range))}</small>" if found.range else ""
-    detail = "".join(f"<br>{escape(line)}" for line in safe_lines(found.detail))
+    place = f"<br><small>at {markup(str(found.range))}</small>" if found.range else ""
+    detail = "".join(f"<br>{markup(line)}" for line in safe_lines(found.detail))
     return (
-        f'<p><span class="{found.severity}">{found.severity}</span> {subject}{_said(found.summary)}{_said(where)} '
-        f'<span class="dim">[{_said(found.code)}]</span>{place}{detail}</p>'
+        f'<p><span class="{found.severity}">{found.severity}</span> {subject}{markup(found.summary)}{markup(where)} '
+        f'<span class="dim">[{markup(found.code)}]</span>{place}{detail}</p>'
     )
 
 
 def _steps(plan: Plan) -> str:
     """Everything that an apply would do, in the order of the plan."""
-    items = "".join(f"<li>{_said(step.title)}</li>" for step in plan.steps)
+    items = "".join(f"<li>{markup(step.title)}</li>" for step in plan.steps)
     heading = summary.count(len(plan.steps), "step")
     return f'<details class="more"><summary>What is done, in order ({heading})</summary><ol>{items}</ol></details>' if items else ""
 

@@ -5,14 +5,13 @@ are is `plan_rows`'.
 from __future__ import annotations
 
 from collections import Counter
-from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from jsplan.render import diagnostics_text, plan_rows, plan_text, resource_text, revert_text, summary
 from jsplan.render.lines import Lines
 from jsplan.render.markdown import LONGEST, Fitted, Piece, block, code, diff, fit, text
-from jsplan.render.safe import safe, safe_lines
+from jsplan.render.safe import markup, safe, safe_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,9 +111,9 @@ def _whole(row: Row) -> list[str]:
     if row.action != "create":
         return [f"- {_headline(row)}", *diff(body, indent="  ")]
     resource = row.group.resource
-    where = f", {escape(safe(row.group.where))}" if row.group.where else ""
-    moved = f" (moved from <code>{escape(safe(resource.previous_address))}</code>)" if resource.previous_address else ""
-    line = f"<code>{escape(safe(resource.address))}</code> {row.says}{moved}{where}"
+    where = f", {markup(row.group.where)}" if row.group.where else ""
+    moved = f" (moved from <code>{markup(resource.previous_address)}</code>)" if resource.previous_address else ""
+    line = f"<code>{markup(resource.address)}</code> {row.says}{moved}{where}"
     return [f"<details><summary>{line}</summary>", "", *diff(body), "", "</details>"]
 
 

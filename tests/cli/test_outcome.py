@@ -167,3 +167,17 @@ def test_a_log_on_a_full_disk_costs_no_result(capsys: pytest.CaptureFixture[str]
 
     assert _ends(RefusedError("x"), Settings(format="json")) == 3
     assert json.loads(capsys.readouterr().out)["exit_code"] == 3
+
+
+@pytest.mark.parametrize("words", [["plan"], ["-C", "x", "plan"], ["lint"], ["init", "x"], ["plan", "--json-into", "a.json"]])
+def test_a_folder_that_was_deleted(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell may stand in a folder that is gone; what needs none still works."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(words) == 1
+    assert "the current folder does not exist any more" in capsys.readouterr().err
+    assert main(["version"]) == 0
