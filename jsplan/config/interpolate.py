@@ -38,14 +38,23 @@ def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
         return node
     value = node.value
     if isinstance(value, dict):
-        for key in value:
-            if "${" in key:
-                findings.error("JS113", node.key_place(key), f'"{key}" is a key; ${{…}} works in values only', "Write the key out.")
-        return mapping(node.place, {key: interpolate(item, scope, findings) for key, item in value.items()}, node.keys)
+        keys = {key: _key(key, node, findings) if "${" in key else key for key in value}
+        places = {name: node.key_place(key) for key, name in keys.items()}
+        return mapping(node.place, {keys[key]: interpolate(item, scope, findings) for key, item in value.items()}, places)
     if isinstance(value, list):
         items = [interpolate(item, scope, findings) for item in value]
         return Node(node.place, [item for item in items if not _is_unresolved(item)])
     return _text(node, scope, findings)
+
+
+def _key(key: str, node: Node, findings: Findings) -> str:
+    """A key with `$${` as the literal that it is; any other reference in it is reported."""
+    if any(match[0] != "$${" for match in _REFERENCE.finditer(key)):
+        findings.error(
+            "JS113", node.key_place(key), f'"{key}" is a key; ${{…}} works in values only', "Write the key out, with $${ for a literal ${."
+        )
+        return key
+    return key.replace("$${", "${")
 
 
 def variables_in(node: Node) -> list[str]:

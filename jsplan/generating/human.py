@@ -46,9 +46,9 @@ def size(count: int) -> Any:
 
 
 def literal(found: Any) -> Any:
-    """The same value, safe from being read as a reference: `${` is written `$${`."""
+    """The same value, keys included, safe from being read as a reference: `${` is written `$${`."""
     if isinstance(found, str):
         return found.replace("${", "$${")
     if isinstance(found, list):
         return [literal(item) for item in found]
-    return {key: literal(item) for key, item in found.items()} if isinstance(found, Mapping) else found
+    return {literal(key): literal(item) for key, item in found.items()} if isinstance(found, Mapping) else found

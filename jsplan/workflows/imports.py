@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from jsplan.config.node import Source, node_of
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
-from jsplan.errors import PlanError, UsageError
+from jsplan.errors import ConfigError, JsplanError, PlanError, UsageError
 from jsplan.generating import Written
 from jsplan.planning.guards import refusal_reasons
 from jsplan.workflows.apply import apply_world
@@ -76,11 +77,27 @@ async def _import_writing(
         if chosen is None:
             return *await _import_world(world, globs, exact, options, approve, observer), None
     with new_file(path, chosen.written.text) as file:
-        async with open_world(load) as world:
+        async with _reopened(load, path) as world:
             require_read(world, chosen.addresses, path)
             plan, result = await _import_world(world, globs, exact, options, _then(approve, file), observer)
         file.stays = True
     return plan, result, chosen.written
+
+
+@asynccontextmanager
+async def _reopened(load: LoadOptions, path: Path) -> AsyncIterator[World]:
+    """The workspace with the new file. Raises JsplanError where the two do not fit together: then the file is removed again."""
+    async with AsyncExitStack() as stack:
+        try:
+            world = await stack.enter_async_context(open_world(load))
+        except ConfigError as error:
+            first = next(one for one in error.diagnostics if one.severity == "error")
+            place = f" ({first.range})" if first.range is not None and Path(first.range.file).name != path.name else ""
+            raise JsplanError(
+                f"{path.name} was generated and does not fit into the workspace: {first.summary}{place}. It was removed again",
+                hint=f"{first.detail} Or import by address, without the resource that this is about.",
+            ) from None
+        yield world
 
 
 def _then(approve: Approve, file: NewFile) -> Approve:

@@ -344,3 +344,15 @@ def test_what_another_account_lets_us_reach(tmp_path: Path, make_server: MakeSer
         assert shop.adopt("theirs/stream/S")[0] == 0
         assert "{name: S, domain: theirs, subjects: [s]}" in shop.file.read_text("utf-8")
         shop.empty()
+
+
+def test_a_file_that_does_not_fit_into_the_workspace(shop: Shop) -> None:
+    """The finding is about a file that is removed again: the message says so, and points to no line of it."""
+    shop.stream("hub", "A", subjects=["a"])
+    shop.space.write(overrides=[{"address": "hub/stream/*", "max_msgs": "many"}])
+    code, _, err = shop.adopt("hub/stream/A")
+    assert code == 1
+    assert "found.jsplan.yaml was generated and does not fit into the workspace: max_msgs" in err
+    assert "(jsplan.yaml:1:" in err
+    assert "found.jsplan.yaml:" not in err
+    assert not shop.file.exists()

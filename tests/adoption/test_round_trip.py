@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.adoption.known import measured, of_cases, updates
+from jsplan.address import Address
+from tests.adoption.known import Known, measured, of_cases, updates
 from tests.adoption.trip import Trip
 from tests.fields.strategies import ORIGINS
 from tests.support.raw import Raw
@@ -70,3 +71,37 @@ def test_what_a_file_cannot_make(tmp_path: Path, server: Server) -> None:
             raw.done(f"$JS.API.STREAM.UPDATE.{name}", made["config"] | {"sealed": True})
         text = trip.adopt()
     assert "sealed: true" in text
+
+
+def test_texts_that_look_like_references(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """Keys and values with `${`, with signs of YAML and with characters that are not seen come back as they were, in several domains."""
+    signs = [
+        "${",
+        "$${",
+        "${x",
+        "$${y}",
+        "${env.HOME}",
+        "${domain}",
+        "a${b}c",
+        "$$${",
+        "::",
+        "##[x]",
+        "x: y",
+        "- a",
+        "*a",
+        "&a",
+        "!a",
+        "<<",
+        "~",
+    ]
+    signs += ["\u200b", "\ufeff", "\U000e0041", "a\nb", "a\tb", "'", '"', "\\", "#", " a ", "010", "NO", "hub", "leaf ${domain} hub"]
+    metadata = {sign: signs[-number - 1] for number, sign in enumerate(signs)}
+    hub = clean_hub_leaf["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        trip = Trip(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
+        for domain in ("hub", "leaf"):
+            stream = {"name": "S${x}", "subjects": [f"{domain}.${{b}}.>"], "metadata": metadata, "description": "${var.x} $${"}
+            assert trip.make(Known(Address(domain, "stream", "S${x}"), stream))
+            consumer = {"durable_name": "C${y}", "metadata": metadata, "ack_policy": "explicit"}
+            assert trip.make(Known(Address(domain, "consumer", "S${x}/C${y}"), consumer))
+        trip.there_and_back()
