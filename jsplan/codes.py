@@ -63,9 +63,9 @@ IN_FILES: Final[Mapping[str, str]] = {
     "JS143": "An address or a glob is malformed.",
     "JS144": "A `moved` or `removed` entry contradicts what is declared.",
     "JS145": "An override, or a `depends_on`, matches no resource.",
-    "JS147": "Aliases, ranges and selectors make more values of the files than one workspace can have.",
     "JS146": "A `copy_of` names no declared stream, goes round in a circle, or leaves the copy without subjects of its own.",
     "JS147": "A `moved` entry changes more than the domain: what is on a server cannot be renamed in place.",
+    "JS148": "Aliases, ranges and selectors make more values of the files than one workspace can have.",
     # what the server is known to refuse
     "JS150": "A mirror also has subjects, sources, a first sequence, or what a mirror cannot do.",
     "JS151": "An origin has both a filter and subject transforms, or filters that overlap.",

@@ -65,7 +65,7 @@ class Findings:
             return True
         if self._values - values <= MAX_VALUES:
             detail = "Aliases, variables, ranges and selectors multiply what is written. Select fewer domains here, or split the workspace."
-            self.error("JS147", at, f"the files stand for more than {MAX_VALUES:,} values", detail)
+            self.error("JS148", at, f"the files stand for more than {MAX_VALUES:,} values", detail)
         return False
 
     def sorted(self) -> tuple[Diagnostic, ...]:

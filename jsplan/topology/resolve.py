@@ -62,7 +62,7 @@ def resolve(workspace: Workspace) -> Topology:
         topology.after[address] = _dependencies(declared, topology, named) if total <= MAX_DEPENDENCIES else set()
     if total > MAX_DEPENDENCIES:
         text = f"`depends_on` of {len(workspace.resources):,} resources names more than {MAX_DEPENDENCIES:,} others in all"
-        topology.diagnostics.append(Diagnostic("error", "JS147", text, "Write globs that match fewer resources."))
+        topology.diagnostics.append(Diagnostic("error", "JS148", text, "Write globs that match fewer resources."))
     topology.diagnostics += [*_circles(workspace, topology), *_twice(workspace, topology), *circles(topology.edges, workspace.resources)]
     for edge in topology.edges:
         topology.after[edge.copy].add(edge.origin)
