@@ -12,7 +12,7 @@ from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
 from jsplan.config.node import Node, range_of
-from jsplan.config.secret_fields import hide_login, hide_path, is_content, mark_secret
+from jsplan.config.secret_fields import hide_login, hide_path, is_content, mark_secret, url_problem
 from jsplan.secrets import shown_for
 
 _KEYS: Final = ("url", "context", "user", "password", "token", "creds", "nkey", "tls", "inbox_prefix", "timeout", "account")
@@ -91,10 +91,8 @@ def _check_url(key: str, node: Node | None, findings: Findings) -> None:
     """What is no address of a server is said before anybody waits for it; never with what stands before `@`."""
     for part in node.value.split(",") if node is not None and isinstance(node.value, str) else ():
         url = part.strip()
-        what = grammar.url_problem(url if "://" in url else f"nats://{url}", _SCHEMES)
-        if what and node is not None:
-            said = "the value from ${env.…} is not a URL of a server" if node.secret else what
-            findings.error("JS130", node, f"`url` of connection {key}: {said}", "Write nats://HOST:PORT, or tls://, ws://, wss://.")
+        if node is not None and (what := url_problem(node, url if "://" in url else f"nats://{url}", _SCHEMES)):
+            findings.error("JS130", node, f"`url` of connection {key}: {what}", "Write nats://HOST:PORT, or tls://, ws://, wss://.")
 
 
 def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> Tls | None:
@@ -109,15 +107,14 @@ def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> T
 
 def file_path(node: Node | None, what: str, environ: Mapping[str, str], findings: Findings, base: Path | None = None) -> Path | None:
     """A path as absolute one, relative to `base` or else to the file that names it; `~` is HOME."""
-    value = grammar.path(node, what, findings)
-    if value is None or node is None:
-        return None
-    if is_content(value):
-        shown = shown_for(value)
+    if node is not None and isinstance(node.value, str) and is_content(node.value):
         findings.error(
-            "JS120", node, f"{what} must be a path, and {shown or 'this'} is the content of a file",
+            "JS120", node, f"{what} must be a path, and {shown_for(node.value) or 'this'} is the content of a file",
             "Put the content into a file that only you can read, and give its path.",
         )  # fmt: skip
+        return None
+    value = grammar.path(node, what, findings)
+    if value is None or node is None:
         return None
     path = _absolute(value, node, environ, base)
     hide_path(node, path)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import variables_in
 from jsplan.config.node import Node, plain
@@ -46,6 +47,12 @@ def mark_secret(*nodes: Node | None) -> None:
     for node in nodes:
         if node is not None:
             node.secret = True
+
+
+def url_problem(url: Node, part: str, schemes: Collection[str]) -> str:
+    """Say why text of a URL is none, without what came from `${env.X}`; empty if it is one."""
+    problem = grammar.url_problem(part, schemes)
+    return f"{shown_for(url.value) or 'the text with ${env.…}'} is not a URL" if problem and url.secret else problem
 
 
 def hide_login(url: Node | None) -> None:

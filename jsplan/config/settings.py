@@ -12,7 +12,7 @@ from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Domain, DriftSettings, Mute
 from jsplan.config.node import Node, plain, range_of
-from jsplan.config.secret_fields import mark_secret, refuse_variables_in_sink
+from jsplan.config.secret_fields import mark_secret, refuse_variables_in_sink, url_problem
 from jsplan.diagnostics import did_you_mean
 from jsplan.secrets import release
 
@@ -74,9 +74,7 @@ def _sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findings: 
     if kind == "webhook":
         target = node.value["webhook"]
         headers = target.get("headers")
-        mark_secret(
-            target.get("url"), headers, *(headers.value.values() if headers is not None and isinstance(headers.value, dict) else ())
-        )
+        mark_secret(headers, *(headers.value.values() if headers is not None and isinstance(headers.value, dict) else ()))
         if (
             not grammar.fields(target, "a webhook", ("url", "headers"), findings)
             or grammar.required(target, "url", "a webhook", findings) is None
@@ -102,9 +100,8 @@ def _sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findings: 
 def _is_webhook(node: Node, findings: Findings) -> bool:
     """Tell whether a webhook can be called. URL and headers are secrets: no finding shows any of them."""
     url, headers = node.value["url"], node.get("headers")
-    if problem := grammar.url_problem(url.value, ("http", "https")):
-        said = "the value from ${env.…} is not an http:// or https:// URL" if url.secret else problem
-        findings.error("JS130", url, f"`url` of a webhook: {said}", "Write https://HOST/PATH.")
+    if problem := url_problem(url, url.value, ("http", "https")):
+        findings.error("JS130", url, f"`url` of a webhook: {problem}", "Write https://HOST/PATH.")
     wrong = bool(problem)
     for name, item in grammar.pairs(headers, "`headers`", findings):
         value = grammar.text(item, f"header {name}", findings)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan import disk
 from jsplan.documents.drift import Drift
 from jsplan.documents.notice import Notice, Situation
 from jsplan.drift.schedule import Every
 from jsplan.drift.sinks import file as files
+from jsplan.drift.sinks import latest
 from jsplan.drift.sinks import webhook as webhooks
 from jsplan.drift.sinks.file import FileSink
 from jsplan.drift.sinks.latest import Latest
@@ -27,7 +29,7 @@ from tests.support.workspaces import Quiet
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 #: Seconds. What the tests give an exchange, and what it takes on no machine but where it hangs.
@@ -118,16 +120,30 @@ async def test_a_file_whose_disk_hangs(tmp_path: Path) -> None:
     assert b"0123456789ab.0" in first
 
 
-async def test_a_report_whose_disk_hangs(tmp_path: Path) -> None:
+@pytest.fixture
+def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Files are replaced only once the event is set."""
+    answers = threading.Event()
+
+    def replace_file(path: Path, content: bytes, *, private: bool) -> None:
+        answers.wait()
+        disk.replace_file(path, content, private=private)
+
+    monkeypatch.setattr(latest, "replace_file", replace_file)
+    yield answers
+    answers.set()
+
+
+async def test_a_report_whose_disk_hangs(tmp_path: Path, hanging_disk: threading.Event) -> None:
     """It is a failure in words."""
-    os.mkfifo(tmp_path / f".r.md.{os.getpid()}")
     told: list[str | None] = []
     report = Latest(tmp_path / "r.md", lambda: b"x", lambda _, error: told.append(error))
 
     assert await report.write(DEADLINE) is False
     assert "the disk did not answer within 0.1 s" in str(told[0])
-    with (tmp_path / f".r.md.{os.getpid()}").open("rb") as reader:
-        assert await asyncio.to_thread(reader.read) == b"x"
+    hanging_disk.set()
+    assert await report.write(30.0) is True
+    assert (tmp_path / "r.md").read_bytes() == b"x"
 
 
 class Views:
@@ -141,10 +157,9 @@ class Views:
         return b"x"
 
 
-async def test_what_hangs_holds_up_neither_the_job_nor_its_end(tmp_path: Path) -> None:
+async def test_what_hangs_holds_up_neither_the_job_nor_its_end(tmp_path: Path, hanging_disk: threading.Event) -> None:
     """Beside a webhook, a file and a report that hang the other sink has everything, threads are at hand, and the end comes."""
     report = tmp_path / "r.md"
-    os.mkfifo(tmp_path / f".r.md.{os.getpid()}")
     os.mkfifo(tmp_path / "hanging.jsonl")
     options = WatchOptions(Every(3600 * SECOND), frozenset(), report=report)
     with Listening(ANSWERS["headers"]) as server:
@@ -163,9 +178,7 @@ async def test_what_hangs_holds_up_neither_the_job_nor_its_end(tmp_path: Path) -
             ending = time.monotonic()
 
     assert time.monotonic() - ending < LONG
-    for name in ("hanging.jsonl", f".r.md.{os.getpid()}"):
-        if (tmp_path / name).exists():
-            os.close(os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK))  # so that no thread outlives the test
+    os.close(os.open(tmp_path / "hanging.jsonl", os.O_RDONLY | os.O_NONBLOCK))  # so that no thread outlives the test
 
 
 async def test_work_and_its_errors() -> None:
