@@ -112,8 +112,8 @@ def _count(number: int, what: str) -> str:
 
 
 def _breaks_replication(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
-    """Copies that stay behind when their origin goes. Copies that go in the same plan are no reason."""
-    known = {e.copy for e in inputs.topology.edges if e.origin == verdict.address} | _recorded_copies(inputs, verdict.address)
+    """Copies that stay behind when their origin goes. Copies that go or let go of it in the same plan are no reason."""
+    known = {e.copy for e in inputs.topology.edges if e.origin == verdict.address} | _recorded_mirrors(inputs, verdict.address)
     found = known | {copy for copy, _, _ in copies(inputs, verdicts, verdict.address)}
     staying = [c for c in sorted(found) if inputs.live.get(c) is not None and not (c in verdicts and verdicts[c].actions == ["delete"])]
     if staying:
@@ -123,8 +123,9 @@ def _breaks_replication(inputs: Inputs, verdict: Verdict, verdicts: dict[Address
         )
 
 
-def _recorded_copies(inputs: Inputs, origin: Address) -> set[Address]:
-    return {a for a, entry in inputs.entries.items() if a.kind != "consumer" and str(origin) in entry.depends_on}
+def _recorded_mirrors(inputs: Inputs, origin: Address) -> set[Address]:
+    """Mirrors as last applied: what one lacks that becomes a stream of its own is not measured, as it is for sources (`leaving`)."""
+    return {a for a, entry in inputs.entries.items() if entry.config.get("mirror") and str(origin) in entry.depends_on}
 
 
 def _irreversible(verdict: Verdict) -> Iterable[Hazard]:
