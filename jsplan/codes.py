@@ -128,6 +128,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS426": "A copy was not seen to follow a stream that was made anew, or is out of reach, so that nobody can see it.",
     "JS423": "A consumer is made anew where the old one stood: what is worth knowing about that.",
     "JS427": "A `moved` entry names another domain, and the thing itself is still in the old one.",
+    "JS428": "An interrupted replacement may have left an object of jsplan's own on a server; the plan removes it.",
     "JS430": "More copies than the server or the stream has, or others than the stream's retention wants.",
     "JS431": "A stream cannot be made sealed; only one that exists can be sealed.",
     "JS432": "`mirror_direct` on something that is no mirror.",
@@ -175,6 +176,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS491": "What an apply deleted or moved on does not come back when it is undone.",
     "JS492": "After a `revert` the files say something else: what to write, and what the next plan would do otherwise.",
     "JS493": "A part of an apply that `revert` leaves as it is, and why.",
+    "JS494": "A `revert` forgets what its apply had adopted; it stays on the server.",
     "JS305": "DOMAIN_REINSTALLED: a domain answers and has nothing of ours any more; `--reinstalled` sets it up anew.",
 }
 

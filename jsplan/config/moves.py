@@ -91,7 +91,7 @@ _INSTEAD: Final = {
     "stream": "A stream cannot be renamed in place. Create the new stream with the old one as a source, then remove the old one.",
     "consumer": "A consumer cannot be renamed in place. Create the new consumer beside the old one, then remove the old one.",
     "kv": "A bucket cannot be renamed in place. Create the new bucket with the old one as a source, then remove the old one.",
-    "object_store": "An object store cannot be renamed in place. Create the new one, copy the objects with a client, then remove the old one.",
+    "object_store": "An object store cannot be renamed in place. Create the new one, copy the objects, then remove the old one.",
     "": "Nothing can be renamed in place. Create it under the new name, then remove the old one.",
 }
 

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from jsplan import __version__
-from jsplan.address import Address, matches
+from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange, Step
+from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
 from jsplan.planning import following
 from jsplan.planning.backfills import deferred_backfills, impossible_backfills, planned_backfills
 from jsplan.planning.downstream import plan_downstream
 from jsplan.planning.drifted import drift_of
+from jsplan.planning.explained import orphans, with_settled
 from jsplan.planning.fleet import of_domains
+from jsplan.planning.given_up import given_up_changes, given_up_steps
 from jsplan.planning.guards import check_verdict, refuses, still_there, undeclared_domains
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
@@ -62,11 +64,14 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequenc
     plan.deferred += [*deferred_backfills(inputs), *left_out_and_away(inputs, verdicts)]
     plan.diagnostics = [*_diagnostics(inputs, verdicts), *advice]
     plan.errored = any(d.severity == "error" and not refuses(d) for d in plan.diagnostics)
-    plan.resource_changes = [_resource_change(inputs, v, verdicts) for v in verdicts.values()]
+    changes = [*(_resource_change(inputs, v, verdicts) for v in verdicts.values()), *given_up_changes(inputs)]
+    plan.resource_changes = sorted(changes, key=lambda change: Address.parse(change.address))
     plan.resource_drift = [d for d in (_drift(inputs, a) for a in _present(inputs)) if d is not None]
     if not plan.errored:
         plan.steps = build_steps(inputs, verdicts)
-        plan.steps += _forgotten(inputs, len(plan.steps) + 1)
+        plan.steps += given_up_steps(inputs, len(plan.steps) + 1)
+        plan.resource_changes = with_settled(plan)
+        plan.diagnostics += orphans(plan)
         bound(inputs, verdicts, plan.steps)
         bound_copies(inputs, verdicts, plan.steps)
     plan.backfills = [*planned_backfills(inputs, verdicts), *left_out(inputs, verdicts)] if not plan.errored else []
@@ -192,17 +197,6 @@ def _drift(inputs: Inputs, address: Address) -> ResourceChange | None:
         return None
     ignore = declared.lifecycle.ignore_changes if declared else ()
     return drift_of(address, entry, inputs.live.get(address), inputs.level(address), ignore, now=inputs.request.now)
-
-
-def _forgotten(inputs: Inputs, first: int) -> list[Step]:
-    """Entries of undeclared domains that a `removed` block gives up: nothing can be read, nothing needs to be."""
-    known = sorted({*inputs.entries, *inputs.pending})
-    gone = [a for a in known if a.domain not in inputs.workspace.domains and _given_up(inputs, a)]
-    return [Step(f"s{first + i}", str(a), "state.forget", f"forget {a}", None, {}) for i, a in enumerate(gone)]
-
-
-def _given_up(inputs: Inputs, address: Address) -> bool:
-    return any(matches(r.address, address) and not r.destroy for r in inputs.workspace.removed)
 
 
 __all__ = ["build_plan", "candidates", "compare", "select"]

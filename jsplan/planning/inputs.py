@@ -33,7 +33,8 @@ class Request(Choices):
 class Inputs:
     """Desired (workspace and topology), live, last applied (`entries`, after `moved`), and the request.
 
-    `moved_from[new] = old` for entries that a `moved` block renamed. `selected` are the addresses to plan.
+    `moved_from[new] = old` for entries that a `moved` block renamed. `selected` are the addresses to plan,
+    `given_up` those in undeclared domains that are forgotten unread.
     `measured` is what would be deleted, as far as it was asked for (see `questions`), `copied_again` what would be copied
     once more (see `recopies`); `left_behind` is what sources that go have not copied (see `leaving`);
     `unread[copy][origin]` is why an origin could not be asked.
@@ -52,6 +53,7 @@ class Inputs:
     entries: dict[Address, Entry] = field(default_factory=dict)
     moved_from: dict[Address, Address] = field(default_factory=dict)
     selected: frozenset[Address] = frozenset()
+    given_up: frozenset[Address] = frozenset()
     pending: dict[Address, dict[str, Any]] = field(default_factory=dict)
     recovered: set[Address] = field(default_factory=set)
     replacements: dict[Address, dict[str, Any]] = field(default_factory=dict)

@@ -70,7 +70,7 @@ def build_restore(inputs: Inputs, wanted: Iterable[Wanted], holders: Mapping[Add
     for one in listed:
         stays = one.address in there
         plan.resource_changes += [_with_hazards(inputs, one, change, copies) for change in _changes(inputs, one, stays=stays)]
-        if one.address not in there and not plan.errored:
+        if inputs.live.get(one.address) is None and not plan.errored:
             plan.steps += _steps(inputs, one, len(plan.steps) + 1)
     plan.applyable = bool(plan.steps) and not any(d.code in REFUSALS for d in plan.diagnostics)
     plan.options["restore"] = [_told(one, there=one.address in there) for one in listed]

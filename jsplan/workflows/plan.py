@@ -12,6 +12,7 @@ from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
 from jsplan.planning.build import build_plan, compare
 from jsplan.planning.following import for_strangers
+from jsplan.planning.given_up import select_given_up
 from jsplan.workflows.advice import for_plan
 from jsplan.workflows.options import Observer, PlanOptions
 from jsplan.workflows.running import run
@@ -35,6 +36,7 @@ async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> 
 async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: Observer) -> Plan:
     """Refresh and plan with connections at hand: what `plan` and `apply` share."""
     inputs = inputs_of(world, request_of(options))
+    inputs.given_up = select_given_up(inputs)
     require_known(inputs, () if options.imports else options.targets, "--target")  # what is to be imported was looked up before
     require_known(inputs, options.excludes, "--exclude")
     require_known(inputs, options.replace, "--replace")

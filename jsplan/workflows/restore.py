@@ -69,7 +69,7 @@ async def _restore(load: LoadOptions, options: RestoreOptions, approve: Approve,
                 raise PlanError(plan.diagnostics, "the backup cannot be restored like this; nothing was changed")
             if plan.has_changes:
                 await asyncio.to_thread(approve, plan)
-                require_permission(plan)
+            require_permission(plan)
             operations = _operations(options.folder, wanted, observer)
             how = {"stream.restore": operations.stream, "consumer.verify": operations.consumer}
             return plan, await carry_out(world, pool, plan, PlanOptions(parallelism=options.parallelism), observer, how)

@@ -26,6 +26,7 @@ from jsplan.planning.backfills import places_of, streams_of
 from jsplan.planning.build import candidates
 from jsplan.planning.choices import Choices
 from jsplan.planning.downstream import copies_left_out
+from jsplan.planning.given_up import given_up
 from jsplan.planning.inputs import Inputs, Request, rename, rename_pending, select
 from jsplan.planning.leaving import leaving, with_unknown
 from jsplan.planning.left_out import left_out_places
@@ -238,7 +239,7 @@ def with_streams(addresses: Iterable[Address]) -> list[Address]:
 
 def require_known(inputs: Inputs, globs: Iterable[str], option: str) -> None:
     """Raise PlanError for a glob that names nothing, since a typing error must not pass for "nothing to do"."""
-    known = candidates(inputs)
+    known = candidates(inputs) | given_up(inputs)
     found = [
         Diagnostic(
             "error",

@@ -13,6 +13,7 @@ from jsplan.codes import HAZARDS
 from jsplan.workflows.history import history
 from jsplan.workflows.options import PlanOptions
 from jsplan.workflows.reverting import RevertOptions, plan_revert, revert
+from tests.support.explained import require_explained
 from tests.support.process import Ended
 from tests.support.raw import Raw
 from tests.support.workspaces import Quiet, Space, single_space, yes
@@ -40,12 +41,13 @@ def undo(space: Space, number: int, **options: Any) -> tuple[Plan, ApplyResult]:
     """Undo one apply with every permission."""
     chosen = {name: options.pop(name) for name in ("targets", "excludes") if name in options}
     planning = PlanOptions(**{"allow_hazards": ALL} | options)
-    return revert(space.load, RevertOptions(number, planning=planning, **chosen), yes, Quiet())
+    plan, result = revert(space.load, RevertOptions(number, planning=planning, **chosen), yes, Quiet())
+    return require_explained(plan), result
 
 
 def planned(space: Space, number: int, **options: Any) -> Plan:
     """The plan that would undo it."""
-    return plan_revert(space.load, RevertOptions(number, planning=PlanOptions(**options)), Quiet())
+    return require_explained(plan_revert(space.load, RevertOptions(number, planning=PlanOptions(**options)), Quiet()))
 
 
 def entries(space: Space) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from jsplan.documents.apply import ApplyEvent
 from jsplan.workflows import apply as applying
 from jsplan.workflows import plan as planning
 from jsplan.workflows.options import PlanOptions
+from tests.support.explained import require_explained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,11 +66,12 @@ class Space:
 
     def plan(self, **options: Any) -> Plan:
         """The plan as it would be now."""
-        return planning.plan(self.load, PlanOptions(**options), Quiet())
+        return require_explained(planning.plan(self.load, PlanOptions(**options), Quiet()))
 
     def apply(self, **options: Any) -> tuple[Plan, ApplyResult]:
         """Plan and carry out, approving."""
-        return applying.apply(self.load, PlanOptions(**options), yes, Quiet())
+        plan, result = applying.apply(self.load, PlanOptions(**options), yes, Quiet())
+        return require_explained(plan), result
 
     def apply_saved(self, plan: Plan, **options: Any) -> ApplyResult:
         """Save a plan and carry out exactly that."""

@@ -20,6 +20,7 @@ from jsplan.workflows.restore import RestoreOptions, restore
 from tests.conftest import PROGRAM
 from tests.support import audit
 from tests.support.buckets import bucket_config
+from tests.support.explained import require_explained
 from tests.support.process import begin, jsplan
 from tests.support.raw import Raw
 from tests.support.saved import lively, picture
@@ -40,7 +41,8 @@ def save(space: Space, *addresses: str, folder: str = "bk", **options: Any) -> B
 
 
 def bring_back(space: Space, folder: str = "bk", **options: Any) -> tuple[Plan, ApplyResult]:
-    return restore(space.load, RestoreOptions(space.folder / folder, **options), yes, Quiet())
+    plan, result = restore(space.load, RestoreOptions(space.folder / folder, **options), yes, Quiet())
+    return require_explained(plan), result
 
 
 def manifest(space: Space, folder: str = "bk") -> dict[str, Any]:
@@ -387,6 +389,8 @@ def test_nothing_is_restored_over_something(tmp_path: Path, server: Server) -> N
         assert "SAME" not in str(caught.value)
         assert raw.api(f"{PLAIN}.STREAM.INFO.GONE")["error"]["err_code"] == 10059
 
+        with pytest.raises(RefusedError, match="exists already"):
+            bring_back(space, targets=("*/stream/OTHER",))
         plan, result = bring_back(space, excludes=("*/stream/OTHER",))
 
         assert result.exit_code == 0

@@ -65,8 +65,15 @@ def finished(plan: Plan, wishes: Sequence[Wish]) -> None:
         if wish is not None and wish.remembered and step.record is not None:
             step.record |= wish.remembered
     if not plan.errored:
-        plan.steps += list(_released(plan, [wish for wish in wishes if wish.releases]))
+        released = [wish for wish in wishes if wish.releases]
+        plan.steps += list(_released(plan, released))
+        plan.diagnostics += [Diagnostic("info", RELEASED, _RELEASES, "It stays on the server.", str(wish.address)) for wish in released]
         plan.applyable = plan.applyable or (bool(plan.steps) and not any(d.severity == "error" for d in plan.diagnostics))
+
+
+#: The finding about something that is forgotten once it is as it was.
+RELEASED: Final = "JS494"
+_RELEASES: Final = "is forgotten in the end: the apply that is undone had adopted it"
 
 
 def _released(plan: Plan, wishes: Iterable[Wish]) -> Iterable[Step]:

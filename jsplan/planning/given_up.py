@@ -1,0 +1,44 @@
+"""What state has in domains that left the files, and that a `removed` block forgets. Nothing of it is read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jsplan.address import Address, matches
+from jsplan.documents.plan import Change, ResourceChange, Step
+from jsplan.planning.inputs import Inputs
+
+REASON = "forget_because_removed_block"
+
+
+def given_up(inputs: Inputs) -> frozenset[Address]:
+    """The addresses in undeclared domains that a `removed` block with `destroy: false` names."""
+    lost = (a for a in {*inputs.entries, *inputs.pending} if a.domain not in inputs.workspace.domains)
+    globs = [block.address for block in inputs.workspace.removed if not block.destroy]
+    return frozenset(a for a in lost if any(matches(glob, a) for glob in globs))
+
+
+def select_given_up(inputs: Inputs) -> frozenset[Address]:
+    """Those that this plan forgets: none where it only imports or refreshes, else what `--target` and `--exclude` leave."""
+    request = inputs.request
+    if request.imports or request.refresh_only:
+        return frozenset()
+    chosen = (a for a in given_up(inputs) if not request.targets or any(matches(t, a) for t in request.targets))
+    return frozenset(a for a in chosen if not any(matches(x, a) for x in request.excludes))
+
+
+def given_up_changes(inputs: Inputs) -> Iterable[ResourceChange]:
+    """The change of each. `before` is the configuration as it was last applied."""
+    for address in sorted(inputs.given_up):
+        entry, moved = inputs.entries.get(address), inputs.moved_from.get(address)
+        change = Change(["forget"], entry.config if entry else None, None)
+        yield ResourceChange(
+            str(address), address.kind, address.domain, address.name, change, REASON,
+            depends_on=entry.depends_on if entry else [], previous_address=str(moved) if moved else None,
+        )  # fmt: skip
+
+
+def given_up_steps(inputs: Inputs, first: int) -> Iterable[Step]:
+    """The step of each, numbered from `first` on."""
+    for number, address in enumerate(sorted(inputs.given_up), first):
+        yield Step(f"s{number}", str(address), "state.forget", f"forget {address}", None, {})
