@@ -135,3 +135,9 @@ class AbsolutePath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return Path.cwd() / str(super().convert(value, param, ctx))
+
+
+def seen_from_here(path: Path) -> str:
+    """The path as a message shows it: relative where it is below the folder where the command was typed."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -250,6 +250,14 @@ def write_new(path: Path, text: str) -> None:
         raise JsplanError(f"cannot write {path}: {error.strerror}", hint="Check the folder.") from None
 
 
+def is_read(load: LoadOptions, made: Converted) -> bool:
+    """Whether the workspace has what was written, now that the file is there. One that is wrong says so when it is planned."""
+    try:
+        return load_workspace(load).resources.keys() >= set(made.addresses)
+    except ConfigError:
+        return True
+
+
 def grouped(diagnostics: tuple[Diagnostic, ...]) -> Iterator[tuple[Diagnostic, list[str]]]:
     """Diagnostics that say the same of several resources as one, with the addresses; in the order of the first of each."""
     alike: dict[tuple[str, str, str], list[Diagnostic]] = {}

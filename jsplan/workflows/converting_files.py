@@ -23,7 +23,10 @@ _VALUES = ("terraform.tfvars", "*.auto.tfvars")
 
 def read_nats(path: Path, findings: Findings) -> Conversion:
     """A JSON file of the `nats` CLI, or all in a folder and below."""
-    return convert_nats(_json(_below(path, (".json",)), findings))
+    files = _below(path, (".json",))
+    if path.is_file():
+        _require_json(path, "the nats CLI", "Give a folder of a backup, or what `nats stream info --json` prints.")
+    return convert_nats(_json(files, findings))
 
 
 def read_nack(path: Path, findings: Findings, *, control_loop: bool | None) -> Conversion:
@@ -46,6 +49,8 @@ def read_terraform(path: Path, findings: Findings) -> Conversion:
         values = [block for file in _values(path) if (block := _hcl(file, findings, out)) is not None]
         convert_module(modules, values, out)
         return out
+    if path.is_file():
+        _require_json(path, "Terraform", "Give a module's folder, a .tf file, a state, or what `terraform show -json` prints.")
     for node in _json(kept, findings):
         if is_terraform(node):
             convert_state(node, out)
@@ -91,6 +96,13 @@ def _below(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
 def _require(path: Path) -> None:
     if not path.exists():
         raise JsplanError(f"there is no {path}", hint="Check the path.")
+
+
+def _require_json(path: Path, tool: str, hint: str) -> None:
+    """Raise JsplanError for a file that cannot be JSON: what else it is would only be said by errors about its lines."""
+    data = read_bytes(_source(path), Findings())
+    if data is not None and data.strip() and not data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
+        raise JsplanError(f"{path} is not a file of {tool}", hint=hint)
 
 
 def _source(file: Path) -> Source:

@@ -42,11 +42,60 @@ def test_a_file_is_written_once_and_can_be_planned(saved: Path, capsys: pytest.C
     refused = capsys.readouterr().err
     assert 0 == main(["-C", "shop", "validate"])
 
-    assert "shop/jsplan.yaml: 1 resource." in written
+    assert "Wrote shop/jsplan.yaml: 1 resource." in written
     assert "plan" in written
     assert "exists; nothing was written" in refused
     assert "1 resource in 1 domain" in capsys.readouterr().out
     assert "hub: {connection: main}" in (saved / "shop" / "jsplan.yaml").read_text("utf-8")
+
+
+def test_what_comes_next_is_what_works(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A whole workspace under another name is renamed first, a file that no include matches is named; else the plan is next."""
+    assert 0 == main(["convert", "nats", "saved", "-o", "nats.jsplan.yaml"])
+    whole = capsys.readouterr().out
+    (saved / "nats.jsplan.yaml").rename(saved / "jsplan.yaml")
+    assert 0 == main(["validate"])
+    text = (saved / "jsplan.yaml").read_text("utf-8").partition("\nstreams:")[0].partition("\ndefaults:")[0]
+    (saved / "jsplan.yaml").write_text(text, "utf-8")
+    capsys.readouterr()
+    assert 0 == main(["convert", "nats", "saved", "-o", "other.yaml"])
+    unread = capsys.readouterr().out
+    assert 0 == main(["convert", "nats", "saved", "-o", "read.jsplan.yaml"])
+
+    assert "Wrote nats.jsplan.yaml: 1 resource.\n\nNext: rename it to jsplan.yaml, since it is a whole workspace." in whole
+    assert "Next: name it under `include:` in jsplan.yaml" in unread
+    assert capsys.readouterr().out.endswith("Next: jsplan plan\n")
+
+
+@pytest.mark.parametrize(("tool", "said"), [("terraform", "is not a file of Terraform"), ("nats", "is not a file of the nats CLI")])
+def test_files_of_another_tool(saved: Path, tool: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of something else is said to be that, not read line by line."""
+    (saved / "nack.yaml").write_text("kind: Stream\n---\nkind: Stream\n", "utf-8")
+
+    assert 1 == main(["convert", tool, "nack.yaml"])
+    err = capsys.readouterr().err
+    assert f"nack.yaml {said}" in err
+    assert "JS101" not in err
+
+
+def test_references_between_resources_of_a_module(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name of a bucket is known where another resource uses it; of what is left out no attribute is spoken of."""
+    (saved / "main.tf").write_text(
+        """resource "jetstream_kv_bucket" "cfg" { name = "CONFIG" }
+        resource "jetstream_obj_bucket" "files" { name = "${jetstream_kv_bucket.cfg.name}-FILES" }
+        resource "jetstream_kv_entry" "e" {
+          bucket = jetstream_kv_bucket.other.name
+          key    = "a"
+          value  = "1"
+        }""",
+        "utf-8",
+    )
+
+    assert 0 == main(["convert", "terraform", "main.tf"])
+    out, err = capsys.readouterr()
+    assert "CONFIG-FILES" in out
+    assert "not in these files" not in err
+    assert 1 == err.count("jetstream_kv_entry.e")
 
 
 def test_an_empty_file_is_no_workspace(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

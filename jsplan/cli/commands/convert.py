@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,12 @@ import click
 from jsplan.cli.commands.init import name_of
 from jsplan.cli.lazy import Entry, declare, group
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath
+from jsplan.cli.types import AbsolutePath, seen_from_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jsplan.config.model import LoadOptions
     from jsplan.workflows.converting import Converted, Tool
 
 
@@ -79,16 +81,28 @@ def _convert(ctx: click.Context, tool: Tool, path: Path, domain: str | None, fil
         from jsplan.render.convert_text import notes
 
         notes(made, output.err)
-    text = made.text.rstrip("\n") if file is None else _done(made, file)
+    text = made.text.rstrip("\n") if file is None else _done(made, file, load)
     output.result_lines(lambda: _document(made, file), text)
     return 0
 
 
-def _done(made: Converted, file: Path) -> str:
+def _done(made: Converted, file: Path, load: LoadOptions) -> str:
     from jsplan.render.summary import count
 
-    there = "" if file.parent.resolve() == Path.cwd() else f" -C {file.parent}"
-    return f"Wrote {file}: {count(len(made.addresses), 'resource')}.\n\nNext: jsplan{there} plan"
+    return f"Wrote {seen_from_here(file)}: {count(len(made.addresses), 'resource')}.\n\nNext: {_next(made, file, load)}"
+
+
+def _next(made: Converted, file: Path, load: LoadOptions) -> str:
+    """The command that reads the file, and what has to be done before it does."""
+    from jsplan.workflows.converting import MAIN_FILE, is_read
+
+    folder = file.parent if made.whole else load.directory
+    there = "" if folder.resolve() == Path.cwd() else f" -C {shlex.quote(str(folder))}"
+    if made.whole and file.name != MAIN_FILE:
+        return f"rename it to {MAIN_FILE}, since it is a whole workspace. Then: jsplan{there} plan"
+    if not made.whole and not is_read(load, made):
+        return f"name it under `include:` in {MAIN_FILE}, since no file there does. Then: jsplan{there} plan"
+    return f"jsplan{there} plan"
 
 
 def _document(made: Converted, file: Path | None) -> dict[str, Any]:

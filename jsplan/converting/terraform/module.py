@@ -14,7 +14,7 @@ from jsplan.converting.terraform.expressions import Scope, Unknown, value_of
 from jsplan.converting.terraform.hcl import Attribute
 from jsplan.converting.terraform.hcl import Block as HclBlock
 from jsplan.converting.terraform.provider_words import META
-from jsplan.converting.terraform.resources import KINDS, LEFT_OUT, Block, convert_block
+from jsplan.converting.terraform.resources import KINDS, LEFT_OUT, Block, convert_block, left_out
 
 
 def convert_module(files: Sequence[HclBlock], values: Sequence[HclBlock], out: Conversion) -> None:
@@ -29,7 +29,7 @@ class _Module:
     out: Conversion
     variables: dict[str, Attribute | None] = field(default_factory=dict)
     locals: dict[str, Attribute] = field(default_factory=dict)
-    streams: dict[str, HclBlock] = field(default_factory=dict)
+    named: dict[tuple[str, str], HclBlock] = field(default_factory=dict)
     working: list[str] = field(default_factory=list)
 
     def read(self) -> None:
@@ -41,7 +41,7 @@ class _Module:
         for block in self._all("locals"):
             self.locals |= block.attributes
         resources = [block for block in self._all("resource") if len(block.labels) == 2]
-        self.streams = {block.labels[1]: block for block in resources if block.labels[0] == "jetstream_stream"}
+        self.named = {(block.labels[0], block.labels[1]): block for block in resources if block.labels[0] in KINDS}
         for block in self._all("provider"):
             if block.labels[:1] == ("jetstream",):
                 provider.connection(block, lambda one: self._value(one, {}), self.out)
@@ -61,6 +61,9 @@ class _Module:
 
     def _resource(self, block: HclBlock) -> None:
         label = ".".join(block.labels)
+        if block.labels[0] in LEFT_OUT:
+            left_out(block.labels[0], label, block.place, self.out)
+            return
         try:
             instances = list(self._instances(block))
         except (Unknown, TypeError, ValueError) as why:
@@ -153,8 +156,8 @@ class _Module:
                 return _into(own[root], steps)
             if root in ("var", "local") and steps:
                 return _into(self._named(root, steps[0]), steps[1:])
-            if root == "jetstream_stream" and len(steps) >= 2:
-                return self._of_stream(steps)
+            if root in KINDS and len(steps) >= 2:
+                return self._of_resource(root, steps)
             raise Unknown(f"{_written(path)} is not in these files")
 
         return find
@@ -176,19 +179,19 @@ class _Module:
         finally:
             self.working.pop()
 
-    def _of_stream(self, steps: list[Any]) -> Any:
-        """`jetstream_stream.ORDERS.id`, also of one of many (`["a"]`): the id is made of the stream's name."""
+    def _of_resource(self, root: str, steps: list[Any]) -> Any:
+        """`jetstream_kv_bucket.CONFIG.name`, also of one of many (`["a"]`); the id of a stream is made of its name."""
         label, *between, word = steps
-        block = self.streams.get(label)
-        if block is None:
-            raise Unknown(f"{_written(['jetstream_stream', *steps])} is not in these files")
+        block = self.named.get((root, label))
+        if block is None or (word == "id" and root != "jetstream_stream"):
+            raise Unknown(f"{_written([root, *steps])} is not in these files")
         own = {"each": {"key": between[0], "value": between[0]}, "count": {"index": between[0]}} if between else {}
         if between and (many := block.attributes.get("for_each")) is not None and isinstance(found := self._value(many, {}), dict):
             own["each"]["value"] = found[between[0]]
         attribute = block.attributes.get("name" if word == "id" else word)
         if attribute is None:
             raise Unknown(f"{word} of {label} is not written")
-        value = self._once(f"jetstream_stream.{label}.{word}", attribute, own)
+        value = self._once(f"{root}.{label}.{word}", attribute, own)
         return f"JETSTREAM_STREAM_{value}" if word == "id" else value
 
 

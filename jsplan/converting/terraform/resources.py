@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jsplan.address import Kind
-from jsplan.config.node import Node
+from jsplan.config.node import Node, Place
 from jsplan.converting.model import NOBODY, Conversion, Owner, Resource, Teller
 from jsplan.converting.terraform import provider_words as words
 from jsplan.converting.words import BadValue, Words, convert, flag, seconds, text, texts, whole
@@ -45,7 +45,7 @@ class Block:
 def convert_block(block: Block, out: Conversion) -> None:
     """Add the resource of one block, with its notes."""
     if block.type in LEFT_OUT:
-        out.general.lost(block.node, f"{block.label} is not carried over", LEFT_OUT[block.type])
+        left_out(block.type, block.label, block.node, out)
         return
     kind, table, elsewhere = KINDS[block.type]
     name = _name(block, kind)
@@ -66,6 +66,11 @@ def convert_block(block: Block, out: Conversion) -> None:
     out.resources.append(
         Resource(kind, name, config, block.node.place, block.owner, words=kind in ("kv", "object_store"), settings=block.settings)
     )
+
+
+def left_out(kind: str, label: str, place: Node | Place, out: Conversion) -> None:
+    """Say that jsplan has no such resource, and nothing about its attributes."""
+    out.general.lost(place, f"{label} is not carried over", LEFT_OUT[kind])
 
 
 def _name(block: Block, kind: Kind) -> str | None:
