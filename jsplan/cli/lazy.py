@@ -24,6 +24,10 @@ class Entry:
     attribute: str = "command"
 
 
+#: Both are in every command, as in git, docker and kubectl.
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
 def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
     own: list[tuple[str, str]] = []
     everywhere: list[tuple[str, str]] = []
@@ -38,8 +42,20 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
                 formatter.write_dl(rows)
 
 
+def _named(error: click.UsageError, ctx: click.Context) -> click.UsageError:
+    """The error with the command it is about: click leaves that out where an option lacks its argument."""
+    error.ctx = error.ctx or ctx
+    return error
+
+
 class Command(click.Command):
     """A command with the global options, listed apart in its help."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise _named(error, ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_options(self, ctx, formatter)
@@ -51,6 +67,12 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, table: Mapping[str, Entry] | None = None, **attrs: Any) -> None:
         super().__init__(*args, **attrs)
         self.table = table or {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise _named(error, ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.table)
@@ -81,7 +103,7 @@ def declare(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], click.Com
     """Declare a command that also takes the global options."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        return with_globals(click.command(name, cls=Command, **attrs)(function))
+        return with_globals(click.command(name, cls=Command, context_settings=HELP, **attrs)(function))
 
     return wrap
 
@@ -90,7 +112,7 @@ def group(name: str, table: Mapping[str, Entry], *, root: bool = False, **attrs:
     """Declare a lazy group that also takes the global options."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        made = click.group(name, cls=LazyGroup, table=table, no_args_is_help=False, **attrs)(function)
+        made = click.group(name, cls=LazyGroup, table=table, no_args_is_help=False, context_settings=HELP, **attrs)(function)
         return with_globals(made, root=root)
 
     return wrap

@@ -42,6 +42,7 @@ COMMANDS = {
     "schema": Entry("Print the JSON Schema of workspace files.", "schema"),
     "completion": Entry("Print the completion script of a shell.", "completion"),
     "version": Entry("Print the version.", "version"),
+    "help": Entry("Show the help of a command.", "help"),
     "sandbox": Entry("Embedded nats-servers for trying things out.", "sandbox"),
 }
 

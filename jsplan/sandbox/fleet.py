@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from jsplan.sandbox.sandbox import Sandbox
 from jsplan.sandbox.shapes import ACC, Layout, PortOf, hub_and_leaf
+from jsplan.sandbox.up import signals_set
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,12 +56,23 @@ def fleet(leaves: tuple[str, ...], *, binary: Path | None = None, folder: Path |
         sandbox.close()
 
 
+def reached(sandbox: Sandbox, count: int) -> str:
+    """How to reach a fleet, in one line."""
+    return f"{sandbox['hub'].url} is the hub of {count} leaves; user acc, password acc."
+
+
+def keep(count: int, on_ready: Callable[[Sandbox], None], *, stop: Event | None = None) -> None:
+    """Start a fleet, report it through `on_ready`, keep it until Ctrl-C, SIGTERM or `stop`, then stop all of it."""
+    ended = stop or Event()
+    with signals_set(ended), fleet(stores(count)) as sandbox:
+        on_ready(sandbox)
+        while not ended.wait(0.2):
+            pass
+
+
 def main(count: int, say: Callable[[str], object]) -> None:
     """Keep a fleet until Ctrl-C: what `python -m jsplan.sandbox.fleet 20` does."""
-    with fleet(stores(count)) as sandbox:
-        say(f"{sandbox['hub'].url} is the hub of {count} leaves; user acc, password acc. Ctrl-C ends it.\n")
-        with suppress(KeyboardInterrupt):
-            Event().wait()
+    keep(count, lambda sandbox: say(f"{reached(sandbox, count)} Ctrl-C ends it.\n"))
 
 
 if __name__ == "__main__":

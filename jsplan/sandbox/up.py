@@ -94,7 +94,7 @@ def up(sandbox: Sandbox, on_ready: Callable[[Described], None], *, stop: threadi
     only `stop` ends it, since signals arrive in the main thread alone.
     """
     ended = stop or threading.Event()
-    with _signals_set(ended), sandbox:
+    with signals_set(ended), sandbox:
         on_ready(describe(sandbox))
         while not ended.wait(0.2):
             lost = [server for server in sandbox.servers.values() if not server.running]
@@ -103,7 +103,8 @@ def up(sandbox: Sandbox, on_ready: Callable[[Described], None], *, stop: threadi
 
 
 @contextlib.contextmanager
-def _signals_set(event: threading.Event) -> Iterator[None]:
+def signals_set(event: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM set the event instead of ending the process; outside of the main thread nothing is changed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -9,7 +9,7 @@ import click
 from jsplan.cli.lazy import declare
 from jsplan.cli.planning import approval_options, import_options, plan_options
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob
+from jsplan.cli.types import AbsolutePath, AddressGlob, seen_from_here
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +47,10 @@ def command(
             plan, result, written = imports.import_writing(load, wanted, options, approve, output.progress, generate_config)
     output.progress.stop()
     code = apply_result(output, plan, result, shown=approval.shown)
-    if written is not None:
+    if written is not None and generate_config is not None:
         many = "" if written.resources == 1 else "s"
-        output.note(f"{generate_config} is new: {written.resources:,} resource{many} in {written.text.count(chr(10)):,} lines.")
+        text = f"{seen_from_here(generate_config)} is new: {written.resources:,} resource{many}"
+        output.note(f"{text} in {written.text.count(chr(10)):,} lines.")
     return code
 
 

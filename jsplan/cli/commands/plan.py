@@ -11,7 +11,7 @@ import click
 from jsplan.cli.lazy import declare
 from jsplan.cli.planning import plan_options, planning_options
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath
+from jsplan.cli.types import AbsolutePath, seen_from_here
 from jsplan.codes import LINT
 from jsplan.errors import ExitCode
 
@@ -51,10 +51,9 @@ def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exi
 
 def saved(output: Output, plan: Plan, out: Path) -> None:
     """Where it is, seen from where the command was typed, and how to apply it."""
-    here = Path.cwd()
-    shown = out.relative_to(here) if out.is_relative_to(here) else out
+    shown = seen_from_here(out)
     if plan.has_changes:
-        command = shlex.join(["jsplan", *output.settings.again(), "apply", str(shown)])
+        command = shlex.join(["jsplan", *output.settings.again(), "apply", shown])
         output.note(f"\nSaved to {shown}. Apply exactly this with:\n  {command}")
     else:
         output.note(f"\nSaved to {shown}.")

@@ -15,12 +15,20 @@ from jsplan.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from jsplan.cli.output import Output
+    from jsplan.sandbox import Sandbox
     from jsplan.sandbox.up import Described
 
 SHAPES = ("hub-and-leaf", "single", "cluster")
 
 
-@group("sandbox", {"up": Entry("Start servers and keep them until Ctrl-C.", "sandbox", "up")})
+@group(
+    "sandbox",
+    {
+        "up": Entry("Start servers and keep them until Ctrl-C.", "sandbox", "up"),
+        "fleet": Entry("Start a hub with many leaves and keep them until Ctrl-C.", "sandbox", "fleet"),
+    },
+)
 def command() -> None:
     """Embedded nats-servers for trying things out."""
 
@@ -53,7 +61,34 @@ def up(ctx: click.Context, /, shape: str, leaf: tuple[str, ...], domain: str | N
 
     output.progress.phase("Starting nats-server")
     servers.up(sandbox, ready)
+    _stopped(output)
     return 0
+
+
+@declare("fleet")
+@click.argument("count", default=20, type=click.IntRange(1, 999), metavar="[N]")
+@click.pass_context
+def fleet(ctx: click.Context, /, count: int) -> int:
+    """Start a hub with N leaves, store-001 and on (20, if left out), print how to reach it, keep it until Ctrl-C."""
+    _, output = start(ctx)
+    from jsplan.sandbox import fleet as servers
+    from jsplan.sandbox.up import describe
+
+    def ready(sandbox: Sandbox) -> None:
+        output.progress.stop()
+        output.result_lines(describe(sandbox).to_json, servers.reached(sandbox, count))
+        output.note("Running. Ctrl-C ends it.")
+        sys.stdout.flush()
+
+    output.progress.phase(f"Starting a hub and {count} leaves")
+    servers.keep(count, ready)
+    _stopped(output)
+    return 0
+
+
+def _stopped(output: Output) -> None:
+    """The last line, below what the terminal shows for Ctrl-C."""
+    output.note("\nStopped." if sys.stderr.isatty() else "Stopped.")
 
 
 def text_of(sandbox: Described) -> str:
