@@ -129,6 +129,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS423": "A consumer is made anew where the old one stood: what is worth knowing about that.",
     "JS427": "A `moved` entry names another domain, and the thing itself is still in the old one.",
     "JS428": "An interrupted replacement may have left an object of jsplan's own on a server; the plan removes it.",
+    "JS429": "`--allow-hazard CODE:ADDR` names nothing, so it permits nothing.",
     "JS430": "More copies than the server or the stream has, or others than the stream's retention wants.",
     "JS431": "A stream cannot be made sealed; only one that exists can be sealed.",
     "JS432": "`mirror_direct` on something that is no mirror.",

@@ -183,10 +183,10 @@ def _classes(code: ExitCode) -> str:
 def diagnostics() -> str:
     """Every code that a finding can carry."""
     parts = [NOTE.format(source="jsplan/codes.py"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO]
-    parts += ["## Found in the files\n\n", table(("code", "meaning"), IN_FILES.items())]
+    parts += ["## Found in the files\n\n", table(("code", "meaning"), sorted(IN_FILES.items()))]
     parts.append("\n## Advice\n\nJS2xx are advice, one page for all: [Lint](lint.md).\n")
-    parts += ["\n## Found against servers and state\n\n", table(("code", "meaning"), AGAINST_SERVERS.items())]
-    parts.append("\nJS301, JS302 and JS303 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n")
+    parts += ["\n## Found against servers and state\n\n", table(("code", "meaning"), sorted(AGAINST_SERVERS.items()))]
+    parts.append("\nJS301 to JS306 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n")
     return "".join(parts)
 
 

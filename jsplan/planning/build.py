@@ -25,6 +25,7 @@ from jsplan.planning.left_out import left_out, left_out_and_away
 from jsplan.planning.limits import over_limits
 from jsplan.planning.origins import check_origins
 from jsplan.planning.ownership import settle_owners
+from jsplan.planning.permissions import unknown_permissions
 from jsplan.planning.refusals import refusals
 from jsplan.planning.stakes import bound
 from jsplan.planning.steps import build_steps
@@ -67,6 +68,8 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequenc
     changes = [*(_resource_change(inputs, v, verdicts) for v in verdicts.values()), *given_up_changes(inputs)]
     plan.resource_changes = sorted(changes, key=lambda change: Address.parse(change.address))
     plan.resource_drift = [d for d in (_drift(inputs, a) for a in _present(inputs)) if d is not None]
+    known = {*candidates(inputs), *inputs.given_up, *(Address.parse(c.address) for c in changes)}
+    plan.diagnostics += unknown_permissions(inputs.request.allow_hazards, known)
     if not plan.errored:
         plan.steps = build_steps(inputs, verdicts)
         plan.steps += given_up_steps(inputs, len(plan.steps) + 1)

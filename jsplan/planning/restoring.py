@@ -19,6 +19,7 @@ from jsplan.planning.build import build_plan
 from jsplan.planning.guards import REFUSALS, RESTORE_OVER
 from jsplan.planning.hazards import permits
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.permissions import unknown_permissions
 from jsplan.planning.verdict import table_of
 from jsplan.resources.buckets import word_of
 from jsplan.resources.fields import Config
@@ -72,6 +73,8 @@ def build_restore(inputs: Inputs, wanted: Iterable[Wanted], holders: Mapping[Add
         plan.resource_changes += [_with_hazards(inputs, one, change, copies) for change in _changes(inputs, one, stays=stays)]
         if inputs.live.get(one.address) is None and not plan.errored:
             plan.steps += _steps(inputs, one, len(plan.steps) + 1)
+    flags = inputs.request.allow_hazards
+    plan.diagnostics += unknown_permissions(flags, [change.address for change in plan.resource_changes])
     plan.applyable = bool(plan.steps) and not any(d.code in REFUSALS for d in plan.diagnostics)
     plan.options["restore"] = [_told(one, there=one.address in there) for one in listed]
     return plan

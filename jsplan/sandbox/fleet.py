@@ -61,7 +61,7 @@ def reached(sandbox: Sandbox, count: int) -> str:
     return f"{sandbox['hub'].url} is the hub of {count} leaves; user acc, password acc."
 
 
-def keep(count: int, on_ready: Callable[[Sandbox], None], *, stop: Event | None = None) -> None:
+def keep(count: int, on_ready: Callable[[Sandbox], object], *, stop: Event | None = None) -> None:
     """Start a fleet, report it through `on_ready`, keep it until Ctrl-C, SIGTERM or `stop`, then stop all of it."""
     ended = stop or Event()
     with signals_set(ended), fleet(stores(count)) as sandbox:

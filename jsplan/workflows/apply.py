@@ -35,6 +35,7 @@ from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import name_of, refusal_reasons, same_server
 from jsplan.planning.hazards import permits
+from jsplan.planning.permissions import unknown_permissions
 from jsplan.workflows.backfill.following import follow_up, require_means
 from jsplan.workflows.backfill.keeping import keeping, require_origins
 from jsplan.workflows.backfill.seeding import Seeding
@@ -96,6 +97,8 @@ async def _apply_saved(load: LoadOptions, plan: Plan, path: Path, options: PlanO
         if options.deferred:
             plan = _the_rest(plan, world, path, observer)
         _allow(plan, options.allow_hazards)
+        for found in unknown_permissions(options.allow_hazards, [change.address for change in plan.resource_changes]):
+            observer.warn(f"{found.summary}. {found.detail}")
         if plan.errored:
             raise PlanError(plan.diagnostics, "the saved plan has errors; nothing was changed")
         require_permission(plan)

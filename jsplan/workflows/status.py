@@ -15,6 +15,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyEvent
 from jsplan.documents.status import Status
 from jsplan.errors import ApiError, ConnectError, JsplanError
+from jsplan.facts.inventory import keeps_state
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.facts.overview import overview
 from jsplan.planning.away import excused, last_seen
@@ -24,7 +25,7 @@ from jsplan.units import stamp
 from jsplan.workflows.health import Found, Health, History
 from jsplan.workflows.options import Observer
 from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, known_domains, name_domains, open_pool, open_world, with_streams
+from jsplan.workflows.world import World, inputs_of, known_domains, name_domains, open_pool, open_world, state_bucket, with_streams
 
 
 def status(load: LoadOptions, observer: Observer, targets: Collection[str] = ()) -> Status:
@@ -84,7 +85,9 @@ async def _status(load: LoadOptions, observer: Observer, targets: Collection[str
         wanted = with_streams({*world.workspace.resources, *inputs.entries})
         inputs.live = await overview(pool, world.workspace.domains, known_domains(world), wanted)
         await name_domains(inputs, pool)
-        chosen = [o for a, o in sorted(inputs.live.objects.items()) if not targets or any(matches(t, a) for t in targets)]
+        own = state_bucket(world.workspace)
+        listed = {a: o for a, o in inputs.live.objects.items() if not (keeps_state(o) or own & {a, a.parent})}
+        chosen = [o for a, o in sorted(listed.items()) if not targets or any(matches(t, a) for t in targets)]
         copies = [o.address for o in chosen if o.flows]
         if copies:
             observer.phase(f"Looking at {len(copies):,} cop{'y' if len(copies) == 1 else 'ies'}")

@@ -15,6 +15,14 @@ def test_generated_pages_are_current(name: str) -> None:
     assert make_docs.pages()[name] == (make_docs.FOLDER / name).read_text(encoding="utf-8")
 
 
+def test_codes_are_in_order() -> None:
+    """A reader finds a code where its number says."""
+    text = make_docs.pages()["diagnostics.md"]
+    for table in text.split("\n## ")[1:]:
+        codes = re.findall(r"^\| (JS\d{3}) ", table, re.MULTILINE)
+        assert codes == sorted(codes)
+
+
 def test_every_code_is_explained() -> None:
     """The codes that appear in the package and those in its tables are the same."""
     sources = [path for path in (ROOT / "jsplan").rglob("*.py") if path.name != "codes.py"]

@@ -15,6 +15,7 @@ from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.state import pull, rm
+from jsplan.workflows.status import status
 from tests.support.audit import audited
 from tests.support.buckets import LONG, kv_backend, new_bucket
 from tests.support.process import begin
@@ -67,6 +68,21 @@ def test_the_bucket_is_nobodys_resource(space: Space, tmp_path: Path, clean_hub_
     assert [u.address for u in drift(other.load, DriftOptions(), Quiet()).unmanaged] == ["leaf/stream/A"]
     space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
     assert world_of(space.load).state.serial == 2
+
+
+def test_status_does_not_list_the_bucket(space: Space, clean_hub_leaf: Sandbox) -> None:
+    """Status shows what there is besides the state, also where the bucket was made with another tool and has no mark."""
+    bucket = space.base["backend"]["kv"]["bucket"]
+    leaf = clean_hub_leaf["leaf"]
+    with Raw(leaf.url, leaf.user, leaf.password) as raw:
+        config = {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 10, "allow_direct": True}
+        raw.done(f"$JS.API.STREAM.CREATE.KV_{bucket}", config | {"allow_rollup_hdrs": True, "discard": "new"})
+        raw.done(f"$JS.API.CONSUMER.CREATE.KV_{bucket}.C", {"stream_name": f"KV_{bucket}", "config": {"name": "C", "durable_name": "C"}})
+    assert space.write(streams=[{"name": "A", "domain": ["hub", "leaf"]}]).apply()[1].exit_code == 0
+    found = status(space.load, Quiet())
+
+    assert [s["address"] for s in found.streams] == ["hub/stream/A", "leaf/stream/A"]
+    assert found.consumers == []
 
 
 async def test_two_applies_at_once(space: Space, clean_hub_leaf: Sandbox) -> None:

@@ -94,14 +94,15 @@ def _done(made: Converted, file: Path, load: LoadOptions) -> str:
 
 def _next(made: Converted, file: Path, load: LoadOptions) -> str:
     """The command that reads the file, and what has to be done before it does."""
-    from jsplan.workflows.converting import MAIN_FILE, is_read
+    from jsplan.config.files import MAIN
+    from jsplan.workflows.converting import is_read
 
     folder = file.parent if made.whole else load.directory
     there = "" if folder.resolve() == Path.cwd() else f" -C {shlex.quote(str(folder))}"
-    if made.whole and file.name != MAIN_FILE:
-        return f"rename it to {MAIN_FILE}, since it is a whole workspace. Then: jsplan{there} plan"
+    if made.whole and file.name != MAIN:
+        return f"rename it to {MAIN}, since it is a whole workspace. Then: jsplan{there} plan"
     if not made.whole and not is_read(load, made):
-        return f"name it under `include:` in {MAIN_FILE}, since no file there does. Then: jsplan{there} plan"
+        return f"name it under `include:` in {MAIN}, since no file there does. Then: jsplan{there} plan"
     return f"jsplan{there} plan"
 
 

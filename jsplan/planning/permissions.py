@@ -1,0 +1,19 @@
+"""Permissions for hazards that name nothing: probably typing errors. They stop nothing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from jsplan.address import Address, matches
+from jsplan.diagnostics import Diagnostic, did_you_mean
+
+NAMES_NOTHING = "JS429"
+
+
+def unknown_permissions(flags: Iterable[str], known: Collection[Address | str]) -> Iterable[Diagnostic]:
+    """A warning for each `CODE:ADDR` whose address or glob matches none of the known ones."""
+    for flag in dict.fromkeys(flags):
+        _, colon, glob = flag.partition(":")
+        if colon and not any(matches(glob, address) for address in known):
+            detail = did_you_mean(glob, map(str, known)).strip() or "The plan shows each flag that is needed."
+            yield Diagnostic("warning", NAMES_NOTHING, f"--allow-hazard {flag} names nothing and permits nothing", detail)
