@@ -49,8 +49,9 @@ def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -
 
 
 def _is_safe(hazard: Hazard, safe_below: int) -> bool:
+    """Whether it deletes at most so many messages, by what is certain; a stream with consumers is never safe."""
     counted = hazard.code in ("DELETES_MESSAGES", "DELETES_STREAM") and not hazard.consumers
-    return counted and safe_below > 0 and (hazard.messages or 0) <= safe_below
+    return counted and hazard.messages is not None and hazard.messages <= safe_below
 
 
 def _decide(inputs: Inputs, address: Address, hazard: Hazard) -> None:

@@ -41,7 +41,7 @@ def test_an_origin_that_is_known_to_be_consumed(space: Space, clean_hub_leaf: Sa
     space.write(streams=[origin]).apply()
     clean_hub_leaf["leaf"].stop()
 
-    plan = copied(space, origin).plan()
+    plan = copied(space, origin).plan(safe_below=1000)
 
     (hazard,) = of_copy(plan)
     assert (hazard.code, hazard.messages, hazard.exact, hazard.at_least, hazard.causes) == ("DELETES_MESSAGES", None, False, 0, ["origin"])
