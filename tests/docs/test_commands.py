@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import root
 from jsplan.cli.settings import Settings
-from tests.docs.pages import PAGES, blocks, name
+from tests.docs.pages import PAGES, ROOT, blocks, name
 
 SHOWN = [
     (name(page), command)
@@ -65,3 +66,11 @@ def test_the_check_finds_what_is_wrong() -> None:
 def test_there_are_commands_to_check() -> None:
     """README, tutorial and how-to pages all show commands."""
     assert {"README.md", "docs/tutorial.md", "docs/how-to/adopt.md"} <= {page for page, _ in SHOWN}
+
+
+def test_only_ways_to_install_that_exist() -> None:
+    """Nothing is published yet: pages and examples install a clone, and name no release of the action."""
+    shown = [path for path in (ROOT / "examples").rglob("*") if path.suffix in (".yml", ".yaml")]
+    found = re.compile(r"pipx? install (?:--quiet )?[\"']?jsplan|OWNER/jsplan@v\d")
+
+    assert [name(path) for path in [*PAGES, *shown] if found.search(path.read_text("utf-8"))] == []
