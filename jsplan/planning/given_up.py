@@ -1,4 +1,4 @@
-"""What state has in domains that left the files, and that a `removed` block forgets. Nothing of it is read. Pure."""
+"""State entries in undeclared domains that a `removed` block forgets, unread. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def given_up(inputs: Inputs) -> frozenset[Address]:
 
 
 def select_given_up(inputs: Inputs) -> frozenset[Address]:
-    """Those that this plan forgets: none where it only imports or refreshes, else what `--target` and `--exclude` leave."""
+    """Those that this plan forgets, within `--target` and `--exclude`; none on import or refresh."""
     request = inputs.request
     if request.imports or request.refresh_only:
         return frozenset()

@@ -8,6 +8,7 @@ from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic, did_you_mean
 
 NAMES_NOTHING = "JS429"
+_OTHERWISE = "The plan shows each flag that is needed."
 
 
 def unknown_permissions(flags: Iterable[str], known: Collection[Address | str]) -> Iterable[Diagnostic]:
@@ -15,5 +16,6 @@ def unknown_permissions(flags: Iterable[str], known: Collection[Address | str]) 
     for flag in dict.fromkeys(flags):
         _, colon, glob = flag.partition(":")
         if colon and not any(matches(glob, address) for address in known):
-            detail = did_you_mean(glob, map(str, known)).strip() or "The plan shows each flag that is needed."
-            yield Diagnostic("warning", NAMES_NOTHING, f"--allow-hazard {flag} names nothing and permits nothing", detail)
+            text = f"--allow-hazard {flag} names nothing and permits nothing"
+            detail = did_you_mean(glob, map(str, known)).strip() or _OTHERWISE
+            yield Diagnostic("warning", NAMES_NOTHING, text, detail)

@@ -1,4 +1,4 @@
-"""Domains that never answered: a name that may be wrong, or a site that is not installed yet. Pure."""
+"""Domains that never answered: a wrong name, or a site that is not installed yet. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from jsplan.facts.contact import last_heard
 from jsplan.planning.inputs import Inputs
 
 NEVER_ANSWERED = "JS482"
+_NOT_YET = "If the name is right and the site is not installed yet, its resources stay deferred until it answers."
 #: Names for which a guess is written out.
 _GUESSES = 5
 
 
 def never_answered(inputs: Inputs) -> list[Domain]:
-    """The domains that do not answer now, and that neither state nor a downstream stream has ever heard of."""
+    """The offline domains that neither state nor a downstream stream has ever heard of."""
     silent = sorted(key for key, facts in inputs.live.domains.items() if not facts.reachable)
     heard = last_heard(inputs.live, inputs.topology.edges, inputs.request.now) if silent else {}
     domains = (inputs.workspace.domains[key] for key in silent if key not in heard)
@@ -25,7 +26,7 @@ def never_answered(inputs: Inputs) -> list[Domain]:
 
 
 def _recorded(inputs: Inputs, domain: Domain) -> bool:
-    """Report whether an apply reached the domain under the JetStream name that it has in the files."""
+    """Report whether an apply reached the domain under its present JetStream name."""
     server = inputs.state.domains.get(domain.key)
     if server is not None:
         return server.get("js_domain", domain.js_domain) == domain.js_domain
@@ -46,13 +47,13 @@ def unanswered(inputs: Inputs) -> Iterable[Diagnostic]:
     known = {key: _names(inputs, key) for key in dict.fromkeys(domain.connection for domain in found)}
     detail = [*_guesses(found, known), *(_listed(key, names, found) for key, names in known.items() if names)]
     detail += ["To list the domains of every connection: jsplan domains discover"]
-    detail += ["If the name is right and the site is not installed yet, its resources stay deferred until it answers."]
+    detail += [_NOT_YET]
     address = f"{first.key}/**" if len(found) == 1 else None
     yield Diagnostic("warning", NEVER_ANSWERED, summary, "\n".join(detail), address, first.range)
 
 
 def _names(inputs: Inputs, connection: str) -> list[str]:
-    """The JetStream names behind a connection: those that its servers gave, and those of the files that answered."""
+    """The JetStream names behind a connection: from its servers, and from domains that answered."""
     domains = inputs.workspace.domains.values()
     answered = {d.js_domain for d in domains if d.connection == connection and inputs.live.reachable(d.key)}
     return sorted({*inputs.live.visible.get(connection, ()), *(name for name in answered if name)})
@@ -72,6 +73,8 @@ def _near(domain: Domain, names: Sequence[str]) -> list[str]:
 
 def _listed(connection: str, names: Sequence[str], found: Sequence[Domain]) -> str:
     """All names behind a connection, those close to a wrong one first."""
-    near = dict.fromkeys(name for domain in found if domain.connection == connection for name in _near(domain, names))
+    wrong = [domain for domain in found if domain.connection == connection]
+    near = dict.fromkeys(name for domain in wrong for name in _near(domain, names))
     rest = [name for name in names if name not in near]
-    return f"Behind connection {connection} there are: {', '.join([*list(near)[:_GUESSES], *([compressed(rest)] if rest else [])])}."
+    shown = [*list(near)[:_GUESSES], *([compressed(rest)] if rest else [])]
+    return f"Behind connection {connection} there are: {', '.join(shown)}."

@@ -77,7 +77,7 @@ def drift(scene: Scene) -> int:
 
 
 def a_hazard(scene: Scene) -> int:
-    scene.write({"name": "A"})
+    scene.write({"name": "A", "consumers": [{"name": "C"}]})
     assert scene.run("apply", "-y") == 0
     scene.write()
     return scene.run("apply", "-y")

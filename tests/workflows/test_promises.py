@@ -184,6 +184,8 @@ def test_who_only_looks_writes_nothing(tmp_path: Path, clean_hub_leaf: Sandbox) 
     with audited(clean_hub_leaf) as first:
         space.apply()
     assert sorted(writes(first)) == ["hub CONSUMER.CREATE.A.C", "hub STREAM.CREATE.A", "leaf STREAM.CREATE.COPY"]
+    with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:
+        raw.request("A", b"what a deletion would cost")
 
     with audited(clean_hub_leaf) as seen:
         space.apply()
