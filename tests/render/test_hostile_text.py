@@ -91,7 +91,7 @@ def test_no_view_shows_hidden_characters(server: Server, tmp_path: Path, capsys:
             assert not line.lstrip().startswith("::")
         return printed.out
 
-    for words in (["validate"], ["plan"], ["plan", "-v"], ["plan", "--format", "markdown"], ["plan", "-o", str(tmp_path / "p")]):
+    for words in (["validate"], ["plan"], ["plan", "--format", "markdown"], ["plan", "-o", str(tmp_path / "p")]):
         shown(*words)
     shown("show", str(tmp_path / "p"), "--format", "html")
     ET.fromstring(shown("graph", "--format", "svg"))  # noqa: S314 - our own text
