@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import IO, Self
 
 import filelock
-import orjson
 
 from jsplan.address import Address
-from jsplan.archives.manifest import Archive, Manifest, Saved
-from jsplan.documents.base import DocumentError, dumps
+from jsplan.archives.manifest import UNUSABLE, Archive, Manifest, Saved
+from jsplan.disk import read_regular
+from jsplan.documents.base import LARGEST, dumps, parse
 from jsplan.documents.places import inside
 from jsplan.errors import JsplanError
 from jsplan.units import stamp
@@ -44,14 +44,12 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a backup. Raises BackupError when there is none, DocumentError for a damaged or foreign one."""
     path = folder / MANIFEST
     try:
-        raw = orjson.loads(path.read_bytes())
+        data = read_regular(path, LARGEST)
     except FileNotFoundError:
         raise BackupError(f"{folder} is no backup: it has no {MANIFEST}", hint=_nested(folder)) from None
     except OSError as error:
         raise BackupError(f"cannot read {path}: {error.strerror}") from None
-    except orjson.JSONDecodeError as error:
-        raise DocumentError(f"{path} is damaged: {error}", hint="Its archives cannot be used without it.") from None
-    return Manifest.from_json(raw, str(path))
+    return Manifest.from_json(parse(data, str(path), UNUSABLE), str(path))
 
 
 def _nested(folder: Path) -> str:

@@ -11,9 +11,12 @@ from typing import Any
 
 from jsplan import __version__
 from jsplan.address import Address
-from jsplan.documents.base import DocumentError, check_format, flaw
+from jsplan.documents.base import check_format, known_fields
+from jsplan.documents.validation import require_valid
 
 FORMAT_VERSION = "1.0"
+#: What to do about a manifest that is damaged.
+UNUSABLE = "Its archives cannot be used without it. Take the backup again, or restore another one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,8 @@ class Saved:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Saved:
         """The reverse of `to_json`."""
-        consumers = tuple(SavedConsumer(**one) for one in raw["consumers"])
-        archive = Archive(**{name: raw["archive"][name] for name in ("file", "sha256", "bytes", "format")})
+        consumers = tuple(SavedConsumer(**known_fields(SavedConsumer, one)) for one in raw["consumers"])
+        archive = Archive(**known_fields(Archive, raw["archive"]))
         return cls(
             Address.parse(raw["address"]), raw["config"], raw["created"], raw["before"], raw["after"], consumers, archive, raw["server"],
             raw["taken_at"],
@@ -124,15 +127,13 @@ class Manifest:
     def from_json(cls, raw: Any, where: str) -> Manifest:
         """Read a manifest; raises DocumentError for anything else, and for a damaged one."""
         raw = check_format(raw, "backup", FORMAT_VERSION, where)
-        try:
-            streams = [Saved.from_json(one) for one in raw["streams"]]
-            missing = {one["address"]: one["reason"] for one in raw["missing"]}
-            return cls(
-                raw["workspace"], raw["environment"], raw["id"], raw["started_at"], raw["finished_at"], raw["complete"],
-                {saved.address: saved for saved in streams}, missing,
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DocumentError(f"{where} is damaged: {flaw(error)}", hint="Its archives cannot be used without it.") from None
+        require_valid(raw, "backup", where, UNUSABLE)
+        streams = [Saved.from_json(one) for one in raw["streams"]]
+        missing = {one["address"]: one["reason"] for one in raw["missing"]}
+        return cls(
+            raw["workspace"], raw["environment"], raw["id"], raw["started_at"], raw["finished_at"], raw["complete"],
+            {saved.address: saved for saved in streams}, missing,
+        )  # fmt: skip
 
 
 def summary(streams: Iterable[Saved]) -> dict[str, int]:

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
+from jsplan.documents.base import known_fields
+from jsplan.errors import StateError
 
 #: Of how many ranges a gap list has the bounds; of the rest only the numbers.
 LISTED: Final = 1000
@@ -70,8 +72,11 @@ class Leg:
 
     @property
     def target_address(self) -> Address:
-        """Where it is copied to."""
-        return Address.parse(self.target)
+        """Where it is copied to. Raises StateError where that is no address."""
+        try:
+            return Address.parse(self.target)
+        except ValueError as error:
+            raise StateError(f"state names the target of a backfill wrongly: {error}", hint="Pin its range again with --fresh.") from None
 
     @property
     def span(self) -> Span:
@@ -108,7 +113,7 @@ class Record:
     def from_json(cls, raw: dict[str, Any]) -> Record:
         """The reverse of `to_json`."""
         return cls(
-            raw["name"], raw["text"], [Leg(**leg) for leg in raw["legs"]], raw["frozen_at"], raw.get("done_at", ""),
+            raw["name"], raw["text"], [Leg(**known_fields(Leg, leg)) for leg in raw["legs"]], raw["frozen_at"], raw.get("done_at", ""),
             raw.get("waiting", False), [dict(one) for one in raw.get("unread", ())],
         )  # fmt: skip
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from jsplan.documents.backfill import MessagesMoved
 
 FORMAT_VERSION = "1.0"
 
+#: Operations of the history that change what is remembered, and no server.
+STATE_COMMANDS: Final = ("state rm", "state mv", "state push")
 StepStatus = Literal["done", "failed", "skipped", "unknown"]
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import JsplanError
+
+#: A document of more bytes is refused before it is parsed; 20,000 resources take about 40 MiB.
+LARGEST: Final = 512 * MEGABYTE
+#: Levels of lists and objects. Configurations have about ten.
+DEEPEST: Final = 64
 
 
 class DocumentError(JsplanError):
@@ -26,13 +34,38 @@ def digest(document: Any) -> str:
     return "sha256:" + hashlib.sha256(dumps(document, pretty=False)).hexdigest()
 
 
-def flaw(error: Exception) -> str:
-    """What is wrong with a document whose reading ended in this error, in words of the document instead of Python's."""
-    if isinstance(error, KeyError):
-        return f"the field {error.args[0]} is missing"
-    if isinstance(error, TypeError | AttributeError):
-        return "a field is missing, or has a value of another type"
-    return str(error)
+def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
+    """Parse JSON. Raises DocumentError for anything else, and for what is nested deeper than any document of ours.
+
+    `wrong` is what is said of data that is no JSON.
+    """
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise DocumentError(f"{where} {wrong}: {error}", hint=hint) from None
+    if _is_deeper(document, DEEPEST):
+        raise DocumentError(f"{where} is damaged: it is nested more than {DEEPEST} levels deep", hint=hint)
+    return document
+
+
+def _is_deeper(document: Any, levels: int) -> bool:
+    """Find out level by level, without recursion."""
+    level = [document]
+    for _ in range(levels):
+        level = [
+            value
+            for container in level
+            for value in (container.values() if type(container) is dict else container if type(container) is list else ())
+            if type(value) is dict or type(value) is list
+        ]
+        if not level:
+            return False
+    return True
+
+
+def known_fields(cls: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass that are in `raw`: a later minor version may have more."""
+    return {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
 
 
 def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any]:
@@ -50,12 +83,9 @@ def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any
 
 
 def read_json(path: Path, kind: str) -> Any:
-    """The parsed file; raises DocumentError when it is missing or no JSON."""
+    """The parsed file; raises DocumentError when it is missing, too large or no JSON."""
     try:
-        return orjson.loads(path.read_bytes())
+        data = read_regular(path, LARGEST, pipe=True)
     except OSError as error:
         raise DocumentError(f"cannot read {kind} file {path}: {error.strerror}", hint="Check the path.") from None
-    except orjson.JSONDecodeError as error:
-        raise DocumentError(
-            f"{path} is not a {kind} file: {error}", hint=f"The file is damaged or is no jsplan {kind}; make it again."
-        ) from None
+    return parse(data, str(path), f"The file is damaged or is no jsplan {kind}; make it again.", f"is not a {kind} file")

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.base import DocumentError, check_format, digest
+from jsplan.documents.base import DocumentError, check_format, digest, known_fields
+from jsplan.documents.validation import require_valid
 
 FORMAT_VERSION = "1.0"
 
@@ -86,7 +87,7 @@ class Hazard:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Hazard:
         """The reverse of `to_json`."""
-        return cls(**raw)
+        return cls(**known_fields(cls, raw))
 
 
 @dataclass(slots=True)
@@ -219,7 +220,7 @@ class Step:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Step:
         """The reverse of `to_json`."""
-        return cls(**raw)
+        return cls(**known_fields(cls, raw))
 
 
 @dataclass(slots=True)
@@ -268,7 +269,13 @@ class Rehearsal:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Rehearsal:
         """The reverse of `to_json`."""
-        return cls([RehearsedOn(**s) for s in raw["servers"]], raw["steps"], raw["refused"], raw["behind"], raw["left_out"])
+        return cls(
+            [RehearsedOn(**known_fields(RehearsedOn, s)) for s in raw["servers"]],
+            raw["steps"],
+            raw["refused"],
+            raw["behind"],
+            raw["left_out"],
+        )
 
 
 @dataclass(slots=True)
@@ -363,7 +370,8 @@ class Plan:
     def from_json(cls, raw: Any, where: str) -> Plan:
         """Read a saved plan; `where` names it in errors.
 
-        Raises DocumentError for another kind or major version, and for a document that was edited by hand.
+        Raises DocumentError for another kind or major version, for a document that was edited by hand, and for one that is
+        not as its schema says.
         """
         raw = check_format(raw, "plan", FORMAT_VERSION, where)
         body = {key: value for key, value in raw.items() if key != "sha256"}
@@ -371,6 +379,7 @@ class Plan:
             raise DocumentError(
                 f"{where} was changed after it was planned: its sha256 does not fit", hint="Plan again with: jsplan plan -o FILE"
             )
+        require_valid(raw, "plan", where, "Plan again with: jsplan plan -o FILE")
         plain = {name: raw[name] for name in (
             "jsplan_version", "workspace", "environment", "timestamp", "id", "state", "config_hash", "variables", "mode", "targets",
             "complete", "applyable", "errored", "allowed_hazards", "options", "domains", "backfills",
@@ -380,7 +389,7 @@ class Plan:
             resource_changes=[ResourceChange.from_json(r) for r in raw["resource_changes"]],
             steps=[Step.from_json(s) for s in raw["steps"]],
             resource_drift=[ResourceChange.from_json(r) for r in raw["resource_drift"]],
-            deferred=[Deferred(**d) for d in raw["deferred"]],
+            deferred=[Deferred(d["address"], d["reason"]) for d in raw["deferred"]],
             diagnostics=[Diagnostic.from_json(d) for d in raw["diagnostics"]],
             rehearsal=Rehearsal.from_json(raw["rehearsal"]) if raw.get("rehearsal") else None,
             sha256=raw["sha256"],

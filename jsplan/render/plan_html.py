@@ -158,13 +158,13 @@ def _change(row: Row, *, opened: bool) -> str:
     tags = {tag for member in row.members for hazard in member.hazards for tag in ("any", _grade(hazard), hazard.code)}
     domains = " ".join(sorted({member.domain for member in row.members}))
     data = (
-        f'data-action="{row.action}" data-kind="{markup(resource.type)}" data-domains="{markup(domains)}" '
+        f'data-action="{markup(row.action)}" data-kind="{markup(resource.type)}" data-domains="{markup(domains)}" '
         f'data-hazards="{markup(" ".join(sorted(tags)))}" data-count="{len(row.members)}"'
     )
     codes = ", ".join(dict.fromkeys(hazard.code for hazard in resource.hazards))
     tag = f'<span class="tag">{markup(codes)}</span>' if codes else ""
     return (
-        f'<details class="change {row.action}" id="c{row.number}" {data}{" open" if opened else ""}>'
+        f'<details class="change {markup(row.action)}" id="c{row.number}" {data}{" open" if opened else ""}>'
         f"<summary>{tag}<code>{page.marked_up(row.head)}</code></summary>{page.block([*row.fields, *row.hazards])}{_members(row)}</details>"
     )
 
@@ -211,7 +211,7 @@ def _finding(found: Diagnostic, where: str) -> str:
     place = f"<br><small>at {markup(str(found.range))}</small>" if found.range else ""
     detail = "".join(f"<br>{markup(line)}" for line in safe_lines(found.detail))
     return (
-        f'<p><span class="{found.severity}">{found.severity}</span> {subject}{markup(found.summary)}{markup(where)} '
+        f'<p><span class="{markup(found.severity)}">{markup(found.severity)}</span> {subject}{markup(found.summary)}{markup(where)} '
         f'<span class="dim">[{markup(found.code)}]</span>{place}{detail}</p>'
     )
 

@@ -129,8 +129,13 @@ def _whole(lines: Lines, indent: int, sign: str, role: str, leaf: Leaf, tail: tu
 
 def _inside(leaf: Leaf) -> Iterator[Leaf]:
     table = leaf.row.table if leaf.row else None
-    config = table.compact(leaf.value) if table else leaf.value
-    return flatten(table, beyond_key(config) if table is ORIGIN and is_element(leaf.path) else config)
+    if table is None:
+        return flatten(None, leaf.value)
+    try:
+        config = table.compact(leaf.value)
+        return flatten(table, beyond_key(config) if table is ORIGIN and is_element(leaf.path) else config)
+    except (AttributeError, KeyError, TypeError, ValueError):  # a plan may say anything of a field: then it is shown as it stands there
+        return flatten(None, leaf.value)
 
 
 def _elements(lines: Lines, row: Field | None, before: list[Any], after: list[Any]) -> None:

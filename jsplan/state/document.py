@@ -6,16 +6,20 @@ State is for ownership and for the third side of every comparison; it is never a
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from jsplan import __version__
 from jsplan.address import Address
-from jsplan.documents.base import DocumentError, check_format, flaw
+from jsplan.documents.base import DocumentError, check_format, parse
+from jsplan.documents.validation import require_valid
 from jsplan.errors import StateError
 from jsplan.state.history import remembered
 
 FORMAT_VERSION = "1.0"
+#: What the first states did not have, and of which type it is.
+_SINCE_THEN: Final[Mapping[str, type[Any]]] = {"replacements": dict, "deferred": list, "backfills": dict, "history": list}
 #: Applied plans of which state remembers what is left of them.
 PLANS_KEPT = 20
 DAMAGED = (
@@ -76,7 +80,8 @@ class State:
     `deferred` says of saved plans that were applied in part which steps are
     left because their domains were away: `{plan, steps}`, ids both, the newest last. `backfills` has by name which range
     of which origin an entry means, and what of it is done (`backfill.ranges.Record`). `history` has one entry for each session
-    that changed something, the newest last (see `history`).
+    that changed something, the newest last (see `history`). `newer` is the format of a release that knows more than this one,
+    empty otherwise: such a state can be read and not be written.
     """
 
     workspace: str
@@ -91,6 +96,7 @@ class State:
     deferred: list[dict[str, Any]] = field(default_factory=list)
     backfills: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    newer: str = ""
 
     @property
     def exists(self) -> bool:
@@ -112,17 +118,35 @@ class State:
         """Read a state document; raises StateError for a foreign, damaged (`hint` says what to do then) or newer one."""
         try:
             raw = check_format(raw, "state", FORMAT_VERSION, where)
-            return cls(
-                workspace=raw["workspace"], environment=raw["environment"], lineage=raw["lineage"], serial=raw["serial"],
-                domains=raw["domains"], ownership=raw["ownership"], pending=raw["pending"],
-                replacements=raw.get("replacements", {}), deferred=raw.get("deferred", []), backfills=raw.get("backfills", {}),
-                history=raw.get("history", []),
-                resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
-            )  # fmt: skip
+            raw = {name: empty() for name, empty in _SINCE_THEN.items()} | raw
+            require_valid(raw, "state", where, hint)
         except DocumentError as error:
             raise StateError(str(error), hint=error.hint) from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"{where} is damaged: {flaw(error)}", hint=hint) from None
+        theirs = str(raw["format_version"])
+        return cls(
+            workspace=raw["workspace"], environment=raw["environment"], lineage=raw["lineage"], serial=raw["serial"],
+            domains=raw["domains"], ownership=raw["ownership"], pending=raw["pending"],
+            replacements=raw["replacements"], deferred=raw["deferred"], backfills=raw["backfills"], history=raw["history"],
+            resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
+            newer=theirs if theirs != FORMAT_VERSION else "",
+        )  # fmt: skip
+
+    @classmethod
+    def parse(cls, data: bytes, where: str, hint: str = DAMAGED, wrong: str = "is damaged") -> State:
+        """Read a state document from its bytes; raises StateError as `from_json` does."""
+        try:
+            raw = parse(data, where, hint, wrong)
+        except DocumentError as error:
+            raise StateError(str(error), hint=error.hint) from None
+        return cls.from_json(raw, where, hint)
+
+    def require_writable(self, place: str) -> None:
+        """Raise StateError for a state of a newer release: what this one does not know would be lost."""
+        if self.newer:
+            raise StateError(
+                f"{place} has format {self.newer}, and this jsplan writes {FORMAT_VERSION}: what a newer release added to it would be lost",
+                hint="Use the release that wrote it, or a newer one. Reading works: plan, drift and status do not write.",
+            )
 
     def begin(self) -> None:
         """A new writing session: the serial grows by one, the lineage is made if there is none."""
@@ -143,29 +167,24 @@ class State:
         `backfill` and `history` are one entry of those.
         """
         match change:
-            case {"session": {"lineage": str(lineage), "serial": int(serial)}}:
-                self.lineage, self.serial = lineage, serial
-            case {"begin": {"address": str(address)} as what}:
-                self.pending[address] = what
-            case {"domain": {"key": str(key), "server": dict(server)}}:
-                self.domains[key] = server
-            case {"replacing": {"address": str(address)} as what}:
-                self.replacements[address] = what
-            case {"deferred": {"plan": str(plan), "steps": list(steps)}}:
-                self._remember_deferred(plan, steps)
-            case {"ownership": {"id": str(owner)}}:
-                self.ownership = {"id": owner}
-            case {"backfill": {"name": str(name)} as what}:
-                self.backfills[name] = what
-            case {"history": {"id": int()} as what}:
+            case {"session": what}:
+                self.lineage, self.serial = what["lineage"], what["serial"]
+            case {"begin": what}:
+                self.pending[what["address"]] = what
+            case {"domain": what}:
+                self.domains[what["key"]] = what["server"]
+            case {"replacing": what}:
+                self.replacements[what["address"]] = what
+            case {"deferred": what}:
+                self._remember_deferred(what["plan"], what["steps"])
+            case {"ownership": what}:
+                self.ownership = {"id": what["id"]}
+            case {"backfill": what}:
+                self.backfills[what["name"]] = what
+            case {"history": what}:
                 self.history = remembered(self.history, what)
-            case {"seen": {"address": str(address), "at": str(at)}}:
-                self._see(Address.parse(address), at)
-            case (
-                {"backfill": _} | {"ownership": _} | {"deferred": _} | {"session": _} | {"begin": _} | {"domain": _} | {"replacing": _}
-                | {"history": _} | {"seen": _}
-            ):  # fmt: skip
-                raise ValueError(f"not a journal line: {change}")
+            case {"seen": what}:
+                self._see(Address.parse(what["address"]), what["at"])
             case _:
                 self._apply_end(change)
 

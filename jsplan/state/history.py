@@ -7,15 +7,15 @@ ends, so that one that was killed is in the history too.
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from collections.abc import Iterable
 from typing import Any, Final
 
-import orjson
-
-from jsplan.documents.base import dumps
+from jsplan.documents.apply import STATE_COMMANDS
+from jsplan.documents.base import DocumentError, dumps, parse
+from jsplan.documents.validation import require_valid
 from jsplan.errors import StateError
+from jsplan.state.inflating import ZLIB, inflate
 
 #: Sessions that state remembers.
 KEPT: Final = 50
@@ -28,26 +28,28 @@ Item = dict[str, Any]
 
 
 def packed(changes: list[Item]) -> Any:
-    """The changes as an entry keeps them: as they are, or as `{"zlib": TEXT}` where they are many."""
+    """The changes as an entry keeps them: as they are, or as `{"zlib": TEXT, "bytes": SIZE}` where they are many."""
     data = dumps(changes, pretty=False)
     if len(data) < PACK_FROM:
         return changes
-    return {"zlib": base64.b64encode(zlib.compress(data, 6)).decode("ascii")}
+    return {"zlib": base64.b64encode(zlib.compress(data, 6)).decode("ascii"), "bytes": len(data)}
 
 
 def changes_of(entry: Item) -> list[Item] | None:
     """The changes of an entry; None where only their counts were kept. Raises StateError where they are damaged."""
-    match entry.get("changes"):
-        case list(changes):
-            return changes
-        case {"zlib": str(text)}:
-            try:
-                changes = orjson.loads(zlib.decompress(base64.b64decode(text, validate=True)))
-            except (binascii.Error, zlib.error, orjson.JSONDecodeError):
-                raise StateError(f"entry {entry.get('id')} of the history is damaged", hint="Other entries are not.") from None
-            return list(changes)
-        case _:
-            return None
+    where, hint = f"entry {entry['id']} of the history", "Other entries are not."
+    changes = entry.get("changes")
+    try:
+        if isinstance(changes, dict):
+            changes = parse(inflate(base64.b64decode(changes["zlib"], validate=True), ZLIB, changes["bytes"]), where, hint)
+        if changes is not None:
+            require_valid(changes, "changes-by-hand" if entry["operation"] in STATE_COMMANDS else "changes", where, hint)
+    except DocumentError as error:
+        raise StateError(str(error), hint=hint) from None
+    except ValueError as error:
+        raise StateError(f"{where} is damaged: {error}", hint=hint) from None
+    found: list[Item] | None = changes
+    return found
 
 
 def remembered(entries: Iterable[Item], new: Item) -> list[Item]:

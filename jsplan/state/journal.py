@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-import orjson
-
-from jsplan.documents.base import dumps
+from jsplan.documents.base import DocumentError, dumps, parse
+from jsplan.documents.validation import flaw_of
 from jsplan.errors import StateError
 from jsplan.state.document import State
 
@@ -25,10 +24,10 @@ def session_of(state: State) -> dict[str, Any]:
 def serial_of(line: bytes) -> int | None:
     """The serial that the first line of a journal says; None for anything else."""
     try:
-        serial = orjson.loads(line)["session"]["serial"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+        found = parse(line, "it", "")
+    except DocumentError:
         return None
-    return serial if isinstance(serial, int) else None
+    return int(found["session"]["serial"]) if flaw_of(found, "journal") is None and "session" in found else None
 
 
 def carry_out(state: State, data: bytes, where: str, hint: str) -> None:
@@ -36,30 +35,18 @@ def carry_out(state: State, data: bytes, where: str, hint: str) -> None:
 
     Raises StateError with `hint` that names `where` and the line for any other that cannot be read.
     """
-    for number, change in _lines(state, data, where, hint):
-        try:
-            state.apply(change)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise _damaged(where, number, hint) from None
-
-
-def _lines(state: State, data: bytes, where: str, hint: str) -> Iterator[tuple[int, dict[str, Any]]]:
     lines = data.split(b"\n")
     for number, line in enumerate(lines, 1):
+        if not line:
+            continue
         try:
-            change = orjson.loads(line) if line else {}
-        except orjson.JSONDecodeError:
+            change = parse(line, f"{where}:{number}", hint)
+        except DocumentError as error:
             if number == len(lines):
                 return
-            raise _damaged(where, number, hint) from None
-        match change:
-            case {"session": {"serial": int(serial)}} if serial <= state.serial:
-                return  # folded already: the document was replaced, then the process died
-            case dict():
-                yield number, change
-            case _:
-                raise _damaged(where, number, hint)
-
-
-def _damaged(where: str, number: int, hint: str) -> StateError:
-    return StateError(f"{where}:{number} is damaged", hint=hint)
+            raise StateError(str(error), hint=error.hint) from None
+        if (flaw := flaw_of(change, "journal")) is not None:
+            raise StateError(f"{where}:{number} is damaged: {flaw}", hint=hint)
+        if "session" in change and change["session"]["serial"] <= state.serial:
+            return  # folded already: the document was replaced, then the process died
+        state.apply(change)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
 from typing import Any
 
 from jsplan.config.model import Connection, Domain
@@ -18,11 +19,13 @@ from jsplan.state.bucket import Bucket, Conflict, Item
 from jsplan.state.document import State
 from jsplan.state.lease import Lease, holder_of, remove, shielded
 from jsplan.state.locks import LockInfo, Waiting
-from jsplan.state.parts import Packed, join, pack, parse, read_head
+from jsplan.state.parts import Packed, join, pack, read_head
 from jsplan.units import SECOND
 
 #: How often a reader starts again because a writer ended its session under it.
 READS = 20
+#: So many parts of a document are asked for at once.
+AT_ONCE = 64
 
 
 class KvBackend:
@@ -115,12 +118,20 @@ class KvBackend:
             return State(self._workspace, self._environment)
         document = read_head(head.data, self.place, self._damaged)
         if isinstance(document, Packed):
-            names = [f"_part.{self.key}.{name}" for name in document.names]
-            parts = await asyncio.gather(*(self._bucket.get(name) for name in names))
-            document = parse(join(document, [part.data for part in parts], self.place, self._damaged), self.place, self._damaged)
-        state = State.from_json(document, self.place, self._damaged)
+            whole = join(document, await self._parts(document), self.place, self._damaged)
+            state = State.parse(whole, self.place, self._damaged)
+        else:
+            state = State.from_json(document, self.place, self._damaged)
         self._check_ours(state)
         return state
+
+    async def _parts(self, head: Packed) -> list[bytes | None]:
+        """Some at a time, up to the first that is missing: a damaged head may name any number."""
+        found: list[bytes | None] = []
+        names = (f"_part.{self.key}.{name}" for name in head.names)
+        while None not in found and (some := list(islice(names, AT_ONCE))):
+            found += [part.data for part in await asyncio.gather(*map(self._bucket.get, some))]
+        return found
 
     def _check_ours(self, state: State) -> None:
         if (state.workspace, state.environment) != (self._workspace, self._environment):
@@ -174,6 +185,7 @@ class KvBackend:
 
     async def start(self, state: State) -> None:
         """Begin a writing session under the lock: fold what a dead process left, then begin a new serial."""
+        state.require_writable(self.place)
         if self._unfolded:
             await self.replace(state)
         await self._remove_journals()
@@ -237,6 +249,7 @@ class KvBackend:
 
     async def replace(self, state: State) -> None:
         """Put a whole document in place of what is there; earlier ones stay in the history of the key."""
+        state.require_writable(self.place)
         head, parts = pack(state.to_json(), self._bucket.largest)
         if any(int(key.rsplit(".", 2)[1]) > state.serial for key in self._left):
             await self._remove_journals()  # of something that cannot be read: they must not come on top of this
@@ -257,7 +270,7 @@ class KvBackend:
         for item in await self._bucket.history(self.key):
             with suppress(StateError):
                 document = read_head(item.data or b"", self.place, self._damaged)
-                named |= {tuple(name.split(".")[:2]) for name in document.names} if isinstance(document, Packed) else set()
+                named |= {tuple(document.prefix.split("."))} if isinstance(document, Packed) else set()
         for old in sorted(s for s in sets - named if s[0].isdecimal() and int(s[0]) <= serial):
             await self._bucket.purge(f"_part.{self.key}.{old[0]}.{old[1]}.*")
 

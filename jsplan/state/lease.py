@@ -15,10 +15,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-import orjson
-
 from jsplan.diagnostics import shell_word
-from jsplan.documents.base import dumps, flaw
+from jsplan.documents.base import DocumentError, dumps, parse
+from jsplan.documents.validation import flaw_of
 from jsplan.errors import ApiError, ConnectError, LeaseLostError, StateError, StateLockedError
 from jsplan.state.bucket import Bucket, Conflict, Item, is_passing
 from jsplan.state.locks import LockInfo, Waiting
@@ -51,10 +50,12 @@ def holder_of(item: Item) -> tuple[LockInfo, float] | None:
     if item.data is None:
         return None
     try:
-        raw = orjson.loads(item.data)
-        return LockInfo.from_json(raw["lock"]), float(raw["lease"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"not a lock: {flaw(error)}") from None
+        raw = parse(item.data, "it", "")
+    except DocumentError as error:
+        raise ValueError(f"not a lock: {error}") from None
+    if (flaw := flaw_of(raw, "lock")) is not None:
+        raise ValueError(f"not a lock: {flaw}")
+    return LockInfo.from_json(raw["lock"]), float(raw["lease"])
 
 
 class Lease:

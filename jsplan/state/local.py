@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import IO, Any
 
 import filelock
-import orjson
 
-from jsplan.disk import MEGABYTE, read_regular
-from jsplan.documents.base import dumps
+from jsplan.disk import read_regular
+from jsplan.documents.base import LARGEST, DocumentError, dumps, parse
+from jsplan.documents.validation import flaw_of
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import journal
 from jsplan.state.document import DAMAGED, State
 from jsplan.state.locks import LockInfo, Waiting, is_dead
 
 SECOND = 1_000_000_000
-#: Bytes of a state or a journal at most: a hundred times what ten thousand streams take.
-MOST = 2048 * MEGABYTE
+#: Bytes that the file beside the lock may have.
+MOST_OF_A_HOLDER = 64 * 1024
 #: How many documents before the present one are kept.
 BACKUPS = 9
 #: How often a reader starts again because a session ended meanwhile.
@@ -82,27 +82,23 @@ class LocalBackend:
 
     def _read_document(self) -> State:
         try:
-            data = read_regular(self.path, MOST)
+            data = read_regular(self.path, LARGEST)
         except FileNotFoundError:
             return State(self._workspace, self._environment)
         except OSError as error:
-            raise StateError(f"cannot read the state {self.path}: {error.strerror}", hint=_remedy(error)) from None
+            raise StateError(f"cannot read the state {self.path}: {error.strerror}", hint=_remedy(error, reading=True)) from None
         return self._document(data, self.path)
 
     def _read_journal(self) -> bytes:
         try:
-            return read_regular(self._beside(".journal"), MOST)
+            return read_regular(self._beside(".journal"), LARGEST)
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise StateError(f"cannot read {self._beside('.journal')}: {error.strerror}", hint=_remedy(error)) from None
+            raise StateError(f"cannot read {self._beside('.journal')}: {error.strerror}", hint=_remedy(error, reading=True)) from None
 
     def _document(self, data: bytes, path: Path) -> State:
-        try:
-            raw = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            raise StateError(f"the state {path} is damaged: {error}", hint=DAMAGED) from None
-        state = State.from_json(raw, f"the state {path}")
+        state = State.parse(data, f"the state {path}")
         self._check_ours(state)
         return state
 
@@ -116,6 +112,7 @@ class LocalBackend:
 
     async def start(self, state: State) -> None:
         """Open a writing session under the lock: fold what a dead process left, then begin a new serial."""
+        state.require_writable(self.place)
         self._make_folder()
         if self._beside(".journal").exists():
             await self.replace(state)
@@ -168,6 +165,7 @@ class LocalBackend:
 
     async def replace(self, state: State) -> None:
         """Replace the document atomically and durably; the ones before stay as backups. Raises StateError."""
+        state.require_writable(self.place)
         temporary = self._beside(".tmp")
         try:
             self._make_folder()
@@ -225,7 +223,7 @@ class LocalBackend:
         kept: dict[int, State] = {}
         for path in [*reversed(self._backups()), self.path]:
             with contextlib.suppress(StateError, OSError):
-                state = self._document(path.read_bytes(), path)
+                state = self._document(read_regular(path, LARGEST), path)
                 kept[state.serial] = state
         if serial not in kept:
             raise StateError(f"serial {serial} of {self.place} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
@@ -323,9 +321,10 @@ class LocalBackend:
 
     def _holder(self) -> LockInfo | None:
         try:
-            return LockInfo.from_json(orjson.loads(self._beside(".lock.info").read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError):
+            raw = parse(read_regular(self._beside(".lock.info"), MOST_OF_A_HOLDER), "it", "")
+        except (OSError, DocumentError):
             return None
+        return LockInfo.from_json(raw) if flaw_of(raw, "holder") is None else None
 
     async def _locked(self) -> StateLockedError:
         info = self._holder()
@@ -338,9 +337,9 @@ class LocalBackend:
         )
 
 
-def _remedy(error: OSError) -> str:
+def _remedy(error: OSError, *, reading: bool = False) -> str:
     """What to do about a file that cannot be read or written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if not reading and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "Make room on the disk."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "Run it as a user who may read and write there."

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from jsplan.documents.base import known_fields
 from jsplan.units import stamp
 
 #: Seconds after which whoever waits is told for whom.
@@ -45,7 +46,7 @@ class LockInfo:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> LockInfo:
         """The reverse of `to_json`."""
-        return cls(**raw)
+        return cls(**known_fields(cls, raw))
 
     def describe(self) -> str:
         """One phrase: `ann@ci-7 (process 812) for apply since 2026-01-31T12:00:00Z, lock 6b1…`."""

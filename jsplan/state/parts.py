@@ -8,80 +8,79 @@ from __future__ import annotations
 import gzip
 import hashlib
 import uuid
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from jsplan.documents.base import DocumentError, check_format, dumps, flaw
+from jsplan.documents.base import LARGEST, DocumentError, check_format, dumps, parse
+from jsplan.documents.validation import require_valid
 from jsplan.errors import StateError
 from jsplan.state.document import FORMAT_VERSION
+from jsplan.state.inflating import GZIP, inflate
 
 KIND = "state-in-parts"
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A head: the names of the parts in order, the SHA-256 of all of them together (hex), and the serial."""
+    """A head: how its parts are named and how many there are, the SHA-256 of all of them together (hex), the document's size and serial."""
 
-    names: list[str]
+    prefix: str
+    count: int
     sha256: str
+    bytes: int
     serial: int
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The parts in order."""
+        return (f"{self.prefix}.{number}" for number in range(1, self.count + 1))
 
 
 def pack(document: dict[str, Any], largest: int) -> tuple[bytes, list[tuple[str, bytes]]]:
     """The value of the key, and the parts that are to be there before it; each has at most `largest` bytes.
 
-    A part's name is `SERIAL.ID.NUMBER`: no two writers ever use the same one.
+    A part's name is `SERIAL.ID.NUMBER`: no two writers ever use the same one. Raises StateError for more than can be read again.
     """
     whole = dumps(document)
     if len(whole) <= largest:
         return whole, []
+    if len(whole) > LARGEST:
+        raise StateError(f"the state has {len(whole):,} bytes, and no more than {LARGEST:,} can be kept", hint="Split the workspace.")
     data = gzip.compress(whole, compresslevel=6, mtime=0)
     prefix = f"{document['serial']}.{uuid.uuid4().hex}"
     pieces = [data[start : start + largest] for start in range(0, len(data), largest)]
     parts = [(f"{prefix}.{number}", piece) for number, piece in enumerate(pieces, 1)]
     known = {name: document[name] for name in ("workspace", "environment", "lineage", "serial")}
-    head = {"format_version": FORMAT_VERSION, "kind": KIND, "encoding": "gzip", "parts": prefix, "count": len(parts)}
+    head = {"format_version": FORMAT_VERSION, "kind": KIND, "encoding": "gzip", "parts": prefix, "count": len(parts),
+            "bytes": len(whole)}  # fmt: skip
     return dumps(head | known | {"sha256": hashlib.sha256(data).hexdigest()}), parts
-
-
-def parse(data: bytes, where: str, hint: str) -> Any:
-    """The JSON; raises StateError for anything else."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise StateError(f"{where} is damaged: {error}", hint=hint) from None
 
 
 def read_head(data: bytes, where: str, hint: str) -> Packed | Any:
     """The document itself, or the head that names its parts. Raises StateError for a damaged or newer one."""
-    raw = parse(data, where, hint)
-    if not isinstance(raw, dict) or raw.get("kind") != KIND:
-        return raw
     try:
+        raw = parse(data, where, hint)
+        if not isinstance(raw, dict) or raw.get("kind") != KIND:
+            return raw
         check_format(raw, KIND, FORMAT_VERSION, where)
-        if raw["encoding"] != "gzip":
-            raise StateError(f"{where} is kept as {raw['encoding']}, which this jsplan does not read", hint="Use a newer release.")
-        names = [f"{raw['parts']}.{number}" for number in range(1, raw["count"] + 1)]
-        return Packed(names, raw["sha256"], raw["serial"])
+        require_valid(raw, KIND, where, hint)
     except DocumentError as error:
         raise StateError(str(error), hint=error.hint) from None
-    except (KeyError, TypeError) as error:
-        raise StateError(f"{where} is damaged: {flaw(error)}", hint=hint) from None
+    if raw["encoding"] != "gzip":
+        raise StateError(f"{where} is kept in an encoding that this jsplan does not read", hint="Use a newer release.")
+    return Packed(raw["parts"], raw["count"], raw["sha256"], raw["bytes"], raw["serial"])
 
 
 def join(head: Packed, parts: Sequence[bytes | None], where: str, hint: str) -> bytes:
     """The document's bytes; raises StateError where a part is missing or something is not as it was written."""
     missing = [number for number, part in enumerate(parts, 1) if part is None]
     if missing:
-        raise StateError(f"{where} is damaged: part {missing[0]} of {len(parts)} is missing", hint=hint)
+        raise StateError(f"{where} is damaged: part {missing[0]} of {head.count:,} is missing", hint=hint)
     data = b"".join(part or b"" for part in parts)
     if hashlib.sha256(data).hexdigest() != head.sha256:
         raise StateError(f"{where} is damaged: its parts are not what was written", hint=hint)
     try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:  # pragma: no cover - the hash was right
+        return inflate(data, GZIP, head.bytes)
+    except ValueError as error:
         raise StateError(f"{where} is damaged: {error}", hint=hint) from None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from jsplan.address import Address, matches, moved_address
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.config.moves import refused_rename
@@ -45,6 +43,7 @@ def pull(load: LoadOptions, serial: int | None = None) -> bytes:
 async def _pull(load: LoadOptions, serial: int | None) -> bytes:
     async with open_backend(load) as (_, backend):
         state = await backend.read() if serial is None else await backend.previous(serial)
+        state.require_writable(backend.place)  # it is printed to be kept, and what is unknown here would be missing
         return dumps(state.to_json())
 
 
@@ -63,7 +62,8 @@ def push(load: LoadOptions, data: bytes, name: str, *, force: bool, lock_timeout
     Raises StateError for a document of another workspace; and, without `force`, for one that is older than what is
     there or of another lineage, and where what is there cannot be read.
     """
-    return run(_push(load, State.from_json(_parsed(data, name), name, "Nothing was written."), name, force, lock_timeout, observer))
+    pushed = State.parse(data, name, "Nothing was written. Give a document that jsplan state pull printed.", "is no JSON")
+    return run(_push(load, pushed, name, force, lock_timeout, observer))
 
 
 async def _push(load: LoadOptions, pushed: State, name: str, force: bool, lock_timeout: int, observer: Observer | None = None) -> Pushed:
@@ -113,13 +113,6 @@ def _reasons_against(pushed: State, present: State | None) -> list[str]:
     if pushed.serial < present.serial:
         reasons.append(f"has serial {pushed.serial}, and the state here is at {present.serial}")
     return reasons
-
-
-def _parsed(data: bytes, name: str) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise StateError(f"{name} is no JSON: {error}", hint="Give a document that jsplan state pull printed.") from None
 
 
 def _check_ours(state: State, workspace: Workspace, name: str) -> None:

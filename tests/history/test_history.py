@@ -229,7 +229,14 @@ def test_environments(place: Place) -> None:
 
 def item(number: int, changes: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """An entry with nothing but what keeping it looks at."""
-    return {"id": number, "changes": packed(changes or [])}
+    return {"id": number, "operation": "apply", "changes": packed(changes or [])}
+
+
+def change(number: int) -> dict[str, Any]:
+    """What became of one stream."""
+    before = {"name": f"S{number}", "subjects": [f"s.{number}"], "max_age": 0}
+    said = {"address": f"main/stream/S{number}", "actions": ["update"], "status": "done", "reason": "update_because_config_changed"}
+    return said | {"before": before, "entry": None, "after": None}
 
 
 def test_the_newest_are_kept() -> None:
@@ -245,21 +252,23 @@ def test_the_newest_are_kept() -> None:
 
 def test_large_ones_are_packed() -> None:
     """Many changes are kept compressed and come back as they were; what is damaged is said to be."""
-    changes = [{"address": f"main/stream/S{n}", "before": {"name": f"S{n}", "subjects": [f"s.{n}"], "max_age": 0}} for n in range(2_000)]
+    changes = [change(number) for number in range(2_000)]
     one = item(7, changes)
 
     assert changes_of(one) == changes
     assert len(json.dumps(one)) < len(json.dumps(changes)) / 5
     assert changes_of(item(8, changes[:3])) == changes[:3]
-    with pytest.raises(StateError, match="entry 7 of the history is damaged"):
-        changes_of(one | {"changes": {"zlib": "AAAA"}})
+    size = one["changes"]["bytes"]
+    for harmed in ({"zlib": "AAAA", "bytes": 3}, {"zlib": "\u00e9", "bytes": 3}, one["changes"] | {"bytes": size - 1}, [{"address": 5}]):
+        with pytest.raises(StateError, match="entry 7 of the history is damaged"):
+            changes_of(one | {"changes": harmed})
 
 
 def test_there_is_room_for_so_much() -> None:
     """Beyond that the older entries keep what they say of themselves, without their changes; the newest keeps everything."""
     large = {"zlib": "x" * (ROOM // 2 + 1)}
-    known = remembered([{"id": 1, "changes": large}, {"id": 2, "changes": large}], item(3, [{"address": "a"}]))
-    assert [changes_of(e) if isinstance(e["changes"], list) else e["changes"] for e in known] == [None, large, [{"address": "a"}]]
+    known = remembered([{"id": 1, "changes": large}, {"id": 2, "changes": large}], item(3, [change(3)]))
+    assert [changes_of(e) if isinstance(e["changes"], list) else e["changes"] for e in known] == [None, large, [change(3)]]
     assert remembered(known, {"id": 4, "changes": {"zlib": "x" * (ROOM + 1)}})[-1]["changes"] is not None
     assert PACK_FROM < ROOM
 

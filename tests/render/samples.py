@@ -89,7 +89,12 @@ def resource(
 def plan(*changes: ResourceChange, **more: Any) -> Plan:
     """A plan of these resources, with a step for each that changes."""
     changing = [c for c in changes if c.change.actions != ["no-op"] or c.change.importing]
-    steps = [Step(f"s{n}", c.address, "stream.update", f"update {c.address}", {"STREAM.UPDATE": {}}, {}) for n, c in enumerate(changing, 1)]
+    steps = [
+        Step(
+            f"s{n}", c.address, "stream.update", f"update {c.address}", {"api": f"STREAM.UPDATE.{c.name}", "payload": {"name": c.name}}, {}
+        )
+        for n, c in enumerate(changing, 1)
+    ]
     return Plan(
         **(
             {
@@ -184,8 +189,10 @@ def everything() -> Plan:
         backfills=[
             {
                 "name": "orders-history",
-                "from": {"domain": "leaf", "stream": "ORDERS"},
+                "from": [{"domain": "leaf", "stream": "ORDERS"}],
                 "to": {"domain": "hub", "stream": "ORDERS_ALL"},
+                "text": "0" * 32,
+                "estimate": None,
                 "messages": 1204331,
                 "bytes": 3 * GIB,
                 "strategy": "spark",
@@ -356,9 +363,9 @@ def state() -> dict[str, Any]:
         "environment": "prod",
         "domains": {"hub": {"name": "hub", "cluster": ""}},
         "ownership": {},
-        "pending": {"s9": {"id": "s9"}},
+        "pending": {"hub/stream/NEW": {"id": "s9", "address": "hub/stream/NEW", "op": "stream.create", "expect": {}, "record": None}},
         "deferred": [{"plan": "p1", "steps": ["s3"]}],
-        "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS"}},
+        "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS", "left": ["SALES@$JS.leaf.API"]}},
         "backfills": {"history": {"name": "history", "text": "0", "frozen_at": "2026-01-31T12:00:00Z", "done_at": "", "legs": []}},
         "history": [
             {

@@ -177,14 +177,14 @@ async def test_many_steps_at_once(place: Place) -> None:
 async def test_a_large_state(place: Place) -> None:
     """Ten megabytes, which no message of a server takes, come back as they were; and again after the next session."""
     noise = "".join(chr(33 + (number * 7919 % 89)) for number in range(1000))
-    lines = [put(Address("hub", "stream", f"S{number}"), origin=f"{number}{noise}") for number in range(6000)]
+    lines = [put(Address("hub", "stream", f"S{number}"), applied_at=f"{number}{noise}") for number in range(6000)]
     await session(place, *lines)
     first = await read(place)
     await session(place, {"drop": "hub/stream/S0"})
     second = await read(place)
 
     assert len(first.resources) == 6000
-    assert first.resources[Address("hub", "stream", "S77")].origin == f"77{noise}"
+    assert first.resources[Address("hub", "stream", "S77")].applied_at == f"77{noise}"
     assert first.resources.keys() - second.resources.keys() == {Address("hub", "stream", "S0")}
 
 
@@ -207,7 +207,7 @@ async def test_a_foreign_state(place: Place) -> None:
     [
         (b"", "damaged"),
         (b'{"kind": "state", "format_ver', "damaged"),
-        (b'{"kind": "state", "format_version": "1.0"}', "damaged: the field workspace is missing"),
+        (b'{"kind": "state", "format_version": "1.0"}', "damaged: the document lacks .*workspace"),
         (b'{"kind": "plan"}', "not a jsplan state"),
         (b'{"kind": "state", "format_version": "2.0"}', "has format 2.0"),
         (b"[]", "not a jsplan state"),
@@ -344,3 +344,30 @@ def _stored(place: Place) -> bytes:
         return place.path.read_bytes()
     with place.hub() as raw:
         return value(raw, place.bucket, "shop")
+
+
+async def test_a_state_of_a_newer_minor_version(place: Place) -> None:
+    """It is read, what it has besides is no matter, and it is never written: that would lose what this release does not know."""
+    backend = place.open()
+    document = State("shop", None, lineage="l", serial=3).to_json() | {"format_version": "1.7", "newer_field": {"x": 1}}
+    place.put(dumps(document))
+    state = await backend.read()
+    assert (state.serial, state.newer) == (3, "1.7")
+    async with backend.lock(LockInfo.here("apply"), 0):
+        for write in (backend.start, backend.replace):
+            with pytest.raises(StateError, match=r"has format 1\.7, and this jsplan writes 1\.0"):
+                await write(state)
+    await backend.close()
+    again = place.open()
+    assert (await again.read()).newer == "1.7"
+    await again.close()
+
+
+@pytest.mark.parametrize("serial", ["x", 5.0, -1, 2**60, None])
+async def test_a_serial_that_is_none(place: Place, serial: Any) -> None:
+    """A serial that cannot be counted on is damage, said when the state is read."""
+    backend = place.open()
+    place.put(dumps(State("shop", None, lineage="l", serial=3).to_json() | {"serial": serial}))
+    with pytest.raises(StateError, match="damaged: serial must be"):
+        await backend.read()
+    await backend.close()

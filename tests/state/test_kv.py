@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -133,11 +135,11 @@ async def test_a_bucket_with_small_values(server: Server, bucket: str, raw: Raw)
     """Documents and journals are cut to what the bucket takes."""
     make_bucket(raw, bucket, max_msg_size=8192)
     backend = kv_backend(server, bucket)
-    await written(backend, put(A, origin=NOISE[:100_000]))
+    await written(backend, put(A, applied_at=NOISE[:100_000]))
     found = await backend.read()
     await backend.close()
 
-    assert found.resources == {A: entry(origin=NOISE[:100_000])}
+    assert found.resources == {A: entry(applied_at=NOISE[:100_000])}
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["frozen", "no such domain"])
@@ -198,7 +200,7 @@ def die_after(monkeypatch: pytest.MonkeyPatch, puts: int) -> None:
 async def test_a_large_write_that_is_torn(server: Server, bucket: str, raw: Raw) -> None:
     """Wherever the writer dies, the state is the old one with what was journaled, or the new one; the next session tidies up."""
     first, total = kv_backend(server, bucket), 0
-    await written(first, put(A, origin=NOISE))
+    await written(first, put(A, applied_at=NOISE))
     await first.close()
     parts = sum(key.startswith("_part.") for key in keys(raw, bucket))
     assert parts > 1
@@ -209,18 +211,18 @@ async def test_a_large_write_that_is_torn(server: Server, bucket: str, raw: Raw)
             die_after(patch, puts)
             dying = kv_backend(server, bucket)
             try:
-                await written(dying, put(A, origin=f"{puts}{NOISE}"))
+                await written(dying, put(A, applied_at=f"{puts}{NOISE}"))
                 whole = True
             except Died:
                 pass
             await dying.close()
         after = kv_backend(server, bucket)
-        found = (await after.read()).resources[A].origin
+        found = (await after.read()).resources[A].applied_at
         assert found in ({f"{puts}{NOISE}"} if whole else {NOISE, f"{puts}{NOISE}"}), puts
         with Raw(server.url) as other:
             other.done(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.shop"})  # its lease, without the wait
-        await written(after, put(A, origin=NOISE))
-        assert (await after.read()).resources[A].origin == NOISE
+        await written(after, put(A, applied_at=NOISE))
+        assert (await after.read()).resources[A].applied_at == NOISE
         await after.close()
         if whole:
             total = puts
@@ -233,19 +235,19 @@ async def test_parts_go_with_the_last_document_that_names_them(server: Server, b
     """Parts of serials that are kept stay, so that one can go back to them; older ones are removed."""
     backend = kv_backend(server, bucket)
     for number in range(13):
-        await written(backend, put(A, origin=f"{number}{NOISE}"))
+        await written(backend, put(A, applied_at=f"{number}{NOISE}"))
     serials = {int(key.split(".")[2]) for key in keys(raw, bucket) if key.startswith("_part.")}
     oldest = await backend.previous(4)
     await backend.close()
 
     assert serials == set(range(4, 14))
-    assert oldest.resources[A].origin == f"3{NOISE}"
+    assert oldest.resources[A].applied_at == f"3{NOISE}"
 
 
 async def test_a_part_is_missing(server: Server, bucket: str, raw: Raw) -> None:
     """A document of which a part is gone is damaged, and says so; nothing is written over it."""
     backend = kv_backend(server, bucket)
-    await written(backend, put(A, origin=NOISE))
+    await written(backend, put(A, applied_at=NOISE))
     part = next(key for key in keys(raw, bucket) if key.startswith("_part.") and key.endswith(".2"))
     raw.done(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}.{part}"})
     head = value(raw, bucket, "shop")
@@ -299,7 +301,7 @@ async def test_keys_that_are_named_otherwise(server: Server, bucket: str, raw: R
     for key in strange:
         raw.done(f"$KV.{bucket}.{key}", b"mine")
 
-    await written(backend, put(B, origin=NOISE))
+    await written(backend, put(B, applied_at=NOISE))
     assert set((await backend.read()).resources) == {A, B}
     await backend.close()
     assert strange <= set(keys(raw, bucket))
@@ -354,12 +356,25 @@ async def test_something_else_in_place_of_the_lock(server: Server, bucket: str, 
     backend = kv_backend(server, bucket)
     with pytest.raises(StateError, match="holds something that is no lock"):
         await written(backend, put(A))
-    with pytest.raises(StateError, match="not a lock: unexpected character"):
+    with pytest.raises(StateError, match="not a lock: it is damaged: unexpected character"):
         await backend.unlock("mine")
     assert value(raw, bucket, "_lock.shop") == b"mine"
     raw.done(f"$KV.{bucket}._lock.shop", {"lock": {}, "lease": 5})
-    with pytest.raises(StateError, match="not a lock: a field is missing"):
+    with pytest.raises(StateError, match="not a lock: lock lacks host"):
         await backend.unlock("mine")
+    await backend.close()
+
+
+@pytest.mark.parametrize("lease", [1e308, -5, 0, "nan", None, True, [60]])
+async def test_a_lock_with_a_lease_that_is_none(server: Server, bucket: str, raw: Raw, lease: Any) -> None:
+    """A lease that no `lock_ttl` gives makes it no lock: it is neither waited for nor taken over."""
+    make_bucket(raw, bucket)
+    lock = {"lock": {"id": "x", "who": "a", "host": "b", "pid": 1, "operation": "c", "since": "d"}, "lease": lease}
+    raw.done(f"$KV.{bucket}._lock.shop", lock)
+    backend = kv_backend(server, bucket)
+    with pytest.raises(StateError, match="holds something that is no lock"):
+        await written(backend, put(A))
+    assert json.loads(value(raw, bucket, "_lock.shop") or b"") == lock
     await backend.close()
 
 
@@ -380,6 +395,48 @@ async def test_a_lock_that_was_taken_away(server: Server, bucket: str) -> None:
             await backend.finish(state)
     assert (await other.read()).resources == {}
     await asyncio.gather(backend.close(), other.close())
+
+
+# --- values that jsplan did not write ----------------------------------------------------------------------------
+
+
+def _head(data: bytes = b"", **more: Any) -> dict[str, Any]:
+    head = {"kind": "state-in-parts", "format_version": "1.0", "workspace": "shop", "environment": None, "lineage": "l", "serial": 5}
+    return head | {"encoding": "gzip", "parts": "5.ab", "count": 1, "bytes": 2, "sha256": hashlib.sha256(data).hexdigest()} | more
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"count": 2_000_000_000}, "count must be smaller"),
+        ({"count": 1_000_000}, "part 1 of 1,000,000 is missing"),
+        ({"count": "x"}, "count must be a whole number"),
+        ({"bytes": 1 << 50}, "bytes must be smaller"),
+        ({"parts": "../x"}, "parts must match"),
+        ({"serial": 5.0}, "serial must be a whole number"),
+    ],
+)
+async def test_a_head_that_promises_too_much(server: Server, bucket: str, raw: Raw, more: dict[str, Any], words: str) -> None:
+    """A head is held against its schema, and parts are asked for up to the first that is missing."""
+    make_bucket(raw, bucket)
+    raw.done(f"$KV.{bucket}.shop", _head(**more))
+    backend = kv_backend(server, bucket)
+    with pytest.raises(StateError, match=words):
+        await backend.read()
+    await backend.close()
+
+
+@pytest.mark.parametrize("size", [2, 1_000_000])
+async def test_parts_that_unpack_to_more(server: Server, bucket: str, raw: Raw, size: int) -> None:
+    """As much is unpacked as the head says and no more: a few kilobytes may stand for gigabytes."""
+    make_bucket(raw, bucket)
+    bomb = gzip.compress(b" " * 50_000_000)
+    raw.done(f"$KV.{bucket}._part.shop.5.ab.1", bomb)
+    raw.done(f"$KV.{bucket}.shop", _head(bomb, bytes=size))
+    backend = kv_backend(server, bucket)
+    with pytest.raises(StateError, match=f"not the {size:,} bytes that it should be"):
+        await backend.read()
+    await backend.close()
 
 
 # --- answers that do not come ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,7 @@ async def test_a_process_that_died_leaves_its_steps(backend: LocalBackend, folde
     await session(backend, put(A))
     state = await backend.read()
     await backend.start(state)
-    backend.append(state, {"begin": {"id": "s2", "address": str(B), "op": "stream.create"}}, put(B))
+    backend.append(state, {"begin": {"id": "s2", "address": str(B), "op": "stream.create", "expect": None, "record": None}}, put(B))
     journal = backend.path.with_name("state.json.journal")
     lines = journal.read_bytes()
     await backend.close()
@@ -118,7 +119,7 @@ async def test_a_torn_last_line(backend: LocalBackend) -> None:
     """A line that was being written when the power went is a step whose end is not known; it stays pending."""
     state = await backend.read()
     await backend.start(state)
-    backend.append(state, {"begin": {"id": "s1", "address": str(A), "op": "stream.create"}})
+    backend.append(state, {"begin": {"id": "s1", "address": str(A), "op": "stream.create", "expect": None, "record": None}})
     await backend.close()
     with backend.path.with_name("state.json.journal").open("ab") as file:
         file.write(b'{"put":{"addr')
@@ -226,3 +227,21 @@ async def test_a_session_that_ends_while_it_is_read(backend: LocalBackend, monke
     monkeypatch.setattr(LocalBackend, "_read_journal", late)
     assert (await reader.read()).resources.keys() == {A, B}
     await backend.close()
+
+
+@pytest.mark.parametrize("suffix", ["", ".journal"])
+async def test_a_pipe_in_place_of_a_file(backend: LocalBackend, suffix: str) -> None:
+    """What is no regular file is refused, instead of waited for."""
+    await session(backend, put(A))
+    path = backend.path.with_name(backend.path.name + suffix)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(StateError, match="it is not a regular file"):
+        await backend.read()
+
+
+async def test_a_pipe_beside_the_lock(backend: LocalBackend) -> None:
+    """Who holds the lock is unknown then, and nothing waits for it."""
+    await session(backend, put(A))
+    os.mkfifo(backend.path.with_name(backend.path.name + ".lock.info"))
+    assert await backend.holder() is None

@@ -11,23 +11,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from jsplan.backfill.ranges import LISTED, Span, total
+from jsplan.disk import read_regular
+from jsplan.documents.base import LARGEST, DocumentError, known_fields, parse
 from jsplan.documents.places import inside
+from jsplan.documents.validation import flaw_of, require_valid
 from jsplan.errors import ApiError, JsplanError
 
 FORMAT: Final = "jsplan-archive/1"
 LOG, SUCCESS, MARK = "_jsplan", "_SUCCESS", "attempt.json"
 _ATTEMPT, _COMMIT = "attempt-", "commit-"
 #: All that is ever written: names in a log that are others were never ours.
-_ATTEMPT_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_NAME: Final = re.compile(r"day=\d{4}-\d\d-\d\d/[A-Za-z0-9_-]{1,300}\.parquet")
 
 
 class ArchiveError(JsplanError):
@@ -79,14 +79,6 @@ class File:
     last_time: int
     content: int = 0
 
-    def __post_init__(self) -> None:
-        """Refuse a name that is not of a file of an archive: it comes from a log, and files are moved to where it leads."""
-        name: object = self.name
-        _require(isinstance(name, str) and _NAME.fullmatch(name), f"{self.name!r} is not the name of a file of an archive")
-        numbers = (self.rows, self.bytes, self.first_seq, self.last_seq, self.first_time, self.last_time, self.content)
-        _require(all(type(number) is int for number in numbers), f"what is said of {self.name} is not in numbers")
-        _require(isinstance(self.sha256, str), f"{self.name} has no sha256")
-
 
 @dataclass(slots=True)
 class Commit:
@@ -131,27 +123,9 @@ class Commit:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Commit:
-        """Make a commit of `to_json`. Raises ArchiveError for anything else."""
-        known = {one.name for one in fields(cls)}
-        try:
-            said = {key: value for key, value in raw.items() if key in known}
-            found = cls(**said | {"origin": Origin(**raw["origin"]), "files": [File(**file) for file in raw["files"]]})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ArchiveError(f"it is damaged: {type(error).__name__}: {error}") from None
-        found.check()
-        return found
-
-    def check(self) -> None:
-        """Raise ArchiveError where something is of another kind than a commit has."""
-        texts = (*self.origin, self.entry, self.attempt, self.at, *_listed(self.filters), *_listed(self.origins), *_listed(self.lost))
-        optional = (self.where, self.transform, *_listed(self.subject_transform or []))
-        _require(all(isinstance(text, str) for text in texts), "it is damaged: a text is none")
-        _require(all(text is None or isinstance(text, str) for text in optional), "it is damaged: a text is none")
-        _require(_ATTEMPT_NAME.fullmatch(self.attempt), f"{self.attempt!r} is not the name of an attempt")
-        spans = [_listed(span) for span in (*_listed(self.spans), *_listed(self.gaps))]
-        numbers = (self.first, self.last, self.gap_messages, *(number for span in spans for number in span))
-        _require(all(type(number) is int for number in numbers), "it is damaged: a number is none")
-        _require(all(len(span) == 2 for span in spans), "it is damaged: a range is none")
+        """Make a commit of `to_json`, which is as its schema says."""
+        origin = Origin(*(raw["origin"][name] for name in Origin._fields))
+        return cls(**known_fields(cls, raw) | {"origin": origin, "files": [File(**known_fields(File, file)) for file in raw["files"]]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +181,10 @@ class Archive:
         """What attempts of an entry left behind: name, mark and folder. One that died before it was marked is everybody's."""
         for place in sorted((self.folder / LOG).glob(f"{_ATTEMPT}*")):
             try:
-                mark = json.loads(inside(place.parent, place.name, MARK).read_text("utf-8"))
-                Origin(*json.loads(mark["origin"]))
-            except (OSError, ValueError, LookupError, TypeError):
+                mark = parse(read_regular(inside(place.parent, place.name, MARK), LARGEST), str(place / MARK), "")
+            except (OSError, ValueError, DocumentError):
                 continue
-            if mark.get("entry") == entry and isinstance(mark.get("text"), str):
+            if flaw_of(mark, "attempt") is None and mark["entry"] == entry and origin_of(mark) is not None:
                 yield place.name.removeprefix(_ATTEMPT), mark, place
 
     def commit(self, commit: Commit) -> Archive:
@@ -315,21 +288,22 @@ def staged_at(folder: Path, attempt: str, name: str) -> Path:
 
 
 def receipts(place: Path) -> list[dict[str, Any]]:
-    """The pieces that tasks of an attempt have finished, in order."""
-    found = [_receipt(path) for path in place.glob("piece-*.json")]
-    return sorted(found, key=lambda piece: piece["span"])
-
-
-def _receipt(path: Path) -> dict[str, Any]:
-    try:
-        piece: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        numbers = [piece["rows"], piece["bytes"], *piece["span"]]
+    """The pieces that tasks of an attempt have finished, in order. Raises ArchiveError and DocumentError for a damaged one."""
+    found = [(path.parent, _document(path, "piece")) for path in place.glob("piece-*.json")]
+    for folder, piece in found:
         for file in piece["files"]:
-            _inside(path.parent, File(**file).name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArchiveError(f"{path} cannot be read: {type(error).__name__}: {error}") from None
-    _require([type(number) for number in numbers] == [int] * 4, f"{path} is damaged: it has no range")
-    return piece
+            _inside(folder, file["name"])
+    return sorted((piece for _, piece in found), key=lambda piece: list(piece["span"]))
+
+
+def origin_of(mark: dict[str, str]) -> Origin | None:
+    """The stream that an attempt is of; None where its mark does not say."""
+    try:
+        said = parse(mark["origin"].encode(), "it", "")
+    except DocumentError:
+        return None
+    is_origin = isinstance(said, list) and len(said) == len(Origin._fields) and all(isinstance(word, str) for word in said)
+    return Origin(*said) if is_origin else None
 
 
 def covered(commits: Iterable[Commit], wanted: Chosen, lost: Iterable[File]) -> tuple[list[Span], list[Span]]:
@@ -350,17 +324,21 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _read(path: Path) -> Commit:
+    return Commit.from_json(_document(path, "commit"))
+
+
+def _document(path: Path, name: str) -> dict[str, Any]:
+    """A file of the log that is as its schema says. Raises ArchiveError where it cannot be read, else DocumentError."""
     try:
-        raw = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ArchiveError(f"{path} cannot be read: {error}") from None
-    _require(isinstance(raw, dict), f"{path} is no commit of an archive")
-    if raw.get("format") != FORMAT:
-        raise ArchiveError(f"{path} is of format {raw.get('format')!r}, and this jsplan reads {FORMAT}")
-    try:
-        return Commit.from_json(raw)
-    except ArchiveError as error:
-        raise ArchiveError(f"{path}: {error}", hint="Was it changed by hand? Nothing was moved or read.") from None
+        data = read_regular(path, LARGEST)
+    except OSError as error:
+        raise ArchiveError(f"{path} cannot be read: {error.strerror}", hint="Check its permissions.") from None
+    hint = "Nothing of the archive was changed. Restore the file, or name another folder and archive again."
+    found: Any = parse(data, str(path), hint)
+    if name == "commit" and isinstance(found, dict) and found.get("format") != FORMAT:
+        raise ArchiveError(f"{path} is of another format, and this jsplan reads {FORMAT}", hint="Use the release that wrote it.")
+    require_valid(found, name, str(path), hint)
+    return dict(found)
 
 
 def _inside(folder: Path, *names: str) -> Path:
@@ -368,16 +346,6 @@ def _inside(folder: Path, *names: str) -> Path:
         return inside(folder, *names)
     except ValueError as error:
         raise ArchiveError(f"{error}, and an archive has none", hint="Nothing was moved or written there.") from None
-
-
-def _listed(value: Any) -> list[Any]:
-    _require(isinstance(value, list), "it is damaged: a list is none")
-    return list(value)
-
-
-def _require(held: object, otherwise: str) -> None:
-    if not held:
-        raise ArchiveError(otherwise)
 
 
 def write(path: Path, document: dict[str, Any]) -> None:

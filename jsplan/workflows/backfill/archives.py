@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from jsplan.address import Address
-from jsplan.backfill.job.archive import Archive, ArchiveError, Origin, gaps_of, receipts
+from jsplan.backfill.job.archive import Archive, ArchiveError, Origin, gaps_of, origin_of, receipts
 from jsplan.backfill.ranges import Leg
 from jsplan.documents.backfill import Leftover
 from jsplan.errors import JsplanError, NotAvailableError, UsageError
@@ -161,6 +160,7 @@ def begun_archives(world: World) -> list[Leftover]:
 
 
 def _begun(entry: str, mark: dict[str, str], place: Path) -> Leftover:
-    done, origin = receipts(place), Origin(*json.loads(mark["origin"]))
+    done, origin = receipts(place), origin_of(mark)
+    assert origin is not None, "attempts yields no other"
     rows, size = (sum(piece[name] for piece in done) for name in ("rows", "bytes"))
     return Leftover("", str(place), entry, f"{origin.domain}/{origin.stream}", rows, size, sealed=False)

@@ -19,6 +19,8 @@ from jsplan.backfill.job.ways import describe
 from jsplan.backfill.records import Record, text_of
 from jsplan.config import load as load_workspace
 from jsplan.disk import MEGABYTE, read_regular
+from jsplan.documents.base import parse
+from jsplan.documents.validation import require_valid
 from jsplan.errors import JsplanError, UsageError
 from jsplan.units import stamp
 from jsplan.workflows.backfill.freeze import entry_of, freeze, record_of
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from jsplan.workflows.options import Observer
 
 FORMAT: Final = "jsplan-job/1"
+#: What to do about a job that cannot be run.
+AGAIN: Final = "Write the job file again: jsplan backfill plan NAME --job-file FILE"
 _SCRIPT: Final = '''"""A backfill for spark-submit. Written by jsplan {version} at {at}; JOB begins with what it copies.
 
 It holds no credentials: where the workspace says ${{env.NAME}}, the driver and every executor take NAME from their own environment, and
@@ -147,11 +151,9 @@ def _write(path: Path, text: str) -> None:
 def unpacked(text: str) -> Iterator[tuple[list[str], str]]:
     """The workspace of a job in a folder of its own, for as long as it runs: the global options that lead to it, and the entry's name.
 
-    Raises JsplanError for a job of another format.
+    Raises JsplanError for a job of another format, and DocumentError for a damaged one.
     """
-    job = json.loads(text)
-    if job.get("format") != FORMAT:
-        raise JsplanError(f"this job is of format {job.get('format')!r}, and this jsplan runs {FORMAT}", hint="Write the job file again.")
+    job = _parsed(text)
     for key, connection in job["document"].get("connections", {}).items():
         describe(key, connection)
     with TemporaryDirectory(prefix="jsplan-job-") as folder, carried(job["files"]):
@@ -160,9 +162,17 @@ def unpacked(text: str) -> Iterator[tuple[list[str], str]]:
         yield words, str(job["record"]["name"])
 
 
+def _parsed(text: str) -> dict[str, Any]:
+    job: Any = parse(text.encode(), "this job", AGAIN)
+    if isinstance(job, dict) and job.get("format") != FORMAT:
+        raise JsplanError(f"this job is of another format, and this jsplan runs {FORMAT}", hint=AGAIN)
+    require_valid(job, "job", "this job", AGAIN)
+    return dict(job)
+
+
 def require_frozen(load: LoadOptions, text: str) -> None:
     """Raise JsplanError unless the state that a job has here is the one in which its range was frozen."""
-    run_workflow(_require_frozen(load, Record.from_json(json.loads(text)["record"])))
+    run_workflow(_require_frozen(load, Record.from_json(_parsed(text)["record"])))
 
 
 async def _require_frozen(load: LoadOptions, record: Record) -> None:

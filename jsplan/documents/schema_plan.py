@@ -1,0 +1,189 @@
+"""Schemas of a plan and of its parts, several of which are parts of other documents too."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from jsplan.address import KINDS
+from jsplan.codes import HAZARDS
+from jsplan.documents.plan import Effect, Op, Severity
+from jsplan.documents.schema_configs import A_CONFIG, AN_ORIGIN, CONFIG_OR_NULL
+from jsplan.documents.schema_state import ACTIONS, FLOW, RECORD, RECORD_DEFS, RENAMED, SERVER
+from jsplan.documents.schema_words import (
+    ADDRESS,
+    ANYTHING,
+    COUNT,
+    FINGERPRINT,
+    FLAG,
+    INSTANT,
+    INT63,
+    NAME,
+    OBJECT,
+    SECONDS,
+    SHA256,
+    STREAM_ADDRESS,
+    TEXT,
+    TIME,
+    UINT64,
+    VERSION,
+    Schema,
+    counts,
+    fields_of,
+    list_of,
+    map_of,
+    one_of,
+    or_null,
+    ref,
+)
+
+DIAGNOSTIC = fields_of(
+    {
+        "severity": one_of("error", "warning", "info"),
+        "code": TEXT,
+        "summary": TEXT,
+        "detail": TEXT,
+        "address": or_null(TEXT),
+        "range": or_null(fields_of({"file": TEXT, "line": COUNT, "column": COUNT})),
+    },
+    description="One finding. `code` is stable; line and column count from 1.",
+)
+FIELD = fields_of(
+    {"path": TEXT, "before": ANYTHING, "after": ANYTHING, "effect": one_of(*get_args(Effect))},
+    description='One leaf that changes. Elements of sets are named by what they are: sources["SALES@$JS.leaf.API"].',
+)
+HAZARD = fields_of(
+    {"code": one_of(*HAZARDS), "blocking": FLAG, "allowed": FLAG, "flag": TEXT, "message": TEXT},
+    {
+        "messages": UINT64, "bytes": UINT64, "consumers": UINT64, "exact": FLAG, "at_least": UINT64, "at_most": UINT64,
+        "as_of": fields_of({}, {"last_seq": UINT64, "time": or_null(TEXT)}), "causes": list_of(TEXT),
+    },
+    "What an apply of the change costs. Counts that do not apply are left out.",
+)  # fmt: skip
+CHANGE = fields_of(
+    {
+        "actions": one_of(*ACTIONS), "before": CONFIG_OR_NULL, "after": CONFIG_OR_NULL, "after_unknown": OBJECT,
+        "before_sensitive": OBJECT, "after_sensitive": OBJECT, "fields": list_of(ref("field")),
+        "replace_paths": list_of(list_of(TEXT)), "importing": or_null(fields_of({"id": TEXT})),
+    },
+    description="Full configurations in API names and units (ns, bytes), server defaults included, without `_nats.*` metadata.",
+)  # fmt: skip
+RESOURCE = fields_of(
+    {
+        "address": ADDRESS, "mode": one_of("managed"), "type": one_of(*KINDS), "domain": TEXT, "name": TEXT,
+        "change": ref("change"), "action_reason": TEXT, "hazards": list_of(ref("hazard")), "fingerprint": FINGERPRINT,
+        "depends_on": list_of(TEXT),
+    },
+    {"previous_address": ADDRESS, "severity": one_of(*get_args(Severity))},
+)  # fmt: skip
+PRECONDITION = fields_of(
+    {},
+    {
+        "fingerprint": FINGERPRINT, "after_step": TEXT, "at_stake": UINT64, "settled": ADDRESS,
+        "copied": list_of(fields_of({"source": AN_ORIGIN, "at_most": or_null(UINT64)})),
+    },
+    description="`at_stake`: with more messages (for a consumer: unfinished ones) than that, the step is not done. "
+    "`settled`: a stream that the step waits for until the cluster has moved or scaled it.",
+)  # fmt: skip
+_COMING = or_null(fields_of({"address": ADDRESS, "config": A_CONFIG, "record": or_null(RECORD)}))
+CARRIES = fields_of(
+    {},
+    {
+        "recorded": ADDRESS, "level": COUNT, "from": STREAM_ADDRESS, "way": one_of("archive", "mirror", "source"),
+        "consumers": {"anyOf": [FLAG, map_of(_COMING)]}, "sources": list_of(TEXT), "follows": list_of(FLOW), "position": or_null(UINT64),
+        "guard": or_null(fields_of({"name": NAME})), "pause_until": or_null(INSTANT),
+        "begins": fields_of(
+            {
+                "id": TEXT, "stand_in": STREAM_ADDRESS, "way": one_of("archive", "mirror", "source"),
+                "old": fields_of({"config": A_CONFIG, "created": TEXT}),
+            }
+        ),
+    }
+    | dict.fromkeys(("new", "grows", "shrinks", "managed"), FLAG),
+    "What a step of more than one request needs besides; which fields, depends on `op`.",
+)  # fmt: skip
+REQUEST = fields_of({"api": TEXT, "payload": or_null(OBJECT)}, description="The subject below the API prefix, and what is sent.")
+STEP = fields_of(
+    {
+        "id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "title": TEXT, "request": or_null(REQUEST),
+        "precondition": PRECONDITION, "depends_on": list_of(TEXT), "expect": CONFIG_OR_NULL,
+        "record": {"anyOf": [{"type": "null"}, RECORD, RENAMED]},
+    },
+    {"object": ADDRESS, "carries": CARRIES, "unless_away": list_of(TEXT)},
+    description="One call, with what must hold before it and what the read-back must show after it.",
+)  # fmt: skip
+DEFERRED = fields_of({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")
+ESTIMATE = fields_of({"seconds": SECONDS, "basis": TEXT}, description="About how long it takes, and what that rests on.")
+_RANGE = fields_of({"first": INT63, "last": INT63, "created": TEXT})
+_STREAM: dict[str, Schema] = {"domain": TEXT, "stream": TEXT}
+_BOUNDS: dict[str, Schema] = {
+    "range": _RANGE, "start_seq": UINT64, "end_seq": UINT64, "start_time": INSTANT, "end_time": INSTANT, "before": INSTANT,
+    "filter_subjects": list_of(TEXT), "created": TEXT,
+}  # fmt: skip
+_END: Schema = {"anyOf": [fields_of(_STREAM, _BOUNDS), fields_of({"parquet": TEXT})]}
+_AMOUNT: dict[str, Schema] = {
+    "messages": or_null(UINT64), "bytes": or_null(UINT64), "estimate": or_null(ESTIMATE),
+}  # fmt: skip
+_COPY: dict[str, Schema] = {"name": TEXT, "strategy": one_of("native", "snapshot", "spark"), "reason": TEXT} | _AMOUNT
+BACKFILL: Schema = {
+    "anyOf": [
+        fields_of(
+            _COPY | {"from": list_of(_END, minItems=1), "to": _END, "text": TEXT}, {"declared": one_of(True), "runs": FLAG},
+        ),
+        fields_of(
+            _COPY | {
+                "from": list_of(fields_of(_STREAM | {"source": TEXT}, _BOUNDS), minItems=1), "to": fields_of(_STREAM, {"created": TEXT}),
+                "declared": one_of(False), "runs": FLAG, "command": TEXT,
+            },
+            {"waits": TEXT},
+        ),
+    ],
+    "description": "Elements of `from` have the `range` that apply keeps: `first`, `last` and the origin's `created`. `text` is a hash of "
+    "what the entry says. `declared` false: history that a source leaves out; with `runs` false apply does not copy it, and `waits` says "
+    "for what that waits.",
+}  # fmt: skip
+REHEARSAL = fields_of(
+    {
+        "servers": list_of(fields_of({"domain": TEXT, "version": TEXT, "real": or_null(TEXT)})),
+        "steps": COUNT, "refused": COUNT, "behind": COUNT, "left_out": COUNT,
+    },
+    description="How the plan went on embedded servers: steps refused, steps behind one that was, steps that could not be tried.",
+)  # fmt: skip
+_TEXTS = list_of(TEXT)
+OPTIONS = fields_of(
+    {},
+    {
+        "safe_below": UINT64, "measure_limit": UINT64, "owner": or_null(TEXT), "offline": TEXT,
+        "revert": fields_of({"id": COUNT, "operation": TEXT, "at": TEXT, "who": TEXT, "host": TEXT, "next": map_of(COUNT)}),
+    }
+    | dict.fromkeys(("adopt", "backfill", "rehearse", "import"), FLAG)
+    | dict.fromkeys(("excludes", "replace", "reinstalled"), _TEXTS),
+    "The planning options that shaped it.",
+)  # fmt: skip
+DOMAIN = fields_of(
+    {"reachable": FLAG, "server": SERVER, "api_level": COUNT},
+    {"reason": or_null(TEXT), "version": or_null(TEXT), "api_prefix": TEXT, "connection": TEXT, "imports": map_of(TEXT)},
+    "How a domain was reached, and who answered.",
+)
+HEAD = {"format_version": VERSION}
+RUN = {"jsplan_version": TEXT, "workspace": TEXT, "environment": or_null(TEXT), "timestamp": TIME, "id": TEXT}
+PARTS_OF_CHANGES: dict[str, Schema] = RECORD_DEFS | {
+    "diagnostic": DIAGNOSTIC,
+    "field": FIELD,
+    "hazard": HAZARD,
+    "change": CHANGE,
+    "resource": RESOURCE,
+    "deferred": DEFERRED,
+}
+
+PLAN = HEAD | RUN | {
+    "kind": one_of("plan"),
+    "sha256": SHA256,
+    "state": fields_of({"lineage": or_null(TEXT), "serial": COUNT}),
+    "config_hash": TEXT, "variables": map_of(TEXT), "mode": one_of("normal", "destroy", "refresh-only", "restore", "revert"),
+    "targets": list_of(TEXT),
+    "complete": FLAG, "applyable": FLAG, "errored": FLAG, "allowed_hazards": list_of(TEXT), "options": OPTIONS,
+    "domains": map_of(DOMAIN), "resource_changes": list_of(ref("resource")), "steps": list_of(ref("step")),
+    "resource_drift": list_of(ref("resource")), "backfills": list_of(ref("backfill")), "deferred": list_of(ref("deferred")),
+    "diagnostics": list_of(ref("diagnostic")), "rehearsal": or_null(REHEARSAL),
+    "summary": counts("import", "add", "change", "replace", "replace_deletes", "destroy", "forget", "backfill", "deferred", "hazards"),
+}  # fmt: skip

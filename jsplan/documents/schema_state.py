@@ -1,0 +1,186 @@
+"""Schemas of the state document, its journal, its lock and the head of a state in parts."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from jsplan.codes import HAZARDS
+from jsplan.documents.apply import STATE_COMMANDS, StepStatus
+from jsplan.documents.base import LARGEST
+from jsplan.documents.plan import VERIFY, Op
+from jsplan.documents.schema_configs import A_CONFIG, AN_ORIGIN, CONFIG_DEFS, CONFIG_OR_NULL
+from jsplan.documents.schema_words import (
+    ADDRESS,
+    CONSUMER_ADDRESS,
+    COUNT,
+    FLAG,
+    INSTANT,
+    INT63,
+    NAME,
+    SECONDS,
+    SHA256,
+    STREAM_ADDRESS,
+    TEXT,
+    TIME,
+    UINT64,
+    VERSION,
+    Schema,
+    by_address,
+    fields_of,
+    list_of,
+    map_of,
+    one_of,
+    or_null,
+    ref,
+    untyped,
+)
+
+ACTIONS = (["no-op"], ["create"], ["update"], ["delete"], ["delete", "create"], ["create", "delete"], ["forget"])
+_HEAD = {"format_version": VERSION}
+_TEXTS = list_of(TEXT)
+SPAN = list_of(INT63, minItems=2, maxItems=2)
+
+# --- resources ---------------------------------------------------------------------------------------------------
+
+REMEMBERED = fields_of(
+    {"declared": A_CONFIG, "origin": one_of("created", "imported"), "prevent_destroy": FLAG, "depends_on": list_of(ADDRESS)},
+    {"starts": map_of(UINT64)},
+    "What state has of a resource besides what the server said.",
+)
+STATE_ENTRY = {"allOf": [ref("remembered")]} | fields_of(
+    {"config": A_CONFIG, "created": TEXT, "applied_at": TEXT},
+    {"seen": TEXT},
+    "`config` is live after the last apply; `declared` what the files named then, null for the server's default. "
+    "`seen` is the server's time when this was last known to be the object.",
+)
+#: What a step leaves in state when it is done; the executor adds what it read back.
+RECORD = {"allOf": [ref("remembered")]} | fields_of(
+    {}, {"previous_address": ADDRESS, "replaced": ADDRESS}, "What state remembers once the step is done."
+)
+#: A step without anything to remember may still say what it was called.
+RENAMED = fields_of({"previous_address": ADDRESS})
+FLOW = fields_of({"origin": STREAM_ADDRESS, "kind": one_of("mirror", "source"), "of": AN_ORIGIN, "anew": FLAG})
+_BEGUN = {"id": TEXT, "address": ADDRESS, "expect": CONFIG_OR_NULL}
+_DELETES = tuple(op for op in get_args(Op) if op.endswith(".delete"))
+_OTHERS = tuple(op for op in get_args(Op) if op != VERIFY and op not in _DELETES)
+PENDING: Schema = {
+    "anyOf": [
+        fields_of(_BEGUN | {"op": one_of(*_OTHERS), "record": or_null(RECORD)}),
+        fields_of(_BEGUN | {"op": one_of(*_DELETES), "record": or_null(RENAMED)}),
+        fields_of(_BEGUN | {"op": one_of(VERIFY), "carries": fields_of({"follows": list_of(FLOW), "managed": FLAG})}),
+    ],
+    "description": "A step that began.",
+}
+
+# --- replacements ------------------------------------------------------------------------------------------------
+
+PHASES = ("begun", "stopped", "held", "copied", "compared", "retired", "refilled", "recompared", "resumed", "returned")
+_SEQUENCES = fields_of({}, dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumer_count", "num_pending",
+                                          "num_ack_pending", "num_redelivered"), or_null(UINT64)))  # fmt: skip
+_GIVEN = fields_of({"consumer_seq": UINT64, "stream_seq": UINT64})
+_STANDS = fields_of({"delivered": _GIVEN, "ack_floor": _GIVEN}, _SEQUENCES["properties"])
+_MADE = {"record": or_null(RECORD), "expect": CONFIG_OR_NULL}
+_STREAM_REPLACED = fields_of(
+    {
+        "address": STREAM_ADDRESS, "id": TEXT, "stand_in": STREAM_ADDRESS, "way": one_of("archive", "mirror", "source"),
+        "old": fields_of({"config": A_CONFIG, "created": TEXT}, {"state": _SEQUENCES}), "phase": one_of(*PHASES),
+    },
+    {
+        "held": _SEQUENCES, "mark": UINT64, "made": TEXT,
+        "consumers": map_of(fields_of({"config": A_CONFIG, "created": TEXT, "state": _STANDS})),
+    },
+)  # fmt: skip
+_CONSUMER_REPLACED = fields_of(
+    {"address": CONSUMER_ADDRESS, "created": TEXT, "hold": INSTANT},
+    {"guard": or_null(NAME), "pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT} | _MADE,
+)
+_ORIGIN_REPLACED = fields_of({"address": STREAM_ADDRESS, "first_seq": UINT64}, {"left": _TEXTS})
+_SOURCES_OUT = fields_of({"address": STREAM_ADDRESS, "left": _TEXTS}, {"first_seq": UINT64})
+REPLACING: Schema = {
+    "anyOf": [_SOURCES_OUT, _ORIGIN_REPLACED, _CONSUMER_REPLACED, _STREAM_REPLACED],
+    "description": "Sources that are out, where a new origin begins, or a consumer or stream on its way.",
+}
+
+# --- backfills ---------------------------------------------------------------------------------------------------
+
+_FILTERS: dict[str, Schema] = {"filters": _TEXTS}
+LEG = fields_of(
+    _FILTERS | dict.fromkeys(("target", "created", "target_created"), TEXT) | dict.fromkeys(("first", "last", "target_next"), INT63)
+    | {"origin": STREAM_ADDRESS},
+    {
+        "status": one_of("planned", "done", "declined"), "copied": COUNT, "gaps": list_of(SPAN), "skipped": list_of(INT63),
+        "target_last": INT63, "gap_messages": COUNT, "strategy": one_of("native", "snapshot", "spark"), "seconds": SECONDS,
+        "archive": TEXT, "source": TEXT,
+    },
+)  # fmt: skip
+RANGE = fields_of(
+    {"name": TEXT, "text": TEXT, "legs": list_of(LEG), "frozen_at": TEXT},
+    {
+        "done_at": TEXT, "waiting": FLAG,
+        "unread": list_of(fields_of(_FILTERS | {"source": TEXT, "status": TEXT}, {"end_seq": UINT64, "before": INSTANT})),
+    },
+    "Which range an entry of `backfills:` means, and what of it is done.",
+)  # fmt: skip
+
+# --- the history -------------------------------------------------------------------------------------------------
+
+APPLIED = fields_of(
+    {
+        "id": COUNT, "at": TIME, "ended": or_null(TIME), "who": TEXT, "host": TEXT, "environment": or_null(TEXT),
+        "operation": one_of("apply", "destroy", "import", "restore", "refresh", "revert", *STATE_COMMANDS),
+        "plan": or_null(fields_of({"id": TEXT, "sha256": TEXT})), "summary": map_of(COUNT), "jsplan_version": TEXT,
+        "result": one_of("begun", "done", "partial", "failed", "interrupted"),
+    },
+    {
+        "changes": {"anyOf": [fields_of({"zlib": TEXT, "bytes": COUNT | {"maximum": LARGEST}}), {"type": ["array", "null"]}]},
+        "backfills": _TEXTS, "of": COUNT, "backup": TEXT, "running": FLAG,
+    },
+    "One session that changed something. `id` is the serial that it gave the state; `changes` may be compressed, or given up (null).",
+)  # fmt: skip
+_COST = fields_of({"code": one_of(*HAZARDS)}, dict.fromkeys(("messages", "at_least", "at_most", "consumers"), UINT64))
+_CHANGE: dict[str, Schema] = {
+    "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("begun", *get_args(StepStatus)),
+}  # fmt: skip
+_AFTER = or_null(fields_of({"created": or_null(TEXT), "sha256": or_null(TEXT), "values": A_CONFIG}))
+_BEFORE = {"allOf": [ref("remembered")]} | fields_of({"created": TEXT, "applied_at": TEXT}, {"config": A_CONFIG})
+_MORE: dict[str, Schema] = {"importing": FLAG, "moved_from": ADDRESS, "costs": list_of(_COST), "error": or_null(TEXT)}
+CHANGES = list_of(fields_of(_CHANGE | {"reason": TEXT, "before": CONFIG_OR_NULL, "entry": or_null(_BEFORE), "after": _AFTER}, _MORE))
+CHANGES_BY_HAND = list_of(fields_of(_CHANGE, _MORE))
+
+# --- the documents -----------------------------------------------------------------------------------------------
+
+SERVER = fields_of({}, {"name": or_null(TEXT), "cluster": or_null(TEXT), "js_domain": or_null(TEXT), "seen": TEXT})
+OWNER = fields_of({}, {"id": TEXT})
+LEFT = fields_of({"plan": TEXT, "steps": _TEXTS})
+STATE = _HEAD | {
+    "kind": one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
+    "environment": or_null(TEXT), "domains": map_of(SERVER), "ownership": OWNER, "pending": by_address(ref("pending")),
+    "replacements": by_address(ref("replacing")), "deferred": list_of(LEFT), "backfills": map_of(ref("range")),
+    "history": list_of(ref("applied")), "resources": by_address(ref("entry")),
+}  # fmt: skip
+RECORD_DEFS: dict[str, Schema] = CONFIG_DEFS | {"remembered": untyped(REMEMBERED)}
+STATE_DEFS: dict[str, Schema] = RECORD_DEFS | {
+    "entry": STATE_ENTRY, "pending": PENDING, "replacing": REPLACING, "range": RANGE, "applied": APPLIED,
+}  # fmt: skip
+
+PARTS = _HEAD | {
+    "kind": one_of("state-in-parts"), "encoding": TEXT, "parts": {"type": "string", "pattern": r"^\d{1,16}\.[0-9a-f]{1,64}$(?!\n)"},
+    "count": COUNT | {"minimum": 1, "maximum": 1_000_000}, "bytes": COUNT | {"maximum": LARGEST}, "sha256": SHA256, "serial": COUNT,
+    "workspace": TEXT, "environment": or_null(TEXT), "lineage": TEXT,
+}  # fmt: skip
+HOLDER: dict[str, Schema] = dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT}
+#: Seconds, as long as a `lock_ttl` may be.
+LEASE: Schema = {"type": "number", "minimum": 0.001, "maximum": 1e10}
+LOCK = {"lock": fields_of(HOLDER), "lease": LEASE}
+
+_ENTRY = fields_of({"address": ADDRESS, "entry": ref("entry")})
+_LINES: dict[str, Schema] = {
+    "session": fields_of({"lineage": TEXT, "serial": COUNT}), "domain": fields_of({"key": TEXT, "server": SERVER}),
+    "ownership": fields_of({"id": TEXT}), "begin": ref("pending"), "put": _ENTRY, "drop": ADDRESS, "replacing": ref("replacing"),
+    "replaced": ADDRESS, "deferred": LEFT, "backfill": ref("range"), "history": ref("applied"), "end": ADDRESS,
+    "seen": fields_of({"address": ADDRESS, "at": TEXT}),
+}  # fmt: skip
+JOURNAL_LINE: Schema = {
+    "type": "object", "properties": _LINES, "additionalProperties": False, "minProperties": 1,
+    "description": "One line of the journal.",
+}  # fmt: skip
