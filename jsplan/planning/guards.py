@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from jsplan.address import Address, matches
 from jsplan.codes import LINT
 from jsplan.config.checks_consumers import filters_of
-from jsplan.config.model import Removed
+from jsplan.config.model import Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan
 from jsplan.facts.live import Live
@@ -129,12 +129,16 @@ def _unknown_to_server(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]
         )  # fmt: skip
 
 
-def _prevented(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
-    declared = inputs.workspace.resources.get(verdict.address)
+def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool:
+    """Whether prevent_destroy holds: by what the files say, else by state (`guarded`) unless a `removed` entry lifts it."""
+    declared = workspace.resources.get(address)
     said = declared.lifecycle.prevent_destroy if declared else None
-    lifted = any(matches(r.address, verdict.address) and r.prevent_destroy is False for r in inputs.workspace.removed)
-    guarded = said if said is not None else bool(verdict.entry and verdict.entry.prevent_destroy) and not lifted
-    if guarded:
+    lifted = any(matches(block.address, address) and block.prevent_destroy is False for block in workspace.removed)
+    return said if said is not None else guarded and not lifted
+
+
+def _prevented(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    if is_guarded(inputs.workspace, verdict.address, guarded=bool(verdict.entry and verdict.entry.prevent_destroy)):
         yield Diagnostic(
             "error", PREVENT_DESTROY, f"is guarded by prevent_destroy and would be {_fate(verdict)}",
             "The guard is kept in state. To lift it write prevent_destroy: false in its lifecycle, or in a removed entry.",

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from jsplan.address import Address
+from jsplan.applying.agreement import RULES, require_agreement
 from jsplan.applying.executor import Execution
 from jsplan.applying.operations import Operation
 from jsplan.applying.preconditions import changed_since
@@ -33,7 +34,7 @@ from jsplan.facts.live import DomainFacts
 from jsplan.facts.survey import answering, roll_call
 from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.planning.guards import name_of, refusal_reasons, same_server
+from jsplan.planning.guards import is_guarded, name_of, refusal_reasons, same_server
 from jsplan.planning.hazards import permits
 from jsplan.planning.permissions import unknown_permissions
 from jsplan.workflows.backfill.following import follow_up, require_means
@@ -101,6 +102,7 @@ async def _apply_saved(load: LoadOptions, plan: Plan, path: Path, options: PlanO
             observer.warn(f"{found.summary}. {found.detail}")
         if plan.errored:
             raise PlanError(plan.diagnostics, "the saved plan has errors; nothing was changed")
+        _require_unguarded(plan, world)
         require_permission(plan)
         require_means(world, plan, options)
         async with open_pool(world, read_only=False) as pool:
@@ -130,6 +132,19 @@ def _check_belongs(plan: Plan, world: World, path: Path, *, again: bool) -> None
         )
 
 
+def _require_unguarded(plan: Plan, world: World) -> None:
+    """Raise RefusedError for a deletion of what files or state guard now: the plan may be edited, or older than the guard."""
+    for step in plan.steps:
+        address = Address.parse(step.address)
+        recorded = Address.parse(str((step.record or {}).get("previous_address") or step.address))
+        entry = world.state.resources.get(recorded)
+        if RULES[step.op].deletes and is_guarded(world.workspace, address, guarded=entry is not None and entry.prevent_destroy):
+            raise RefusedError(
+                f"refused, nothing was changed: {address} is guarded by prevent_destroy, and the plan deletes it",
+                hint="To lift the guard write prevent_destroy: false in its lifecycle, or in a removed entry. Then plan again.",
+            )
+
+
 def _allow(plan: Plan, flags: tuple[str, ...]) -> None:
     for change in plan.resource_changes:
         for hazard in change.hazards:
@@ -152,6 +167,7 @@ async def carry_out(
     `operations` do kinds of steps that only the caller has the means for. Of a `saved` plan state remembers what is left.
     Raises PartialApplyError when steps are done and the state cannot be written any more.
     """
+    require_agreement(plan)
     waves = waves_of(options.waves, plan, world.workspace.domains, world.topology) if options.waves else []
     apis, gone = await _reach(world, pool, plan)
     await _require_fresh(plan, apis, gone)

@@ -1,0 +1,167 @@
+"""Check that op, address, request and payload of each step name the same object.
+
+One table says which API verb an op may send. Requests that an operation builds itself are not in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from jsplan.address import STAGING, Address
+from jsplan.documents.plan import Op, Plan, Step
+from jsplan.errors import JsplanError
+from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.consumers import guard_of
+
+#: Payloads: a stream's configuration, one inside a restore, a consumer's, a pause, or none.
+Payload = Literal["stream", "restore", "consumer", "pause", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The request of an op: `verb` with this payload, or none; with `optional` either.
+
+    `on` is the kind of its address, `action` that of a consumer's request. `staging`: the step may touch a staging stream or a
+    placeholder consumer of the resource. `carries` are fields that it needs; `deletes`: it deletes the resource's object.
+    """
+
+    on: Literal["stream", "consumer", "any"]
+    verb: str = ""
+    payload: Payload = "nothing"
+    action: str = ""
+    optional: bool = False
+    staging: bool = False
+    carries: tuple[str, ...] = ()
+    deletes: bool = False
+
+
+_COPY: Final = ("recorded", "level", "from", "way", "new", "grows", "consumers", "shrinks")
+RULES: Final[Mapping[Op, Rule]] = {
+    "stream.create": Rule("stream", "STREAM.CREATE", "stream"),
+    "stream.update": Rule("stream", "STREAM.UPDATE", "stream"),
+    "stream.delete": Rule("stream", "STREAM.DELETE", deletes=True),
+    "stream.restore": Rule("stream", "STREAM.RESTORE", "restore"),
+    "stream.stop": Rule("stream", "STREAM.UPDATE", "stream", optional=True, carries=("recorded", "level", "begins")),
+    "stream.hold": Rule("stream", carries=("recorded", "level")),
+    "stream.copy": Rule("stream", "STREAM.RESTORE", "stream", staging=True, carries=_COPY),
+    "stream.compare": Rule("stream", staging=True, carries=_COPY),
+    "stream.retire": Rule("stream", "STREAM.DELETE", carries=("recorded", "level"), deletes=True),
+    "stream.resume": Rule("stream", carries=("recorded", "level", "consumers")),
+    "stream.return": Rule("stream", "STREAM.UPDATE", "stream", carries=("recorded", "level")),
+    "stream.clear": Rule("stream", "STREAM.DELETE", staging=True, carries=("recorded",)),
+    "origin.delete": Rule("stream", "STREAM.DELETE", carries=("recorded",), deletes=True),
+    "origin.create": Rule("stream", "STREAM.CREATE", "stream", carries=("recorded",)),
+    "sources.leave": Rule("stream", "STREAM.UPDATE", "stream", carries=("recorded", "sources")),
+    "sources.rejoin": Rule("stream", "STREAM.UPDATE", "stream", carries=("recorded", "sources")),
+    "consumer.create": Rule("consumer", "CONSUMER.CREATE", "consumer", "create"),
+    "consumer.update": Rule("consumer", "CONSUMER.CREATE", "consumer", "update"),
+    "consumer.pause": Rule("consumer", "CONSUMER.PAUSE", "pause"),
+    "consumer.delete": Rule("consumer", "CONSUMER.DELETE", deletes=True),
+    "consumer.replace": Rule("consumer", "CONSUMER.CREATE", "consumer", "create", carries=("recorded", "level", "guard", PAUSE)),
+    "consumer.settle": Rule("consumer", staging=True, carries=("recorded",)),
+    "consumer.verify": Rule("consumer"),
+    "copy.verify": Rule("stream", carries=("follows", "managed")),
+    "state.import": Rule("any"),
+    "state.forget": Rule("any"),
+    "state.update": Rule("any"),
+}
+
+
+def require_agreement(plan: Plan) -> None:
+    """Raise JsplanError, before anything is sent, for a plan with a step that contradicts itself."""
+    going = {change.address for change in plan.resource_changes if "delete" in change.change.actions}
+    known: set[str] = set()
+    for step in plan.steps:
+        for flaw in (*_order(step, known), *_flaws(step, going)):
+            raise JsplanError(
+                f"step {step.id} ({step.op} of {step.address}) does not agree with itself: {flaw}. Nothing was changed",
+                hint="The plan was edited, or written by another release. Plan again: jsplan plan -o FILE",
+            )
+        known.add(step.id)
+
+
+def _order(step: Step, known: Collection[str]) -> Iterator[str]:
+    """Flaws in the order: a step waits for earlier ones only, so no two wait for each other."""
+    if step.id in known:
+        yield "another step has the same id"
+    if not set(step.depends_on) <= set(known):
+        yield "it waits for a step that is not before it"
+
+
+def _flaws(step: Step, going: Collection[str]) -> Iterator[str]:
+    rule, address, touched = RULES[step.op], Address.parse(step.address), step.touches
+    if rule.on != "any" and (rule.on == "consumer") != (address.kind == "consumer"):
+        yield "the address is of another kind"
+        return
+    if touched != address and not (rule.staging and _is_staging(address, touched)):
+        yield f"it touches {touched}"
+        return
+    if rule.deletes and step.address not in going:
+        yield "no resource change of the plan deletes it"
+    if missing := [name for name in rule.carries if name not in (step.carries or {})]:
+        yield f"carries lacks {', '.join(missing)}"
+        return
+    if not step.op.endswith((".delete", ".forget")) and step.record is not None and "declared" not in step.record:
+        yield "record does not say what state is to remember"
+    yield from _of_request(step, rule, touched)
+    yield from _of_carries(step, address)
+
+
+def _is_staging(address: Address, touched: Address) -> bool:
+    """Check for a staging stream or placeholder consumer of the address: a reserved name, same domain."""
+    if address.kind == "consumer":
+        return touched == guard_of(address)
+    return (touched.domain, touched.kind) == (address.domain, "stream") and touched.stream.startswith(STAGING)
+
+
+def _of_request(step: Step, rule: Rule, touched: Address) -> Iterator[str]:
+    if not rule.verb or step.request is None:
+        if step.request is not None or (rule.verb and not rule.optional):
+            yield "it has a request" if step.request is not None else "it has no request"
+        return
+    name = f"{touched.stream}.{touched.consumer}" if touched.kind == "consumer" else touched.stream
+    if step.request["api"] != f"{rule.verb}.{name}":
+        yield f"its request is not {rule.verb}.{name}"
+    elif not _fits(step.request["payload"], rule, touched):
+        yield "its payload is of another object, or is none for this request"
+
+
+def _fits(payload: dict[str, Any] | None, rule: Rule, touched: Address) -> bool:
+    """Check that the payload is of the request's kind and names the same object."""
+    match rule.payload:
+        case "nothing":
+            return payload is None
+        case "pause":
+            return payload is None or payload.keys() == {PAUSE}
+        case "stream":
+            return payload is not None and payload.get("name") == touched.stream
+        case "restore":
+            config = (payload or {}).get("config")
+            return isinstance(config, dict) and config.get("name") == touched.stream
+        case "consumer":
+            config = (payload or {}).get("config")
+            named = (payload or {}).get("stream_name") == touched.stream and (payload or {}).get("action") == rule.action
+            return named and isinstance(config, dict) and _names(config) == {touched.consumer}
+
+
+def _names(config: Mapping[str, Any]) -> set[Any]:
+    return {config[name] for name in ("name", "durable_name") if config.get(name)}
+
+
+def _of_carries(step: Step, address: Address) -> Iterator[str]:
+    """Flaws in names from which operations build requests."""
+    carried = step.carries or {}
+    other, begins, guard, consumers = (carried.get(name) for name in ("from", "begins", "guard", "consumers"))
+    if other is not None and Address.parse(other) != address and not _is_staging(address, Address.parse(other)):
+        yield f"it copies from {other}"
+    if begins is not None and not _is_staging(address, Address.parse(begins["stand_in"])):
+        yield f"its messages would be put into {begins['stand_in']}"
+    if guard is not None and guard["name"] != guard_of(address).consumer:
+        yield f"its placeholder would be {guard['name']}"
+    if step.op == "stream.resume" and not isinstance(consumers, dict):
+        yield "carries does not say how consumers come back"
+    for name, coming in consumers.items() if isinstance(consumers, dict) else ():
+        if coming is not None and (_names(coming["config"]) != {name} or Address.parse(coming["address"]).parent != address):
+            yield f"consumer {name} would come back as another one"

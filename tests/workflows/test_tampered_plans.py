@@ -1,0 +1,208 @@
+"""Saved plans that were edited, with a checksum that fits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+
+from jsplan.applying.agreement import RULES, require_agreement
+from jsplan.diagnostics import Diagnostic
+from jsplan.documents.base import dumps
+from jsplan.documents.plan import Op, Plan
+from jsplan.errors import JsplanError, RefusedError
+from jsplan.render import plan_html
+from tests.documents.test_hostile import sealed
+from tests.support.raw import Raw, streams
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+Document = dict[str, Any]
+API = "$JS.API"
+
+
+@pytest.fixture
+def space(tmp_path: Path, server: Server) -> Space:
+    """A stream with a consumer and ten messages, guarded, and one that stands beside it."""
+    found = single_space(tmp_path, server)
+    found.write(streams=[_orders(), {"name": "OTHER"}])
+    found.apply()
+    with Raw(server.url) as raw:
+        for _ in range(10):
+            raw.done("ORDERS.a", b"x")
+    return found
+
+
+def _orders(**more: Any) -> Document:
+    consumers = [{"name": "NEW", "ack_policy": "explicit", "description": more.pop("said", "a")}]
+    return {"name": "ORDERS", "subjects": ["ORDERS.*"], "consumers": consumers, "lifecycle": {"prevent_destroy": True}} | more
+
+
+def planned(space: Space, *declared: Document, **options: Any) -> Document:
+    """The document of a plan."""
+    space.write(streams=list(declared))
+    document: Document = json.loads(dumps(space.plan(**options).to_json()))
+    return document
+
+
+def step_of(document: Document, op: str) -> Document:
+    found: Document = next(step for step in document["steps"] if step["op"] == op)
+    return found
+
+
+def request(api: str, payload: Any = None) -> Callable[[Document], None]:
+    """Another request for the step."""
+
+    def edit(step: Document) -> None:
+        step["request"] = {"api": api, "payload": payload}
+
+    return edit
+
+
+def other_payload(step: Document) -> None:
+    step["request"]["payload"]["name"] = "OTHER"
+
+
+def other_address(step: Document) -> None:
+    step["address"] = "main/stream/OTHER"
+
+
+def other_object(step: Document) -> None:
+    step["object"] = "main/stream/OTHER"
+
+
+def other_op(step: Document) -> None:
+    step["op"] = "stream.create"
+
+
+def no_request(step: Document) -> None:
+    step["request"] = None
+
+
+def waits_for_itself(step: Document) -> None:
+    step["depends_on"] = [step["id"]]
+
+
+EDITS: list[Callable[[Document], None]] = [
+    request("STREAM.PURGE.ORDERS", {}),
+    request("STREAM.DELETE.ORDERS"),
+    request("STREAM.UPDATE.OTHER", {"name": "OTHER"}),
+    request("STREAM.INFO.ORDERS\r\nPUB evil 1\r\nx\r\n", {}),
+    request("STREAM.UPDATE.ORDERS"),
+    other_payload,
+    other_address,
+    other_object,
+    other_op,
+    no_request,
+    waits_for_itself,
+]
+
+
+def test_a_request_that_does_not_fit_its_step(space: Space, server: Server) -> None:
+    """Another verb, another object and a payload of another object are refused before anything is sent."""
+    document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
+    with Raw(server.url) as raw:
+        before = raw.done(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
+        for edit in EDITS:
+            edited = json.loads(dumps(document))
+            edit(step_of(edited, "stream.update"))
+            with pytest.raises(JsplanError, match="does not agree with itself") as refused:
+                space.apply_saved(Plan.from_json(sealed(edited), "t.plan"))
+            assert (refused.value.exit_code, "Nothing was changed" in str(refused.value)) == (1, True)
+        after = raw.done(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
+
+    assert (before[0]["config"], before[0]["state"]["messages"], before[1]) == (after[0]["config"], after[0]["state"]["messages"], after[1])
+
+
+def test_a_consumer_of_another_name(space: Space) -> None:
+    """The names in address, request and payload of a consumer are one, and so is what the request does with it."""
+    document = planned(space, _orders(said="b"), {"name": "OTHER"})
+    for place, value in (
+        (("request", "api"), "CONSUMER.CREATE.ORDERS.OLD"),
+        (("request", "payload", "stream_name"), "OTHER"),
+        (("request", "payload", "action"), "create"),
+        (("request", "payload", "config", "durable_name"), "OLD"),
+    ):
+        edited = json.loads(dumps(document))
+        inner = step_of(edited, "consumer.update")
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+        with pytest.raises(JsplanError, match="does not agree with itself"):
+            require_agreement(Plan.from_json(sealed(edited), "p"))
+
+
+def test_a_guard_whose_finding_was_taken_out(space: Space, server: Server) -> None:
+    """A stream that state guards is not deleted, also where the plan says neither that nor what it costs; an unguarded one is."""
+    space.write(streams=[{"name": "OTHER"}])
+    plan = space.plan()
+    assert "stream.delete" in [step.op for step in plan.steps]
+    plan.diagnostics, plan.applyable = [], True
+    for change in plan.resource_changes:
+        change.hazards = []
+    with pytest.raises(RefusedError, match="main/stream/ORDERS is guarded by prevent_destroy") as refused:
+        space.apply_saved(plan)
+    assert "prevent_destroy: false" in str(refused.value.hint)
+    with Raw(server.url) as raw:
+        assert raw.done(f"{API}.STREAM.INFO.ORDERS")["state"]["messages"] == 10
+
+    space.write(streams=[{"name": "OTHER"}], removed=[{"address": "main/stream/ORDERS", "destroy": True, "prevent_destroy": False}])
+    assert space.apply_saved(space.plan(allow_hazards=("DELETES_STREAM",))).exit_code == 0
+
+
+def test_a_deletion_that_no_change_speaks_of(space: Space) -> None:
+    """A step deletes nothing that the list of changes, which people review, does not say is deleted."""
+    document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
+    step = step_of(document, "stream.update")
+    step |= {"op": "stream.delete", "request": {"api": "STREAM.DELETE.ORDERS", "payload": None}, "record": None, "expect": None}
+    with pytest.raises(JsplanError, match="no resource change of the plan deletes it"):
+        require_agreement(Plan.from_json(sealed(document), "p"))
+
+
+def test_names_that_operations_put_together() -> None:
+    """What a step carries names its own resource, a staging stream or a placeholder consumer of it."""
+    from tests.documents import valid  # noqa: PLC0415 - the document of this test alone
+
+    document = valid.plan()
+    document["steps"] = [step for step in document["steps"] if step["id"] in ("a1", "a2")]
+    require_agreement(Plan.from_json(sealed(document), "p"))
+    for number, field, value in (
+        (0, "begins", document["steps"][0]["carries"]["begins"] | {"stand_in": "hub/stream/PAYROLL"}),
+        (1, "consumers", {"OLD": document["steps"][1]["carries"]["consumers"]["NEW"]}),
+        (1, "consumers", True),
+        (1, "from", "hub/stream/PAYROLL"),
+    ):
+        edited = json.loads(dumps(document))
+        edited["steps"][number]["carries"][field] = value
+        with pytest.raises(JsplanError, match="does not agree with itself"):
+            require_agreement(Plan.from_json(sealed(edited), "p"))
+
+
+def test_every_op_has_a_rule() -> None:
+    """The table says of every op what it may send."""
+    assert set(RULES) == set(get_args(Op))
+
+
+def test_a_severity_is_no_markup(space: Space) -> None:
+    """A finding of another severity is refused, so that nothing of it reaches the page."""
+    document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
+    finding = {"severity": '"><meta http-equiv=refresh content="0;url=http://x">', "code": "JS1", "summary": "", "detail": ""}
+    document["diagnostics"] = [finding | {"address": None, "range": None}]
+    with pytest.raises(JsplanError, match=r"p is damaged: diagnostics\[0\].severity must be one of error, warning, info$"):
+        Plan.from_json(sealed(document), "p")
+    found = Plan.from_json(sealed(document | {"diagnostics": []}), "p")
+    found.diagnostics = [Diagnostic.from_json(document["diagnostics"][0])]
+    assert "<meta http-equiv=refresh" not in plan_html.render(found)
+
+
+def test_a_plan_as_it_was_made(space: Space) -> None:
+    """A saved plan that was not edited is applied."""
+    space.write(streams=[_orders(max_msgs=50, said="b"), {"name": "OTHER"}])
+    assert space.apply_saved(space.plan()).exit_code == 0
+    assert not space.plan().has_changes
