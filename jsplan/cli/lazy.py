@@ -25,7 +25,7 @@ class Entry:
 
 
 #: Both are in every command, as in git, docker and kubectl.
-HELP = {"help_option_names": ["-h", "--help"]}
+HELP = ["-h", "--help"]
 
 
 def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -57,6 +57,9 @@ class Command(click.Command):
         except click.UsageError as error:
             raise _named(error, ctx) from None
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(HELP)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_options(self, ctx, formatter)
 
@@ -73,6 +76,9 @@ class LazyGroup(click.Group):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise _named(error, ctx) from None
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(HELP)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.table)
@@ -103,7 +109,7 @@ def declare(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], click.Com
     """Declare a command that also takes the global options."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        return with_globals(click.command(name, cls=Command, context_settings=HELP, **attrs)(function))
+        return with_globals(click.command(name, cls=Command, **attrs)(function))
 
     return wrap
 
@@ -112,7 +118,7 @@ def group(name: str, table: Mapping[str, Entry], *, root: bool = False, **attrs:
     """Declare a lazy group that also takes the global options."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        made = click.group(name, cls=LazyGroup, table=table, no_args_is_help=False, context_settings=HELP, **attrs)(function)
+        made = click.group(name, cls=LazyGroup, table=table, no_args_is_help=False, **attrs)(function)
         return with_globals(made, root=root)
 
     return wrap

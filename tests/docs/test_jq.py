@@ -29,8 +29,8 @@ WANTED = {
         "leaf/stream/test update",
     ],
     "hazards": [
-        "DELETES_STREAM hub/stream/OLD allowed: deletes the stream with 0 messages (0 bytes)",
-        "DELETES_STREAM leaf/stream/STORE BLOCKS: deletes the stream with 0 messages (0 bytes)",
+        "DELETES_STREAM hub/stream/OLD allowed: deletes the stream with 1 message (34 bytes)",
+        "DELETES_STREAM leaf/stream/STORE BLOCKS: deletes the stream with 1 message (36 bytes)",
         "DELETES_MESSAGES leaf/stream/test BLOCKS: the server deletes 200 of 1,200 messages (7,000 bytes, stored TIME) at once",
     ],
 }
@@ -48,6 +48,9 @@ def saved(clean_hub_leaf: Sandbox, tmp_path: Path) -> bytes:
         for _ in range(1200):
             raw.publish("test", b"x")
         raw.flush()
+        raw.request("STORE", b"x")
+    with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:
+        raw.request("OLD", b"x")
     space.write(streams=[kept, store | {"storage": "memory"}, test | {"max_msgs": 1000}, {"name": "NEW", "domain": "leaf"}])
     planning.save(space.plan(allow_hazards=("DELETES_STREAM:hub/**",)), tmp_path / "shop.plan")
     return (tmp_path / "shop.plan").read_bytes()
