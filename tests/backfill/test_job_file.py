@@ -202,7 +202,8 @@ def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatc
     name = name.format(absolute=shared)
     said = {key: FULL[key] for key in ("jsplan", "workspace", "connections", "domains")}
     said |= {"backfills": [FULL["backfills"][1] | {"transform": f"{name}:run"}]}
-    job = {"format": job_file.FORMAT, "environment": None, "document": said, "record": {"name": "y"}, "files": {name: "carried"}}
+    record = {"name": "y", "text": "", "frozen_at": "2026-01-31T12:00:00Z", "legs": []}
+    job = {"format": job_file.FORMAT, "environment": None, "document": said, "record": record, "files": {name: "carried"}}
 
     with job_file.unpacked(json.dumps(job)) as (words, _):
         entry = load(LoadOptions(Path(words[1]), environ=ENVIRON)).backfills["y"]
