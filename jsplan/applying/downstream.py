@@ -37,10 +37,16 @@ async def delete_origin(work: Work, step: Step) -> None:
     live = await work.check(step)
     if live is None:
         raise StepFailed(f"{step.address} was deleted by somebody else since it was planned")
-    await work.begin(step, live)
     if live.raw.get("subjects") and not live.raw.get("sealed"):
-        stopped = {name: value for name, value in live.raw.items() if name != "sources"} | {"subjects": [PARKING + step.touches.stream]}
+        parked = {"subjects": [PARKING + step.touches.stream]}
+        derived = {"duplicate_window": live.compact.get("duplicate_window")}  # a stream without sources gets one
+        expect = parked | ({"sources": None} | derived if live.raw.get("sources") else {})
+        stopping = replace(step, op="stream.update", expect=expect)
+        stopped = {name: value for name, value in live.raw.items() if name != "sources"} | parked
+        await work.begin(stopping, live)
         await work.send(step, f"STREAM.UPDATE.{step.touches.stream}", stopped)
+        await work.read_back(stopping)
+    await work.begin(step)
     now = await work.read(step.touches)
     first = int((now or live).state.get("last_seq") or 0) + 1
     recorded = (step.carries or {})["recorded"]

@@ -10,7 +10,7 @@ from jsplan.applying.following import verify
 from jsplan.applying.positions import replace_consumer, tidy_up
 from jsplan.applying.preserve import comparing, copying, returning, stopping
 from jsplan.applying.preserve.undoing import undone_if_failed
-from jsplan.applying.work import Work, gone
+from jsplan.applying.work import Work, gone, settled
 from jsplan.documents.plan import Op, Step
 
 Operation = Callable[[Work, Step], Awaitable[None]]
@@ -25,7 +25,7 @@ async def _request(work: Work, step: Step) -> None:
     """The common case: what was planned still holds, one request, and the server kept it."""
     live = await work.check(step)
     if step.request is None:
-        await (work.remember(step, live) if live is not None and step.record else work.record({"end": step.address}))
+        await (work.remember(step, live) if live is not None and step.record else work.record(*settled(step, live)))
         return
     await work.begin(step, None if step.op.endswith(".delete") else live)
     await work.call(step)

@@ -91,7 +91,7 @@ class Work:
             raise NotBegun
         begun = {"id": step.id, "address": step.address, "op": step.op, "expect": step.expect, "record": step.record}
         try:
-            await self.record(*self.seen(step, live), {"begin": begun}, durable=False)
+            await self.record(*self._deleted_before(step), *self.seen(step, live), {"begin": begun}, durable=False)
             await self.backend.flush()
         except StateError as error:
             raise self._cannot_begin(error) from None
@@ -105,6 +105,18 @@ class Work:
             name for name in names if name and (entry := self.state.resources.get(Address.parse(name))) and entry.created == live.created
         ]
         return [{"seen": {"address": name, "at": live.seen}} for name in known]
+
+    def _deleted_before(self, step: Step) -> list[dict[str, Any]]:
+        """What an earlier apply had deleted without recording it, where this step begins to make it again: its `begin` would be lost."""
+        earlier = self.state.pending.get(step.address, {})
+        absent = step.precondition.get("fingerprint") == "absent"
+        return self.deleted(step) if absent and earlier.get("op", "").endswith(".delete") else []
+
+    def deleted(self, step: Step) -> list[dict[str, Any]]:
+        """The journal lines of a resource that was deleted, and of the consumers that went with it."""
+        lines = gone(step)
+        streams = {line["drop"] for line in lines if "drop" in line}
+        return lines + [{"drop": str(a)} for a in self.state.resources if a.parent is not None and str(a.parent) in streams]
 
     def _time_to_write(self) -> float:
         """How many seconds one write may take under the lock. Raises StepFailed where the lock may be lost."""
@@ -240,7 +252,7 @@ class Work:
                 self.lost.setdefault(step.domain, str(error))
             raise StepFailed(f"written, but it could not be read back: {error}", "unknown") from None
         if step.op.endswith(".delete"):
-            await self.record(*gone(step))
+            await self.record(*self.deleted(step))
             if live is not None:
                 raise StepFailed(f"{step.touches} is there again: somebody else made it at the same moment")
             return
@@ -249,9 +261,19 @@ class Work:
             raise StepFailed(f"{step.touches} is gone again: somebody else deleted it at the same moment")
         self.prints[step.id] = live.fingerprint
         lost = not_kept(step, live)
-        await (self.remember(step, live, lost) if step.record else self.record({"end": step.address}, durable=False))
+        await (self.remember(step, live, lost) if step.record else self.record(*self._part(step, live), durable=False))
         if lost:
             raise StepFailed(f"{step.touches}: the server did not keep {describe(step, live, lost)}")
+
+    def _part(self, step: Step, live: LiveObject) -> list[dict[str, Any]]:
+        """The journal lines of one of several steps of an update: what it changed is nobody else's change."""
+        recorded = (step.carries or {}).get("recorded", step.address)
+        entry = self.state.resources.get(Address.parse(recorded))
+        over = {"end": step.address}
+        if not step.op.endswith(".update") or entry is None or entry.created != live.created:
+            return [over]
+        changed = entry.with_fields(step.expect or {}, live.config)
+        return [{"put": {"address": recorded, "entry": changed.to_json()}} | over]
 
     async def remember(self, step: Step, live: LiveObject, lost: Collection[str] = ()) -> None:
         """Put the object into state. What the server did not keep counts as not applied, so that the next plan shows it."""
@@ -271,6 +293,12 @@ def _renamed(step: Step) -> list[dict[str, Any]]:
     """A resource that a `moved` block renamed is dropped under its old name."""
     previous = (step.record or {}).get("previous_address")
     return [{"drop": previous}] if previous else []
+
+
+def settled(step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
+    """The journal lines of a step that an earlier apply did not end: it is over, and what is not there is no longer ours."""
+    recorded = (step.carries or {}).get("recorded", step.address)
+    return [{"drop" if live is None else "end": address} for address in dict.fromkeys([step.address, recorded])]
 
 
 def gone(step: Step) -> list[dict[str, Any]]:

@@ -165,7 +165,8 @@ class Live:
     """Everything that was asked for. `broken` are objects that exist but cannot be read, with the server's reason.
 
     `unlisted` are domains that did not say what else they have although a plan had to know, with the reason. `visible` are, by
-    connection, the JetStream domains that its servers name, as far as that was asked.
+    connection, the JetStream domains that its servers name, as far as that was asked. `asked` are the addresses that were read, whether
+    something was there or not.
     """
 
     domains: dict[str, DomainFacts] = field(default_factory=dict)
@@ -173,10 +174,16 @@ class Live:
     broken: dict[Address, str] = field(default_factory=dict)
     unlisted: dict[str, str] = field(default_factory=dict)
     visible: dict[str, list[str]] = field(default_factory=dict)
+    asked: set[Address] = field(default_factory=set)
 
     def get(self, address: Address) -> LiveObject | None:
         """The object, or None where the server said that there is none."""
         return self.objects.get(address)
+
+    def is_absent(self, address: Address) -> bool:
+        """Whether its domain was asked for it and said that there is none."""
+        asked = address in self.asked and self.reachable(address.domain)
+        return asked and address not in self.objects and address not in self.broken
 
     def reachable(self, domain: str) -> bool:
         """Whether the domain answered."""

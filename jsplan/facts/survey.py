@@ -44,6 +44,7 @@ async def survey(
         reachable = [key for key in by_domain if live.reachable(key)]
         await asyncio.gather(*(_read_domain(pool, domains[key], live, by_domain[key], _workers(len(reachable))) for key in reachable))
         await witnesses.settle()
+    live.asked = {address for addresses in by_domain.values() for address in addresses}
     _learn_servers(live)
     return live
 

@@ -26,6 +26,7 @@ from jsplan.planning.limits import over_limits
 from jsplan.planning.origins import check_origins
 from jsplan.planning.ownership import settle_owners
 from jsplan.planning.permissions import unknown_permissions
+from jsplan.planning.recovered import in_the_middle
 from jsplan.planning.refusals import refusals
 from jsplan.planning.stakes import bound
 from jsplan.planning.steps import build_steps
@@ -196,7 +197,7 @@ def _replace_paths(verdict: Verdict) -> list[list[str]]:
 
 def _drift(inputs: Inputs, address: Address) -> ResourceChange | None:
     entry, declared = inputs.entries.get(address), inputs.workspace.resources.get(address)
-    if entry is None or address in inputs.under_way or address.parent in inputs.under_way or still_there(inputs, address):
+    if entry is None or in_the_middle(inputs, address) or still_there(inputs, address):
         return None
     ignore = declared.lifecycle.ignore_changes if declared else ()
     return drift_of(address, entry, inputs.live.get(address), inputs.level(address), ignore, now=inputs.request.now)

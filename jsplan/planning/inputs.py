@@ -38,7 +38,8 @@ class Inputs:
     `measured` is what would be deleted, as far as it was asked for (see `questions`), `copied_again` what would be copied
     once more (see `recopies`); `left_behind` is what sources that go have not copied (see `leaving`);
     `unread[copy][origin]` is why an origin could not be asked.
-    `pending` are steps that an apply began and never ended, `recovered` those of them that turned out to be done.
+    `pending` are steps that an apply began and never ended, `recovered` those of them that turned out to be done; `deleted` are the
+    resources that such a step deleted, which are no entries any more.
     `replacements` are those that an apply began and never ended, `unfinished` those whose new object is there and not ready,
     `under_way` those of streams with how far they came; `taken_out` are sources that wait for a replacement to end.
     `owner` is the mark of this workspace, empty as long as it has none. `places` are the sequences of the first messages at or after
@@ -56,6 +57,7 @@ class Inputs:
     given_up: frozenset[Address] = frozenset()
     pending: dict[Address, dict[str, Any]] = field(default_factory=dict)
     recovered: set[Address] = field(default_factory=set)
+    deleted: set[Address] = field(default_factory=set)
     replacements: dict[Address, dict[str, Any]] = field(default_factory=dict)
     unfinished: set[Address] = field(default_factory=set)
     under_way: dict[Address, UnderWay] = field(default_factory=dict)

@@ -193,6 +193,11 @@ def _give_way(drafts: Drafts, cycle: list[tuple[Address, str]]) -> bool:
     return False
 
 
+def part_of(inputs: Inputs, address: Address) -> dict[str, Any]:
+    """What a step carries that is one of several for an update: the name under which state has the resource."""
+    return {"recorded": str(inputs.moved_from.get(address, address))}
+
+
 def _break_swap(inputs: Inputs, drafts: Drafts, cycle: list[tuple[Address, str]]) -> None:
     """Streams that exchange subjects wait for each other: the first gives its own up in a step of its own before."""
     key = next((k for k in cycle if k[1] == "update" and drafts[k].frees and (k[0], "park") not in drafts), None)
@@ -217,6 +222,7 @@ def _stream_park(inputs: Inputs, final: Draft, first: Draft | None) -> Draft:
         (address, "park"), "stream.update", f"park the subjects of stream {address.name} in {address.domain}",
         {"api": f"STREAM.UPDATE.{address.stream}", "payload": base | {"subjects": rest}},
         final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees, settles=first.settles if first else None,
+        carries=part_of(inputs, address),
     )  # fmt: skip
 
 
@@ -229,7 +235,8 @@ def _consumer_park(inputs: Inputs, final: Draft) -> Draft:
         (address, "park"), "consumer.update", f"park consumer {address.consumer} of {address.stream} in {address.domain}",
         {"api": f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
          "payload": {"stream_name": address.stream, "config": config, "action": "update"}},
-        final.precondition, {"filter_subject": subject}, None, frees=final.frees, settles=final.settles,
+        final.precondition, {"filter_subject": subject, "filter_subjects": None}, None, frees=final.frees, settles=final.settles,
+        carries=part_of(inputs, address),
     )  # fmt: skip
 
 

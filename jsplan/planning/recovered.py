@@ -5,7 +5,7 @@ A create whose end nobody recorded is ours, not a stranger's that needs `--adopt
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
@@ -17,6 +17,9 @@ from jsplan.planning.taken_out import count_as_before
 from jsplan.planning.verdict import table_of
 from jsplan.state.document import Entry
 
+#: How the operations end whose one request leaves what the step expects.
+_WRITES: Final = (".create", ".update", ".rejoin", ".pause", ".restore")
+
 
 def recover(inputs: Inputs) -> None:
     """Give `inputs.entries` what the pending steps turn out to have done; `inputs.live` must cover them.
@@ -24,6 +27,7 @@ def recover(inputs: Inputs) -> None:
     Only an object that is just as the step was to leave it counts as done: before its call the step had seen the
     object absent (or ours), and nobody but us knows that exact configuration.
     """
+    _recover_deletions(inputs)
     _recover_replacements(inputs)
     take_up(inputs)
     for address, begun in inputs.pending.items():
@@ -31,6 +35,10 @@ def recover(inputs: Inputs) -> None:
         if live is None or not _was_written(inputs, address, begun, live):
             continue
         record = begun["record"]
+        if record is None:
+            inputs.entries[address] = inputs.entries[address].with_fields(begun["expect"], live.config)
+            inputs.recovered.add(address)
+            continue
         inputs.entries[address] = Entry(
             config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
             prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
@@ -38,6 +46,26 @@ def recover(inputs: Inputs) -> None:
         )  # fmt: skip
         inputs.recovered.add(address)
     count_as_before(inputs)
+
+
+def _recover_deletions(inputs: Inputs) -> None:
+    """Resources that the dead apply had begun to delete and that are gone are no entries any more, nor are their consumers."""
+    deleted = {a for a, begun in inputs.pending.items() if begun.get("op", "").endswith(".delete") and inputs.live.is_absent(a)}
+    inputs.deleted = {a for a in inputs.entries if a in deleted or a.parent in deleted}
+    for address in inputs.deleted:
+        del inputs.entries[address]
+
+
+def in_the_middle(inputs: Inputs, address: Address) -> str:
+    """How far an interrupted replacement of the resource came, in words; empty where none holds it or has deleted it."""
+    stream = inputs.under_way.get(address.parent or address)
+    if stream is not None:
+        return f"its messages are in {stream.where}"
+    begun, live = inputs.replacements.get(address), inputs.live.get(address)
+    if begun is None or address.kind != "consumer":
+        return ""
+    held = live is None or (begun.get("hold") is not None and live.compact.get(PAUSE) == begun["hold"])
+    return "its position is kept" if held else ""
 
 
 def _recover_replacements(inputs: Inputs) -> None:
@@ -60,10 +88,12 @@ def _recover_replacements(inputs: Inputs) -> None:
 
 
 def _was_written(inputs: Inputs, address: Address, begun: dict[str, Any], live: LiveObject) -> bool:
-    if not begun.get("record") or not begun.get("op", "").endswith((".create", ".update", ".rejoin")):
+    if not begun.get("op", "").endswith(_WRITES):
         return False
     entry = inputs.entries.get(address)
     known = entry is not None and entry.created == live.created
+    if not begun.get("record") and not (known and begun.get("expect")):
+        return False
     if begun["op"].endswith(".create") and known:
         return False
     if not begun["op"].endswith(".create") and entry is not None and not known:

@@ -15,7 +15,7 @@ from jsplan.planning.following import following, only_reads
 from jsplan.planning.following import put_in_order as put_looks_in_order
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import as_created, patched
-from jsplan.planning.order import Draft, Drafts, in_order
+from jsplan.planning.order import Draft, Drafts, in_order, part_of
 from jsplan.planning.ownership import mark_drafts, marked
 from jsplan.planning.pauses import PAUSE, differs
 from jsplan.planning.preserve.consumers import carries, guard_of, held
@@ -86,15 +86,16 @@ def _leaves(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
 
 
 def _settled(inputs: Inputs, drafts: Drafts) -> Iterable[Draft]:
-    """Steps of a dead apply that left nothing behind and that nothing in this plan takes up: no longer pending."""
+    """Steps of a dead apply that nothing in this plan takes up: no longer pending, and what they deleted is no longer in state."""
     taken_up = {address for address, _ in drafts}
-    for address in sorted(inputs.pending.keys() & inputs.selected):
+    for address in sorted((inputs.pending.keys() & inputs.selected) | inputs.deleted):
         if address in taken_up or not inputs.live.reachable(address.domain) or address in inputs.live.broken:
             continue
-        if inputs.pending[address].get("op") == VERIFY and only_reads(inputs):
+        if inputs.pending.get(address, {}).get("op") == VERIFY and only_reads(inputs):
             continue
         live = inputs.live.get(address)
-        yield Draft((address, "settle"), "state.update", f"settle {address}", None, live.fingerprint if live else "absent")
+        fingerprint = live.fingerprint if live else "absent"
+        yield Draft((address, "settle"), "state.update", f"settle {address}", None, fingerprint, carries=part_of(inputs, address))
 
 
 def _api(verdict: Verdict, verb: str) -> str:
@@ -201,6 +202,7 @@ def _updates(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
         yield Draft(
             (verdict.address, "first"), "stream.update", f"update {_what(verdict)}: {title}",
             {"api": _api(verdict, "UPDATE"), "payload": payload}, verdict.live.fingerprint, expect, settles=verdict.address,
+            carries=part_of(inputs, verdict.address),
         )  # fmt: skip
     if not pauses or len(verdict.fields) > 1:
         as_paused = {PAUSE: verdict.live.compact[PAUSE]} if PAUSE in verdict.live.compact else {}

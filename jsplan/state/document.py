@@ -6,7 +6,7 @@ State is for ownership and for the third side of every comparison; it is never a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -58,6 +58,11 @@ class Entry:
             "prevent_destroy": self.prevent_destroy, "depends_on": self.depends_on, "applied_at": self.applied_at,
         }  # fmt: skip
         return out | ({"starts": self.starts} if self.starts else {}) | ({"seen": self.seen} if self.seen else {})
+
+    def with_fields(self, names: Collection[str], config: dict[str, Any]) -> Entry:
+        """The entry with these fields as `config` has them: one of several steps of an update changed them."""
+        kept = {name: value for name, value in self.config.items() if name not in names}
+        return replace(self, config=kept | {name: config[name] for name in names if name in config})
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Entry:

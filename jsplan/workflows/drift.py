@@ -25,7 +25,7 @@ from jsplan.planning.downstream import named
 from jsplan.planning.drifted import drift_of
 from jsplan.planning.inputs import Inputs, Request
 from jsplan.planning.preserve.resumed import stand_ins
-from jsplan.planning.recovered import recover
+from jsplan.planning.recovered import in_the_middle, recover
 from jsplan.planning.unanswered import unanswered
 from jsplan.units import stamp
 from jsplan.workflows.health import Found, Health
@@ -62,7 +62,7 @@ async def look(world: World, pool: Pool, options: DriftOptions, observer: Observ
     recover(inputs)
     await name_domains(inputs, pool)
     strangers = [] if options.targets else await unmanaged(pool, domains, inputs.live, _known(world, inputs))
-    managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
+    managed = [a for a in ours if a in inputs.entries]
     flows = await _flows(world, pool, inputs, managed) if options.replication else ()
     return _document(world, inputs, managed, strangers, options, flows)
 
@@ -103,7 +103,7 @@ async def glance(world: World, pool: Pool, addresses: Collection[Address], optio
         inputs.live = await survey(pool, world.workspace.domains, needed, known_domains(world), {a.domain for a in asked})
         await _read_others(world, pool, inputs, with_streams(others))
         recover(inputs)
-    managed = [a for a in ours if a in inputs.entries and not _deleted_by_us(inputs, a)]
+    managed = [a for a in ours if a in inputs.entries]
     found = (inputs.live.get(a) for a in sorted(others))
     return _document(world, inputs, managed, [o for o in found if o is not None and not keeps_state(o)], options)
 
@@ -122,12 +122,6 @@ def _known(world: World, inputs: Inputs) -> set[Address]:
     return known | {world.topology.real(a) for a in known if a.domain in world.workspace.domains}
 
 
-def _deleted_by_us(inputs: Inputs, address: Address) -> bool:
-    """Whether an apply that died had begun to delete it, and it is gone."""
-    begun = inputs.pending.get(address, {}).get("op", "")
-    return begun.endswith(".delete") and inputs.live.reachable(address.domain) and inputs.live.get(address) is None
-
-
 def _ignored(workspace: Workspace, address: Address) -> bool:
     return any(matches(glob, address) for glob in workspace.drift.ignore)
 
@@ -144,8 +138,8 @@ def _document(
         if address in live.broken:
             out.deferred.append(Deferred(str(address), f"it is offline on its server: {live.broken[address]}"))
             continue
-        if (under_way := inputs.under_way.get(address.parent or address)) is not None:
-            out.deferred.append(Deferred(str(address), f"{MIDDLE}: its messages are in {under_way.where}"))
+        if how_far := in_the_middle(inputs, address):
+            out.deferred.append(Deferred(str(address), f"{MIDDLE}: {how_far}"))
             continue
         declared = workspace.resources.get(address)
         found = drift_of(

@@ -59,7 +59,8 @@ def check_deaths(space: Space, server: Server, mode: str, choose: Callable[[int]
                 Mortal(patch, boundary)
                 with death(boundary, total):
                     space.apply(allow_hazards=PERMITTED, parallelism=1)
-            assert [d.address for d in space.plan().resource_drift if d.name == "G"] == [], boundary
+            assert space.plan().resource_drift == [], boundary
+            assert drift(space.load, DriftOptions(replication=False), Quiet()).resource_drift == [], boundary
             _, result = space.apply(allow_hazards=PERMITTED)
             assert result.exit_code == 0, (boundary, result)
             assert read_state(space.folder).replacements == {}, boundary

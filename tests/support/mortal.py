@@ -44,6 +44,23 @@ def dying(after: int = 1_000_000) -> Iterator[Mortal]:
         yield mortal
 
 
+@contextmanager
+def dying_at(verb: str, *, answered: bool) -> Iterator[None]:
+    """Let an apply inside die at its first request whose subject begins with `verb`: before it, or with its answer unread."""
+    with dying() as mortal, pytest.MonkeyPatch.context() as patch:
+        request = DomainApi.request
+
+        async def last_request(api: DomainApi, api_verb: str, *rest: Any, **options: Any) -> Any:
+            if api_verb.startswith(verb):
+                if answered:
+                    await request(api, api_verb, *rest, **options)
+                mortal.left = -1
+            return await request(api, api_verb, *rest, **options)
+
+        patch.setattr(DomainApi, "request", last_request)
+        yield
+
+
 def _mortal_journal(patch: pytest.MonkeyPatch, mortal: Mortal) -> None:
     append, finish = LocalBackend.append, LocalBackend.finish
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from jsplan.state import LocalBackend, State
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
+from tests.support.mortal import Died, dying, dying_at
 from tests.support.process import begin, jsplan
 from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.state import read_state
@@ -36,10 +38,6 @@ AFTER: list[dict[str, Any]] = [
     {"name": "NEW", "description": "made by a dying process"},
 ]
 PERMITTED = ("DELETES_STREAM", "REMOVES_SUBJECTS")
-
-
-class Died(Exception):
-    """What a process does at kill -9: nothing more, not even its clean-up."""
 
 
 class Mortal:
@@ -75,14 +73,6 @@ def declared(*bodies: dict[str, Any]) -> set[str]:
     return {f"main/stream/{body['name']}" for body in bodies} | consumers
 
 
-def lines_of_a_whole_apply(space: Space) -> int:
-    """How often a process could die in it: once before each line of its journal."""
-    with pytest.MonkeyPatch.context() as patch:
-        mortal = Mortal(patch, 1000)
-        space.apply(allow_hazards=PERMITTED)
-        return 1000 - mortal.left
-
-
 def fresh(space: Space, server: Server) -> None:
     """What was before the apply, on a clean server."""
     with Raw(server.url) as raw:
@@ -92,28 +82,146 @@ def fresh(space: Space, server: Server) -> None:
     space.write(streams=AFTER)
 
 
-def test_death_before_every_line_of_the_journal(tmp_path: Path, server: Server) -> None:
-    """Wherever it dies, the next apply needs no --adopt, ends as if nothing had happened, and the plan after it is empty."""
+def nothing_was_changed_outside(space: Space) -> None:
+    """Plan and drift call nothing that an apply of ours did a change of others."""
+    found = drift(space.load, DriftOptions(replication=False), Quiet())
+    assert (found.resource_drift, found.unmanaged, found.exit_code) == ([], [], 0)
+    plan = space.plan()
+    reasons = {change.action_reason for change in plan.resource_changes}
+    assert plan.resource_drift == []
+    assert not {reason for reason in reasons if reason.endswith(("_missing", "_not_ours", "_drifted"))}
+
+
+def test_death_at_every_moment(tmp_path: Path, server: Server) -> None:
+    """Wherever it dies, nothing of ours is called changed outside, and the next apply ends as if nothing had happened."""
     space = single_space(tmp_path, server)
     fresh(space, server)
-    total = lines_of_a_whole_apply(space)
-    assert total > 15
+    with dying() as whole:
+        space.apply(allow_hazards=PERMITTED, parallelism=1)
+    assert whole.done > 30
 
-    for lines in range(1, total - 1):  # one line less where a domain was seen in the same second before
+    for moment in range(1, whole.done):
         fresh(space, server)
-        with pytest.MonkeyPatch.context() as patch:
-            Mortal(patch, lines)
-            with pytest.raises(Died):
-                space.apply(allow_hazards=PERMITTED, parallelism=1)
-        found = drift(space.load, DriftOptions(), Quiet())
-        half_done = {"main/consumer/REPLACED/ONE", "main/stream/SWAP_A"}  # went with its stream; parked its subject
-        assert {r.address for r in found.resource_drift} <= half_done, lines
-        assert found.unmanaged == []
+        with dying(moment), suppress(Died):  # one line less where a domain was seen in the same second before
+            space.apply(allow_hazards=PERMITTED, parallelism=1)
+        nothing_was_changed_outside(space)
         _, result = space.apply(allow_hazards=PERMITTED)
 
-        assert result.exit_code == 0, (lines, result)
-        assert owned(space) == declared(*AFTER), lines
-        assert [step.title for step in space.plan().steps] == [], lines
+        assert result.exit_code == 0, (moment, result)
+        assert owned(space) == declared(*AFTER), moment
+        assert [step.title for step in space.plan().steps] == [], moment
+
+
+QUEUE = {"name": "Q", "subjects": ["q.*"], "retention": "workqueue"}
+ACKS = {"ack_policy": "explicit"}
+
+
+@pytest.mark.parametrize(
+    ("stream", "before", "after"),
+    [
+        ({"name": "Q"}, [ACKS | {"name": "C"}], [{"name": "C", "ack_policy": "all"}]),
+        ({"name": "Q"}, [{"name": "C"}], [{"name": "C", "description": "new", "pause_until": "2050-01-01T00:00:00Z"}]),
+        (
+            QUEUE,
+            [ACKS | {"name": "C", "filter_subject": "q.1"}, ACKS | {"name": "D", "filter_subjects": ["q.2", "q.3"]}],
+            [ACKS | {"name": "C", "filter_subjects": ["q.2", "q.3"]}, ACKS | {"name": "D", "filter_subject": "q.1"}],
+        ),
+    ],
+    ids=["replaced", "paused", "filters swapped"],
+)
+def test_death_between_the_steps_of_a_consumer(
+    tmp_path: Path, server: Server, stream: dict[str, Any], before: list[dict[str, Any]], after: list[dict[str, Any]]
+) -> None:
+    """A consumer that changes in several steps is never called changed outside between two of them."""
+    space = single_space(tmp_path, server)
+    streams = [[stream | {"consumers": consumers}] for consumers in (before, after)]
+
+    def begin_again() -> None:
+        with Raw(server.url) as raw:
+            delete_all_streams(raw)
+        shutil.rmtree(space.folder / "state", ignore_errors=True)
+        space.write(streams=streams[0]).apply()
+        space.write(streams=streams[1])
+
+    begin_again()
+    with dying() as whole:
+        space.apply(parallelism=1)
+    for moment in range(3, whole.done):
+        begin_again()
+        with dying(moment), suppress(Died):
+            space.apply(parallelism=1)
+        nothing_was_changed_outside(space)
+        assert space.apply()[1].exit_code == 0
+        assert not space.plan().steps
+
+
+def die_after_deleting(space: Space) -> None:
+    """The next apply dies between the server's answer to its deletion and the journal."""
+    with dying_at("STREAM.DELETE", answered=True), pytest.raises(Died):
+        space.apply(allow_hazards=PERMITTED, parallelism=1)
+    assert [begun["op"] for begun in read_state(space.folder).pending.values()] == ["stream.delete"]
+
+
+@pytest.mark.parametrize("then", [[], [{"name": "A", "consumers": [{"name": "B"}]}]], ids=["left", "back"])
+def test_what_a_dead_apply_deleted_was_deleted_by_us(tmp_path: Path, server: Server, then: list[dict[str, Any]]) -> None:
+    """A deletion whose end was never recorded, that of its consumers included, is ours in plan and drift, and leaves the state."""
+    space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}, {"name": "C"}]}])
+    space.apply()
+    space.write(streams=[])
+    die_after_deleting(space)
+    space.write(streams=then)
+
+    assert jsplan(tmp_path, "drift").code == 0
+    shown = jsplan(tmp_path, "plan").text
+    assert "outside" not in shown
+    assert "forgotten" not in shown
+    if not then:
+        assert "No changes." in shown
+    space.apply()
+    assert owned(space) == declared(*then)
+
+
+def test_a_deletion_is_not_forgotten_by_a_second_death(tmp_path: Path, server: Server) -> None:
+    """An apply that begins to make again what a dead one deleted, and dies too, still knows who deleted it."""
+    space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}]}])
+    space.apply()
+    space.write(streams=[])
+    die_after_deleting(space)
+    space.write(streams=[{"name": "A"}])
+    with dying_at("STREAM.CREATE", answered=False), pytest.raises(Died):
+        space.apply(parallelism=1)
+    assert [begun["op"] for begun in read_state(space.folder).pending.values()] == ["stream.create"]
+
+    nothing_was_changed_outside(space)
+    space.apply()
+    assert owned(space) == {"main/stream/A"}
+
+
+def test_a_deletion_of_others_is_still_told_apart(tmp_path: Path, server: Server) -> None:
+    """Where another stream than the one that a dead apply deleted is gone as well, that one was changed outside."""
+    space = single_space(tmp_path, server).write(streams=[{"name": "A"}, {"name": "B"}])
+    space.apply()
+    space.write(streams=[{"name": "B"}])
+    die_after_deleting(space)
+    with Raw(server.url) as raw:
+        raw.done("$JS.API.STREAM.DELETE.B")
+    found = drift(space.load, DriftOptions(), Quiet())
+
+    assert [(r.address, r.action_reason) for r in found.resource_drift] == [("main/stream/B", "drift_missing")]
+
+
+def test_what_a_dead_apply_deleted_under_an_earlier_name(tmp_path: Path, server: Server) -> None:
+    """Names that moved after the death change nothing: the old name leaves the state with what was deleted."""
+    space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}]}])
+    space.apply()
+    space.write(streams=[])
+    die_after_deleting(space)
+    domains = {"domains": {"new": {"connection": "main", "js_domain": None}}, "defaults": {"domain": "new"}}
+    space.write(streams=[], moved=[{"from": "main/**", "to": "new/**"}], **domains)
+
+    nothing_was_changed_outside(space)
+    space.apply()
+    assert owned(space) == set()
 
 
 @pytest.mark.parametrize(("then", "action"), [([{"name": "A", "max_msgs": 9}], "update"), ([], "delete")], ids=["changed", "left"])
