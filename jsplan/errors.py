@@ -7,6 +7,7 @@ JsplanError                      1
 ├── ApiError                     1   a JetStream API request was refused or was not answered
 │   ├── NoRespondersError        1   nobody listens: no such domain, or the link to it is down
 │   ├── ApiTimeoutError          1   interest is there but no answer: frozen peer
+│   ├── ConnectionLostError      1   the connection ended before the answer
 │   ├── NotPermittedError        1   the user may not publish this request
 │   └── ServerRefusedError       1   the server answered with an error (`err_code`)
 ├── StateError                   1   the state cannot be read, is foreign, or cannot be written
@@ -121,6 +122,14 @@ class NoRespondersError(ApiError):
 
 class ApiTimeoutError(ApiError):
     """Interest is registered but no answer came: a frozen peer, or a half-dead link."""
+
+
+class ConnectionLostError(ApiError):
+    """The connection ended before the answer came; whether the request arrived is not known."""
+
+
+#: What a domain that is offline ends a request with.
+OFFLINE = (NoRespondersError, ApiTimeoutError, ConnectionLostError)
 
 
 class NotPermittedError(ApiError):

@@ -16,7 +16,7 @@ from jsplan.applying.downstream import FAR_ENOUGH, newest_of
 from jsplan.applying.work import NotBegun, StepFailed, Work
 from jsplan.diagnostics import shell_word
 from jsplan.documents.plan import VERIFY, Step
-from jsplan.errors import ApiTimeoutError, NoRespondersError, ServerRefusedError
+from jsplan.errors import OFFLINE, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.facts.survey import read_object
 from jsplan.jetstream.api import NO_MESSAGE
@@ -207,7 +207,7 @@ class Flow:
             raise self._away()
         try:
             live = await read_object(api, self.origin)
-        except (NoRespondersError, ApiTimeoutError) as error:
+        except OFFLINE as error:
             self.work.lost.setdefault(domain, str(error))
             raise self._away() from None
         if live is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from jsplan.address import Address
 from jsplan.applying.remeasure import Deletions
 from jsplan.documents.plan import Plan, Step
-from jsplan.errors import ApiTimeoutError, NoRespondersError
+from jsplan.errors import OFFLINE
 from jsplan.facts.live import LiveObject
 from jsplan.facts.survey import in_parallel, read_object
 from jsplan.jetstream import DomainApi
@@ -29,7 +29,7 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
         try:
             live = await read_object(apis[address.domain], address)
             more = outgrown(wanted[address], live) or await deletions.more_than_planned(wanted[address], live)
-        except (NoRespondersError, ApiTimeoutError) as error:
+        except OFFLINE as error:
             lost.setdefault(address.domain, str(error))
             return
         if (live.fingerprint if live else "absent") != wanted[address].precondition["fingerprint"]:

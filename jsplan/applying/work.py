@@ -17,7 +17,16 @@ from jsplan.applying.readback import describe, not_kept
 from jsplan.applying.remeasure import Deletions
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.plan import Plan, Step
-from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError, ServerRefusedError, StateError
+from jsplan.errors import (
+    OFFLINE,
+    ApiError,
+    ApiTimeoutError,
+    JsplanError,
+    NoRespondersError,
+    NotPermittedError,
+    ServerRefusedError,
+    StateError,
+)
 from jsplan.facts.live import LiveObject
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi
@@ -134,7 +143,7 @@ class Work:
         """The object as it is now. A domain that stopped answering is remembered. Raises NotBegun for that."""
         try:
             return await read_object(self.apis[address.domain], address)
-        except (NoRespondersError, ApiTimeoutError) as error:
+        except OFFLINE as error:
             self.lost.setdefault(address.domain, str(error))
             raise NotBegun from None
 
@@ -154,7 +163,7 @@ class Work:
         live = await self.read(address)
         try:
             more = outgrown(step, live) or await self.deletions.more_than_planned(step, live)
-        except (NoRespondersError, ApiTimeoutError) as error:
+        except OFFLINE as error:
             self.lost.setdefault(address.domain, str(error))
             raise NotBegun from None
         wanted = step.precondition.get("fingerprint") or self.prints.get(step.precondition.get("after_step", ""))
@@ -248,7 +257,7 @@ class Work:
         try:
             live = await read_object(self.api(step), step.touches)
         except ApiError as error:
-            if isinstance(error, NoRespondersError | ApiTimeoutError):
+            if isinstance(error, OFFLINE):
                 self.lost.setdefault(step.domain, str(error))
             raise StepFailed(f"written, but it could not be read back: {error}", "unknown") from None
         if step.op.endswith(".delete"):

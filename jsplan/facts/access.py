@@ -19,7 +19,7 @@ import orjson
 
 from jsplan.config.model import Domain
 from jsplan.documents.access import Status
-from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError
+from jsplan.errors import OFFLINE, ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.link import Inbox, Link
 from jsplan.subjects import is_literal, within
@@ -197,7 +197,7 @@ async def _accounts(pool: Pool, domains: Mapping[str, Domain], grants: list[Gran
             # Of the server that is asked, and no other: a leaf's own idea of the account may answer first where all are asked.
             subject = f"$SYS.REQ.SERVER.{system.server['server_id']}.ACCOUNTZ"
             answer = orjson.loads(await system.request(subject, orjson.dumps({"account": name})))
-        except (NoRespondersError, ApiTimeoutError) as error:
+        except OFFLINE as error:
             raise ApiError(
                 f"the servers tell nothing about account {account}: {error}",
                 hint=f"Is connection {system.target.key} one to the system account?",

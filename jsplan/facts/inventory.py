@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from jsplan.address import OWN_CONSUMERS, STAGING, STATE_MARK, Address
 from jsplan.config.model import Domain
-from jsplan.errors import NotPermittedError, ServerRefusedError
+from jsplan.errors import OFFLINE, NotPermittedError, ServerRefusedError
 from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.survey import in_parallel, read_object
+from jsplan.facts.survey import in_parallel, read_object, require_reachable, went_offline
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import STREAM_NOT_FOUND
 
@@ -23,13 +23,18 @@ async def unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, manag
     """Streams, buckets and consumers of the reachable domains that are not in `managed`, in address order.
 
     A `same_as` domain is another way to one that is asked already. Costs one INFO for each found. What the user may not ask for is
-    left out, and the reason is in `live.unlisted`.
+    left out, and the reason is in `live.unlisted`. A domain that stops answering
+    counts as offline from then on; raises ConnectError where that was the last one.
     """
     managed = set(managed)
     found: list[LiveObject] = []
     for key in sorted(live.domains):
         if live.reachable(key) and domains[key].same_as is None:
-            found += await _of_domain(pool, domains[key], live, managed)
+            try:
+                found += await _of_domain(pool, domains[key], live, managed)
+            except OFFLINE as error:
+                went_offline(live, key, error)
+    require_reachable(pool, live)
     return sorted(found, key=lambda o: o.address)
 
 

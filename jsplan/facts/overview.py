@@ -8,10 +8,10 @@ from functools import partial
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError
+from jsplan.errors import OFFLINE, ApiError, NotPermittedError
 from jsplan.facts.inventory import may_be_listed
 from jsplan.facts.live import DomainFacts, Live, LiveObject
-from jsplan.facts.survey import all_away, consumer_of, in_parallel, read_into, roll_call, stream_of
+from jsplan.facts.survey import consumer_of, in_parallel, read_into, require_reachable, roll_call, stream_of, went_offline
 from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.topology.reach import is_import
@@ -31,11 +31,11 @@ async def overview(
     await pool.open(domain.connection for domain in named.values())
     async with Witnesses() as witnesses:
         live = Live({facts.key: facts for facts in await roll_call(pool, named.values(), domains, known, witnesses)})
-        if live.domains and not any(facts.reachable for facts in live.domains.values()):
-            raise all_away(pool, live.domains)
+        require_reachable(pool, live)
         wanted = list(declared)
         there = [key for key in named if live.reachable(key)]
         await asyncio.gather(*(_of_domain(pool.api(named[key]), live, [a for a in wanted if a.domain == key]) for key in there))
+        require_reachable(pool, live)
         await witnesses.settle()
     return live
 
@@ -47,8 +47,8 @@ async def _of_domain(api: DomainApi, live: Live, declared: list[Address]) -> Non
             await in_parallel(partial(read_into, api, live), declared)
         else:
             await _by_list(api, live, declared)
-    except (NoRespondersError, ApiTimeoutError) as error:
-        live.domains[key] = DomainFacts(key, reachable=False, reason=f"{error} (it answered a moment ago)")
+    except OFFLINE as error:
+        went_offline(live, key, error)
     except ApiError as error:
         live.unlisted[key] = str(error)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.errors import OFFLINE, ApiError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.facts.live import DomainFacts, Live, LiveObject, is_being_filled
 from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
@@ -39,10 +39,10 @@ async def survey(
     await pool.open(domains[key].connection for key in by_domain)
     async with Witnesses() as witnesses:
         live = Live({facts.key: facts for facts in await roll_call(pool, [domains[key] for key in by_domain], domains, known, witnesses)})
-        if live.domains and not any(facts.reachable for facts in live.domains.values()):
-            raise all_away(pool, live.domains)
+        require_reachable(pool, live)
         reachable = [key for key in by_domain if live.reachable(key)]
         await asyncio.gather(*(_read_domain(pool, domains[key], live, by_domain[key], _workers(len(reachable))) for key in reachable))
+        require_reachable(pool, live)
         await witnesses.settle()
     live.asked = {address for addresses in by_domain.values() for address in addresses}
     _learn_servers(live)
@@ -79,8 +79,14 @@ async def roll_call(
     return list(await asyncio.gather(*(one(domain) for domain in asked)))
 
 
-def all_away(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
-    """What to raise when none of the domains answers."""
+def require_reachable(pool: Pool, live: Live) -> None:
+    """Raise ConnectError where none of the domains answers, or none does any more: nothing is known then, not even that nothing changed."""
+    if live.domains and not any(facts.reachable for facts in live.domains.values()):
+        raise all_offline(pool, live.domains)
+
+
+def all_offline(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
+    """The error for a command of which no domain answers."""
     reasons = "; ".join(dict.fromkeys(f.reason for f in facts.values()))
     hints = {error.hint for error in pool.failures.values() if error.hint}
     hint = hints.pop() if len(hints) == 1 else "Look at the connections in jsplan.yaml and at the servers."
@@ -116,7 +122,7 @@ async def identify(pool: Pool, domain: Domain, domains: Mapping[str, Domain], kn
         raise _no_jetstream(domain, error) from None
     except NotPermittedError as error:
         raise ConnectError(str(error), hint=error.hint) from None
-    except (NoRespondersError, ApiTimeoutError) as error:
+    except OFFLINE as error:
         if is_import(domain):
             _check_import(domain, known, error)
         else:
@@ -212,8 +218,13 @@ async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[A
     api = pool.api(domain)
     try:
         await in_parallel(partial(read_into, api, live), addresses, workers)
-    except (NoRespondersError, ApiTimeoutError) as error:
-        live.domains[domain.key] = DomainFacts(domain.key, reachable=False, reason=f"{error} (it answered a moment ago)")
+    except OFFLINE as error:
+        went_offline(live, domain.key, error)
+
+
+def went_offline(live: Live, key: str, error: ApiError) -> None:
+    """Count a domain as offline that stopped answering while it was read."""
+    live.domains[key] = DomainFacts(key, reachable=False, reason=f"{error} (it answered a moment ago)")
 
 
 async def in_parallel(work: Callable[[Address], Awaitable[None]], addresses: Iterable[Address], workers: int = WORKERS) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectionLostError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream.identity import Sightings, no_sightings, recognize
 from jsplan.jetstream.link import Link
 from jsplan.jetstream.seal import READ_ONLY
@@ -65,6 +65,8 @@ class DomainApi:
             raise NotPermittedError(f"domain {self.domain.key}: {error}", hint=error.hint) from None
         except ApiTimeoutError as error:
             raise ApiTimeoutError(f"domain {self.domain.key} does not answer: {error}", hint=error.hint) from None
+        except ConnectionLostError as error:
+            raise ConnectionLostError(f"domain {self.domain.key} does not answer: {error}", hint=error.hint) from None
 
     async def request_snapshot(self, stream: str, payload: dict[str, Any], *, timeout: float) -> dict[str, Any]:
         """`STREAM.SNAPSHOT`: changes nothing, so a read-only client may send it, but only by this name. It makes the server read and

@@ -17,7 +17,7 @@ import nats
 import nats.errors
 from nats.aio.subscription import Subscription
 
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, ConnectionLostError, NoRespondersError, NotPermittedError
 from jsplan.jetstream.client import Client
 from jsplan.jetstream.contexts import Target
 from jsplan.jetstream.seal import Seal
@@ -51,7 +51,7 @@ class Inbox:
         self._subscription = subscription
 
     async def next(self, timeout: float, waiting_for: str) -> Arrived:
-        """The next message; raises ApiTimeoutError after `timeout` seconds, and ApiError when the connection is lost."""
+        """The next message; raises ApiTimeoutError after `timeout` seconds, and ConnectionLostError."""
         shown = self._link.target.shown
         try:
             message = await self._subscription.next_msg(timeout)
@@ -161,7 +161,7 @@ class Link:
         """One request, of which `IN_FLIGHT` are waited for at once, those in vain not counted; `timeout` is seconds.
 
         Raises NoRespondersError at once where nobody listens, NotPermittedError as soon as the server says so,
-        ApiTimeoutError where somebody might answer and does not, and ApiError when the connection is lost.
+        ApiTimeoutError where somebody might answer and does not, and ConnectionLostError.
         """
         self._check(subject)
         timeout = timeout or self.target.timeout
@@ -229,7 +229,7 @@ class Link:
     async def inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
         """A subject to receive on, as long as the context lasts: the given one, or a new one of our own.
 
-        Raises ApiError when the connection is lost. A subject that the user may not receive stays silent.
+        Raises ConnectionLostError. A subject that the user may not receive stays silent.
         """
         try:
             subscription = await self._client.subscribe(subject or self._client.new_inbox())
@@ -242,7 +242,7 @@ class Link:
                 await subscription.unsubscribe()
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
-        """Send one message; answers come to `reply`. Raises ApiError when the connection is lost."""
+        """Send one message; answers come to `reply`. Raises ConnectionLostError."""
         self._check(subject)
         try:
             await self._client.publish(subject, payload, reply=reply)
@@ -256,11 +256,11 @@ class Link:
         except (nats.errors.Error, OSError) as error:
             raise self.lost(error) from None
 
-    def lost(self, error: BaseException, during: str = "") -> ApiError:
+    def lost(self, error: BaseException, during: str = "") -> ConnectionLostError:
         """Make the error for a connection that ended; it names TLS where that is why it did not come back."""
         refused = any(NO_TLS in text for text in self._denied)
         what = f" during {during}" if during else ""
-        return ApiError(
+        return ConnectionLostError(
             f"the connection to {self.target.shown} was lost{what}: {NO_TLS if refused else words(error)}",
             hint="Look at the server's log; then run the command again.",
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from jsplan.sandbox.shapes import HOST, Layout, Node
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jsplan.sandbox.shapes import PortOf
 
 
@@ -77,17 +80,59 @@ class Relay:
                 near.close()
                 return
             self._sockets += [near, far]
-        self._begin(self._pump, near, far)
-        self._begin(self._pump, far, near)
+        self._begin(self._pump, near, far, self._up)
+        self._begin(self._pump, far, near, self._down)
+
+    def _up(self, data: bytes) -> bytes:
+        """What arrives at the target of what was sent to it. Raises OSError to end the connection."""
+        return data
+
+    def _down(self, data: bytes) -> bytes:
+        """What arrives of what the target answers. Raises OSError to end the connection."""
+        return data
 
     @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket) -> None:
+    def _pump(source: socket.socket, sink: socket.socket, through: Callable[[bytes], bytes]) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                sink.sendall(data)
+                sink.sendall(through(data))
         for one in (source, sink):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+
+Failure = Literal["reset", "hole", "garbage"]
+
+
+class Failing(Relay):
+    """Lets so many bytes of answers through, over all connections, and then fails in one way for good.
+
+    `reset` ends all connections and takes no new one, `hole` lets nothing through any more, `garbage` answers with random bytes.
+    """
+
+    def __init__(self, target: int, failure: Failure, after: float) -> None:
+        self.answered = 0
+        self._failure, self._after = failure, after
+        self._over = threading.Event()
+        self._noise = random.Random(7)
+        super().__init__()
+        self.target = target
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        super().__exit__()
+
+    def _down(self, data: bytes) -> bytes:
+        self.answered += len(data)
+        if self.answered <= self._after:
+            return data
+        if self._failure == "garbage":
+            return self._noise.randbytes(len(data))
+        if self._failure == "reset":
+            self.cut()
+        else:
+            self._over.wait()
+        raise OSError
 
 
 def hub_and_leaf_over(relay: Relay, port_of: PortOf) -> Layout:

@@ -13,7 +13,7 @@ from jsplan.address import Address
 from jsplan.applying.preserve.journal import Record, carries, take_mark_out
 from jsplan.applying.work import StepFailed, Work
 from jsplan.documents.plan import Step
-from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, ServerRefusedError
+from jsplan.errors import OFFLINE, ApiError, JsplanError, ServerRefusedError
 from jsplan.jetstream.api import CONSUMER_NOT_FOUND
 from jsplan.planning.pauses import PAUSE, is_over
 from jsplan.planning.preserve.positions import PAUSES
@@ -29,7 +29,7 @@ def undone_if_failed(operation: Operation) -> Operation:
     async def tried(work: Work, step: Step) -> None:
         try:
             await operation(work, step)
-        except (NoRespondersError, ApiTimeoutError):
+        except OFFLINE:
             raise
         except (StepFailed, ApiError) as error:
             if getattr(error, "status", "failed") == "unknown" or carries(step).get("new") or not await _give_back(work, step):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.errors import OFFLINE, ApiError, ConnectError, NotPermittedError, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.looks import Look, first_look
@@ -79,7 +79,7 @@ class Reading:
         address = key if isinstance(key, Address) else Address.of_stream(key.copy.domain, key.name)
         try:
             return await read_object(api, address)
-        except (NoRespondersError, ApiTimeoutError) as error:
+        except OFFLINE as error:
             if isinstance(key, Address):
                 self.away[key.domain] = str(error)
             return str(error)
@@ -146,7 +146,7 @@ class Reading:
             await api.request(f"STREAM.INFO.{flow.name}", timeout=min(api.link.target.timeout, ASKING))
         except ServerRefusedError:
             return True
-        except (NoRespondersError, ApiTimeoutError):
+        except OFFLINE:
             return None if flow.imported and flow.origin is not None else False
         return True
 

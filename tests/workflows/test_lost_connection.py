@@ -1,0 +1,121 @@
+"""The only domain is lost after some of its answers: no command takes what it did not read for "nothing to do" (contract, section 3)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.cli.main import main
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.relay import Failing
+from tests.support.workspaces import single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+    from tests.support.relay import Failure
+
+#: Seconds a request may take: a black hole is waited for.
+PATIENCE = "300ms"
+BEFORE: list[dict[str, Any]] = [{"name": f"S{n}", "consumers": [{"name": "C", "ack_policy": "explicit"}]} for n in range(6)]
+AFTER: list[dict[str, Any]] = [body | {"max_age": "1d"} for body in BEFORE]
+COMMANDS = {
+    "plan": ["plan", "--detailed-exitcode"],
+    "apply": ["apply", "-y"],
+    "destroy": ["destroy", "-y", "--allow-hazard", "DELETES_STREAM"],
+    "drift": ["drift"],
+    "status": ["status"],
+    "import": ["import", "-y", "main/**", "--generate-config", "{folder}/found.jsplan.yaml"],
+}
+
+
+class Scene:
+    """A workspace whose server has changes to apply, a change by others, and something to import, behind a relay that fails."""
+
+    def __init__(self, folder: Path, server: Server, command: str) -> None:
+        self.space, self.server, self.command = single_space(folder, server), server, command
+        self.space.write(streams=BEFORE).apply()
+        with Raw(server.url) as raw:
+            raw.done("$JS.API.STREAM.UPDATE.S5", {"name": "S5", "subjects": ["S5"], "max_msgs": 7})
+            raw.done("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER"})
+
+    def run(self, failure: Failure, after: float) -> tuple[int, int]:
+        """The exit code, and how many bytes the server answered."""
+        with Failing(self.server.port, failure, after) as relay:
+            connections = {"main": {"url": f"nats://127.0.0.1:{relay.port}", "timeout": PATIENCE}}
+            self.space.write(streams=AFTER, connections=connections)
+            folder = str(self.space.folder)
+            code = main(["-C", folder, *(word.format(folder=folder) for word in COMMANDS[self.command])])
+            return code, relay.answered
+
+    def has_happened(self) -> bool:
+        """Whether the servers are as the command is to leave them."""
+        with Raw(self.server.url) as raw:
+            configs = [raw.done(f"$JS.API.STREAM.INFO.{name}")["config"] for name in streams(raw) if name != "OTHER"]
+        return not configs if self.command == "destroy" else all(config["max_age"] for config in configs)
+
+
+#: What the command ends with when it has read and done everything.
+DONE = {"plan": 2, "apply": 0, "destroy": 0, "drift": 2, "status": 0, "import": 0}
+
+
+def fresh(folder: Path, server: Server) -> Path:
+    """A new folder, on a clean server."""
+    with Raw(server.url) as raw:
+        delete_all_streams(raw)
+    made = folder / str(len(list(folder.iterdir())))
+    made.mkdir()
+    return made
+
+
+def answers(folder: Path, server: Server, command: str) -> int:
+    """How many bytes the server answers when nothing fails."""
+    code, total = Scene(folder, server, command).run("reset", math.inf)
+    assert code == DONE[command]
+    return total
+
+
+@pytest.mark.parametrize("failure", ["reset", "hole", "garbage"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_only_domain_is_lost(tmp_path: Path, server: Server, command: str, failure: Failure, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever was answered before, a command that did not read and do everything ends with 1, or with 6 where it had begun to write."""
+    total = answers(fresh(tmp_path, server), server, command)
+    for part in (0.25, 0.6, 0.9):
+        scene = Scene(fresh(tmp_path, server), server, command)
+        code, _ = scene.run(failure, total * part)
+
+        shown = "".join(capfd.readouterr())
+        writes = command in ("apply", "destroy")
+        if code == DONE[command]:
+            assert writes
+            assert scene.has_happened(), shown
+        else:
+            assert code == 1 or (writes and code == 6), (part, shown)
+            assert "Error: " in shown or code == 6
+        assert "bug in jsplan" not in shown
+        assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("failure", ["reset", "hole", "garbage"])
+def test_one_of_two_domains_is_lost(tmp_path: Path, server: Server, failure: Failure) -> None:
+    """A domain that is lost after its first answer is deferred, whatever ended the connection; the other one is planned."""
+    space = single_space(tmp_path, server)
+    domains = {key: {"connection": key, "js_domain": None} for key in ("main", "far")}
+    bodies = [{"name": "NEAR"}, *({"name": f"FAR{n}", "domain": "far"} for n in range(4))]
+
+    def plan_over(relay: Failing) -> Plan:
+        far = {"url": f"nats://127.0.0.1:{relay.port}", "timeout": PATIENCE}
+        space.write(streams=bodies, domains=domains, connections={"main": {"url": server.url}, "far": far})
+        return space.plan()
+
+    with Failing(server.port, failure, math.inf) as relay:
+        plan_over(relay)
+    with Failing(server.port, failure, relay.answered * 0.7) as lost:
+        plan = plan_over(lost)
+
+    assert [deferred.address for deferred in plan.deferred] == [f"far/stream/FAR{n}" for n in range(4)]
+    assert [step.address for step in plan.steps] == ["main/stream/NEAR"]
