@@ -18,11 +18,10 @@ from typing import IO, Any
 
 import filelock
 
-from jsplan.disk import read_regular
-from jsplan.documents.base import LARGEST, DocumentError, dumps, parse
+from jsplan.documents.base import DocumentError, dumps, parse
 from jsplan.documents.validation import flaw_of
 from jsplan.errors import StateError, StateLockedError
-from jsplan.state import journal
+from jsplan.state import files, journal
 from jsplan.state.document import DAMAGED, State
 from jsplan.state.locks import LockInfo, Waiting, is_dead
 
@@ -38,13 +37,13 @@ POLL = 0.05
 
 
 class LocalBackend:
-    """State of one workspace and environment in `path`, mode 0600.
+    """State of one workspace and environment in `path`, mode 0600; a symbolic link there leads to the file that is meant.
 
     Beside it: `.journal` (steps since the document), `.backup` (the serial before), `.lock` and `.lock.info`.
     """
 
     def __init__(self, path: Path, workspace: str, environment: str | None) -> None:
-        self.path = path
+        self.path = Path(os.path.realpath(path))
         self._workspace = workspace
         self._environment = environment
         self._journal: IO[bytes] | None = None
@@ -82,7 +81,7 @@ class LocalBackend:
 
     def _read_document(self) -> State:
         try:
-            data = read_regular(self.path, LARGEST)
+            data = files.read_file(self.path, self.place)
         except FileNotFoundError:
             return State(self._workspace, self._environment)
         except OSError as error:
@@ -91,7 +90,7 @@ class LocalBackend:
 
     def _read_journal(self) -> bytes:
         try:
-            return read_regular(self._beside(".journal"), LARGEST)
+            return files.read_file(self._beside(".journal"), str(self._beside(".journal")))
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -118,7 +117,7 @@ class LocalBackend:
             await self.replace(state)
         state.begin()
         try:
-            self._journal = self._open_private(self._beside(".journal"), "wb")
+            self._journal = files.create(self._beside(".journal"))
         except OSError as error:
             raise self._cannot_record(error) from None
         self.append(state, journal.session_of(state))
@@ -166,21 +165,17 @@ class LocalBackend:
     async def replace(self, state: State) -> None:
         """Replace the document atomically and durably; the ones before stay as backups. Raises StateError."""
         state.require_writable(self.place)
-        temporary = self._beside(".tmp")
+        self._make_folder()
         try:
-            self._make_folder()
-            self._drop_journal_after(state)
-            with self._open_private(temporary, "wb") as file:
-                file.write(dumps(state.to_json()))
-                file.flush()
-                os.fsync(file.fileno())
-            if self.path.exists():
-                self._keep_backups()
-            temporary.replace(self.path)
+            with files.beside(self._beside(".tmp"), dumps(state.to_json())) as written:
+                if self.path.exists():
+                    self._keep_backups()
+                self._drop_journal_after(state)
+                written.replace(self.path)
             self._sync_folder()
         except OSError as error:
             raise StateError(
-                f"cannot write the state {self.path}: {error.strerror}", hint="The steps done so far are in its journal."
+                f"cannot write the state {self.path}: {error.strerror}", hint=f"{_remedy(error)} The steps done so far are in its journal."
             ) from None
         self._close_journal()
         self._beside(".journal").unlink(missing_ok=True)
@@ -213,17 +208,16 @@ class LocalBackend:
         for newer, older in reversed(list(pairwise(names))):
             with contextlib.suppress(FileNotFoundError):
                 newer.replace(older)
-        beside = self._beside(".backup.tmp")
-        beside.unlink(missing_ok=True)
-        os.link(self.path, beside)
-        beside.replace(names[0])
+        copy = self._beside(".backup.tmp")
+        files.duplicate(self.path, copy)
+        copy.replace(names[0])
 
     async def previous(self, serial: int) -> State:
         """The document of a serial that is kept. Raises StateError that names those that are."""
         kept: dict[int, State] = {}
         for path in [*reversed(self._backups()), self.path]:
             with contextlib.suppress(StateError, OSError):
-                state = self._document(read_regular(path, LARGEST), path)
+                state = self._document(files.read_file(path, str(path)), path)
                 kept[state.serial] = state
         if serial not in kept:
             raise StateError(f"serial {serial} of {self.place} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
@@ -234,12 +228,6 @@ class LocalBackend:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StateError(f"cannot make the folder {self.path.parent}: {error.strerror}", hint=_remedy(error)) from None
-
-    @staticmethod
-    def _open_private(path: Path, mode: str) -> IO[bytes]:
-        """A file that only its owner can read from its first byte on."""
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if mode == "wb" else os.O_APPEND)
-        return os.fdopen(os.open(path, flags, 0o600), mode)
 
     def _sync_folder(self) -> None:
         if os.name == "posix":
@@ -284,7 +272,7 @@ class LocalBackend:
 
     def _say_who(self, info: LockInfo) -> None:
         try:
-            with self._open_private(self._beside(".lock.info"), "wb") as file:
+            with files.create(self._beside(".lock.info")) as file:
                 file.write(dumps(info.to_json()))
         except OSError as error:
             raise StateError(f"cannot write {self._beside('.lock.info')}: {error.strerror}", hint=_remedy(error)) from None
@@ -321,8 +309,9 @@ class LocalBackend:
 
     def _holder(self) -> LockInfo | None:
         try:
-            raw = parse(read_regular(self._beside(".lock.info"), MOST_OF_A_HOLDER), "it", "")
-        except (OSError, DocumentError):
+            info = self._beside(".lock.info")
+            raw = parse(files.read_file(info, str(info), MOST_OF_A_HOLDER), "it", "")
+        except (OSError, StateError, DocumentError):
             return None
         return LockInfo.from_json(raw) if flaw_of(raw, "holder") is None else None
 

@@ -1,0 +1,84 @@
+"""Private files that are whole or not there: reading without waiting, writing without following links. Pure file handling."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from jsplan.disk import read_regular
+from jsplan.documents.base import LARGEST
+from jsplan.errors import StateError
+
+_PRIVATE: Final = 0o600
+#: Missing on some systems.
+_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+#: What a disk says that takes no more.
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_KINDS: Final = (
+    (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)  # fmt: skip
+
+
+def read_file(path: Path, what: str, most: int = LARGEST) -> bytes:
+    """The content of a regular file of at most `most` bytes.
+
+    Raises OSError, and StateError that names `what` for anything that is no file.
+    """
+    number = os.open(path, os.O_RDONLY | _NO_WAIT)
+    mode = os.fstat(number).st_mode
+    os.close(number)
+    if not stat.S_ISREG(mode):
+        kind = next((name for holds, name in _KINDS if holds(mode)), "no file")
+        raise StateError(f"{what} is {kind}, not a file", hint="Move away what is there, or name another place under backend.local.path.")
+    return read_regular(path, most)
+
+
+def create(path: Path) -> IO[bytes]:
+    """A new private file in place of what has the name; a link there is removed, never followed. Raises OSError."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, _NEW, _PRIVATE), "wb")
+
+
+@contextlib.contextmanager
+def beside(path: Path, content: bytes) -> Iterator[Path]:
+    """A private file with this content, safe on the disk, to be renamed by the caller; otherwise it is removed. Raises OSError."""
+    try:
+        with create(path) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield path
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def duplicate(path: Path, copy: Path) -> None:
+    """Give the content a second name: a hard link, or where the file system has none, a private copy. Raises OSError."""
+    copy.unlink(missing_ok=True)
+    try:
+        os.link(path, copy)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise
+        _copy(path, copy)
+
+
+def _copy(path: Path, copy: Path) -> None:
+    try:
+        with path.open("rb") as content, create(copy) as file:
+            shutil.copyfileobj(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with contextlib.suppress(OSError):
+            copy.unlink(missing_ok=True)
+        raise
