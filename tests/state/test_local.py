@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -227,21 +226,3 @@ async def test_a_session_that_ends_while_it_is_read(backend: LocalBackend, monke
     monkeypatch.setattr(LocalBackend, "_read_journal", late)
     assert (await reader.read()).resources.keys() == {A, B}
     await backend.close()
-
-
-@pytest.mark.parametrize("suffix", ["", ".journal"])
-async def test_a_pipe_in_place_of_a_file(backend: LocalBackend, suffix: str) -> None:
-    """What is no regular file is refused, instead of waited for."""
-    await session(backend, put(A))
-    path = backend.path.with_name(backend.path.name + suffix)
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    with pytest.raises(StateError, match="it is not a regular file"):
-        await backend.read()
-
-
-async def test_a_pipe_beside_the_lock(backend: LocalBackend) -> None:
-    """Who holds the lock is unknown then, and nothing waits for it."""
-    await session(backend, put(A))
-    os.mkfifo(backend.path.with_name(backend.path.name + ".lock.info"))
-    assert await backend.holder() is None
