@@ -7,12 +7,16 @@ the link, not the client (facts, section 7).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
+from jsplan.resources.nested import NAME
+
 SUBJECTS: Final = ("$JS.EVENT.ADVISORY.STREAM.>", "$JS.EVENT.ADVISORY.CONSUMER.>", "$JS.EVENT.ADVISORY.API")
+_NAME: Final = re.compile(NAME)
 _AUDIT: Final = "$JS.EVENT.ADVISORY.API"
 _API: Final = "$JS.API."
 _ASKED: Final = b'"subject":"$JS.API.'
@@ -63,8 +67,15 @@ def read(subject: str, data: bytes) -> Event | None:
     if len(words) < 6 or words[4] in _OTHER:
         return None
     document = _parsed(data)
-    stream, consumer = document.get("stream"), document.get("consumer") or ""
-    return Event(str(document.get("domain") or ""), str(stream), str(consumer)) if stream else None
+    return _event(document, document.get("stream"), document.get("consumer") or "", None)
+
+
+def _event(document: dict[str, Any], stream: object, consumer: object, who: Who | None) -> Event | None:
+    """None where what it names is no name: an advisory is heard from whoever may publish there."""
+    named = (stream, consumer) if consumer else (stream,)
+    if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in named):
+        return None
+    return Event(str(document.get("domain") or ""), str(stream), str(consumer), who)
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
@@ -88,7 +99,8 @@ def _of_audit(data: bytes) -> Event | None:
         consumer = tokens[3] if len(tokens) > 3 else str(answer.get("name") or "")
         if not consumer:
             return None
-    return Event(str(document.get("domain") or ""), tokens[2], consumer, _who(document.get("client") or {}))
+    client = document.get("client")
+    return _event(document, tokens[2], consumer, _who(client if isinstance(client, dict) else {}))
 
 
 def _who(client: dict[str, Any]) -> Who:

@@ -20,7 +20,8 @@ import orjson
 from jsplan.config.model import Domain
 from jsplan.documents.access import Status
 from jsplan.errors import OFFLINE, ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError
-from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream import DomainApi, Pool, answers
+from jsplan.jetstream.api import unreadable
 from jsplan.jetstream.link import Inbox, Link
 from jsplan.subjects import is_literal, within
 from jsplan.topology.access import PUBLIC_KEY, Grant, own_prefix
@@ -196,12 +197,14 @@ async def _accounts(pool: Pool, domains: Mapping[str, Domain], grants: list[Gran
         try:
             # Of the server that is asked, and no other: a leaf's own idea of the account may answer first where all are asked.
             subject = f"$SYS.REQ.SERVER.{system.server['server_id']}.ACCOUNTZ"
-            answer = orjson.loads(await system.request(subject, orjson.dumps({"account": name})))
+            answer = answers.system(answers.ACCOUNT, await system.request(subject, orjson.dumps({"account": name})))
         except OFFLINE as error:
             raise ApiError(
                 f"the servers tell nothing about account {account}: {error}",
                 hint=f"Is connection {system.target.key} one to the system account?",
             ) from None
+        except answers.WrongShape as wrong:
+            raise unreadable(system.target.shown, subject, wrong) from None
         return {"id": name, **((answer.get("data") or {}).get("account_detail") or {})}
 
     found = await asyncio.gather(*(one(account, key) for account, key in at.items()))
@@ -214,8 +217,8 @@ async def _identity(link: Link | None) -> str | None:
         return None
     for _ in range(TRIES):
         try:
-            answer = orjson.loads(await link.request("$SYS.REQ.USER.INFO", b""))
-        except ApiError:
+            answer = answers.system(answers.USER, await link.request(answers.USER, b""))
+        except (ApiError, answers.WrongShape):
             return None
         # A server behind a leafnode hears it too, calls the account by another name, and is the first to answer now and then.
         if (answer.get("server") or {}).get("id") == link.server["server_id"]:

@@ -25,6 +25,8 @@ from jsplan.jetstream.seal import ACCOUNT_PING
 QUIET: Final = 1.0
 #: Seconds that a domain has to answer; all are asked at once.
 PATIENCE: Final = 2.0
+#: Servers after which no more are waited for.
+MOST: Final = 100_000
 SYSTEM_PING: Final = "$SYS.REQ.SERVER.PING"
 #: Asks for the server and not for its connections, as far as that is possible.
 _BRIEFLY: Final = b'{"limit": 1}'
@@ -105,7 +107,7 @@ async def _all(link: Link, subject: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     async with link.inbox() as inbox:
         await link.publish(subject, _BRIEFLY, inbox.subject)
-        while True:
+        while len(found) < MOST:
             try:
                 arrived = await inbox.next(PATIENCE if not found else QUIET, subject)
             except ApiTimeoutError:
@@ -116,7 +118,13 @@ async def _all(link: Link, subject: str) -> list[dict[str, Any]]:
                 server = orjson.loads(arrived.data).get("server")
             except (orjson.JSONDecodeError, AttributeError):
                 continue
-            found += [server] if isinstance(server, dict) else []
+            found += [server] if isinstance(server, dict) and _is_server(server) else []
+    return found
+
+
+def _is_server(server: dict[str, Any]) -> bool:
+    """Whether what is read of it is text, as a server's is."""
+    return all(isinstance(server.get(name, ""), str) for name in ("name", "ver", "domain"))
 
 
 def _api(link: Link, seen: Seen) -> DomainApi:
@@ -150,10 +158,5 @@ async def _named(link: Link, domains: Iterable[Seen]) -> list[tuple[str, str]]:
 
 
 async def _streams(api: DomainApi) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    while True:
-        page = await api.request("STREAM.LIST", {"offset": len(found)})
-        got = page.get("streams") or []
-        found += [stream["config"] for stream in got]
-        if not got or len(found) >= int(page.get("total", 0)):
-            return found
+    infos, _ = await api.streams()
+    return [info["config"] for info in infos]

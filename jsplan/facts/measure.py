@@ -158,15 +158,9 @@ class _Survey:
         name = self.question.stream.stream
         if self.counts or int(self.state.get("num_subjects") or 0) > 10 * self.limit:
             return bool(self.counts)
-        total = 1
-        while len(self.counts) < total:
+        async for page in self.api.pages(f"STREAM.INFO.{name}", "subjects", {"subjects_filter": ">"}):
             self.budget.spend(1)
-            page = await self.api.request(f"STREAM.INFO.{name}", {"subjects_filter": ">", "offset": len(self.counts)})
-            total = int(page.get("total") or 0)
-            found = page["state"].get("subjects") or {}
-            self.counts |= found
-            if not found:
-                break
+            self.counts |= page["state"].get("subjects") or {}
         if sum(self.counts.values()) != self.messages:
             self.counts = {}
         return bool(self.counts)
@@ -284,13 +278,7 @@ class _Survey:
         return await self._walk_wants(Unwanted(stay, self.level, question.becomes_interest, unsure), causes)
 
     async def _consumers(self) -> tuple[Wants, ...]:
-        found: list[Wants] = []
-        while True:
-            page = await self.api.request(f"CONSUMER.LIST.{self.question.stream.stream}", {"offset": len(found)})
-            got = page.get("consumers") or []
-            found += [wants_of(info) for info in got]
-            if not got or len(found) >= int(page.get("total") or 0):
-                return tuple(found)
+        return tuple(wants_of(info) for info in await self.api.consumers(self.question.stream.stream))
 
     async def _walk_wants(self, walk: Unwanted, causes: list[str]) -> Measured:
         """Read as far as any consumer has been; to the end where that is allowed, since bytes are known then too."""

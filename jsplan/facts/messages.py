@@ -127,8 +127,11 @@ class Reader:
         end_of_batch = answers.pop()[0]
         if not end_of_batch.startswith((b"NATS/1.0 204", b"NATS/1.0 404")):
             raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
-        own = all(_answered_by(block) == self.stream for block, _ in answers)
-        found = [m for m in (self._from_batch(*answer) for answer in answers) if m.seq <= end]
+        try:
+            own = all(_answered_by(block) == self.stream for block, _ in answers)
+            found = [m for m in (self._from_batch(*answer) for answer in answers) if m.seq <= end]
+        except (KeyError, ValueError) as error:
+            raise ApiError(f"{self.stream} cannot be read: a message of a batch lacks the server's own headers ({error})") from None
         after = found[-1].seq + 1 if found and len(found) == len(answers) else end + 1
         if not own or not self._is_complete(found, start, after):
             self.batches = False
@@ -203,7 +206,8 @@ class Reader:
         if len(answers) < 2 or _answered_by(answers[0][0]) != self.stream:
             return None
         pending = dict(line.split(b": ", 1) for line in answers[-1][0][:-4].split(b"\r\n")[1:] if b": " in line)
-        return 1 + int(pending.get(b"Nats-Num-Pending", 0))
+        count = pending.get(b"Nats-Num-Pending", b"0")
+        return 1 + int(count) if count.isdigit() else None
 
 
 async def reader_of(api: DomainApi, info: Mapping[str, Any], level: int, limit: int) -> Reader:
@@ -230,17 +234,12 @@ async def subject_counts(api: DomainApi, info: Mapping[str, Any], budget: Budget
 
     Raises TooManyReads and ApiError.
     """
-    state, counts, total = info["state"], dict[str, int](), 1
+    state, counts = info["state"], dict[str, int]()
     if int(state.get("num_subjects") or 0) > most:
         return None
-    while len(counts) < total:
+    async for page in api.pages(f"STREAM.INFO.{info['config']['name']}", "subjects", {"subjects_filter": ">"}):
         budget.spend(1)
-        page = await api.request(f"STREAM.INFO.{info['config']['name']}", {"subjects_filter": ">", "offset": len(counts)})
-        total = int(page.get("total") or 0)
-        found = page["state"].get("subjects") or {}
-        counts |= found
-        if not found:
-            break
+        counts |= page["state"].get("subjects") or {}
     return counts if sum(counts.values()) == state["messages"] else None
 
 

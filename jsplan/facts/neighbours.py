@@ -82,10 +82,4 @@ async def _consumers(api: DomainApi, stream: Address, live: Live) -> None:
 
 async def _listed(api: DomainApi, request: str, key: str, **query: str) -> list[Any]:
     """All elements of a paged answer. One that moves under us may be there twice."""
-    found: list[Any] = []
-    while True:
-        page = await api.request(request, {"offset": len(found)} | query)
-        got = page.get(key) or []
-        found += got
-        if not got or len(found) >= int(page.get("total") or 0):
-            return found
+    return [element async for page in api.pages(request, key, query) for element in page.get(key) or ()]

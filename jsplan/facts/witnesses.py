@@ -8,10 +8,9 @@ they are told, while whoever asks sees the quicker one. So each domain is asked 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import TracebackType
-from typing import Self
-
-import orjson
+from typing import Any, Self
 
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.live import DomainFacts
@@ -19,6 +18,8 @@ from jsplan.jetstream import DomainApi
 
 #: Seconds that a second answer may come after the first one. Reading goes on meanwhile.
 GRACE = 0.05
+#: Answers to one request after which no more are waited for.
+MOST = 100
 
 
 class Witnesses:
@@ -58,18 +59,28 @@ async def _answers(api: DomainApi, verb: str) -> list[bytes]:
     try:
         async with api.link.inbox() as inbox:
             await api.link.publish(f"{api.domain.api_prefix}.{verb}", b"", inbox.subject)
-            while True:
+            while len(found) < MOST:
                 found.append((await inbox.next(GRACE if found else api.link.target.timeout, verb)).data)
     except ApiError:
-        return found  # silence, which ends it; a domain that went away meanwhile is noticed by whoever reads it
+        pass  # silence, which ends it; a domain that went away meanwhile is noticed by whoever reads it
+    return found
 
 
 async def _names(api: DomainApi) -> set[str]:
     """Who the servers are, as far as they hold a stream that tells."""
-    listed = [orjson.loads(answer).get("streams") or [] for answer in await _answers(api, "STREAM.NAMES")]
+    listed = [answer.get("streams") or [] for answer in await _parsed(api, "STREAM.NAMES")]
     streams = sorted({names[0] for names in listed if names})
-    answers = [answer for name in streams for answer in await _answers(api, f"STREAM.INFO.{name}")]
-    return {leader for answer in answers if (leader := (orjson.loads(answer).get("cluster") or {}).get("leader"))}
+    answers = [answer for name in streams for answer in await _parsed(api, f"STREAM.INFO.{name}")]
+    return {leader for answer in answers if (leader := (answer.get("cluster") or {}).get("leader"))}
+
+
+async def _parsed(api: DomainApi, verb: str) -> list[dict[str, Any]]:
+    """All answers to one request that can be read."""
+    found: list[dict[str, Any]] = []
+    for answer in await _answers(api, verb):
+        with contextlib.suppress(ApiError):
+            found.append(api.parse(verb, answer))
+    return found
 
 
 def _two_servers(crowded: dict[str, set[str]]) -> ConnectError:

@@ -6,12 +6,14 @@ What is read and why is left to `facts`, what is written to `applying`.
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import orjson
 
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectionLostError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.jetstream import answers
 from jsplan.jetstream.identity import Sightings, no_sightings, recognize
 from jsplan.jetstream.link import Link
 from jsplan.jetstream.seal import READ_ONLY
@@ -24,8 +26,18 @@ STREAM_OFFLINE = 10194
 NOT_ENABLED = 10076
 NOT_ENABLED_FOR_ACCOUNT = 10039
 
+#: Pages of one list at most: of names a million, of streams and consumers a quarter of that.
+MOST_PAGES: Final = 1_000
 #: Seconds. While a cluster elects who leads a stream or consumer nobody answers its INFO, e.g. right after it was scaled.
 ELECTION: Final = 60.0
+
+
+def unreadable(who: str, api: str, wrong: Exception) -> ApiError:
+    """The error for an answer that is JSON and yet none of JetStream's."""
+    return ApiError(
+        f"{who} answered {api} with something that is not JetStream's: {wrong}",
+        hint="Is it a nats-server, and nothing else, that answers there? Look at who subscribes to the subject.",
+    )
 
 
 class DomainApi:
@@ -86,16 +98,25 @@ class DomainApi:
             raise AssertionError(f"{api} does not read")
         return await self.link.request_many(f"{self.domain.api_prefix}.{api}", orjson.dumps(payload))
 
-    def parse(self, api: str, data: bytes) -> dict[str, Any]:
-        """An answer to `api` that came another way than by `request`; raises ServerRefusedError for an error in it, else ApiError."""
+    def parse(self, api: str, data: bytes, shape: str | None = None) -> dict[str, Any]:
+        """An answer to `api`, which has the shape of that unless another is said.
+
+        Raises ServerRefusedError for an error in it, else ApiError.
+        """
         try:
             answer = orjson.loads(data)
         except orjson.JSONDecodeError:
             answer = None
         if not isinstance(answer, dict):
             raise ApiError(f"domain {self.domain.key} answered {api} with something that is not JSON: {data[:80]!r}")
-        if "error" in answer:
-            raise self._refused(api, answer["error"])
+        try:
+            error = answer.get("error")
+            if error is not None:
+                answers.check_error(error)
+                raise self._refused(api, error)
+            answers.check(shape or api, answer)
+        except answers.WrongShape as wrong:
+            raise unreadable(f"domain {self.domain.key}", api, wrong) from None
         return answer
 
     def _refused(self, api: str, error: dict[str, Any]) -> ServerRefusedError:
@@ -128,17 +149,31 @@ class DomainApi:
         """`CONSUMER.INFO`, or None if there is no such consumer or stream."""
         return await self.find(f"CONSUMER.INFO.{stream}.{name}", CONSUMER_NOT_FOUND)
 
-    async def names(self, api: str, key: str) -> list[str]:
-        """All names of a paged NAMES request. Pages are positional: a name is taken once if the list moves under us."""
-        found: dict[str, None] = {}
-        offset = 0
-        while True:
-            page = await self.request(api, {"offset": offset})
-            got = page.get(key) or []
-            found |= dict.fromkeys(got)
+    async def pages(self, api: str, key: str, asked: dict[str, Any] | None = None) -> AsyncGenerator[dict[str, Any], None]:
+        """The answers of a request whose answer comes in pages, until all of `total` are there or a page has nothing under `key`.
+
+        Pages are positional: what is listed may be there twice if the list moves under us. Raises ApiError where there is no end.
+        """
+        offset, before = 0, None
+        for _ in range(MOST_PAGES):
+            page = await self.request(api, (asked or {}) | {"offset": offset})
+            yield page
+            got = page.get(key) or (page.get("state") or {}).get(key) or ()
             offset += len(got)
-            if not got or offset >= int(page.get("total", 0)):
-                return list(found)
+            if not got or got == before or offset >= (page.get("total") or 0):
+                return
+            before = got
+        raise ApiError(
+            f"domain {self.domain.key} answered {api} with more than {MOST_PAGES:,} pages, and says that there are more",
+            hint="Is it a nats-server that answers there?",
+        )
+
+    async def names(self, api: str, key: str) -> list[str]:
+        """All names of a paged NAMES request, each once."""
+        found: dict[str, None] = {}
+        async for page in self.pages(api, key):
+            found |= dict.fromkeys(page.get(key) or ())
+        return list(found)
 
     async def stream_names(self) -> list[str]:
         """Every stream of the account in this domain, offline ones included (LIST leaves those out)."""
@@ -146,25 +181,18 @@ class DomainApi:
 
     async def streams(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
         """STREAM.INFO of every stream of the account in this domain, each once, and why others are offline, by name."""
-        found, offline, offset = dict[str, dict[str, Any]](), dict[str, str](), 0
-        while True:
-            page = await self.request("STREAM.LIST", {"offset": offset})
-            got = page.get("streams") or []
-            found |= {info["config"]["name"]: info for info in got}
+        found, offline = dict[str, dict[str, Any]](), dict[str, str]()
+        async for page in self.pages("STREAM.LIST", "streams"):
+            found |= {info["config"]["name"]: info for info in page.get("streams") or ()}
             offline |= page.get("offline") or {}
-            offset += len(got)
-            if not got or offset >= int(page.get("total") or 0):
-                return list(found.values()), offline
+        return list(found.values()), offline
 
     async def consumers(self, stream: str) -> list[dict[str, Any]]:
-        """CONSUMER.INFO of every consumer of one stream. One that moves under us may be there twice."""
-        found: list[dict[str, Any]] = []
-        while True:
-            page = await self.request(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
-            got = page.get("consumers") or []
-            found += got
-            if not got or len(found) >= int(page.get("total") or 0):
-                return found
+        """CONSUMER.INFO of every consumer of one stream, each once."""
+        found: dict[str, dict[str, Any]] = {}
+        async for page in self.pages(f"CONSUMER.LIST.{stream}", "consumers"):
+            found |= {info["name"]: info for info in page.get("consumers") or ()}
+        return list(found.values())
 
     async def consumer_names(self, stream: str) -> list[str]:
         """Every consumer of one stream."""

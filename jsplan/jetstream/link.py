@@ -25,6 +25,8 @@ from jsplan.jetstream.trouble import NO_TLS, check_files, connect_error, credent
 
 #: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
 IN_FLIGHT = 64
+#: Messages of one batch at most: more than is ever asked for at once.
+MOST_ANSWERS = 10_000
 #: Seconds after which a request that is not answered gives its place to another.
 PATIENCE = 0.5
 #: Seconds for an orderly end of a connection: TLS would wait for half a minute for a server that says nothing any more.
@@ -216,6 +218,8 @@ class Link:
                 await self._client.publish(subject, payload, reply=inbox)
                 answers = [await queue.get()]
             while not answers[-1][0].startswith(b"NATS/1.0 "):
+                if len(answers) > MOST_ANSWERS:
+                    raise ApiError(f"{subject} at {self.target.shown} is answered without an end")
                 answers.append(queue.get_nowait() if not queue.empty() else await asyncio.wait_for(queue.get(), timeout))
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone has no subscriptions

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsplan.errors import ApiError, ApiTimeoutError, JsplanError, NoRespondersError, ServerRefusedError
+from jsplan.jetstream.answers import RESTORED
 from jsplan.jetstream.api import DomainApi
 from jsplan.jetstream.frames import Frames
 from jsplan.jetstream.link import Arrived, Inbox
@@ -262,7 +263,7 @@ class _Sending:
         self.over = True
         if arrived.status.startswith("503"):
             raise NoRespondersError(f"{self.what}: nobody takes its end", hint="Look at the server's log; then run it again.")
-        return self.api.parse(f"STREAM.RESTORE.{self.name}", arrived.data)
+        return self.api.parse(f"STREAM.RESTORE.{self.name}", arrived.data, RESTORED)
 
     async def abandon(self, error: BaseException) -> str:
         """Nothing of it stays; returns what could not be made sure. Ending it at once is quicker than the server's 5 s."""

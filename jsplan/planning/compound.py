@@ -58,8 +58,9 @@ def _relaxed(before: Config, after: Config) -> tuple[str, Config] | None:
     Consumers may need the new one before they can take what the other asks of them (10121, 10153, 10069).
     """
     old, new = before.get("consumer_limits") or {}, after.get("consumer_limits") or {}
-    shrinks = [name for name in new if new[name] > 0 and (old.get(name, 0) <= 0 or new[name] < old[name])]
-    grows = [name for name in old if old[name] > 0 and (new.get(name, 0) <= 0 or new[name] > old[name])]
+    numbers = [name for name in {**old, **new} if isinstance(old.get(name, 0), int) and isinstance(new.get(name, 0), int)]
+    shrinks = [name for name in numbers if new.get(name, 0) > 0 and (old.get(name, 0) <= 0 or new[name] < old[name])]
+    grows = [name for name in numbers if old.get(name, 0) > 0 and (new.get(name, 0) <= 0 or new[name] > old[name])]
     if not shrinks or not grows:
         return None
     wide = {name: new[name] if name in grows else value for name, value in old.items() if name not in grows or name in new}

@@ -10,15 +10,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from jsplan.resources.fields import Config
+from jsplan.units import parse_time
 
 PAUSE: Final = "pause_until"
 
 
 def is_over(until: str | None, now: datetime) -> bool:
-    """Whether a pause until this instant (RFC 3339, UTC) is none: there is no instant, or it has passed."""
+    """Whether a pause until this instant (RFC 3339) is none: there is no instant, or it has passed."""
     if not until:
         return True
-    whole, _, fraction = until.removesuffix("Z").partition(".")
+    whole, _, fraction = parse_time(until).removesuffix("Z").partition(".")  # a server keeps the time zone of whoever paused it
     instant = datetime.fromisoformat(whole).replace(tzinfo=UTC, microsecond=int(fraction.ljust(6, "0")[:6]))
     return instant <= now
 

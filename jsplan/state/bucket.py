@@ -117,6 +117,8 @@ class Bucket:
         found: list[Item] = []
         after = 0
         while (item := await self._message({"seq": after + 1, "next_by_subj": self.subject(key)})) is not None:
+            if item.revision <= after:
+                raise ApiError(f"domain {self.domain.key} answered with revision {item.revision} of {key}, expected one after {after}")
             after = item.revision
             found += [item] if item.data is not None else []
         return found
@@ -129,26 +131,23 @@ class Bucket:
                 return None
             raise
         message = answer["message"]
-        headers = base64.b64decode(message.get("hdrs", "")).lower()
+        headers = base64.b64decode(message.get("hdrs") or "").lower()
         gone = b"\r\nkv-operation:" in headers or b"\r\nnats-marker-reason:" in headers
-        return Item(int(message["seq"]), None if gone else base64.b64decode(message.get("data", "")))
+        return Item(int(message["seq"]), None if gone else base64.b64decode(message.get("data") or ""))
 
     async def contents(self, keys: str) -> Contents | None:
         """The bucket and its keys that match; None if there is no bucket. Wildcards are those of subjects."""
         found: list[str] = []
-        while True:
-            wanted = {"subjects_filter": self.subject(keys), "offset": len(found)}
-            try:
-                info = await self._request(f"STREAM.INFO.KV_{self.name}", wanted)
-            except ServerRefusedError as error:
-                if error.err_code == STREAM_NOT_FOUND:
-                    return None
-                raise
-            page = list(info["state"].get("subjects") or {})
-            found += [subject.removeprefix(self.subject("")) for subject in page]
-            if not page or len(found) >= int(info.get("total", 0)):
-                self._config = info["config"]
-                return Contents(info["config"], int(info["state"]["last_seq"]), found)
+        api, info = DomainApi(self.domain, await self._ready(), read_only=True), dict[str, Any]()
+        try:
+            async for info in api.pages(f"STREAM.INFO.KV_{self.name}", "subjects", {"subjects_filter": self.subject(keys)}):
+                found += [subject.removeprefix(self.subject("")) for subject in info["state"].get("subjects") or ()]
+        except ServerRefusedError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                return None
+            raise
+        self._config = info["config"]
+        return Contents(info["config"], int(info["state"]["last_seq"]), found)
 
     # --- writing ---------------------------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ PLAIN = Domain("main", "main", None, "$JS.API")
 HUB = Domain("hub", "main", "hub", "$JS.hub.API")
 LEAF = Domain("leaf", "main", "leaf", "$JS.leaf.API")
 
+TIME = "2026-01-01T00:00:00Z"
+STATE = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0, "first_ts": TIME, "last_ts": TIME}
+ANSWER = json.dumps({"config": {"name": "S"}, "state": STATE}).encode()
 BEGIN = b"\xff\x06\x00\x00S2sTwO"
 
 
@@ -268,7 +271,7 @@ async def answered_by(server: Server, *messages: tuple[str, str, bytes]) -> Snap
     player = await nats.connect(server.url)
 
     async def play(request: Msg) -> None:
-        await request.respond(b'{"config": {}, "state": {}}')
+        await request.respond(ANSWER)
         for reply, status, data in messages:
             headers = {"Status": status} if status else None
             await player.publish(json.loads(request.data)["deliver_subject"], data, reply=reply, headers=headers)

@@ -9,8 +9,6 @@ import asyncio
 import time
 from typing import Any, Final
 
-import orjson
-
 from jsplan.address import Address
 from jsplan.applying.preserve.journal import carries, delete_stream, go_on, may_write, note, ready, record_of, require_ours
 from jsplan.applying.work import WRITE_TIMEOUT, StepFailed, Work
@@ -124,9 +122,11 @@ async def _mark_end(work: Work, step: Step, origin: LiveObject) -> None:
     await note(work, step, mark=last + 1)
     may_write(work, WRITE_TIMEOUT)
     headers = {"Nats-Incr": "+0"} if origin.raw.get("allow_msg_counter") else None
-    answer = orjson.loads(await work.api(step).link.request(origin.raw["subjects"][0], MARK, WRITE_TIMEOUT, headers=headers))
-    if "error" in answer:
-        raise StepFailed(f"{origin.address} does not take the message that marks its end: {answer['error'].get('description')}")
+    subject = origin.raw["subjects"][0]
+    try:
+        work.api(step).parse(subject, await work.api(step).link.request(subject, MARK, WRITE_TIMEOUT, headers=headers))
+    except ServerRefusedError as error:
+        raise StepFailed(f"{origin.address} does not take the message that marks its end: {error.description}") from None
 
 
 async def _unmark(work: Work, step: Step, mark: int) -> None:

@@ -1,0 +1,43 @@
+"""Advisories are heard from whoever may publish there: what names no stream is no event, whatever it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from jsplan.drift.advisories import Event, read
+
+CREATED = "$JS.EVENT.ADVISORY.STREAM.CREATED.A"
+AUDIT = "$JS.EVENT.ADVISORY.API"
+ASKED = {"subject": "$JS.API.STREAM.UPDATE.A", "client": {"user": "ann", "kind": "Client"}, "response": "{}"}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [], "x", None, {}, {"stream": 5}, {"stream": ""}, {"stream": "a.b"}, {"stream": "a/b"}, {"stream": ["A"]}, {"stream": {"a": "b"}},
+        {"stream": "A", "consumer": 5}, {"stream": "A", "consumer": "c d"},
+    ],
+)  # fmt: skip
+def test_what_names_no_stream(document: Any) -> None:
+    """Other JSON, and names that no stream or consumer can have, are no event."""
+    assert read(CREATED, json.dumps(document).encode()) is None
+
+
+@pytest.mark.parametrize("client", [None, 5, "x", [], {}, {"user": 5, "kind": []}])
+def test_whoever_asked(client: Any) -> None:
+    """An audit whose client is nothing that a server says is an event all the same."""
+    data = json.dumps(ASKED | {"client": client}, separators=(",", ":")).encode()
+    event = read(AUDIT, data)
+
+    assert event is not None
+    assert (event.js_domain, event.stream, event.consumer) == ("", "A", "")
+
+
+def test_an_event() -> None:
+    """What a server says names the stream, the consumer and the domain."""
+    said = {"stream": "A", "consumer": "C", "domain": "hub", "brand_new": 1}
+
+    assert read("$JS.EVENT.ADVISORY.CONSUMER.CREATED.A.C", json.dumps(said).encode()) == Event("hub", "A", "C")

@@ -1,0 +1,230 @@
+"""Answers that are JSON and yet none of JetStream's: every command says so in words, and none takes them for facts or waits for ever."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import random
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.cli.main import main
+from jsplan.jetstream import api as api_module
+from tests.support.buckets import new_bucket
+from tests.support.impostor import DOMAIN, Impostor, truthful
+from tests.support.raw import Raw, delete_all_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+BODIES: list[dict[str, Any]] = [
+    {"name": "A", "subjects": ["a.>"], "consumers": [{"name": "C", "ack_policy": "explicit"}]},
+    {"name": "S", "sources": [{"name": "A", "filter_subject": "a.b"}], "metadata": {"k": "v"}},
+]
+CHANGED = [body | {"max_msgs": 2} for body in BODIES]
+COMMANDS = {
+    "plan": ["plan"], "status": ["status"], "drift": ["drift"], "apply": ["apply", "-y", "--allow-hazard", "DELETES_MESSAGES"],
+    "state": ["state", "list"], "import": ["import", "-y", f"{DOMAIN}/**", "--generate-config", "{folder}/found.jsplan.yaml"],
+    "discover": ["domains", "discover"],
+}  # fmt: skip
+#: What takes the place of a value.
+WRONG: tuple[Any, ...] = (None, "x", "", -1, 5, 1.5, True, [], {}, [None], [5], {"x": "y"}, 2**63, "a.b/c", [[["x"]]])
+#: Changed answers that are tried of each command.
+SAMPLE = {"plan": 60, "status": 60, "drift": 40, "apply": 30, "state": 60, "import": 15, "discover": 10}
+Path_ = tuple[str | int, ...]
+
+
+class Scene:
+    """A workspace in the impostor's domain, its state in a bucket there, with streams to plan, look at and import."""
+
+    def __init__(self, folder: Path, impostor: Impostor, server: Server) -> None:
+        self.folder, self.impostor, self.server = folder, impostor, server
+        self.document: dict[str, Any] = {
+            "jsplan": 1, "workspace": "shop", "connections": {"main": {"url": server.url, "timeout": "5s"}},
+            "domains": {DOMAIN: {"connection": "main"}}, "defaults": {"domain": DOMAIN},
+        }  # fmt: skip
+
+    def begin(self) -> None:
+        """Applied once, with something that others made beside it; the files say something else by now."""
+        with Raw(self.server.url) as raw:
+            delete_all_streams(raw)
+        self.document["backend"] = {"kv": {"bucket": new_bucket(), "domain": DOMAIN, "lock_ttl": "1m"}}
+        self.write(BODIES)
+        assert main(["-C", str(self.folder), "apply", "-y"]) == 0
+        with Raw(self.server.url) as raw:
+            raw.done("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+            for _ in range(5):
+                raw.done("a.b", b"x")
+        self.write(CHANGED)
+
+    def write(self, bodies: list[dict[str, Any]]) -> None:
+        """Replace the file."""
+        (self.folder / "jsplan.yaml").write_text(json.dumps(self.document | {"streams": bodies}))
+
+    def run(self, command: str) -> int:
+        """Run it as the command line does."""
+        (self.folder / "found.jsplan.yaml").unlink(missing_ok=True)
+        return main(["-C", str(self.folder), *(word.format(folder=self.folder) for word in COMMANDS[command])])
+
+
+@pytest.fixture
+def scene(tmp_path: Path, server: Server) -> Iterator[Scene]:
+    """A scene whose impostor says nothing but the truth as yet."""
+    with Impostor(server) as impostor:
+        made = Scene(tmp_path, impostor, server)
+        made.begin()
+        impostor.seen.clear()
+        yield made
+
+
+def paths(value: Any, so_far: Path_ = ()) -> Iterator[Path_]:
+    """Every place in a document, itself included."""
+    yield so_far
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        yield from paths(each, (*so_far, key))
+
+
+def changed(answer: Any, path: Path_, value: Any) -> Any:
+    """The answer with something else in one place, if it has that place."""
+    if not path:
+        return value
+    out = copy.deepcopy(answer)
+    at: Any = out
+    try:
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+    except (KeyError, IndexError, TypeError):
+        return answer
+    return out
+
+
+def twisted(api: str, path: Path_, value: Any, asked: str, answer: Any) -> Any:
+    """What is answered: something else in one place of the answer to one request."""
+    return changed(answer, path, value) if asked == api else answer
+
+
+def check(scene: Scene, command: str, choice: list[tuple[str, Path_, Any]], capfd: pytest.CaptureFixture[str]) -> None:
+    """Run the command with each of the changed answers: it ends with a code of its own, in words."""
+    for api, path, value in choice:
+        if command in ("apply", "import"):
+            scene.impostor.twist = truthful
+            scene.begin()
+        scene.impostor.twist = partial(twisted, api, path, value)
+        code = scene.run(command)
+        shown = "".join(capfd.readouterr())
+
+        assert "bug in jsplan" not in shown, (api, path, value, shown)
+        assert "Traceback" not in shown, (api, path, value, shown)
+        assert code in (0, 1, 2, 3, 4, 5, 6), (api, path, value, shown)
+
+
+def choices(scene: Scene, command: str) -> list[tuple[str, Path_, Any]]:
+    """Each place in each answer that the command reads, with each wrong value."""
+    scene.run(command)
+    return [(api, path, value) for api, answer in sorted(scene.impostor.seen.items()) for path in paths(answer) for value in WRONG]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_some_answers_of_the_wrong_shape(scene: Scene, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A seeded sample of wrong values in real answers."""
+    found = choices(scene, command)
+    check(scene, command, random.Random(command).sample(found, min(SAMPLE[command], len(found))), capfd)
+
+
+def newer(value: Any, *, nested: bool = True) -> Any:
+    """A document of a newer server: fields more, and words for its fields that this release does not know."""
+    if isinstance(value, list):
+        return [newer(each, nested=nested) for each in value] if nested else value
+    if not isinstance(value, dict):
+        return value
+    words = {name: "brand-new" for name in ("persist_mode", "priority_policy") if name in value}
+    kept = ("metadata", "limits", "subjects")
+    more = {name: each if name in kept or not nested else newer(each, nested=name != "config") for name, each in value.items()}
+    return more | {"brand_new": {"a": [1, None]}} | words
+
+
+@pytest.mark.parametrize("command", ["plan", "status", "drift", "state", "import"])
+def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Unknown fields and unknown words for known fields are no reason to refuse an answer."""
+    truth = scene.run(command)
+    scene.begin()
+    scene.impostor.twist = lambda _, answer: newer(answer)
+    said = scene.run(command)
+
+    shown = "".join(capfd.readouterr())
+    assert "JetStream's" not in shown
+    assert said == truth, shown
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"error": "x"}, "error is 'x', expected an object"),
+        ({"error": {"code": "x"}}, "error.code is 'x', expected a whole number"),
+        ([1], "something that is not JSON"),
+        (b'{"a": NaN}', "something that is not JSON"),
+        (b"[" * 100_000, "something that is not JSON"),
+        ({"error": None}, "config is missing, expected a value"),
+        ({"config": None}, "config is missing, expected a value"),
+        ({"config": {"name": "EVIL"}}, "created is missing, expected a value"),
+    ],
+)
+def test_an_answer_that_is_none(scene: Scene, answer: Any, words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error names the domain, the request, and what is wrong with the answer, and says what to do; nothing is planned."""
+    scene.impostor.twist = lambda api, real: answer if api == "STREAM.INFO.A" else real
+
+    assert scene.run("plan") == 1
+    shown = " ".join("".join(capfd.readouterr()).split())
+    assert f"domain {DOMAIN} answered STREAM.INFO.A with" in shown
+    assert words in shown
+
+
+def test_an_answer_about_something_else(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+    """What is said of another stream is not taken for the one that was asked for."""
+    scene.impostor.twist = lambda api, real: changed(real, ("config", "name"), "EVIL") if api == "STREAM.INFO.A" else real
+
+    assert scene.run("plan") == 1
+    assert "config.name is 'EVIL', expected 'A'" in " ".join("".join(capfd.readouterr()).split())
+
+
+@pytest.mark.parametrize("command", ["status", "drift", "state"])
+@pytest.mark.parametrize("moving", [False, True], ids=["same", "moving"])
+def test_lists_without_an_end(
+    scene: Scene, command: str, moving: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A list that says that it has a thousand million elements ends with the page that brings nothing new, or after the most pages."""
+    monkeypatch.setattr(api_module, "MOST_PAGES", 20)
+    count, pages = itertools.count(), dict[str, Any]()
+
+    def endless(api: str, real: Any) -> Any:
+        if not api.startswith(("STREAM.NAMES", "STREAM.LIST", "CONSUMER.LIST", "STREAM.INFO.KV")):
+            return real
+        page = pages.setdefault(api, real) | {"total": 10**9}  # the first page again and again
+        if moving and page.get("streams"):
+            name = f"MOVING{next(count)}"
+            page["streams"] = [name if isinstance(each, str) else changed(each, ("config", "name"), name) for each in page["streams"][:1]]
+        return page
+
+    scene.impostor.twist = endless
+    code = scene.run(command)
+    shown = " ".join("".join(capfd.readouterr()).split())
+    assert "bug in jsplan" not in shown
+    assert code == (1 if moving and command == "drift" else code)
+    assert ("more than 20 pages" in shown) == (moving and command != "state")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_many_answers_of_the_wrong_shape(scene: Scene, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A larger sample."""
+    found = choices(scene, command)
+    check(scene, command, random.Random(1).sample(found, min(1_500, len(found))), capfd)
