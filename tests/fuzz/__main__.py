@@ -1,0 +1,81 @@
+"""`python -m tests.fuzz TARGET --seed N --count N`: documents of one target, or of all of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+# One thread, and memory from where its limit is known: before the libraries are loaded that look at it.
+os.environ |= {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+
+from tests.fuzz import harness
+from tests.fuzz.documents import dump
+from tests.fuzz.targets import TARGETS
+
+
+def main() -> int:
+    """Read documents and print what is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("target", choices=["all", *TARGETS])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1000, help="how many documents of each target")
+    parser.add_argument("--most", type=int, default=harness.MOST, help="different failures after which it ends")
+    parser.add_argument("--only", type=int, help="the document of this number alone")
+    parser.add_argument("--file", type=Path, help="a document that was kept, alone")
+    parser.add_argument(
+        "--kept",
+        action="store_true",
+        help="the seeds and the documents under tests/fuzz/found/ alone",
+    )
+    parser.add_argument("--print", action="store_true", help="print the document as well")
+    parser.add_argument("--keep", action="store_true", help="keep the smallest documents under tests/fuzz/found/")
+    parser.add_argument("--quick", action="store_true", help="do not make them smaller")
+    given = parser.parse_args()
+    bad = 0
+    for name in TARGETS if given.target == "all" else [given.target]:
+        bad += _one(TARGETS[name], given)
+    return 1 if bad else 0
+
+
+def _one(target: harness.Target, given: argparse.Namespace) -> int:
+    if given.kept:
+        return _kept(target)
+    if given.file is not None or given.only is not None:
+        document = harness.load(given.file) if given.file is not None else target.document(given.seed, given.only)
+        if given.print:
+            print(dump(document))
+        failure = harness.judge(target, document)
+        print(f"{failure.key}\n{failure.detail}" if failure else "nothing is wrong with it")
+        return 1 if failure else 0
+    report = harness.run(target, given.seed, range(given.count), most=given.most)
+    speed = report.documents / report.seconds if report.seconds else 0
+    print(
+        f"{target.name}: {report.documents} documents, {len(report.found)} failures, {speed:.0f} a second of computing",
+        flush=True,
+    )
+    print(harness.told(report, given.seed, smaller=not given.quick), end="", flush=True)
+    for found in report.found.values() if given.keep else ():
+        print(harness.keep(target, harness.shrunk(target, found)))
+    return len(report.found)
+
+
+def _kept(target: harness.Target) -> int:
+    """Read what was found, and the seeds, which must be right."""
+    documents = {str(path): harness.load(path) for path in harness.kept(target)}
+    failures = harness.judge_all(target, documents)
+    seeds = {f"seed {number}": document for number, document in enumerate(target.documents)}
+    failures |= harness.judge_all(target, seeds, seeds=True)
+    for name, failure in failures.items():
+        print(f"--- {target.name}, {name}: {failure.key}\n{failure.detail}")
+    print(f"{target.name}: {len(documents)} cases and {len(seeds)} seeds, {len(failures)} failures")
+    return len(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Watches a process that reads hostile documents: what it opens, starts and connects to, how long it computes, and how much it holds.
+
+What is done here is never undone, so only a process that was forked for it may call `install`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import selectors
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from jsplan.state import lease
+from tests.fuzz import words
+
+#: Bytes that may be used beyond what the process has when it begins.
+MEMORY: Final = 512 << 20
+#: Seconds of a clock on the wall after which a document counts as one that waits for ever, however busy the machine is.
+WALL: Final = 180
+_PROCESSES: Final = (
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.forkpty",
+    "os.spawn",
+    "pty.spawn",
+)
+#: Where a call has a path that it changes, and the folder that a relative one is in.
+_CHANGES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
+    "os.rename": ((0, 2), (1, 3)),
+    "os.link": ((1, 3),),
+    "os.symlink": ((1, 2),),
+    "os.mkdir": ((0, 2),),
+    "os.rmdir": ((0, 1),),
+    "os.remove": ((0, 1),),
+    "os.truncate": ((0, 9),),
+    "os.chmod": ((0, 2),),
+    "os.chown": ((0, 3),),
+    "os.utime": ((0, 3),),
+}
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Stopped(BaseException):
+    """The document made the process do what no document may; no `except Exception` keeps it."""
+
+
+class Guard:
+    """What the present document may do. `seen` is what it did and may not."""
+
+    def __init__(self) -> None:
+        self.folders: tuple[str, ...] = ()
+        self.temporary = ""
+        self.seen: list[str] = []
+        self.active = False
+
+    @contextlib.contextmanager
+    def watching(self, folders: tuple[Path, ...], temporary: Path, seconds: float) -> Iterator[None]:
+        """Let only `folders` be written to, and folders that are made in `temporary`; stop after so many seconds of computing."""
+        self.folders, self.temporary = (
+            tuple(map(os.path.realpath, folders)),
+            os.path.realpath(temporary),
+        )
+        self.seen, self.active = [], True
+        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        resource.setrlimit(resource.RLIMIT_CPU, (int(used + 4 * seconds + 20), resource.RLIM_INFINITY))
+        signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)
+        signal.setitimer(signal.ITIMER_REAL, WALL, 1.0)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.active = False
+
+    def stop(self, what: str) -> None:
+        """Note what was done and end it."""
+        self.seen.append(what)
+        raise Stopped(what)
+
+    def heard(self, event: str, args: tuple[Any, ...]) -> None:
+        """The audit hook: called before whatever the interpreter does."""
+        if not self.active:
+            return
+        if event == "open":
+            self._opened(*args)
+        elif event in _CHANGES:
+            for at, folder in _CHANGES[event]:
+                if folder >= len(args) or args[folder] in (
+                    None,
+                    -1,
+                ):  # what is relative to an open folder is below it
+                    self._changed(event, args[at])
+        elif event in ("socket.connect", "socket.bind", "socket.sendto"):
+            raise ConnectionRefusedError(111, "Connection refused")
+        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+            raise socket.gaierror(-2, "Name or service not known")
+        elif event in _PROCESSES:
+            self.stop(f"starts a process: {event} {args!r}"[:300])
+        elif event == "compile" and words.CODE in str(args[0]):
+            self.stop("compiles text of the document")
+
+    def _opened(self, path: Any, _: Any, flags: Any) -> None:
+        if isinstance(path, int):
+            return
+        if isinstance(flags, int) and flags & _WRITING and os.fsdecode(path) != os.devnull:
+            self._changed("open", path)
+        if not flags & os.O_NONBLOCK:
+            with contextlib.suppress(OSError, ValueError):
+                if stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116 - no Path for each file that is opened
+                    self.stop("waits for the other end of a pipe")
+
+    def _changed(self, event: str, path: Any) -> None:
+        if isinstance(path, int):
+            return
+        whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 - resolve() would follow links
+        real = str(whole.resolve() if event == "open" else whole.parent.resolve() / whole.name)
+        inside = any(real == folder or real.startswith(f"{folder}/") for folder in self.folders)
+        below = real.removeprefix(f"{self.temporary}/") if real.startswith(f"{self.temporary}/") else ""
+        if not inside and not ("/" in below or (below and event in ("os.mkdir", "os.rmdir"))):
+            self.stop(f"changes {whole} with {event}")
+
+
+GUARD: Final = Guard()
+
+
+def _computed(*_: object) -> None:
+    if GUARD.active:
+        GUARD.stop("computes too long")
+
+
+def _waited(*_: object) -> None:
+    if GUARD.active:
+        GUARD.stop("waits for ever")
+
+
+def install() -> None:
+    """Watch this process from now on, let its clocks go as fast as it wants, and bound its memory."""
+    sys.addaudithook(GUARD.heard)
+    signal.signal(signal.SIGPROF, _computed)
+    signal.signal(signal.SIGALRM, _waited)
+    _let_time_fly()
+    os.fsync = _nothing  # what is tested is not the disk
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
+        pages = int(file.read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _nothing(fd: Any) -> None:
+    """Wait for no disk."""
+
+
+def _let_time_fly() -> None:
+    """Nobody waits: a sleep, and a wait of an event loop in which nothing happens, only puts the clock forward."""
+    real, ahead = time.monotonic, [0.0]
+
+    def monotonic() -> float:
+        return real() + ahead[0]
+
+    def sleep(seconds: Any, /) -> None:
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        ahead[0] += seconds
+
+    select = selectors.DefaultSelector.select
+
+    def hurried(self: Any, timeout: float | None = None) -> list[Any]:
+        found = select(self, timeout if timeout is None or timeout <= 0 else min(timeout, 0.002))
+        if not found and timeout is not None and timeout > 0:
+            ahead[0] += timeout
+        return found
+
+    time.monotonic = monotonic
+    time.sleep = sleep
+    lease.clock = monotonic
+    selectors.DefaultSelector.select = hurried  # type: ignore[method-assign]
+    asyncio.base_events.time.monotonic = monotonic  # type: ignore[attr-defined]

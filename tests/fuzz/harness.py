@@ -1,0 +1,443 @@
+"""Makes documents of a seed, reads each in a process of its own kind, and makes those smaller that show something wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import mmap
+import os
+import pkgutil
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import jsplan
+from jsplan.errors import JsplanError
+from tests.fuzz.documents import Document, bytes_of, dump, load, size, text_of
+from tests.fuzz.guard import GUARD, Stopped, install
+from tests.fuzz.mutate import form_of, mutated
+from tests.fuzz.scene import Scene, Wrong, where
+
+FOUND: Final = Path(__file__).parent / "found"
+#: Where files cost nothing, if there is such a place.
+MEMORY: Final = Path("/dev/shm")
+#: A seed that jsplan does not take: it leads to nothing, and is old or wrong.
+REFUSED: Final = "is refused"
+#: A part of seeds that are meant to be refused.
+WRONG: Final = "$wrong"
+#: Documents that one process reads before the next takes its place.
+CHUNK: Final = 400
+#: Different failures after which a run ends.
+MOST: Final = 25
+#: Tries to make a failing document smaller; fewer for one that takes seconds to fail.
+TRIES, SLOW_TRIES = 400, 40
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader of documents. `seeds` makes documents that are right, `run` lets jsplan read one."""
+
+    name: str
+    seeds: Callable[[], list[Document]]
+    run: Callable[[Scene], None]
+    #: Which parts are changed, and words of this target's own.
+    changes: Callable[[str], bool] = lambda name: not name.startswith("$")
+    words: tuple[str, ...] = ()
+    #: How a part is written, where its name does not say so.
+    form: Callable[[str], str] = form_of
+    #: How many of all documents of a soak it gets.
+    share: int = 1
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """The seeds, made once."""
+        return self.seeds()
+
+    def document(self, seed: int, number: int) -> Document:
+        """The document of this number; it depends on nothing else."""
+        dice = Random(f"{self.name} {seed} {number}")
+        document = dict(dice.choice(self.documents))
+        parts = [name for name in document if self.changes(name)]
+        for _ in range(1 + (dice.random() < 0.2)):
+            name = dice.choice(parts)
+            others = [other[name] for other in self.documents if name in other]
+            draw = dice.random()
+            if draw < 0.01:
+                document[name] = dice.choice(
+                    (
+                        b"",
+                        b"!pipe",
+                        b"!folder",
+                        b"!symlink ../outside/secret.txt",
+                        b"!symlink /dev/zero",
+                        document[dice.choice(parts)],
+                    )
+                )
+            else:
+                document[name] = mutated(document[name], self.form(name), dice, others, self.words)
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is wrong with a document. `key` is the same for the same bug."""
+
+    key: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Found:
+    """A failure with the first document that showed it, and how many did."""
+
+    failure: Failure
+    number: int
+    document: Document
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run read and found."""
+
+    target: Target
+    documents: int = 0
+    seconds: float = 0.0
+    found: dict[str, Found] = field(default_factory=dict)
+
+    def add(self, number: int, document: Document, failure: Failure) -> None:
+        """Take in one that failed."""
+        there = self.found.get(failure.key)
+        if there is None:
+            self.found[failure.key] = Found(failure, number, document)
+        else:
+            there.count += 1
+
+
+# --- reading one ------------------------------------------------------------------------------------------------------
+
+
+def read(target: Target, document: Document, base: Path, *, seed: bool = False) -> Failure | None:
+    """Let jsplan read it, here and now: only in a process that `install` was called in. A `seed` must not be refused."""
+    scene = Scene(base, document)
+    scene.lay()
+    allowed = max(1.0, -(-size(document) // 1024))
+    failure = None
+    try:
+        with GUARD.watching((scene.ws,), scene.tmp, allowed):
+            failure = _read(target, scene)
+    except Stopped:
+        pass
+    finally:
+        scene.clear()
+    if GUARD.seen:
+        what = GUARD.seen[0]
+        key = what if what.startswith(("computes", "waits", "compiles")) else what.split(" ")[0] + " " + what.rpartition(" ")[2]
+        return Failure(key, f"{what}\n{failure.detail if failure else ''}")
+    if seed and failure is None and scene.refusals and WRONG not in document:
+        return Failure(REFUSED, "\n".join(scene.refusals))
+    return failure
+
+
+def _read(target: Target, scene: Scene) -> Failure | None:
+    try:
+        target.run(scene)
+    except Wrong as wrong:
+        return Failure(wrong.key, wrong.detail)
+    except JsplanError as error:
+        try:
+            scene.refused(error)
+        except Wrong as wrong:
+            return Failure(wrong.key, wrong.detail)
+    except Exception:  # noqa: BLE001 - that is what is looked for
+        text = traceback.format_exc()
+        return Failure(f"raises {where(text)}", text[-3000:])
+    return None
+
+
+# --- reading many -----------------------------------------------------------------------------------------------------
+
+
+def _forked(
+    target: Target,
+    documents: Iterable[tuple[int, Document]],
+    at: mmap.mmap,
+    tell: Callable[[int, Failure], None],
+    *,
+    seeds: bool = False,
+) -> int:
+    """Read the documents in a process of their own. How it ended; `at` has the number of the last one it began."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _child(target, documents, at, writer, seeds=seeds)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as lines:
+        for line in lines:
+            number, key, detail = json.loads(line)
+            tell(number, Failure(key, detail))
+    return os.waitpid(child, 0)[1]
+
+
+def _child(target: Target, documents: Iterable[tuple[int, Document]], at: mmap.mmap, writer: int, *, seeds: bool) -> None:
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        install()
+        base = Path(tempfile.mkdtemp(prefix="jsplan-fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
+        for number, document in documents:
+            at[:8] = struct.pack("q", number)
+            failure = read(target, document, base, seed=seeds)
+            if failure is not None:
+                os.write(writer, json.dumps([number, failure.key, failure.detail]).encode() + b"\n")
+                gc.collect()
+        os.chdir("/")
+        shutil.rmtree(base, ignore_errors=True)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(code)
+
+
+@cache
+def _warm() -> None:
+    """Load all of jsplan but what needs Spark, once, so that no forked process does so."""
+    for found in pkgutil.walk_packages(jsplan.__path__, "jsplan."):
+        if not found.name.startswith(("jsplan.backfill.spark", "jsplan.__main__")):
+            importlib.import_module(found.name)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pandas")  # which pyarrow loads when it first makes an array
+    gc.freeze()
+
+
+def judge(target: Target, document: Document) -> Failure | None:
+    """What is wrong with one document, if anything."""
+    _warm()
+    told: list[Failure] = []
+    with mmap.mmap(-1, 8) as at:
+        status = _forked(target, [(0, document)], at, lambda _, failure: told.append(failure))
+    return told[0] if told else _death(status)
+
+
+def judge_all(target: Target, documents: Mapping[str, Document], *, seeds: bool = False) -> dict[str, Failure]:
+    """What is wrong with each of the documents, by name."""
+    found: dict[str, Failure] = {}
+    names = [*documents]
+    _warm()
+    with mmap.mmap(-1, 8) as at:
+        todo = range(len(names))
+        while todo:
+            status = _forked(
+                target,
+                ((n, documents[names[n]]) for n in todo),
+                at,
+                lambda n, failure: found.update({names[n]: failure}),
+                seeds=seeds,
+            )
+            death = _death(status)
+            if death is None:
+                break
+            number = struct.unpack("q", at[:8])[0]
+            found[names[number]] = death
+            todo = range(number + 1, len(names))
+    return found
+
+
+def _death(status: int) -> Failure | None:
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        return Failure(
+            f"the process dies of {name}",
+            "computing in C for too long" if name == "SIGXCPU" else "",
+        )
+    if os.waitstatus_to_exitcode(status):
+        raise RuntimeError("the fuzzer itself failed")
+    return None
+
+
+def run(target: Target, seed: int, numbers: range, *, most: int = MOST, clock: Callable[[], float] = lambda: sum(os.times()[:4])) -> Report:
+    """Read documents of these numbers. `seconds` of the report are those of computing."""
+    _warm()
+    report, begun, left = Report(target), clock(), iter(_chunks(numbers))
+    assert target.documents, f"{target.name} has no seeds"
+    with mmap.mmap(-1, 8) as at:
+        for chunk in left:
+            todo = chunk
+            while todo and len(report.found) < most:
+                status = _forked(
+                    target,
+                    ((n, target.document(seed, n)) for n in todo),
+                    at,
+                    lambda n, failure: report.add(n, target.document(seed, n), failure),
+                )
+                death = _death(status)
+                if death is None:
+                    break
+                number = struct.unpack("q", at[:8])[0]
+                report.add(number, target.document(seed, number), death)
+                todo = range(number + 1, chunk.stop)
+            report.documents = chunk.stop - numbers.start
+            if len(report.found) >= most:
+                break
+    report.seconds = clock() - begun
+    return report
+
+
+def _chunks(numbers: range) -> Iterator[range]:
+    for start in range(numbers.start, numbers.stop, CHUNK):
+        yield range(start, min(start + CHUNK, numbers.stop))
+
+
+# --- making smaller ---------------------------------------------------------------------------------------------------
+
+
+def shrunk(target: Target, found: Found) -> Document:
+    """A smaller document that shows the same."""
+    key, document = found.failure.key, found.document
+    slow = key.startswith(("computes", "waits", "the process dies"))
+    left = SLOW_TRIES if slow else TRIES
+
+    def shows(candidate: Document) -> bool:
+        nonlocal left
+        left -= 1
+        failure = judge(target, candidate)
+        return failure is not None and failure.key == key
+
+    for smaller in (_fewer_parts, _smaller_trees, _smaller_text):
+        for _ in range(3):
+            before = dump(document)
+            document = smaller(target, document, shows, lambda: left > 0)
+            if dump(document) == before:
+                break
+    return document
+
+
+Shows = Callable[[Document], bool]
+
+
+def _fewer_parts(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
+    for name in [*document]:
+        without = {part: content for part, content in document.items() if part != name}
+        if target.changes(name) and more() and shows(without):
+            document = without
+    return document
+
+
+def _smaller_trees(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
+    for name in [*document]:
+        try:
+            tree = json.loads(document[name])
+        except (ValueError, RecursionError):
+            continue
+        for path in sorted(_paths(tree), key=len):
+            smaller = _without(tree, path)
+            if smaller is not None and more():
+                candidate = document | {name: bytes_of(json.dumps(smaller))}
+                if shows(candidate):
+                    document, tree = candidate, smaller
+    return document
+
+
+def _paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    inside = tree.items() if isinstance(tree, dict) else reversed([*enumerate(tree)]) if isinstance(tree, list) else ()
+    for key, value in inside:
+        yield from _paths(value, (*path, key))
+
+
+def _without(tree: Any, path: tuple[Any, ...]) -> Any:
+    """The tree without what is there; None where there is nothing any more."""
+    if isinstance(tree, dict) and path[0] in tree:
+        if len(path) == 1:
+            return {key: value for key, value in tree.items() if key != path[0]}
+        inner = _without(tree[path[0]], path[1:])
+        return None if inner is None else tree | {path[0]: inner}
+    if isinstance(tree, list) and isinstance(path[0], int) and path[0] < len(tree):
+        if len(path) == 1:
+            return tree[: path[0]] + tree[path[0] + 1 :]
+        inner = _without(tree[path[0]], path[1:])
+        return None if inner is None else [*tree[: path[0]], inner, *tree[path[0] + 1 :]]
+    return None
+
+
+def _smaller_text(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
+    for name in [*document]:
+        if not target.changes(name):
+            continue
+        lines = document[name].splitlines(keepends=True)
+        pieces = lines if len(lines) > 3 else [document[name][at : at + 1] for at in range(len(document[name]))]
+        step = max(1, len(pieces) // 2)
+        while step and more():
+            at = 0
+            while at < len(pieces) and more():
+                kept = pieces[:at] + pieces[at + step :]
+                candidate = document | {name: b"".join(kept)}
+                if shows(candidate):
+                    pieces, document = kept, candidate
+                else:
+                    at += step
+            step //= 2
+    return document
+
+
+# --- what was found ---------------------------------------------------------------------------------------------------
+
+
+def keep(target: Target, document: Document) -> Path:
+    """Keep a document as a case, under a name made of what is in it."""
+    text = dump(document)
+    path = FOUND / target.name / f"{sha256(text.encode()).hexdigest()[:12]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path
+
+
+def kept(target: Target) -> list[Path]:
+    """The cases of a target."""
+    return sorted((FOUND / target.name).glob("*.json"))
+
+
+def told(report: Report, seed: int, *, smaller: bool = True) -> str:
+    """What a run found, each with its smallest document and how to see it again."""
+    parts = []
+    for found in sorted(report.found.values(), key=lambda found: found.number):
+        document = shrunk(report.target, found) if smaller else found.document
+        shown = "\n".join(f"    {name}: {text_of(content)[:1500]!r}" for name, content in document.items() if name == "$" or content)
+        parts.append(
+            f"--- {report.target.name}: {found.failure.key} ({found.count} of {report.documents} documents, first number {found.number})\n"
+            f"{found.failure.detail}\n  smallest document:\n{shown}\n"
+            f"  again: python -m tests.fuzz {report.target.name} --seed {seed} --only {found.number}\n"
+        )
+    return "\n".join(parts)
+
+
+__all__ = [
+    "Failure",
+    "Report",
+    "Target",
+    "judge",
+    "judge_all",
+    "keep",
+    "kept",
+    "load",
+    "run",
+    "told",
+]

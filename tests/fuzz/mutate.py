@@ -1,0 +1,443 @@
+"""Changes documents: by their structure where they are JSON or YAML, by lines, and by bytes. Everything is drawn from one `Random`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
+from typing import Any, Final
+
+import yaml
+
+from tests.fuzz import words
+from tests.fuzz.documents import bytes_of, text_of
+
+#: The most that one part may have, in bytes; and how deep a tree may be that is changed as a tree.
+LARGEST: Final = 300_000
+DEEPEST: Final = 60
+MOST_VALUES: Final = 20_000
+_NUMBER: Final = re.compile(rb"-?\d+")
+_WORD: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+class Raw(str):
+    """Text that is written without quotes, whatever it is."""
+
+    __slots__ = ()
+
+
+class Key(str):
+    """A key that may be in a mapping twice."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+# --- trees -----------------------------------------------------------------------------------------------------------
+
+Tree = Any
+#: A place in a tree: the mapping or list that holds a value, and its key or number there.
+Place = tuple[Any, Any]
+
+
+def places(tree: Tree) -> list[Place]:
+    """Every place of the tree but its root."""
+    found: list[Place] = []
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        for key, value in inside:
+            found.append((node, key))
+            todo.append(value)
+    return found
+
+
+def _depth(tree: Tree) -> int:
+    """How deep it is; more than any where it is too large to be looked through, as one with aliases may be."""
+    deep, count, todo = 0, 0, [(tree, 1)]
+    while todo:
+        node, level = todo.pop()
+        count += 1
+        if count > MOST_VALUES or level > DEEPEST:
+            return DEEPEST + 1
+        deep = max(deep, level)
+        todo += [(value, level + 1) for value in (node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())]
+    return deep
+
+
+def copied(tree: Tree) -> Tree:
+    """A deep copy."""
+    if isinstance(tree, dict):
+        return {key: copied(value) for key, value in tree.items()}
+    return [copied(value) for value in tree] if isinstance(tree, list) else tree
+
+
+class Mutator:
+    """Mutations of one document; `donors` are other trees of its kind, of which pieces are taken."""
+
+    def __init__(self, dice: Random, own: tuple[str, ...], raw: tuple[str, ...], donors: list[Tree]) -> None:
+        self.dice = dice
+        self.own = own
+        self.raw = raw
+        self.donors = donors
+
+    def tree(self, tree: Tree, count: int) -> Tree:
+        """The tree with so many changes."""
+        box = [copied(tree)]
+        for _ in range(count):
+            there = places(box)
+            if len(there) > MOST_VALUES:
+                break
+            place = self.dice.choice(there[1:] if len(there) > 1 and self.dice.random() < 0.97 else there)
+            self.dice.choice(self._for(place))(*place)
+        return box[0]
+
+    def _for(self, place: Place) -> tuple[Callable[[Any, Any], None], ...]:
+        holder, key = place
+        value = holder[key]
+        common: tuple[Callable[[Any, Any], None], ...] = (
+            self._remove,
+            self._replace,
+            self._replace,
+            self._other_type,
+            self._transplant,
+            self._wrap,
+            self._swap,
+            self._twice,
+        )
+        if isinstance(holder, dict):
+            common += (self._rename, self._rename)
+        if isinstance(value, str) and not isinstance(value, Raw):
+            return (*common, self._edit, self._edit, self._edit, self._long, self._digits)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return (*common, self._number, self._number, self._number)
+        if isinstance(value, list):
+            return (*common, self._repeat, self._empty)
+        if isinstance(value, dict):
+            common += (self._empty, self._add)
+        return (*common, self._anchor, self._merge) if self.raw is words.RAW_YAML else common
+
+    def _remove(self, holder: Any, key: Any) -> None:
+        if isinstance(holder, dict | list) and len(holder) > 0:
+            del holder[key]
+        if isinstance(holder, list) and not holder:
+            holder.append(None)
+
+    def _text(self) -> str:
+        return self.dice.choice(self.own if self.own and self.dice.random() < 0.3 else words.TEXTS)
+
+    def _scalar(self) -> Tree:
+        kind = self.dice.randrange(10)
+        if kind < 4:
+            return self._text()
+        if kind < 6:
+            return self.dice.choice(words.NUMBERS)
+        if kind < 8:
+            return self.dice.choice((None, None, True, False, [], {}, "", [None], {"": None}, "text"))
+        return Raw(self.dice.choice(words.BOMBS if self.raw is words.RAW_YAML and kind == 9 else self.raw))
+
+    def _replace(self, holder: Any, key: Any) -> None:
+        holder[key] = self._scalar()
+
+    def _other_type(self, holder: Any, key: Any) -> None:
+        value = holder[key]
+        simple = value if not isinstance(value, dict | list) else "x"
+        holder[key] = self.dice.choice(
+            (
+                None,
+                True,
+                str(simple),
+                [value],
+                {"x": value},
+                {str(simple)[:20]: value},
+                0,
+                1.5,
+                "",
+                [],
+                {},
+                [[]],
+            )
+        )
+
+    def _transplant(self, holder: Any, key: Any) -> None:
+        donor = self.dice.choice(self.donors)
+        there = places(donor)
+        if there:
+            from_holder, from_key = self.dice.choice(there)
+            holder[key] = copied(from_holder[from_key])
+
+    def _wrap(self, holder: Any, key: Any) -> None:
+        for _ in range(self.dice.choice((1, 2, 5, 40))):
+            holder[key] = [holder[key]] if self.dice.random() < 0.5 else {"a": holder[key]}
+
+    def _swap(self, holder: Any, key: Any) -> None:
+        if isinstance(holder, dict | list) and len(holder) > 1:
+            other = self.dice.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+            holder[key], holder[other] = holder[other], holder[key]
+
+    def _twice(self, holder: Any, key: Any) -> None:
+        if isinstance(holder, list):
+            holder.insert(self.dice.randrange(len(holder) + 1), copied(holder[key]))
+        else:
+            holder[Key(key)] = copied(holder[key]) if self.dice.random() < 0.5 else self._scalar()
+
+    def _rename(self, holder: Any, key: Any) -> None:
+        choices = [
+            self._text(),
+            f"{key}x",
+            str(key)[:-1],
+            str(key).upper(),
+            self._known_key(),
+            self._known_key(),
+        ]
+        holder[self.dice.choice(choices)] = holder.pop(key)
+
+    def _known_key(self) -> str:
+        there = [key for holder, key in places(self.dice.choice(self.donors)) if isinstance(holder, dict)]
+        return str(self.dice.choice(there)) if there else "x"
+
+    def _add(self, holder: Any, key: Any) -> None:
+        holder[key][self._known_key()] = self._scalar()
+
+    def _anchor(self, holder: Any, key: Any) -> None:
+        """Name this value, and write the name where another one is."""
+        name = self.dice.choice("abc")
+        others = [place for place in places(holder[key]) or [(holder, key)] if place != (holder, key)]
+        if others and self.dice.random() < 0.1:  # inside of itself
+            other, where = self.dice.choice(others)
+            other[where] = Raw(f"*{name}")
+        holder[key] = Raw(f"&{name} {json_text(holder[key], escaped=False)}")
+        there = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        if (where := self.dice.choice(there)) is not key:
+            holder[where] = Raw(f"*{name}")
+
+    def _merge(self, holder: Any, key: Any) -> None:
+        if isinstance(holder, dict):
+            holder[Raw("<<")] = self.dice.choice((copied(holder[key]), Raw("*a"), [copied(holder[key]), Raw("*b")]))
+
+    def _edit(self, holder: Any, key: Any) -> None:
+        text, word = str(holder[key]), self._text()
+        at = self.dice.randrange(len(text) + 1)
+        holder[key] = self.dice.choice(
+            (
+                text[:at] + word + text[at:],
+                word + text,
+                text + word,
+                text[:at],
+                text[at:],
+                text[:at] + text[at + 1 :],
+            )
+        )
+
+    def _long(self, holder: Any, key: Any) -> None:
+        holder[key] = (
+            (str(holder[key]) or "x") * self.dice.choice((2, 50, 1000, 20_000)) if len(str(holder[key])) < 10 else str(holder[key]) * 9
+        )
+
+    def _digits(self, holder: Any, key: Any) -> None:
+        """Another number in a text that has some, as in `store-{1..3}` or `30d`."""
+        found = list(re.finditer(r"\d+", str(holder[key])))
+        if found:
+            match = self.dice.choice(found)
+            number = self.dice.choice((0, 5_000, 1_000_000, self.dice.choice(words.NUMBERS)))
+            holder[key] = f"{str(holder[key])[: match.start()]}{number}{str(holder[key])[match.end() :]}"
+
+    def _number(self, holder: Any, key: Any) -> None:
+        value = holder[key]
+        holder[key] = self.dice.choice(
+            (
+                value + 1,
+                value - 1,
+                -value,
+                value * 1000,
+                value + 0.5,
+                str(value),
+                self.dice.choice(words.NUMBERS),
+            )
+        )
+
+    def _repeat(self, holder: Any, key: Any) -> None:
+        times = min(self.dice.choice((2, 10, 300)), MOST_VALUES // (1 + len(places(holder[key]))))
+        holder[key] = [copied(value) for value in holder[key] * times][:1000]
+
+    def _empty(self, holder: Any, key: Any) -> None:
+        holder[key] = type(holder[key])()
+
+
+# --- text of trees ---------------------------------------------------------------------------------------------------
+
+
+def json_text(tree: Tree, *, escaped: bool = True) -> str:
+    """The tree as JSON, as far as what is raw in it is any."""
+    if isinstance(tree, Raw):
+        return str(tree)
+    if isinstance(tree, dict):
+        inside = (
+            f"{key if isinstance(key, Raw) else json.dumps(str(key), ensure_ascii=escaped)}: {json_text(value, escaped=escaped)}"
+            for key, value in tree.items()
+        )
+        return "{" + ", ".join(inside) + "}"
+    if isinstance(tree, list):
+        return "[" + ", ".join(json_text(value, escaped=escaped) for value in tree) + "]"
+    return json.dumps(tree, ensure_ascii=escaped, default=str)
+
+
+def yaml_text(tree: Tree, indent: int = 0) -> str:
+    """The tree as YAML in blocks."""
+    pad = " " * indent
+    if isinstance(tree, dict) and tree and indent < 40:
+        return "".join(f"{pad}{key if isinstance(key, Raw) else _plain(str(key))}:{_below(value, indent)}" for key, value in tree.items())
+    if isinstance(tree, list) and tree and indent < 40:
+        return "".join(f"{pad}-{_below(value, indent)}" for value in tree)
+    return f"{pad}{json_text(tree, escaped=False)}\n"
+
+
+def _below(value: Tree, indent: int) -> str:
+    if isinstance(value, dict | list) and value and indent < 38:
+        return f"\n{yaml_text(value, indent + 2)}"
+    return f" {json_text(value, escaped=False)}\n"
+
+
+def _plain(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key) else json.dumps(key, ensure_ascii=False)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def form_of(name: str) -> str:
+    """How a part is written, by its name."""
+    ending = name.rpartition(".")[2]
+    return {"json": "json", "yaml": "yaml", "yml": "yaml", "journal": "lines", "plan": "json"}.get(ending, "bytes")
+
+
+@lru_cache(maxsize=1024)
+def _parsed(content: bytes, form: str) -> Tree:
+    """The tree in the text; None where there is none, or one that is too deep or too large to be changed as a tree."""
+    try:
+        found = json.loads(content) if form == "json" else yaml.safe_load(content)
+    except (ValueError, yaml.YAMLError, RecursionError):
+        return None
+    return found if isinstance(found, dict | list) and found and _depth(found) <= DEEPEST else None
+
+
+def mutated(
+    content: bytes,
+    form: str,
+    dice: Random,
+    others: list[bytes],
+    own: tuple[str, ...] = (),
+) -> bytes:
+    """The part with one or several changes; `others` are other contents of the same kind."""
+    if form == "number":
+        return dice.choice((b"0", b"1", b"2", b"30"))
+    count, draw = 1 + min(int(dice.expovariate(0.9)), 10), dice.random()
+    tree = _parsed(content, form) if form in ("json", "yaml") else None
+    if tree is not None and draw < 0.85:
+        some = dice.sample(others, min(3, len(others)))
+        donors = [found for other in some if (found := _parsed(other, form)) is not None]
+        raw = words.RAW_YAML if form == "yaml" else words.RAW_JSON
+        changed = Mutator(dice, own, raw, donors or [tree]).tree(tree, min(count, 6))
+        out = bytes_of(
+            yaml_text(changed)
+            if form == "yaml" and dice.random() < 0.7
+            else json_text(changed, escaped=form == "json" and dice.random() < 0.7)
+        )
+    elif form == "lines" and draw < 0.85:
+        out = _lines(content, dice, others, own, count)
+    elif draw < 0.95 and form != "bytes":
+        out = _as_text(content, dice, count)
+    else:
+        out = as_bytes(content, dice, others, count)
+    return out[:LARGEST]
+
+
+def _lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int) -> bytes:
+    """Lines of JSON, each with a structure of its own."""
+    lines = content.split(b"\n")
+    known = [line for other in (content, *others) for line in other.split(b"\n") if line]
+    for _ in range(count):
+        at = dice.randrange(len(lines))
+        change = dice.randrange(8)
+        if change < 5:
+            lines[at] = mutated(lines[at] or dice.choice(known), "json", dice, known, own)
+        elif change == 5:
+            lines.insert(at, dice.choice(known))
+        elif change == 6 and len(lines) > 1:
+            del lines[at]
+        else:
+            other = dice.randrange(len(lines))
+            lines[at], lines[other] = lines[other], lines[at]
+    return b"\n".join(lines)
+
+
+def _as_text(content: bytes, dice: Random, count: int) -> bytes:
+    lines = text_of(content).split("\n")
+    for _ in range(count):
+        at = dice.randrange(len(lines))
+        line, place = lines[at], dice.randrange(len(lines[at]) + 1)
+        match dice.randrange(8):
+            case 0 if len(lines) > 1:
+                del lines[at]
+            case 1:
+                lines.insert(dice.randrange(len(lines)), line)
+            case 2:
+                lines[at] = " " * dice.choice((1, 2, 7)) + line
+            case 3:
+                lines[at] = line[:place]
+            case 4:
+                lines[at] = line[:place] + dice.choice(words.TEXTS) + line[place:]
+            case 5:
+                lines[at] = line[:place] + dice.choice("{}[]:,-&*!|>'\"%@`#?\t") + line[place:]
+            case 6:
+                other = dice.randrange(len(lines))
+                lines[at], lines[other] = lines[other], lines[at]
+            case _:
+                lines[at] = f"{line[:place]} {dice.choice(words.RAW_YAML)}"
+    return bytes_of("\n".join(lines))
+
+
+def as_bytes(content: bytes, dice: Random, others: list[bytes], count: int) -> bytes:
+    """Bits, numbers, words, cuts and splices."""
+    for _ in range(count):
+        content = _bytes_once(content, dice, others)[:LARGEST]
+    return content
+
+
+def _bytes_once(content: bytes, dice: Random, others: list[bytes]) -> bytes:
+    at = dice.randrange(len(content) + 1)
+    end = min(len(content), at + dice.choice((1, 2, 8, 64, 1000)))
+    match dice.randrange(9):
+        case 0 if at < len(content):
+            return content[:at] + bytes([content[at] ^ (1 << dice.randrange(8))]) + content[at + 1 :]
+        case 1:
+            return content[:at]
+        case 2:
+            return content[:at] + content[end:]
+        case 3:
+            return content[:end] + content[at:end] * dice.choice((1, 3, 50)) + content[end:]
+        case 4:
+            other = dice.choice(others) if others else content
+            return content[:at] + other[dice.randrange(len(other) + 1) :]
+        case 5:
+            return content[:at] + dice.choice(words.BYTE_WORDS) + content[at:]
+        case 6:
+            return _substituted(content, _WORD, dice.choice((*words.BYTE_WORDS, b"x")), dice)
+        case 7:
+            return content[:at] + dice.randbytes(dice.choice((1, 4, 30))) + content[end:]
+        case _:
+            return _substituted(content, _NUMBER, dice.choice(words.BYTE_NUMBERS), dice)
+
+
+def _substituted(content: bytes, pattern: re.Pattern[bytes], by: bytes, dice: Random) -> bytes:
+    found = list(pattern.finditer(content))
+    if not found:
+        return content + by
+    match = dice.choice(found)
+    return content[: match.start()] + by + content[match.end() :]

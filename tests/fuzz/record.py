@@ -1,0 +1,252 @@
+"""`python -m tests.fuzz.record`: play workflows against real servers and keep what was asked, answered and written as seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import socket
+import tempfile
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from jsplan.cli.main import main
+from jsplan.jetstream import pool
+from jsplan.jetstream.link import Arrived, Inbox, Link
+from jsplan.sandbox import Sandbox
+from jsplan.state import bucket
+from tests.fuzz.documents import Document, dump, text_of
+from tests.fuzz.server import ANSWER, GREETING, MANY
+from tests.support.raw import Raw
+
+SEEDS: Final = Path(__file__).parent / "seeds"
+WRITES: Final = (".CREATE", ".UPDATE", ".DELETE", ".PURGE", ".RESTORE.", "$KV.")
+
+
+class RecordedLink(Link):
+    """Remembers every request with its answers."""
+
+    answers: ClassVar[dict[str, list[bytes]]] = defaultdict(list)
+    many: ClassVar[dict[str, bytes]] = {}
+    greeting: ClassVar[dict[str, Any]] = {}
+    #: Whether what is asked may be asked again with another answer, and then again with the first.
+    changing: ClassVar[bool] = False
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        timeout: float | None = None,
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
+        """As it is, and remembered."""
+        RecordedLink.greeting = {
+            k: v
+            for k, v in self.server.items()
+            if k
+            in (
+                "server_name",
+                "version",
+                "domain",
+                "jetstream",
+                "max_payload",
+                "api_lvl",
+                "cluster",
+            )
+        }
+        try:
+            answer = await super().request(subject, payload, timeout, headers=headers)
+        except Exception as error:
+            if type(error).__name__ == "NoRespondersError":
+                self.remember(subject, payload, b"!no responders")
+            raise
+        self.remember(subject, payload, answer)
+        return answer
+
+    @classmethod
+    def remember(cls, subject: str, payload: bytes, answer: bytes) -> None:
+        """One answer."""
+        asked = subject if not payload or any(word in subject for word in WRITES) else f"{subject} {text_of(payload)}"
+        if cls.changing or cls.answers[asked][-1:] != [answer]:
+            cls.answers[asked].append(answer)
+
+    async def request_many(self, subject: str, payload: bytes, timeout: float | None = None) -> list[tuple[bytes, bytes]]:
+        """As it is, and remembered."""
+        answers = await super().request_many(subject, payload, timeout)
+        self.many[subject] = json.dumps([[text_of(block), text_of(data)] for block, data in answers]).encode()
+        return answers
+
+    @contextlib.asynccontextmanager
+    async def inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
+        """As it is; what arrives is remembered as the answer to what was published last."""
+        async with super().inbox(subject) as inbox:
+            yield _Heard(inbox, self)
+
+    async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
+        """As it is."""
+        self.asked = subject, payload
+        await super().publish(subject, payload, reply)
+
+
+class _Heard(Inbox):
+    def __init__(self, inbox: Inbox, link: RecordedLink) -> None:
+        self.subject, self._inbox, self._recorded = inbox.subject, inbox, link
+
+    async def next(self, timeout: float, waiting_for: str) -> Arrived:
+        arrived = await self._inbox.next(timeout, waiting_for)
+        self._recorded.remember(*self._recorded.asked, arrived.data)
+        return arrived
+
+
+def workspace(url: str, **more: Any) -> dict[str, Any]:
+    """Something of everything."""
+    return {
+        "jsplan": 1,
+        "workspace": "w",
+        "connections": {"main": {"url": url, "user": "acc", "password": "acc"}},
+        "domains": {
+            "hub": {"connection": "main"},
+            "leaf": {"connection": "main", "labels": ["edge"], "may_be_offline": "7d"},
+        },
+        "defaults": {"domain": "hub"},
+        "ownership": {"marker": True},
+        "streams": [
+            {
+                "name": "A",
+                "subjects": ["A.*"],
+                "description": "first",
+                "max_age": "1y",
+                "metadata": {"team": "x"},
+                "consumers": [
+                    {
+                        "name": "C",
+                        "filter_subject": "A.one",
+                        "ack_policy": "explicit",
+                        "backoff": ["1s", "5s"],
+                        "max_deliver": 3,
+                    }
+                ],
+            },
+            {
+                "name": "B",
+                "domain": "leaf",
+                "subjects": ["B.>"],
+                "max_msgs": 1000,
+                "allow_direct": True,
+            },
+            {"name": "M", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}},
+            {
+                "name": "S",
+                "sources": [{"name": "B", "domain": "leaf", "filter_subject": "B.x"}],
+                "subjects": ["S"],
+            },
+        ],
+        "kv": [{"bucket": "K", "history": 5}],
+        "object_stores": [{"bucket": "O", "max_bytes": "1GiB"}],
+    } | more
+
+
+def record(folder: Path, said: dict[str, Any], *args: str, known: tuple[str, ...] = ()) -> Document:
+    """Run one command and make a seed of it: the files before it, the command, and every answer."""
+    (folder / "jsplan.yaml").write_text(json.dumps(said), "utf-8")
+    neutral = json.loads(json.dumps(said))
+    neutral["connections"]["main"]["url"] = "nats://127.0.0.1:4222"
+    document: Document = {
+        "$": " ".join(args).encode(),
+        "jsplan.yaml": json.dumps(neutral, indent=1).encode(),
+    }
+    for name in ("state/w.json", *known):
+        if (folder / name).exists():
+            document[name] = (folder / name).read_bytes()
+    RecordedLink.answers.clear()
+    RecordedLink.many.clear()
+    RecordedLink.changing = args[0] in ("apply", "restore", "destroy")
+    out, err = io.StringIO(), io.StringIO()
+    os.chdir(folder)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(args)
+    print(f"{' '.join(args)}: {code}", err.getvalue()[-300:] if code not in (0, 2) else "")
+    document[GREETING] = json.dumps(RecordedLink.greeting).encode()
+    for asked, answers in RecordedLink.answers.items():
+        for number, answer in enumerate(answers, 1):
+            document[f"{ANSWER}{asked}{f' #{number}' if number > 1 else ''}.json"] = answer
+    return document | {f"{MANY}{subject}.json": content for subject, content in RecordedLink.many.items()}
+
+
+def main_() -> None:
+    """Write the seeds."""
+    pool.Link = bucket.Link = RecordedLink  # type: ignore[attr-defined]
+    os.environ |= {"HOME": tempfile.mkdtemp(), "USER": "dev", "LOGNAME": "dev"}
+    socket.gethostname = lambda: "host"
+    SEEDS.mkdir(exist_ok=True)
+    with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as name:
+        folder, url = Path(name), sandbox["hub"].url
+        base = workspace(url)
+        seeds = {
+            "create": record(folder, base, "plan", "-o", "create.plan"),
+            "apply": record(folder, base, "apply", "-y"),
+        }
+        with Raw(url, "acc", "acc") as raw:
+            for number in range(40):
+                raw.publish(f"A.{'one' if number % 2 else 'two'}", b"x" * 100)
+            raw.done("$JS.hub.API.STREAM.MSG.DELETE.A", {"seq": 7})
+            while raw.done("$JS.hub.API.STREAM.INFO.A")["state"]["messages"] < 39:
+                pass
+        seeds["unchanged"] = record(folder, base, "plan")
+        seeds["status"] = record(folder, base, "status")
+        less = json.loads(json.dumps(base))
+        less["streams"][0] |= {"max_msgs": 10, "max_age": "1d"}
+        less["streams"][1]["max_msgs_per_subject"] = 1
+        less["kv"], less["streams"][0]["consumers"][0]["filter_subject"] = [], "A.two"
+        seeds["change"] = record(folder, less, "plan", "-o", "change.plan", "--allow-hazard", "DELETES_MESSAGES")
+        with Raw(url, "acc", "acc") as raw:
+            raw.done(
+                "$JS.hub.API.STREAM.CREATE.X",
+                {"name": "X", "subjects": ["X"], "allow_direct": True},
+            )
+            config = raw.done("$JS.hub.API.STREAM.INFO.S")["config"]
+            raw.done("$JS.hub.API.STREAM.UPDATE.S", config | {"description": "someone else"})
+        seeds["drift"] = record(folder, base, "drift")
+        seeds["import"] = record(
+            folder,
+            base,
+            "import",
+            "--all",
+            "--domain",
+            "hub",
+            "--generate-config",
+            "new.jsplan.yaml",
+            "-y",
+        )
+        (folder / "new.jsplan.yaml").unlink(missing_ok=True)
+        seeds["discover"] = record(folder, base, "domains", "discover")
+        seeds["access"] = record(folder, base, "access", "--check")
+        pool.Link = Link  # type: ignore[attr-defined]
+        main(["backup", "hub/stream/A", "hub/stream/S", "saved"])
+        pool.Link = RecordedLink  # type: ignore[attr-defined]
+        saved = tuple(str(path.relative_to(folder)) for path in (folder / "saved").iterdir() if path.name != ".lock")
+        with Raw(url, "acc", "acc") as raw:
+            raw.done("$JS.hub.API.STREAM.DELETE.A")
+        seeds["restore"] = record(folder, base, "restore", "saved", "-y", known=saved)
+        seeds["destroy"] = record(
+            folder,
+            base,
+            "destroy",
+            "-y",
+            "--allow-hazard",
+            "DELETES_STREAM",
+            "--allow-hazard",
+            "BREAKS_REPLICATION",
+        )
+        plans = {f"{name}.plan": (folder / f"{name}.plan").read_bytes() for name in ("create", "change")}
+    for name, document in seeds.items():
+        (SEEDS / f"{name}.json").write_text(dump(document), "utf-8")
+    (SEEDS / "plans.json").write_text(dump(plans), "utf-8")
+
+
+if __name__ == "__main__":
+    main_()

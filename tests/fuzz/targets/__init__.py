@@ -1,0 +1,43 @@
+"""Every reader of documents, by name. To add one, write a module with a `TARGET` and name it here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.fuzz.targets import (
+    advisories,
+    answers,
+    archive,
+    bucket,
+    config,
+    config_file,
+    connection,
+    job,
+    job_script,
+    lock,
+    manifest,
+    plan,
+    state,
+    wire,
+)
+
+if TYPE_CHECKING:
+    from tests.fuzz.harness import Target
+
+_MODULES = (
+    config,
+    config_file,
+    connection,
+    plan,
+    state,
+    bucket,
+    lock,
+    manifest,
+    archive,
+    job,
+    job_script,
+    wire,
+    answers,
+    advisories,
+)
+TARGETS: Final[dict[str, Target]] = {module.TARGET.name: module.TARGET for module in _MODULES}

@@ -1,0 +1,64 @@
+"""What servers answer: accounts, lists, configurations, messages and errors, to every command that asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.fuzz.documents import Document
+from tests.fuzz.harness import Target
+from tests.fuzz.server import ANSWER, GREETING, MANY, play
+from tests.fuzz.targets.common import recorded
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+#: The same answers for other forms of the same command.
+_FORMS: Final = {
+    "drift": (
+        "drift --format junit",
+        "drift --format html",
+        "drift --format markdown",
+        "drift --format json",
+        "drift --format github",
+    ),
+    "status": ("status --format json", "status --target hub/**"),
+    "plan": ("plan --format json", "plan --format html", "plan --format markdown"),
+}
+
+
+def seeds() -> list[Document]:
+    """Everything that was recorded."""
+    found = recorded(
+        "create",
+        "apply",
+        "unchanged",
+        "status",
+        "change",
+        "drift",
+        "import",
+        "discover",
+        "access",
+        "restore",
+        "destroy",
+    )
+    more = [one | {"$": form.encode()} for one in found for form in _FORMS.get(one["$"].decode().split()[0], ())]
+    for one in more:
+        one.pop("saved/manifest.json", None)
+    return [*found, *found, *more]
+
+
+def run(scene: Scene) -> None:
+    """The command of the document."""
+    play(scene.document)
+    scene.jsplan(*scene.command())
+
+
+TARGET: Final = Target(
+    "answers",
+    seeds,
+    run,
+    changes=lambda name: name.startswith((ANSWER, MANY, GREETING)),
+    form=lambda _: "json",
+    words=("error", "total", "streams", "config", "state", "subjects", "cluster"),
+    share=4,
+)

@@ -1,0 +1,124 @@
+"""Logs of Parquet archives: read, summed up, and brought to an end, as a run does that another one left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.backfill.job.archive import Archive, Chosen, covered, gaps_of, receipts
+from jsplan.config import LoadOptions, load
+from jsplan.errors import JsplanError
+from jsplan.state import State
+from jsplan.topology import resolve
+from jsplan.workflows.backfill.archives import begun_archives, held_of, key_of
+from jsplan.workflows.world import World
+from tests.fuzz.documents import Document
+from tests.fuzz.guard import GUARD
+from tests.fuzz.harness import Target
+from tests.fuzz.targets.common import WORKSPACE, files
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+_WORKSPACE: Final = WORKSPACE | {
+    "streams": [],
+    "backfills": [{"name": "b", "from": {"domain": "hub", "stream": "A"}, "to": {"parquet": "arc"}}],
+}
+
+
+def _commit(number: int, attempt: str, **more: Any) -> dict[str, Any]:
+    name = f"day=2026-01-0{number}/part-{number}.parquet"
+    file = {
+        "name": name,
+        "rows": 5,
+        "bytes": 4,
+        "sha256": "0" * 64,
+        "first_seq": 5 * number,
+        "last_seq": 5 * number + 4,
+        "first_time": 1,
+        "last_time": 9,
+        "content": 3,
+    }
+    return {
+        "format": "jsplan-archive/1",
+        "entry": "w/b",
+        "origin": {"domain": "hub", "stream": "A", "created": "2026-01-01T00:00:00Z"},
+        "first": 1,
+        "last": 99,
+        "filters": ["A.x"],
+        "spans": [[5 * number, 5 * number + 4]],
+        "attempt": attempt,
+        "at": "2026-01-01T00:00:00Z",
+        "files": [file],
+        "gaps": [[1, 2]],
+        "gap_messages": 2,
+        "origins": ["hub/A"],
+        "lost": [],
+        "where": None,
+        "transform": None,
+        "subject_transform": None,
+        "rows": 5,
+    } | more
+
+
+def seeds() -> list[Document]:
+    """Two commits, one of them not brought to its end, and an attempt that died; beside the attempts stands what nobody may move."""
+    log = "arc/_jsplan"
+    parts = files(
+        **{
+            f"{log}/commit-000001__json": _commit(1, "a"),
+            f"{log}/commit-000002__json": _commit(2, "b", lost=["day=2026-01-01/part-0.parquet"]),
+            f"{log}/attempt-c/attempt__json": {
+                "entry": "w/b",
+                "origin": json.dumps(["hub", "A", "2026-01-01T00:00:00Z"]),
+            },
+            f"{log}/attempt-c/piece-000001__json": {"rows": 3, "bytes": 9, "span": [7, 9]},
+            "jsplan__yaml": _WORKSPACE,
+        }
+    )
+    return [
+        parts
+        | {
+            "arc/day=2026-01-01/part-1.parquet": b"PAR1",
+            f"{log}/attempt-b/day=2026-01-02/part-2.parquet": b"PAR1",
+            f"{log}/home/authorized_keys": b"x",
+        }
+    ]
+
+
+def run(scene: Scene) -> None:
+    """Everything that a run reads of an archive. It may write nowhere but in the archive."""
+    workspace = load(LoadOptions(scene.ws))
+    world = World(workspace, resolve(workspace), None, State("w", None), {})  # type: ignore[arg-type]
+    GUARD.folders = (str(Path(scene.ws / "arc").resolve()),)
+    for leftover in begun_archives(world):
+        scene.say(json.dumps(leftover.to_json() if hasattr(leftover, "to_json") else str(leftover)), "raw")
+    archive = Archive.read(scene.ws / "arc")
+    lost = [file for _, file in archive.files.values()]
+    gaps_of(archive.commits)
+    covered(archive.commits, Chosen(("A.x",)), lost)
+    for held in held_of(archive):
+        key_of(world, held.origin)
+        _ = held.files, held.info
+    for _, _, place in archive.attempts("w/b"):
+        receipts(place)
+    archive.finish()
+    _tried(archive.gone)
+    archive.require_whole()
+
+
+def _tried(call: Any) -> None:
+    try:
+        call()
+    except JsplanError:
+        return
+
+
+TARGET: Final = Target(
+    "archive",
+    seeds,
+    run,
+    changes=lambda name: name.startswith("arc/_jsplan/") and name.endswith(".json"),
+    words=("../home/authorized_keys", "../../x"),
+)

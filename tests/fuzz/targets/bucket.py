@@ -1,0 +1,111 @@
+"""State in a KV bucket: the document, a head that names the parts of one, the parts themselves, and the journal."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.fuzz.documents import Document
+from tests.fuzz.harness import Target
+from tests.fuzz.server import KEY, Script, play
+from tests.fuzz.targets.common import recorded, with_commands
+from tests.fuzz.targets.state import PATH, journal
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+COMMANDS: Final = (
+    "state list",
+    "state pull",
+    "state pull --serial 1",
+    "state rm hub/stream/S --lock-timeout 0s",
+    "history",
+    "plan",
+    "apply -y --lock-timeout 0s",
+    "state push pushed.json --force --lock-timeout 0s",
+    "drift",
+)
+HEAD, WHOLE, BOMB = "$head.json", "$whole.json", "$bomb"
+#: So many bytes come out of one piece of a bomb.
+PIECE: Final = 64 << 20
+
+
+@cache
+def _piece() -> bytes:
+    return gzip.compress(b" " * PIECE, 9, mtime=0)
+
+
+def with_bucket(document: Document) -> Document:
+    """The same with its state in a bucket."""
+    said = json.loads(document["jsplan.yaml"]) | {"backend": {"kv": {"domain": "hub", "bucket": "STATE"}}}
+    others = {name: content for name, content in document.items() if name != PATH}
+    return others | {"jsplan.yaml": json.dumps(said).encode()}
+
+
+def seeds() -> list[Document]:
+    """A small document, and one in parts, with and without a journal."""
+    (there,) = recorded("status")
+    state = json.loads(there[PATH])
+    base = with_bucket(there) | {"pushed.json": there[PATH]}
+    lines = journal(state).splitlines(keepends=True)
+    rest = {
+        f"{KEY}_journal.w.{state['serial'] + 1}.1 .journal": b"".join(lines[:6]),
+        f"{KEY}_journal.w.{state['serial'] + 1}.2 .journal": b"".join(lines[6:]),
+    }
+    whole = base | {f"{KEY}w .json": there[PATH]}
+    packed = base | {HEAD: b"{}", WHOLE: there[PATH], BOMB: b"0"}
+    return [
+        *with_commands(whole, *COMMANDS),
+        *with_commands(whole | rest, *COMMANDS),
+        *with_commands(packed, *COMMANDS),
+        *with_commands(packed | rest, *COMMANDS),
+    ]
+
+
+def run(scene: Scene) -> None:
+    """The command of the document, on a bucket with what it says."""
+    script = play(scene.document)
+    if WHOLE in scene.document:
+        _pack(scene, script)
+    scene.jsplan(*scene.command())
+
+
+def _pack(scene: Scene, script: Script) -> None:
+    """Put a document into the bucket in parts, under a head that says of it what the document wants."""
+    bomb = scene.part(BOMB)
+    data = gzip.compress(scene.part(WHOLE), 1, mtime=0) + _piece() * int(bomb) if bomb.isdigit() else 0
+    parts = [data[at : at + 200_000] for at in range(0, len(data), 200_000)]
+    head: Any = {
+        "format_version": "1.0",
+        "kind": "state-in-parts",
+        "encoding": "gzip",
+        "parts": "3.abc",
+        "count": len(parts),
+        "workspace": "w",
+        "environment": None,
+        "lineage": "l",
+        "serial": 3,
+        "sha256": sha256(data).hexdigest(),
+    }
+    try:
+        said = json.loads(scene.part(HEAD))
+    except ValueError:
+        said = scene.part(HEAD).decode("utf-8", "replace")
+    head = head | said if isinstance(said, dict) else said
+    for number, part in enumerate(parts, 1):
+        script.store(f"_part.w.3.abc.{number}", {}, part)
+    script.bucket = True
+    script.store("w", {}, json.dumps(head).encode())
+
+
+TARGET: Final = Target(
+    "state-parts",
+    seeds,
+    run,
+    changes=lambda name: name.startswith((KEY, HEAD, WHOLE, BOMB, "pushed")),
+    words=("count", "parts", "sha256", "encoding", "serial"),
+    form=lambda name: "lines" if name.endswith(".journal") else "number" if name == BOMB else "json",
+)

@@ -1,0 +1,124 @@
+"""The loader of workspace files, and the commands that need no more than those."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import yaml
+
+from jsplan.config import LoadOptions, load
+from jsplan.errors import ConfigError
+from jsplan.state import State
+from jsplan.topology import resolve
+from jsplan.workflows.drift_outlets import sinks_of
+from jsplan.workflows.world import World
+from tests.fuzz import words
+from tests.fuzz.harness import WRONG, Target
+from tests.fuzz.scene import CREDENTIALS
+from tests.fuzz.server import play
+from tests.fuzz.targets.common import SEEDS, WORKSPACE, files, with_commands
+
+if TYPE_CHECKING:
+    from tests.fuzz.documents import Document
+    from tests.fuzz.scene import Scene
+
+ROOT: Final = Path(__file__).parents[3]
+#: Where a secret that stands in the files is one.
+_AS_SECRET: Final = re.compile(rf'"?(?:password|token)"?: "?{words.INLINE}(?="?[,}}\s])|"?url"?: "?[^"\s]*://(?:u:)?{words.INLINE}(?=@)')
+#: Where a variable is a secret.
+_PASSWORD: Final = re.compile(r'"?(?:password|token)"?: ?"?\$\{var\.pw\}')
+
+
+#: What every section of everything needs of the others.
+_BASE: Final = ("jsplan", "workspace", "vars", "connections", "domains", "defaults")
+#: Many domains, and long names: what is multiplied by them shows.
+_LARGE: Final = WORKSPACE | {
+    "vars": {"n": 1},
+    "domains": {"hub": {"connection": "main"}, "s-{1..200}": {"connection": "main", "labels": ["edge"], "vars": {"n": 1}}},
+    "streams": [
+        {"name": "A", "domain": "label:edge", "subjects": ["${domain}.>"], "metadata": {"a": "b"}},
+        {"name": "a" * 40, "sources": [{"name": "A", "domain": "label:edge"}]},
+    ],
+    "overrides": [{"address": "s-1*/stream/A*", "max_msgs": 5}],
+    "drift": {"ignore": ["hub/stream/a*"]},
+}
+
+
+def seeds() -> list[Document]:
+    """Everything at once, what is small, and the example of the contract; with one file more, and each with several commands."""
+    more = files(streams__yaml={"streams": [{"name": "N", "subjects": ["n"]}]}) | {
+        "a.creds": CREDENTIALS.encode(),
+        "n.nk": b"SUx",
+        "link.txt": b"!symlink ../outside/secret.txt",
+    }
+    small = WORKSPACE | {"include": ["streams.yaml"], "x-a": [1], "vars": {"pw": None}}
+    contract = (ROOT / "tests/config/contract.yaml").read_bytes().replace(b"001..200", b"001..012").replace(b"017", b"007")
+    found: list[Document] = []
+    everything = yaml.safe_load((SEEDS / "everything.yaml").read_bytes())
+    for section in everything:
+        needed = (*_BASE, "streams") if section == "consumers" else _BASE
+        some = {name: everything[name] for name in (*needed, section)}
+        found += with_commands(more | {"jsplan.yaml": json.dumps(some).encode()}, "validate", "plan -o out.plan", "sinks")
+    password = {"connections": {"main": {"url": "nats://h:1", "user": "u", "password": "${var.pw}"}}}
+    secret = {"jsplan.yaml": json.dumps(WORKSPACE | {"vars": {"pw": None}} | password).encode(), WRONG: b""}
+    found += with_commands(secret, "validate", "plan -o out.plan")
+    found += with_commands({"jsplan.yaml": json.dumps(_LARGE).encode()}, "validate", "validate", "validate", "validate")
+    for jsplan in ((SEEDS / "everything.yaml").read_bytes(), json.dumps(small).encode()):
+        found += with_commands(
+            more | {"jsplan.yaml": jsplan},
+            "validate",
+            "validate --format json",
+            "lint",
+            "plan -o out.plan",
+            "graph --format svg",
+            "sinks",
+        )
+    found += with_commands(
+        {"jsplan.yaml": contract, "legacy.json": b'{"subjects": ["l"]}'},
+        "validate -e prod --var region=eu",
+        "lint -e prod --var region=eu",
+    )
+    for place in sorted(ROOT.glob("examples/*/jsplan.yaml")):
+        chosen = " -e small" if b"environments:" in place.read_bytes() else ""
+        found += with_commands({"jsplan.yaml": place.read_bytes()}, f"validate{chosen}", f"graph --format mermaid{chosen}")
+    return found
+
+
+def run(scene: Scene) -> None:
+    """The command of the document, on servers that know no stream."""
+    text = scene.part("jsplan.yaml").decode("utf-8", "replace")
+    if text.count(words.INLINE) == len(_AS_SECRET.findall(text)):
+        scene.hide(words.INLINE)
+    variable = "FuzzSecretVariable"
+    if "var.pw" in text and text.count("var.pw") == len(_PASSWORD.findall(text)):
+        scene.hide(variable)
+    play({})
+    command = scene.command()
+    if command == ["sinks"]:
+        _make_sinks(scene, variable)
+        return
+    scene.jsplan(*command, *(["--var", f"pw={variable}"] if '"pw"' in text or "pw:" in text else []))
+    if (scene.ws / "out.plan").is_file():
+        scene.say((scene.ws / "out.plan").read_text("utf-8"), "raw")
+        scene.jsplan("show", "out.plan", "--format", "html")
+
+
+def _make_sinks(scene: Scene, variable: str) -> None:
+    """What `drift watch` does first."""
+    environ = {
+        "FUZZ_SECRET": words.IN_ENVIRONMENT,
+        "FUZZ_CREDS": CREDENTIALS,
+        "FUZZ_URL": "nats://h",
+    }
+    try:
+        workspace = load(LoadOptions(scene.ws, variables=(f"pw={variable}",), environ=environ))
+    except ConfigError as error:
+        scene.refused(error)
+    else:
+        sinks_of(World(workspace, resolve(workspace), None, State("w", None), environ))  # type: ignore[arg-type]
+
+
+TARGET: Final = Target("config", seeds, run, share=4)

@@ -1,0 +1,62 @@
+"""Files that workspace files name: bare configurations, variables, and more of the workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.fuzz.harness import Target
+from tests.fuzz.server import play, stream
+from tests.fuzz.targets.common import WORKSPACE, files, with_commands
+
+if TYPE_CHECKING:
+    from tests.fuzz.documents import Document
+    from tests.fuzz.scene import Scene
+
+_WORKSPACE: Final = WORKSPACE | {
+    "streams": [
+        {"name": "A", "config_file": "a.json"},
+        {
+            "name": "B",
+            "config_file": "b.yaml",
+            "max_age": "1d",
+            "consumers": [{"name": "C", "config_file": "c.json"}],
+        },
+    ],
+    "kv": [{"bucket": "K", "config_file": "k.json"}],
+    "vars": {"keep": "1d", "n": 1, "list": ["a"]},
+}
+
+
+def seeds() -> list[Document]:
+    """Each file in each of its shapes."""
+    parts = files(
+        jsplan__yaml=_WORKSPACE,
+        a__json=stream("A"),
+        b__yaml={"subjects": ["b.>"], "max_msgs": 10, "retention": "interest"},
+        c__json={
+            "stream_name": "B",
+            "config": {"durable_name": "C", "ack_policy": "explicit", "filter_subject": "b.x"},
+        },
+        k__json={"history": 3, "max_bytes": 1000},
+        vars__yaml={"keep": "30d", "n": 3, "list": ["a", "b"]},
+    ) | files(
+        **{
+            "more.jsplan__yaml": {"streams": [{"name": "N", "subjects": ["n"]}], "vars": {"x": 1}},
+            "other.jsplan__json": {"overrides": []},
+        }
+    )
+    return with_commands(
+        parts,
+        "validate --var-file vars.yaml",
+        "plan --var-file vars.yaml",
+        "lint --var-file vars.yaml --format json",
+    )
+
+
+def run(scene: Scene) -> None:
+    """The command of the document, on servers that know no stream."""
+    play({})
+    scene.jsplan(*scene.command())
+
+
+TARGET: Final = Target("config-file", seeds, run, changes=lambda name: name not in ("$", "jsplan.yaml"))

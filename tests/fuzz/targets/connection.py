@@ -1,0 +1,78 @@
+"""Settings of connections that stand in other files and in the environment: contexts of the nats CLI, credentials, keys, certificates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.fuzz import words
+from tests.fuzz.harness import WRONG, Target
+from tests.fuzz.mutate import form_of
+from tests.fuzz.scene import CREDENTIALS
+from tests.fuzz.targets.common import WORKSPACE, files, with_commands
+
+if TYPE_CHECKING:
+    from tests.fuzz.documents import Document
+    from tests.fuzz.scene import Scene
+
+_CONTEXT: Final = {
+    "url": "nats://127.0.0.1:1",
+    "user": "u",
+    "password": words.IN_CREDENTIALS,
+    "token": words.IN_CREDENTIALS,
+    "creds": "",
+    "nkey": "",
+    "ca": "",
+    "cert": "",
+    "key": "",
+    "inbox_prefix": "_IN",
+    "tls_first": False,
+    "description": "x",
+    "nsc": "",
+    "jetstream_domain": "hub",
+}
+_CONTEXTS: Final = "home/.config/nats/context"
+
+
+def seeds() -> list[Document]:
+    """One connection of each kind."""
+    found: list[Document] = []
+    for connection in (
+        {"context": "ctx"},
+        {"context": "ctx", "creds": "a.creds"},
+        None,
+        {"url": "nats://127.0.0.1:1", "creds": "a.creds"},
+        {"url": "nats://127.0.0.1:1", "nkey": "n.nk"},
+        {"url": "tls://127.0.0.1:1", "tls": {"ca": "ca.pem", "cert": "ca.pem", "key": "ca.pem"}},
+        {"url": f"nats://u:{words.IN_CREDENTIALS}@127.0.0.1:1"},
+        {"url": "nats://127.0.0.1:1", "creds": "${env.FUZZ_CREDS}"},
+        {"url": "nats://127.0.0.1:1", "nkey": "${env.FUZZ_SECRET}"},
+        {"url": "nats://127.0.0.1:1", "tls": {"ca": "${env.FUZZ_SECRET}"}},
+        {"context": "${env.FUZZ_SECRET}"},
+        {"url": "${env.FUZZ_URL}"},
+        {
+            "url": "nats://127.0.0.1:1",
+            "user": "${env.FUZZ_SECRET}",
+            "password": "${env.FUZZ_SECRET}",
+            "inbox_prefix": "${env.FUZZ_SECRET}",
+        },
+    ):
+        parts = files(jsplan__yaml=WORKSPACE | {"connections": {"main": connection}}) | files(**{f"{_CONTEXTS}/ctx__json": _CONTEXT})
+        parts |= {
+            "home/.config/nats/context.txt": b"ctx",
+            "a.creds": CREDENTIALS.encode(),
+            "n.nk": f"SU{words.IN_CREDENTIALS}".encode(),
+            "ca.pem": b"x",
+        }
+        found += with_commands(parts | {WRONG: b""}, "plan", "domains discover")  # there is no server
+    return found
+
+
+def run(scene: Scene) -> None:
+    """The command of the document. What listens on no port refuses each connection."""
+    text = scene.part("jsplan.yaml").decode("utf-8", "replace")
+    if words.IN_CREDENTIALS in text and text.count(words.IN_CREDENTIALS) != text.count(f"://u:{words.IN_CREDENTIALS}@"):
+        return  # a password that a mutation put where none is expected
+    scene.jsplan(*scene.command())
+
+
+TARGET: Final = Target("connection", seeds, run, form=lambda name: "yaml" if name == "jsplan.yaml" else form_of(name))

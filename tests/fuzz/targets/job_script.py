@@ -1,0 +1,87 @@
+"""Job files as they are written: whatever the workspace says, the script is the same but for its texts."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import TYPE_CHECKING, Final
+
+from jsplan.config import LoadOptions, load
+from jsplan.errors import JsplanError
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions
+from tests.fuzz import words
+from tests.fuzz.documents import Document
+from tests.fuzz.harness import Target
+from tests.fuzz.scene import Wrong
+from tests.fuzz.server import play
+from tests.fuzz.targets.common import files
+from tests.fuzz.targets.job import WITH_BACKFILL
+from tests.support.workspaces import Quiet
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+_ENVIRON: Final = {
+    "FUZZ_SECRET": words.IN_ENVIRONMENT,
+    "FUZZ_URL": f"nats://u:{words.IN_ENVIRONMENT}@h",
+}
+
+
+def seeds() -> list[Document]:
+    """Backfills from one stream, from several, and into an archive; state in a file and in a bucket."""
+    first = WITH_BACKFILL["backfills"][0]
+    entries = [
+        first,
+        {"name": "b", "from": {"stream": "A"}, "to": {"stream": "B"}},
+        {"name": "b", "from": {"stream": "A"}, "to": {"parquet": "/arc"}},
+        {
+            "name": "b",
+            "from": [{"stream": "A"}, {"domain": "leaf", "stream": "C"}],
+            "to": {"stream": "B"},
+        },
+    ]
+    backends = [{"local": {"path": "state/w.json"}}, {"kv": {"domain": "hub", "bucket": "STATE"}}]
+    return [
+        files(jsplan__yaml=WITH_BACKFILL | {"backfills": [entry], "backend": backend})
+        | {"clean.py": b"def run(frame):\n    return frame\n"}
+        for entry in entries
+        for backend in backends
+    ]
+
+
+def run(scene: Scene) -> None:
+    """Write the job of the first backfill, and look at what kind of program it is."""
+    play({}, known=True)
+    options = LoadOptions(scene.ws, environ=_ENVIRON)
+    name = next(iter(load(options).backfills), "b")
+    path = scene.ws / "job.py"
+    try:
+        backfill.write_job(options, BackfillOptions(name=name), path, Quiet())
+    except JsplanError as error:
+        scene.refused(error)
+        return
+    text = path.read_text("utf-8")
+    scene.say(text, "raw")
+    _require_same_program(text)
+
+
+def _require_same_program(text: str) -> None:
+    try:
+        tree = ast.parse(text.replace(words.CODE, "x"))  # with its name in it the guard would take it for an attempt
+    except (SyntaxError, ValueError) as error:
+        raise Wrong("the job file is no Python", f"{error}\n{text[:1500]}") from None
+    kinds = [type(node) for node in tree.body]
+    calls = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    job = next((node.value for node in tree.body if isinstance(node, ast.Assign)), None)
+    if kinds not in ([ast.Expr, ast.Assign, ast.If], [ast.Assign, ast.If]) or set(calls) != {
+        "SystemExit(main(JOB))",
+        "main(JOB)",
+    }:
+        raise Wrong("text of the document becomes code of the job file", f"{kinds} {calls}\n{text[:1500]}")
+    if not isinstance(job, ast.Constant) or not isinstance(job.value, str):
+        raise Wrong("the job file carries no text", text[:1500])
+    json.loads(job.value)
+
+
+TARGET: Final = Target("job-script", seeds, run, changes=lambda name: name == "jsplan.yaml", words=words.CODES)

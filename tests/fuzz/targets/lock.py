@@ -1,0 +1,85 @@
+"""Locks: the file beside a state file, and the key in a bucket."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.fuzz.documents import Document
+from tests.fuzz.harness import WRONG, Target
+from tests.fuzz.scene import Wrong
+from tests.fuzz.server import KEY, play
+from tests.fuzz.targets import bucket
+from tests.fuzz.targets.common import recorded, with_commands
+from tests.fuzz.targets.state import PATH
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+_LOCK: Final = {
+    "id": "l1",
+    "who": "ann",
+    "host": "h",
+    "pid": 812,
+    "operation": "apply",
+    "since": "2026-01-01T00:00:00Z",
+}
+_IN_BUCKET: Final = f"{KEY}_lock.w .json"
+COMMANDS: Final = (
+    "state rm hub/stream/S --lock-timeout 0s",
+    "state unlock l1",
+    "apply -y --lock-timeout 0s",
+    "state list",
+)
+
+
+def seeds() -> list[Document]:
+    """A lock that somebody holds, in each place."""
+    (there,) = recorded("status")
+    in_file = there | {
+        f"{PATH}.lock": b"",
+        f"{PATH}.lock.info": json.dumps(_LOCK).encode(),
+    }
+    in_bucket = bucket.with_bucket(there) | {
+        f"{KEY}w .json": there[PATH],
+        _IN_BUCKET: json.dumps({"lock": _LOCK, "lease": 30.0}).encode(),
+    }
+    other = "state unlock other"
+    return [
+        *with_commands(in_file, *COMMANDS),
+        *with_commands(in_file | {WRONG: b""}, other),
+        *with_commands(in_bucket, *COMMANDS),
+        *with_commands(in_bucket | {WRONG: b""}, other),
+    ]
+
+
+def run(scene: Scene) -> None:
+    """The command of the document. No time passes, so a lock in a bucket, whatever it says, is nobody's but its holder's."""
+    script = play(scene.document)
+    before = script.sequence
+    ended = scene.jsplan(*scene.command())
+    if (
+        ended.code == 0
+        and _IN_BUCKET in scene.document
+        and scene.command()[1] == "rm"
+        and script.sequence > before
+        and _is_held(scene.part(_IN_BUCKET))
+    ):
+        raise Wrong("a lock that somebody holds is taken", scene.part(_IN_BUCKET).decode("utf-8", "replace"))
+
+
+def _is_held(content: bytes) -> bool:
+    try:
+        said: Any = json.loads(content)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and isinstance(said.get("lock"), dict) and "lease" in said
+
+
+TARGET: Final = Target(
+    "lock",
+    seeds,
+    run,
+    changes=lambda name: name == _IN_BUCKET or name.endswith(".lock.info"),
+    form=lambda _: "json",
+)

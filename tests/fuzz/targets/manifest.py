@@ -1,0 +1,38 @@
+"""Manifests of backups: restored from, and written on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.fuzz.documents import Document
+from tests.fuzz.harness import WRONG, Target
+from tests.fuzz.server import play
+from tests.fuzz.targets.common import recorded, with_commands
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+PATH: Final = "saved/manifest.json"
+COMMANDS: Final = (
+    "restore saved -y",
+    "backup hub/stream/S saved",
+    "restore saved --target hub/stream/A -y",
+    "restore saved -y --exclude hub/stream/A",
+)
+#: The first needs a newer server there, the second a yes.
+REFUSED: Final = ("restore saved -y --as leaf/**", "restore saved --no-input --format json")
+
+
+def seeds() -> list[Document]:
+    """A backup of two streams with a consumer."""
+    (there,) = recorded("restore")
+    return [*with_commands(there, *COMMANDS), *with_commands(there | {WRONG: b""}, *REFUSED)]
+
+
+def run(scene: Scene) -> None:
+    """The command of the document, on the servers that the backup was restored to."""
+    play(scene.document, known=scene.command()[0] == "backup")
+    scene.jsplan(*scene.command())
+
+
+TARGET: Final = Target("manifest", seeds, run, changes=lambda name: name.startswith("saved/"))

@@ -1,0 +1,46 @@
+"""Saved plans, with a checksum that fits: shown in every form, and applied."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from jsplan.documents.base import digest
+from tests.fuzz.documents import Document, load
+from tests.fuzz.harness import Target
+from tests.fuzz.server import play
+from tests.fuzz.targets.common import SEEDS, recorded, with_commands
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+
+def seeds() -> list[Document]:
+    """A plan from nothing and one with hazards, with the answers of the servers that they were made on."""
+    found: list[Document] = []
+    plans = load(SEEDS / "plans.json")
+    for name, content in plans.items():
+        (there,) = recorded(name.removesuffix(".plan"))
+        shown = [f"show p.plan --format {form}" for form in ("text", "text", "json", "markdown", "html")]
+        applied = [
+            "apply p.plan --no-input",
+            "apply p.plan --no-input --allow-hazard DELETES_STREAM --format json",
+        ]
+        found += with_commands(there | {"p.plan": content}, *shown, *applied)
+    return found
+
+
+def run(scene: Scene) -> None:
+    """The command of the document, on a plan whose checksum was made again."""
+    with contextlib.suppress(orjson.JSONDecodeError, TypeError, RecursionError):
+        raw: Any = orjson.loads(scene.part("p.plan"))
+        if isinstance(raw, dict):
+            raw["sha256"] = digest({key: value for key, value in raw.items() if key != "sha256"}).removeprefix("sha256:")
+            (scene.ws / "p.plan").write_bytes(orjson.dumps(raw))
+    play(scene.document, known=True)
+    scene.jsplan(*scene.command())
+
+
+TARGET: Final = Target("plan", seeds, run, changes=lambda name: name == "p.plan", share=2)

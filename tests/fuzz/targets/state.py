@@ -1,0 +1,167 @@
+"""State in a file, with its journal and its backups, and documents that are pushed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from jsplan.backfill.records import Leg, Record
+from tests.fuzz.documents import Document
+from tests.fuzz.harness import Target
+from tests.fuzz.scene import Wrong
+from tests.fuzz.server import play
+from tests.fuzz.targets.common import recorded, with_commands
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+PATH: Final = "state/w.json"
+COMMANDS: Final = (
+    "state list",
+    "state pull",
+    "state pull --serial 1",
+    "show --state",
+    "show --state --format json",
+    "state show hub/stream/A",
+    "state rm hub/stream/S",
+    "state mv leaf/** hub2/**",
+    "history",
+    "history --format json",
+    "revert 1",
+    "plan",
+    "plan --format html",
+    "apply -y",
+    "drift",
+    "status",
+    "state push pushed.json --force",
+    "destroy -y --allow-hazard DELETES_STREAM",
+    "backfill status",
+)
+
+
+def journal(state: dict[str, Any]) -> bytes:
+    """Every line that a journal may have."""
+    entry = next(iter(state["resources"].values()))
+    lines: list[dict[str, Any]] = [
+        {"session": {"lineage": state["lineage"], "serial": state["serial"] + 1}},
+        {"domain": {"key": "hub", "server": {"name": "n", "js_domain": "hub"}}},
+        {"ownership": state["ownership"]},
+        {
+            "begin": {
+                "id": "s1",
+                "address": "hub/stream/N",
+                "op": "stream.create",
+                "expect": {},
+                "record": {},
+            }
+        },
+        {"put": {"address": "hub/stream/N", "entry": entry}},
+        {
+            "begin": {
+                "id": "s2",
+                "address": "hub/stream/P",
+                "op": "stream.delete",
+                "expect": None,
+                "record": None,
+            }
+        },
+        {"drop": "leaf/stream/M"},
+        {"replacing": {"address": "hub/stream/A", "left": {}}},
+        {"replaced": "hub/stream/A"},
+        {"end": "hub/stream/P"},
+        {"deferred": {"plan": "p", "steps": ["s1"]}},
+        {"backfill": _backfill()},
+        {
+            "history": {
+                "id": 99,
+                "at": "2026-01-01T00:00:00Z",
+                "operation": "apply",
+                "changes": [],
+                "summary": {},
+                "who": "u",
+                "host": "h",
+                "result": "done",
+            }
+        },
+    ]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def _backfill() -> dict[str, Any]:
+    leg = Leg(
+        "leaf/stream/B",
+        "hub/stream/A",
+        "2026-01-01T00:00:00Z",
+        1,
+        9,
+        ["B.x"],
+        "2026-01-01T00:00:00Z",
+        1,
+        gaps=[[2, 3]],
+        skipped=[4],
+    )
+    unread = {"source": "S", "filters": [], "status": "planned", "end_seq": 5}
+    return Record("b", "x", [leg], "2026-01-01T00:00:00Z", unread=[unread]).to_json()
+
+
+def seeds() -> list[Document]:
+    """What an apply, an import and a change left, with servers that have all of it."""
+    found: list[Document] = []
+    for there in recorded("unchanged", "status", "change"):
+        state = json.loads(there[PATH])
+        state["backfills"] = {"b": _backfill()}
+        state["pending"] = {
+            "hub/stream/P": {
+                "id": "s",
+                "address": "hub/stream/P",
+                "op": "stream.create",
+                "expect": {},
+                "record": None,
+            }
+        }
+        whole = there | {
+            PATH: json.dumps(state).encode(),
+            f"{PATH}.backup": there[PATH],
+            "pushed.json": json.dumps(state).encode(),
+        }
+        found += with_commands(whole, *COMMANDS)
+        found += with_commands(whole | {f"{PATH}.journal": journal(state)}, *COMMANDS)
+    return found
+
+
+def run(scene: Scene) -> None:
+    """The command of the document; what this release does not know stays in a file that it writes."""
+    play(scene.document, known=True)
+    ended = (
+        scene.jsplan(*scene.command(), "--lock-timeout", "0s")
+        if scene.command()[1:2] in (["rm"], ["mv"])
+        else scene.jsplan(*scene.command())
+    )
+    if ended.code == 0 and scene.command()[1:2] != ["push"]:
+        _require_kept(scene)
+
+
+def _require_kept(scene: Scene) -> None:
+    """A newer minor version may have fields that this release does not know: they survive it, or it refuses to write."""
+    try:
+        before, after = orjson.loads(scene.part(PATH)), orjson.loads((scene.ws / PATH).read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return
+    if isinstance(before, dict) and isinstance(after, dict) and before.get("format_version") != after.get("format_version"):
+        raise Wrong(
+            "a newer state is rewritten as an older one",
+            f"{before.get('format_version')} -> {after.get('format_version')}",
+        )
+
+
+TARGET: Final = Target(
+    "state",
+    seeds,
+    run,
+    changes=lambda name: name.startswith(PATH) or name == "pushed.json",
+    words=("1.7", "2.0", "1"),
+    share=3,
+    form=lambda name: "lines" if name.endswith(".journal") else "json",
+)

@@ -1,0 +1,174 @@
+"""The parser of what a server sends while messages are copied: whole buffers, and a reader over a connection that ends."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.backfill.wire.asking import pending, stream_facts
+from jsplan.backfill.wire.frames import delivered, parts, scan, scan_many, statuses
+from jsplan.backfill.wire.reading import Range, read
+from jsplan.backfill.wire.socket import Wire
+from jsplan.backfill.wire.writing import Chain
+from jsplan.jetstream.contexts import Target as Place
+from tests.fuzz.documents import Document
+from tests.fuzz.harness import WRONG, Target
+from tests.fuzz.scene import Wrong
+
+if TYPE_CHECKING:
+    from tests.fuzz.scene import Scene
+
+#: Seconds in which what was sent before arrives.
+SOON: Final = 0.01
+_INFO: Final = b'INFO {"server_id":"x","version":"2.12.0","headers":true,"max_payload":1048576,"domain":"hub"}\r\nPONG\r\n'
+_ACK: Final = b"$JS.ACK.A.c.1.%d.%d.1700000000000000000.%d"
+_LONG: Final = b"$JS.ACK.hub.HASH.A.c.1.%d.%d.1700000000000000000.%d.r4nd"
+
+
+def _message(subject: bytes, reply: bytes, data: bytes, headers: bytes = b"", sid: int = 2) -> bytes:
+    size = len(headers) + len(data)
+    if headers:
+        return b"HMSG %s %d %s %d %d\r\n%s%s\r\n" % (
+            subject,
+            sid,
+            reply,
+            len(headers),
+            size,
+            headers,
+            data,
+        )
+    return b"MSG %s %d %s%s%d\r\n%s\r\n" % (subject, sid, reply, b" " if reply else b"", size, data)
+
+
+def _answer(number: int, body: bytes) -> bytes:
+    return b"MSG {inbox}.r.%d 1 %d\r\n%s\r\n" % (number, len(body), body)
+
+
+def seeds() -> list[Document]:
+    """Messages of every shape, words of the server in between, and conversations."""
+    block = b"NATS/1.0\r\nNats-Msg-Id: x\r\nA: b\r\n\r\n"
+    plain = b"".join(_message(b"A.x", _ACK % (n, n, 5 - n), b"data" * n) for n in range(1, 6))
+    mixed = b"".join(_message(b"A.y", _LONG % (n, n, 5 - n), b"d" * n, block if n % 2 else b"") for n in range(1, 6))
+    tangled = _message(b"x", b"$JS.ACK.A.c.1.1.1.1700000000000000000.0@A", b"d") + _message(b"A@b", _ACK % (2, 2, 0), b"d")
+    words = (
+        _message(
+            b"in",
+            b"",
+            b"",
+            b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 5\r\nNats-Last-Stream: 5\r\n\r\n",
+        )
+        + b"PING\r\n+OK\r\n"
+        + plain
+    )
+    made = _answer(1, b'{"name":"c","num_pending":5,"delivered":{"consumer_seq":0,"stream_seq":0}}')
+    facts = b'{"config":{"name":"A"},"created":"c","state":{"first_seq":1,"last_seq":9,"messages":9}}'
+    refused = b'{"error":{"code":404,"err_code":10059,"description":"stream not found"}}'
+    buffers = [{"$": b"frames", "bytes": one} for one in (plain, mixed, tangled, words, plain + b"MSG A.x 1 10\r\n123")]
+    stored = (b'{"stream":"A","seq":%5d}' % number for number in (1, 2, 3))
+    acks = b"".join(b"MSG {inbox}.a 2 %d\r\n%s\r\n" % (len(ack), ack) for ack in stored)
+    nobody = b"HMSG {inbox}.a 2 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
+    asked = _answer(1, facts) + _answer(2, b'{"num_pending":3}') + _answer(3, b"{}")
+    conversations = [
+        *((b"read", made + one) for one in (plain, mixed, words)),
+        *((kind, said) for kind, said in ((b"ask", asked), (b"write", acks))),
+    ]
+    wrong = [*((b"ask", _answer(1, body)) for body in (refused, b"[]")), (b"write", nobody)]
+    over = [{"$": kind, "bytes": _INFO + said} for kind, said in conversations]
+    over += [{"$": kind, "bytes": _INFO + said, WRONG: b""} for kind, said in wrong]
+    return [*buffers, *buffers, *over]
+
+
+def run(scene: Scene) -> None:
+    """Cut the buffer into messages; or let a connection read, ask or write that gets these bytes and then nothing more."""
+    content = scene.part("bytes")
+    if scene.command() == ["frames"]:
+        _cut(content)
+    else:
+        {"read": _read, "ask": _ask, "write": _write}[scene.command()[0]](content)
+
+
+def _cut(content: bytes) -> None:
+    buffer = bytearray(content)
+    every = scan(buffer, 0, len(buffer))
+    _require_within(every.offsets, len(buffer))
+    many = scan_many(bytearray(content), 0, len(content))
+    if many is not None:
+        _require_within(many.offsets, len(content))
+    if every.count:
+        found = parts(buffer, every)
+        if not len(statuses(found.headers)):
+            delivered(found)
+
+
+def _require_within(offsets: Any, size: int) -> None:
+    places = [int(place) for place in offsets]
+    if places != sorted(places) or any(place < 0 or place > size for place in places):
+        raise Wrong("a message has places outside of itself", str(places[:40]))
+
+
+class _Connection(Wire):
+    """A connection whose server says these bytes, and then nothing."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        super().__init__(Place("main", "nats://127.0.0.1:1", "nats://127.0.0.1:1"))
+
+    def _connect(self, _: str) -> socket.socket:
+        here, there = socket.socketpair()
+        for end in (here, there):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            end.settimeout(SOON)
+        self.other_end = there
+        said = self.content.replace(b"{inbox}", self.inbox.encode())[: 1 << 17]
+        end = said.find(b"\r\n") + 2
+        there.sendall(said[:end])
+        self.rest = said[end:]
+        return self._greet(here, "127.0.0.1", "nats", {})
+
+    def _read_info(self, stream: socket.socket) -> None:
+        super()._read_info(stream)
+        self.other_end.sendall(self.rest)
+
+    def receive(self, into: memoryview, timeout: float) -> int:
+        """What is there; what is not does not come any more."""
+        return super().receive(into, min(timeout, SOON))
+
+    def close(self) -> None:
+        super().close()
+        self.other_end.close()
+
+
+def _read(content: bytes) -> None:
+    last = 0
+    for batch in read(lambda: _Connection(content), Range("$JS.API", "A", 1, 5), patience=0.0):
+        for seq in batch.column(0).to_pylist():
+            if seq <= last:
+                raise Wrong("messages come out of order", f"{seq} after {last}")
+            last = seq
+
+
+def _ask(content: bytes) -> None:
+    wire = _Connection(content)
+    try:
+        facts = stream_facts(wire, "$JS.API", "A")
+        if not all(isinstance(number, int) for number in (facts.first, facts.last, facts.messages)):
+            raise Wrong("a stream has a sequence that is no number", repr(facts))
+        pending(wire, "$JS.API", "A", 1)
+    finally:
+        wire.close()
+
+
+def _write(content: bytes) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - after the fork
+
+    wire = _Connection(content)
+    try:
+        chain = Chain(wire, 0)
+        for _ in range(3):
+            chain.write(*(pa.array([value], pa.binary()) for value in (b"A.x", b"", b"data")))
+        chain.finish()
+    finally:
+        wire.close()
+
+
+TARGET: Final = Target("wire", seeds, run, changes=lambda name: name == "bytes", form=lambda _: "bytes", share=4)
