@@ -95,7 +95,8 @@ def test_an_interrupted_create_that_left_the_files(tmp_path: Path, clean_hub_lea
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.write(streams=[{"name": "H", "domain": "hub"}]).apply()
     state = json.loads((tmp_path / "state/test.json").read_bytes())
-    state["pending"]["hub/stream/X"] = {"address": "hub/stream/X", "op": "stream.create", "step": "s1"}
+    begun = {"id": "s1", "address": "hub/stream/X", "op": "stream.create", "expect": None, "record": None}
+    state["pending"]["hub/stream/X"] = begun
     (tmp_path / "state/test.json").write_text(json.dumps(state), "utf-8")
     plan, result = space.apply()
 
