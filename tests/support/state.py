@@ -48,6 +48,7 @@ def held(backend: Backend, operation: str = "apply") -> Iterator[None]:
             yield
         finally:
             runner.run(_entered(lock.__aexit__(None, None, None)))
+            runner.run(backend.close())
 
 
 async def _entered(step: object) -> None:
