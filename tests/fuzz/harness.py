@@ -24,6 +24,8 @@ from random import Random
 from typing import Any, Final
 
 import jsplan
+from jsplan.documents.schema import inner_schemas, schemas
+from jsplan.documents.validation import flaw_of
 from jsplan.errors import JsplanError
 from tests.fuzz.documents import Document, bytes_of, dump, load, size, text_of
 from tests.fuzz.guard import GUARD, Stopped, install
@@ -224,6 +226,8 @@ def _warm() -> None:
             importlib.import_module(found.name)
     with contextlib.suppress(ImportError):
         importlib.import_module("pandas")  # which pyarrow loads when it first makes an array
+    for name in {**schemas(), **inner_schemas()}:
+        flaw_of({}, name.removesuffix("-v1.json"))  # compiles the schema
     gc.freeze()
 
 

@@ -109,7 +109,8 @@ class Scene:
             }
         )
         asked = {name for content in self.document.values() for name in _ASKED.findall(content)}
-        os.environ.update({name.decode(): words.IN_ENVIRONMENT for name in asked if not name.startswith((b"FUZZ_", b"NONE"))})
+        others = (name.decode() for name in asked if not name.startswith((b"FUZZ_", b"NONE")))
+        os.environ.update({name: f"https://h/{words.IN_ENVIRONMENT}" if name.endswith("HOOK") else words.IN_ENVIRONMENT for name in others})
         tempfile.tempdir = str(self.tmp)
         os.chdir(self.ws)
         ways._DESCRIBED.clear()  # noqa: SLF001 - what a document left here would decide what the next one does

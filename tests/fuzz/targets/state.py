@@ -41,6 +41,9 @@ COMMANDS: Final = (
 )
 
 
+_RECORD: Final = {"declared": {"name": "N"}, "depends_on": [], "origin": "created", "prevent_destroy": False}
+
+
 def journal(state: dict[str, Any]) -> bytes:
     """Every line that a journal may have."""
     entry = next(iter(state["resources"].values()))
@@ -54,7 +57,7 @@ def journal(state: dict[str, Any]) -> bytes:
                 "address": "hub/stream/N",
                 "op": "stream.create",
                 "expect": {},
-                "record": {},
+                "record": _RECORD,
             }
         },
         {"put": {"address": "hub/stream/N", "entry": entry}},
@@ -68,23 +71,13 @@ def journal(state: dict[str, Any]) -> bytes:
             }
         },
         {"drop": "leaf/stream/M"},
-        {"replacing": {"address": "hub/stream/A", "left": {}}},
+        {"replacing": {"address": "hub/stream/A", "left": ["B"], "first_seq": 7}},
         {"replaced": "hub/stream/A"},
         {"end": "hub/stream/P"},
         {"deferred": {"plan": "p", "steps": ["s1"]}},
         {"backfill": _backfill()},
-        {
-            "history": {
-                "id": 99,
-                "at": "2026-01-01T00:00:00Z",
-                "operation": "apply",
-                "changes": [],
-                "summary": {},
-                "who": "u",
-                "host": "h",
-                "result": "done",
-            }
-        },
+        {"history": state["history"][-1] | {"id": 99}},
+        {"seen": {"address": "hub/stream/P", "at": "2026-01-01T00:00:00Z"}},
     ]
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.backfill.wire.asking import pending, stream_facts
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds in which what was sent before arrives.
 SOON: Final = 0.01
+#: Seconds for a greeting, all of which is there when it begins.
+PATIENCE: Final = 60.0
 _INFO: Final = b'INFO {"server_id":"x","version":"2.12.0","headers":true,"max_payload":1048576,"domain":"hub"}\r\nPONG\r\n'
 _ACK: Final = b"$JS.ACK.A.c.1.%d.%d.1700000000000000000.%d"
 _LONG: Final = b"$JS.ACK.hub.HASH.A.c.1.%d.%d.1700000000000000000.%d.r4nd"
@@ -117,17 +120,20 @@ class _Connection(Wire):
         here, there = socket.socketpair()
         for end in (here, there):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            end.settimeout(SOON)
         self.other_end = there
         said = self.content.replace(b"{inbox}", self.inbox.encode())[: 1 << 17]
         end = said.find(b"\r\n") + 2
         there.sendall(said[:end])
         self.rest = said[end:]
-        return self._greet(here, "127.0.0.1", "nats", {})
+        if end < 2:
+            there.shutdown(socket.SHUT_WR)
+        return self._greet(here, "127.0.0.1", {}, time.monotonic() + PATIENCE)
 
-    def _read_info(self, stream: socket.socket) -> None:
-        super()._read_info(stream)
+    def _read_info(self, stream: socket.socket, end: float) -> None:
+        super()._read_info(stream, end)
         self.other_end.sendall(self.rest)
+        if b"PONG\r\n" not in self.rest:
+            self.other_end.shutdown(socket.SHUT_WR)  # the greeting ends, instead of waiting for it
 
     def receive(self, into: memoryview, timeout: float) -> int:
         """What is there; what is not does not come any more."""
