@@ -76,7 +76,8 @@ def run(scene: Scene) -> None:
 def _pack(scene: Scene, script: Script) -> None:
     """Put a document into the bucket in parts, under a head that says of it what the document wants."""
     bomb = scene.part(BOMB)
-    data = gzip.compress(scene.part(WHOLE), 1, mtime=0) + _piece() * int(bomb) if bomb.isdigit() else 0
+    whole = scene.part(WHOLE)
+    data = gzip.compress(whole, 1, mtime=0) + (_piece() * int(bomb) if bomb.isdigit() else b"")
     parts = [data[at : at + 200_000] for at in range(0, len(data), 200_000)]
     head: Any = {
         "format_version": "1.0",
@@ -84,6 +85,7 @@ def _pack(scene: Scene, script: Script) -> None:
         "encoding": "gzip",
         "parts": "3.abc",
         "count": len(parts),
+        "bytes": len(whole),
         "workspace": "w",
         "environment": None,
         "lineage": "l",

@@ -71,7 +71,7 @@ def seeds() -> list[Document]:
 def run(scene: Scene) -> None:
     """Run it as far as Spark, which is not begun."""
     play({}, known=True)
-    job._on_spark = lambda _: 0  # noqa: SLF001
+    job._on_spark = lambda words: 0  # noqa: SLF001, ARG005
     text = text_of(scene.part(JOB).replace(HERE.encode(), str(scene.ws).encode()))
     scene.ended(job.main, text, [])
 
