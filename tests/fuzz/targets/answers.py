@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
+from tests.fuzz.scene import Wrong
 from tests.fuzz.server import ANSWER, GREETING, MANY, play
 from tests.fuzz.targets.common import recorded
 
@@ -50,7 +51,9 @@ def seeds() -> list[Document]:
 def run(scene: Scene) -> None:
     """The command of the document."""
     play(scene.document)
-    scene.jsplan(*scene.command())
+    ended = scene.jsplan(*scene.command())
+    if scene.command()[0] == "import" and ended.code == 1 and "new.jsplan.yaml:" in ended.err:
+        raise Wrong("a generated file is wrong", ended.err)
 
 
 TARGET: Final = Target(
@@ -59,6 +62,6 @@ TARGET: Final = Target(
     run,
     changes=lambda name: name.startswith((ANSWER, MANY, GREETING)),
     form=lambda _: "json",
-    words=("error", "total", "streams", "config", "state", "subjects", "cluster"),
+    words=("error", "total", "streams", "config", "state", "subjects", "cluster", "${", "metadata"),
     share=4,
 )

@@ -82,6 +82,7 @@ def seeds() -> list[Document]:
         | {
             "arc/day=2026-01-01/part-1.parquet": b"PAR1",
             f"{log}/attempt-b/day=2026-01-02/part-2.parquet": b"PAR1",
+            f"{log}/attempt-a/piece-000001.json": b"{}",
             f"{log}/home/authorized_keys": b"x",
         }
     ]
@@ -120,5 +121,5 @@ TARGET: Final = Target(
     seeds,
     run,
     changes=lambda name: name.startswith("arc/_jsplan/") and name.endswith(".json"),
-    words=("../home/authorized_keys", "../../x"),
+    words=("../home/authorized_keys",),
 )

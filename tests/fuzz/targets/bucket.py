@@ -8,6 +8,7 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from jsplan.state.parts import pack
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
 from tests.fuzz.server import KEY, Script, play
@@ -29,6 +30,7 @@ COMMANDS: Final = (
     "drift",
 )
 HEAD, WHOLE, BOMB = "$head.json", "$whole.json", "$bomb"
+_SMALL: Final = {"workspace": "w", "environment": None, "lineage": "l", "serial": 3}
 #: So many bytes come out of one piece of a bomb.
 PIECE: Final = 64 << 20
 
@@ -75,21 +77,13 @@ def run(scene: Scene) -> None:
 
 def _pack(scene: Scene, script: Script) -> None:
     """Put a document into the bucket in parts, under a head that says of it what the document wants."""
-    bomb = scene.part(BOMB)
-    whole = scene.part(WHOLE)
-    data = gzip.compress(whole, 1, mtime=0) + (_piece() * int(bomb) if bomb.isdigit() else b"")
+    bomb, whole = scene.part(BOMB), scene.part(WHOLE)
+    data = gzip.compress(whole, 1, mtime=0) + _piece() * (int(bomb) if bomb.isdigit() else 0)
     parts = [data[at : at + 200_000] for at in range(0, len(data), 200_000)]
-    head: Any = {
-        "format_version": "1.0",
-        "kind": "state-in-parts",
-        "encoding": "gzip",
+    head: Any = json.loads(pack(_SMALL, 1)[0]) | {
         "parts": "3.abc",
         "count": len(parts),
         "bytes": len(whole),
-        "workspace": "w",
-        "environment": None,
-        "lineage": "l",
-        "serial": 3,
         "sha256": sha256(data).hexdigest(),
     }
     try:
@@ -108,6 +102,6 @@ TARGET: Final = Target(
     seeds,
     run,
     changes=lambda name: name.startswith((KEY, HEAD, WHOLE, BOMB, "pushed")),
-    words=("count", "parts", "sha256", "encoding", "serial"),
+    words=("count", "parts", "sha256", "encoding", "serial", "bytes"),
     form=lambda name: "lines" if name.endswith(".journal") else "number" if name == BOMB else "json",
 )

@@ -34,6 +34,11 @@ _PASSWORD: Final = re.compile(r'"?(?:password|token)"?: ?"?\$\{var\.pw\}')
 
 #: What every section of everything needs of the others.
 _BASE: Final = ("jsplan", "workspace", "vars", "connections", "domains", "defaults")
+_FLOWS: Final = [
+    {"name": "A", "subjects": ["a"]},
+    {"name": "B", "domain": "leaf", "sources": [{"name": "A", "domain": "hub"}, {"name": "C"}]},
+    {"name": "M", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}},
+]
 #: Many domains, and long names: what is multiplied by them shows.
 _LARGE: Final = WORKSPACE | {
     "vars": {"n": 1},
@@ -62,6 +67,9 @@ def seeds() -> list[Document]:
         needed = (*_BASE, "streams") if section == "consumers" else _BASE
         some = {name: everything[name] for name in (*needed, section)}
         found += with_commands(more | {"jsplan.yaml": json.dumps(some).encode()}, "validate", "plan -o out.plan", "sinks")
+    sinks = {"jsplan.yaml": json.dumps(WORKSPACE | {"drift": {"sinks": everything["drift"]["sinks"]}}).encode()}
+    found += with_commands(sinks, "sinks", "sinks", "sinks", "validate")
+    found += with_commands({"jsplan.yaml": json.dumps(WORKSPACE | {"streams": _FLOWS}).encode()}, "validate", "validate", "lint")
     password = {"connections": {"main": {"url": "nats://h:1", "user": "u", "password": "${var.pw}"}}}
     secret = {"jsplan.yaml": json.dumps(WORKSPACE | {"vars": {"pw": None}} | password).encode(), WRONG: b""}
     found += with_commands(secret, "validate", "plan -o out.plan")
@@ -114,11 +122,13 @@ def _make_sinks(scene: Scene, variable: str) -> None:
         "FUZZ_URL": "nats://h",
     }
     try:
-        workspace = load(LoadOptions(scene.ws, variables=(f"pw={variable}",), environ=environ))
+        text = scene.part("jsplan.yaml")
+        given = (f"pw={variable}",) if b'"pw"' in text or b"pw:" in text else ()
+        workspace = load(LoadOptions(scene.ws, variables=given, environ=environ))
     except ConfigError as error:
         scene.refused(error)
     else:
         sinks_of(World(workspace, resolve(workspace), None, State("w", None), environ))  # type: ignore[arg-type]
 
 
-TARGET: Final = Target("config", seeds, run, share=4)
+TARGET: Final = Target("config", seeds, run, words=("http://[", "${env.FUZZ_SECRET}", "../outside/secret.txt"), share=4)

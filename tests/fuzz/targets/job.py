@@ -71,9 +71,11 @@ def seeds() -> list[Document]:
 def run(scene: Scene) -> None:
     """Run it as far as Spark, which is not begun."""
     play({}, known=True)
-    job._on_spark = lambda words: 0  # noqa: SLF001, ARG005
+    job._on_spark = lambda words: 0  # noqa: ARG005, SLF001
     text = text_of(scene.part(JOB).replace(HERE.encode(), str(scene.ws).encode()))
     scene.ended(job.main, text, [])
 
 
-TARGET: Final = Target("job", seeds, run, changes=lambda name: name == JOB)
+TARGET: Final = Target(
+    "job", seeds, run, changes=lambda name: name == JOB, words=("../shared.py", f"{words.BESIDE}/new.py", "a/../../x.py")
+)

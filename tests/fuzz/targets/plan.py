@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from jsplan.documents.base import digest
+from tests.fuzz import words
 from tests.fuzz.documents import Document, load
 from tests.fuzz.harness import Target
 from tests.fuzz.server import play
@@ -17,12 +19,25 @@ if TYPE_CHECKING:
     from tests.fuzz.scene import Scene
 
 
+def _with_more(content: bytes) -> bytes:
+    """The plan with something in lists that are mostly empty."""
+    raw = json.loads(content)
+    place = {"file": "jsplan.yaml", "line": 3, "column": 1}
+    raw["diagnostics"].append(
+        {"severity": "warning", "code": "JS411", "summary": "s", "detail": "d", "address": "hub/stream/A", "range": place}
+    )
+    raw["deferred"].append({"address": "leaf/stream/B", "reason": "domain leaf is offline"})
+    raw["targets"], raw["variables"] = ["hub/**"], {"keep": "30d"}
+    return json.dumps(raw).encode()
+
+
 def seeds() -> list[Document]:
     """A plan from nothing and one with hazards, with the answers of the servers that they were made on."""
     found: list[Document] = []
     plans = load(SEEDS / "plans.json")
-    for name, content in plans.items():
+    for name, planned in plans.items():
         (there,) = recorded(name.removesuffix(".plan"))
+        content = _with_more(planned)
         shown = [f"show p.plan --format {form}" for form in ("text", "text", "json", "markdown", "html")]
         applied = [
             "apply p.plan --no-input",
@@ -43,4 +58,4 @@ def run(scene: Scene) -> None:
     scene.jsplan(*scene.command())
 
 
-TARGET: Final = Target("plan", seeds, run, changes=lambda name: name == "p.plan", share=2)
+TARGET: Final = Target("plan", seeds, run, changes=lambda name: name == "p.plan", words=words.MARKUP, share=2)

@@ -118,14 +118,14 @@ class _Connection(Wire):
 
     def _connect(self, _: str) -> socket.socket:
         here, there = socket.socketpair()
-        for side in (here, there):
-            side.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        for end in (here, there):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.other_end = there
         said = self.content.replace(b"{inbox}", self.inbox.encode())[: 1 << 17]
-        line = said.find(b"\r\n") + 2
-        there.sendall(said[:line])
-        self.rest = said[line:]
-        if line < 2:
+        cut = said.find(b"\r\n") + 2
+        there.sendall(said[:cut])
+        self.rest = said[cut:]
+        if cut < 2:
             there.shutdown(socket.SHUT_WR)
         return self._greet(here, "127.0.0.1", {}, time.monotonic() + PATIENCE)
 
