@@ -38,6 +38,8 @@ def connections(section: Node | None, environ: Mapping[str, str], findings: Find
             findings.error("JS131", section.key_place(key), f'"{key}" is not a name for a connection', "Use letters, digits, - and _.")
         elif node.value is None:
             out[key] = Connection(key, range=range_of(section.key_place(key)))
+        elif not isinstance(node.value, dict):
+            findings.no_mapping(node, f"connection {key}")  # a password that stands one level too high is not quoted
         elif grammar.fields(node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")):
             out[key] = _connection(key, node, environ, findings)
     return out

@@ -10,7 +10,7 @@ from jsplan.config import grammar
 from jsplan.config.files import Files
 from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
-from jsplan.config.node import Node, Place, Source, named, plain
+from jsplan.config.node import Node, Place, Source, named, plain, type_of
 from jsplan.config.read import parse
 from jsplan.config.scalars import OUT_OF_RANGE, resolve
 from jsplan.diagnostics import did_you_mean
@@ -112,7 +112,12 @@ def _converted(given: Node, default: Node, what: str, findings: Findings) -> Nod
     if isinstance(value, wanted) and not (wanted is int and isinstance(value, bool)):
         return read
     place = None if from_outside else given.place
-    findings.error("JS116", place, f"{what} must be {_NAMES[wanted]}, not {named(given)}", f"Its default is {_shown(default)}.")
+    findings.error(
+        "JS116",
+        place,
+        f"{what} must be {_NAMES[wanted]}, not {type_of(given) if from_outside else named(given)}",
+        f"Its default is {_shown(default)}.",
+    )
     return default
 
 

@@ -11,7 +11,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import nats
 import nats.errors
@@ -23,6 +23,10 @@ from jsplan.jetstream.contexts import Target
 from jsplan.jetstream.seal import Seal
 from jsplan.jetstream.trouble import NO_TLS, check_files, connect_error, credentials, deaf, forbidden, words
 
+#: What jsplan reads of the greeting of a server.
+_SAID: Final[dict[str, type]] = {
+    "server_id": str, "server_name": str, "cluster": str, "domain": str, "version": str, "max_payload": int, "api_lvl": int,
+}  # fmt: skip
 #: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
 IN_FLIGHT = 64
 #: Messages of one batch at most: more than is ever asked for at once.
@@ -33,6 +37,11 @@ PATIENCE = 0.5
 CLOSING = 2.0
 #: Seconds for the server to take what waits to be sent, once that is more than nats-py keeps.
 TAKING = 60.0
+
+
+def believed(said: dict[str, Any]) -> dict[str, Any]:
+    """The greeting of a server without what is of another type than servers send."""
+    return {name: value for name, value in said.items() if isinstance(value, _SAID.get(name, object))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +91,8 @@ class Link:
 
     @property
     def server(self) -> dict[str, Any]:
-        """What the connected server said about itself: server_name, cluster, domain, version, api_lvl."""
-        return dict(self._client._server_info)  # noqa: SLF001 - nats-py offers no public view of all of it
+        """The greeting of the connected server: server_name, cluster, domain, version, api_lvl; nothing of another type."""
+        return believed(self._client._server_info)  # noqa: SLF001 - nats-py offers no public view of all of it
 
     async def open(self) -> None:
         """Connect. Raises ConnectError that names the URL without secrets and says what to look at."""

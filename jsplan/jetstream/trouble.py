@@ -40,14 +40,15 @@ def check_files(target: Target) -> None:
     for what, path in (("creds", target.creds), ("nkey", target.nkey), ("ca", target.ca), ("cert", target.cert), ("key", target.key_file)):
         if path is None:
             continue
+        shown = "that its settings name" if path in (target.password, target.token) else path
         try:
             content = read_regular(Path(path), MOST)
         except OSError as error:
-            message = f"connection {target.key}: cannot read its {what} file {path}: {error.strerror}"
+            message = f"connection {target.key}: cannot read its {what} file {shown}: {error.strerror}"
             raise ConnectError(message, hint="Paths in the files are relative to the file that names them.") from None
         marks, lacks, hint = _HOLDS.get(what, ((), "", ""))
         if not all(mark in content for mark in marks):
-            raise ConnectError(f"connection {target.key}: its {what} file {path} holds {lacks}", hint=hint)
+            raise ConnectError(f"connection {target.key}: its {what} file {shown} holds {lacks}", hint=hint)
 
 
 def credentials(path: str | None) -> str | RawCredentials | None:

@@ -14,7 +14,7 @@ from jsplan import subjects
 from jsplan.errors import ApiTimeoutError, NoRespondersError
 from jsplan.jetstream import pool
 from jsplan.jetstream.contexts import Target
-from jsplan.jetstream.link import Arrived, Inbox, Link
+from jsplan.jetstream.link import Arrived, Inbox, Link, believed
 from jsplan.jetstream.seal import Seal
 from jsplan.jetstream.trouble import check_files
 from jsplan.state import bucket
@@ -254,7 +254,7 @@ class PlayedLink(Link):
         """What the document says that the server said about itself."""
         with contextlib.suppress(ValueError, KeyError):
             found = json.loads(self.script.document[GREETING])
-            return found if isinstance(found, dict) else {}
+            return believed(found if isinstance(found, dict) else {})
         return dict(_GREETING)
 
     @property

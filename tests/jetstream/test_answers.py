@@ -13,6 +13,8 @@ import pytest
 
 from jsplan.cli.main import main
 from jsplan.jetstream import api as api_module
+from jsplan.jetstream.contexts import Target
+from jsplan.jetstream.link import Link
 from tests.support.buckets import new_bucket
 from tests.support.impostor import DOMAIN, Impostor, truthful
 from tests.support.raw import Raw, delete_all_streams
@@ -228,3 +230,15 @@ def test_many_answers_of_the_wrong_shape(scene: Scene, command: str, capfd: pyte
     """A larger sample."""
     found = choices(scene, command)
     check(scene, command, random.Random(1).sample(found, min(1_500, len(found))), capfd)
+
+
+async def test_a_greeting_of_other_types_is_not_believed(server: Server) -> None:
+    """What a server says of itself in another type counts as not said."""
+    link = Link(Target(key="main", url=server.url, shown="it"))
+    await link.open()
+    try:
+        link._client._server_info |= {"domain": {}, "version": 5, "max_payload": "1"}  # noqa: SLF001 - only a broken server says so
+        assert {"domain", "version", "max_payload"}.isdisjoint(link.server)
+        assert link.server["server_id"]
+    finally:
+        await link.close()

@@ -163,7 +163,7 @@ def unpacked(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    job: Any = parse(text.encode(), "this job", AGAIN)
+    job: Any = parse(text.encode(errors="surrogatepass"), "this job", AGAIN)
     if isinstance(job, dict) and job.get("format") != FORMAT:
         raise JsplanError(f"this job is of another format, and this jsplan runs {FORMAT}", hint=AGAIN)
     require_valid(job, "job", "this job", AGAIN)
