@@ -101,7 +101,9 @@ CARRIES = fields_of(
     | dict.fromkeys(("new", "grows", "shrinks", "managed"), FLAG),
     "What a step of more than one request needs besides; which fields, depends on `op`.",
 )  # fmt: skip
-REQUEST = fields_of({"api": TEXT, "payload": or_null(OBJECT)}, description="The subject below the API prefix, and what is sent.")
+#: A configuration, or a document with one under `config`, as CONSUMER.CREATE takes it.
+_PAYLOAD: Schema = {"allOf": [A_CONFIG, fields_of({}, {"config": A_CONFIG})]}
+REQUEST = fields_of({"api": TEXT, "payload": or_null(_PAYLOAD)}, description="The subject below the API prefix, and what is sent.")
 STEP = fields_of(
     {
         "id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "title": TEXT, "request": or_null(REQUEST),
