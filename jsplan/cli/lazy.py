@@ -48,8 +48,8 @@ def _named(error: click.UsageError, ctx: click.Context) -> click.UsageError:
     return error
 
 
-class Command(click.Command):
-    """A command with the global options, listed apart in its help."""
+class _Named(click.Command):
+    """A command or a group: wrong usage names the command, and `-h` is `--help`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -59,26 +59,21 @@ class Command(click.Command):
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(HELP)
+
+
+class Command(_Named):
+    """A command with the global options, listed apart in its help."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_options(self, ctx, formatter)
 
 
-class LazyGroup(click.Group):
+class LazyGroup(_Named, click.Group):
     """A group over a static table: names and one-line help are known without importing any command."""
 
     def __init__(self, *args: Any, table: Mapping[str, Entry] | None = None, **attrs: Any) -> None:
         super().__init__(*args, **attrs)
         self.table = table or {}
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            raise _named(error, ctx) from None
-
-    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(HELP)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.table)

@@ -16,8 +16,6 @@ from jsplan.documents.base import LARGEST
 from jsplan.errors import StateError
 
 _PRIVATE: Final = 0o600
-#: Missing on some systems.
-_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 #: What a disk says that takes no more.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -32,9 +30,7 @@ def read_file(path: Path, what: str, most: int = LARGEST) -> bytes:
 
     Raises OSError, and StateError that names `what` for anything that is no file.
     """
-    number = os.open(path, os.O_RDONLY | _NO_WAIT)
-    mode = os.fstat(number).st_mode
-    os.close(number)
+    mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         kind = next((name for holds, name in _KINDS if holds(mode)), "no file")
         raise StateError(f"{what} is {kind}, not a file", hint="Move away what is there, or name another place under backend.local.path.")
