@@ -200,7 +200,8 @@ def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatc
     shared.write_text("mine")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     name = name.format(absolute=shared)
-    said = {key: FULL[key] for key in ("jsplan", "workspace", "connections", "domains")}
+    said = {key: FULL[key] for key in ("jsplan", "workspace", "domains")}
+    said |= {"connections": {"a": FULL["connections"]["a"], "b": {"url": "${env.URL}"}, "c": {"context": "c"}}}
     said |= {"backfills": [FULL["backfills"][1] | {"transform": f"{name}:run"}]}
     record = {"name": "y", "text": "", "frozen_at": "2026-01-31T12:00:00Z", "legs": []}
     job = {"format": job_file.FORMAT, "environment": None, "document": said, "record": record, "files": {name: "carried"}}
