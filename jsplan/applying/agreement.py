@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 from jsplan.address import STAGING, Address
 from jsplan.documents.plan import Op, Plan, Step
 from jsplan.errors import JsplanError
+from jsplan.planning.interest import is_placeholder
 from jsplan.planning.pauses import PAUSE
-from jsplan.planning.preserve.consumers import guard_of
 
 #: Payloads: a stream's configuration, one inside a restore, a consumer's, a pause, or none.
 Payload = Literal["stream", "restore", "consumer", "pause", "nothing"]
@@ -59,8 +59,10 @@ RULES: Final[Mapping[Op, Rule]] = {
     "consumer.update": Rule("consumer", "CONSUMER.CREATE", "consumer", "update"),
     "consumer.pause": Rule("consumer", "CONSUMER.PAUSE", "pause"),
     "consumer.delete": Rule("consumer", "CONSUMER.DELETE", deletes=True),
-    "consumer.replace": Rule("consumer", "CONSUMER.CREATE", "consumer", "create", carries=("recorded", "level", "guard", PAUSE)),
-    "consumer.settle": Rule("consumer", staging=True, carries=("recorded",)),
+    "consumer.replace": Rule("consumer", "CONSUMER.CREATE", "consumer", "create", carries=("recorded", "level", PAUSE)),
+    "consumer.settle": Rule("consumer", carries=("recorded",)),
+    "consumer.hold": Rule("consumer", "CONSUMER.CREATE", "consumer", staging=True),
+    "consumer.release": Rule("consumer", "CONSUMER.DELETE", staging=True),
     "consumer.verify": Rule("consumer"),
     "copy.verify": Rule("stream", carries=("follows", "managed")),
     "state.import": Rule("any"),
@@ -112,7 +114,7 @@ def _flaws(step: Step, going: Collection[str]) -> Iterator[str]:
 def _is_staging(address: Address, touched: Address) -> bool:
     """Check for a staging stream or placeholder consumer of the address: a reserved name, same domain."""
     if address.kind == "consumer":
-        return touched == guard_of(address)
+        return is_placeholder(touched) and touched.parent == address.parent
     return (touched.domain, touched.kind) == (address.domain, "stream") and touched.stream.startswith(STAGING)
 
 
@@ -153,13 +155,11 @@ def _names(config: Mapping[str, Any]) -> set[Any]:
 def _of_carries(step: Step, address: Address) -> Iterator[str]:
     """Flaws in names from which operations build requests."""
     carried = step.carries or {}
-    other, begins, guard, consumers = (carried.get(name) for name in ("from", "begins", "guard", "consumers"))
+    other, begins, consumers = (carried.get(name) for name in ("from", "begins", "consumers"))
     if other is not None and Address.parse(other) != address and not _is_staging(address, Address.parse(other)):
         yield f"it copies from {other}"
     if begins is not None and not _is_staging(address, Address.parse(begins["stand_in"])):
         yield f"its messages would be put into {begins['stand_in']}"
-    if guard is not None and guard["name"] != guard_of(address).consumer:
-        yield f"its placeholder would be {guard['name']}"
     if step.op == "stream.resume" and not isinstance(consumers, dict):
         yield "carries does not say how consumers come back"
     for name, coming in consumers.items() if isinstance(consumers, dict) else ():

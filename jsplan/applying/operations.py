@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from jsplan.applying import placeholders
 from jsplan.applying.downstream import create_origin, delete_origin, leave, rejoin
 from jsplan.applying.following import verify
 from jsplan.applying.positions import replace_consumer, tidy_up
@@ -48,6 +49,8 @@ OPERATIONS: Final[Mapping[Op, Operation]] = {
     "stream.clear": returning.clear,
     "consumer.replace": replace_consumer,
     "consumer.settle": tidy_up,
+    "consumer.hold": placeholders.hold,
+    "consumer.release": placeholders.release,
     "origin.delete": delete_origin,
     "origin.create": create_origin,
     "sources.leave": leave,

@@ -2,11 +2,13 @@
 
 Several requests, and after each of them the process may die. What is under way is in state as `replacements`:
 
-1. what will be done, before the first request: the old object's `created`, its own pause, the pause that holds it, whether a guard is made;
-2. the guard on an interest stream; the old consumer is paused, so that nothing is delivered any more (2.11 and later);
+1. what will be done, before the first request: the old object's `created`, its own pause, the pause that holds it;
+2. the old consumer is paused, so that nothing is delivered any more (2.11 and later);
 3. the position, and what the new one is to be, before the old one goes;
 4. the delete, the create, and where the server can (2.14) the reset of the new one, which is paused until it stands there;
-5. the new one in state; then the guard goes, and the record with it.
+5. the new one in state; the record goes with it.
+
+An interest stream has a placeholder consumer meanwhile, by steps of its own (`placeholders`).
 
 Whoever comes after a death finds the old consumer (begins again), none (goes on at the recorded position), a new one under
 the very same pause (makes it once more), or the new one as it was to be (only tidies up).
@@ -58,7 +60,7 @@ async def replace_consumer(work: Work, step: Step) -> None:
 
 
 async def tidy_up(work: Work, step: Step) -> None:
-    """Carry out `consumer.settle`: an old consumer that is still held goes on, the guard goes. Raises as `replace_consumer` does."""
+    """Carry out `consumer.settle`: an old consumer that is still paused is resumed. Raises as `replace_consumer` does."""
     recorded = (step.carries or {})["recorded"]
     under_way = work.state.replacements.get(recorded)
     if under_way is None:
@@ -68,8 +70,6 @@ async def tidy_up(work: Work, step: Step) -> None:
     if live is not None and live.compact.get(PAUSE) == under_way["hold"]:
         await work.send(step, f"CONSUMER.PAUSE.{address.stream}.{address.consumer}", _until(under_way.get(PAUSE)))
         await _remember_unheld(work, address)
-    if under_way.get("guard"):
-        await _delete(work, step, address.stream, under_way["guard"])
     await work.record({"replaced": recorded})
 
 
@@ -126,14 +126,10 @@ class _Replacement:
     async def take_down(self, live: LiveObject) -> None:
         """Hold the old consumer, write down where it stands, delete it. What fails before that is undone."""
         again = self.record.get("created") == live.created
-        guard, own = self.carries["guard"], self.record.get(PAUSE) if again else live.compact.get(PAUSE)
-        await self._note(
-            address=self.carries["recorded"], created=live.created, hold=self.record["hold"] if again else _some_day(),
-            guard=guard["name"] if guard else self.record.get("guard") if again else None, **{PAUSE: own},
-        )  # fmt: skip
+        own = self.record.get(PAUSE) if again else live.compact.get(PAUSE)
+        hold = self.record["hold"] if again else _some_day()
+        await self._note(address=self.carries["recorded"], created=live.created, hold=hold, **{PAUSE: own})
         try:
-            if guard:
-                await self._make_guard(guard)
             if self._can_pause:
                 await self._send("PAUSE", {PAUSE: self.record["hold"]})
             stream, state = await self._at_rest(live)
@@ -144,11 +140,6 @@ class _Replacement:
         await self._note(position=position, stream_created=stream.created)
         await self._decide(stream)
         await self.remove()
-
-    async def _make_guard(self, guard: Config) -> None:
-        where = f"{self.address.stream}.{guard['name']}"
-        payload = {"stream_name": self.address.stream, "config": guard, "action": ""}
-        await self.work.send(self.step, f"CONSUMER.CREATE.{where}", payload)
 
     async def _at_rest(self, live: LiveObject) -> tuple[LiveObject, dict[str, Any]]:
         """The stream, and what the consumer has done once those who were given messages had a moment to acknowledge them."""
@@ -214,7 +205,7 @@ class _Replacement:
         return way
 
     async def put_up(self) -> None:
-        """Make the new consumer, take it to its place, record it, and put away what stood in for it."""
+        """Make the new consumer, take it to its position, and record it."""
         stream = await self.work.read(self._stream)
         if stream is None:
             raise StepFailed(f"the stream of {self.address} is gone; nothing was written")
@@ -231,8 +222,6 @@ class _Replacement:
         if way == "reset":
             await self._send("PAUSE", _until(self.carries[PAUSE]))
         await self._read_back()
-        if self.record.get("guard"):
-            await _delete(self.work, self.step, self.address.stream, self.record["guard"])
         await self.work.record({"replaced": self.carries["recorded"]})
 
     async def _create(self) -> None:

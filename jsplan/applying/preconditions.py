@@ -19,7 +19,10 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
     Domains that are not in `apis` are away already. Raises ApiError for anything but silence.
     """
     first = {step.touches: step for step in reversed(plan.steps)}
-    wanted = {address: step for address, step in first.items() if "fingerprint" in step.precondition}
+    wanted = {a: step for a, step in first.items() if "fingerprint" in step.precondition or step.op == "consumer.hold"}
+    of_one: dict[Address, list[Step]] = {}
+    for step in plan.steps:
+        of_one.setdefault(step.touches, []).append(step)
     deletions, stale = Deletions(plan, apis), list[str]()
     lost: dict[str, str] = {}
 
@@ -28,11 +31,14 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
             return
         try:
             live = await read_object(apis[address.domain], address)
-            more = outgrown(wanted[address], live) or await deletions.more_than_planned(wanted[address], live)
+            more = outgrown(wanted[address], live)
+            for step in () if more or deletions.is_held(address) else of_one[address]:
+                more = more or await deletions.more_than_planned(step, live)
         except OFFLINE as error:
             lost.setdefault(address.domain, str(error))
             return
-        if (live.fingerprint if live else "absent") != wanted[address].precondition["fingerprint"]:
+        found = live.fingerprint if live else "absent"
+        if wanted[address].precondition.get("fingerprint", found) != found:
             stale.append(str(address))
         elif more is not None:
             stale.append(f"{address} {more}")

@@ -8,20 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final, Literal
 
 from jsplan.address import Address
-from jsplan.documents.plan import Hazard, Plan, Step
+from jsplan.documents.plan import Hazard, Op, Plan, Step
+from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure
-from jsplan.facts.question import MEASURE_LIMIT, Question
+from jsplan.facts.question import MEASURE_LIMIT, ConsumerChange, Question
 from jsplan.facts.recopied import not_copied
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi
+from jsplan.planning.interest import snapshot
 from jsplan.planning.leaving import question_of
-from jsplan.planning.questions import about_consumer, about_origin, about_update, new_origins
+from jsplan.planning.questions import about_origin, about_update, new_origins
 from jsplan.planning.verdict import table_of
 from jsplan.resources.fields import Config
 
+#: What each step does to the position of its consumer.
+_POSITIONS: Final[Mapping[Op, Literal["gone", "same", "floor", "start"]]] = {
+    "consumer.delete": "gone", "consumer.update": "same", "consumer.replace": "floor", "consumer.create": "start",
+    "consumer.release": "gone",
+}  # fmt: skip
+#: Steps with which a consumer gives up messages.
+_LOSING: Final = ("consumer.update", "consumer.delete", "consumer.replace")
 #: Causes that take more only when messages arrive; time and acknowledgements change the others.
 STEADY = frozenset({"max_msgs", "max_bytes", "max_msgs_per_subject"})
 
@@ -32,16 +42,23 @@ class Deletions:
 
     plan: Plan
     apis: Mapping[str, DomainApi]
-    _planned: dict[str, Hazard] = field(default_factory=dict)
-    _going: dict[Address, set[str]] = field(default_factory=dict)
+    _planned: dict[tuple[Address, bool], Hazard] = field(default_factory=dict)
+    _changes: dict[Address, dict[str, ConsumerChange]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for change in self.plan.resource_changes:
             for hazard in change.hazards:
                 if hazard.code == "DELETES_MESSAGES":
-                    self._planned[change.address] = hazard
-        for address in (Address.parse(step.address) for step in self.plan.steps if step.op == "consumer.delete"):
-            self._going.setdefault(Address.of_stream(address.domain, address.stream), set()).add(address.consumer)
+                    self._planned[_key(Address.parse(change.address))] = hazard
+        for step in self.plan.steps:
+            if step.op in _POSITIONS:
+                address = step.touches
+                self._changes.setdefault(address.parent or address, {})[address.consumer] = _change(step)
+
+    def is_held(self, consumer: Address) -> bool:
+        """Check whether a placeholder will hold the messages of the consumer's stream when its step comes."""
+        held = (step.touches for step in self.plan.steps if step.op == "consumer.hold")
+        return any(one.parent == consumer.parent and one != consumer for one in held)
 
     async def more_than_planned(self, step: Step, live: LiveObject | None) -> str | None:
         """Why a step must not be done, in words: it would delete clearly more messages than the plan said. Raises ApiError.
@@ -50,7 +67,7 @@ class Deletions:
         """
         if (behind := await self._left_behind(step)) is not None:
             return behind
-        hazard = self._planned.get(step.address)
+        hazard = self._planned.get(_key(step.touches))
         if hazard is not None and live is not None and _nothing_arrived(hazard, live):
             return None
         planned, found = (hazard.messages or 0) if hazard is not None else 0, 0
@@ -77,22 +94,32 @@ class Deletions:
         return None
 
     async def _questions(self, step: Step, live: LiveObject | None, *, expected: bool) -> Iterable[Question]:
-        """What planning would ask about this step now. Consumers and origins are asked about where the plan expected a loss."""
+        """What planning would ask about this step now. Origins are asked about where the plan expected a loss."""
         address, found = Address.parse(step.address), list[Question | None]()
         if step.op == "stream.update" and live is not None:
-            found.append(about_update(live, _after(step), self._level(address.domain), frozenset(self._going.get(address, ()))))
+            changes = tuple(self._changes.get(address, {}).values())
+            found.append(about_update(live, _after(step), self._level(address.domain), changes))
         if step.op in ("stream.create", "stream.update") and expected:
             found += self._about_origins(step, live)
-        if (
-            step.op in ("consumer.update", "consumer.delete", "consumer.replace")
-            and expected
-            and live is not None
-            and address.parent is not None
-        ):
-            stream = await read_object(self.apis[address.domain], address.parent)
-            after = None if step.op == "consumer.delete" else _after(step)
-            found.append(about_consumer(live, after, stream, self._level(address.domain)) if stream is not None else None)
+        if step.op in _LOSING or step.op == "consumer.hold":
+            found += await self._about_consumers(step)
         return [question for question in found if question is not None]
+
+    async def _about_consumers(self, step: Step) -> Iterable[Question]:
+        """What an interest stream would delete at this step; with a placeholder, what it will delete when that leaves."""
+        address, parent = step.touches, step.touches.parent
+        stream = await read_object(self.apis[address.domain], parent) if parent is not None else None
+        if stream is None or stream.compact.get("retention") != "interest" or not stream.state.get("messages"):
+            return []
+        held = step.op == "consumer.hold"
+        changes = tuple(self._changes.get(stream.address, {}).values()) if held else (_change(step),)
+        since = (step.carries or {}).get("since") if held else None
+        return [
+            Question(
+                address, stream.address, interest="is", consumers=changes, placeholder=held,
+                since=snapshot(since) if since is not None else None,
+            )
+        ]  # fmt: skip
 
     def _level(self, domain: str) -> int:
         return int((self.plan.domains.get(domain) or {}).get("api_level") or 0)
@@ -107,6 +134,21 @@ class Deletions:
             domain = address.domain if api is None else prefixes.get(api)
             if domain in self.apis:
                 yield about_origin(address, Address.of_stream(str(domain), origin["name"]), origin)
+
+
+def _key(address: Address) -> tuple[Address, bool]:
+    """The stream whose messages are at stake, and whether consumers decide: one hazard states it for all that change."""
+    return address.parent or address, address.kind == "consumer"
+
+
+def _change(step: Step) -> ConsumerChange:
+    """What becomes of a consumer by one step."""
+    config = ((step.request or {}).get("payload") or {}).get("config") or {}
+    policy, first = str(config.get("deliver_policy", "all")), int(config.get("opt_start_seq") or 0)
+    position = (step.carries or {}).get("position")
+    if position and step.precondition.get("fingerprint") == "absent":  # an interrupted apply deleted it; it continues where it was
+        policy, first = "by_start_sequence", int(position)
+    return ConsumerChange(step.touches.consumer, _POSITIONS[step.op], filters_of(config), policy, first)
 
 
 def _nothing_arrived(hazard: Hazard, live: LiveObject) -> bool:

@@ -23,6 +23,7 @@ Op = Literal[
     "stream.create", "stream.update", "stream.delete",
     "stream.stop", "stream.hold", "stream.copy", "stream.compare", "stream.retire", "stream.resume", "stream.return", "stream.clear",
     "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace", "consumer.settle",
+    "consumer.hold", "consumer.release",
     "origin.delete", "origin.create", "sources.leave", "sources.rejoin",
     "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify", "copy.verify",
 ]  # fmt: skip

@@ -16,7 +16,6 @@ from jsplan.documents.schema_words import (
     FLAG,
     INSTANT,
     INT63,
-    NAME,
     SECONDS,
     SHA256,
     STREAM_ADDRESS,
@@ -92,13 +91,14 @@ _STREAM_REPLACED = fields_of(
 )  # fmt: skip
 _CONSUMER_REPLACED = fields_of(
     {"address": CONSUMER_ADDRESS, "created": TEXT, "hold": INSTANT},
-    {"guard": or_null(NAME), "pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT} | _MADE,
+    {"pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT} | _MADE,
 )
+_PLACEHOLDER = fields_of({"address": CONSUMER_ADDRESS, "last_seq": UINT64, "consumers": map_of(list_of(UINT64))})
 _ORIGIN_REPLACED = fields_of({"address": STREAM_ADDRESS, "first_seq": UINT64}, {"left": _TEXTS})
 _SOURCES_OUT = fields_of({"address": STREAM_ADDRESS, "left": _TEXTS}, {"first_seq": UINT64})
 REPLACING: Schema = {
-    "anyOf": [_SOURCES_OUT, _ORIGIN_REPLACED, _CONSUMER_REPLACED, _STREAM_REPLACED],
-    "description": "Sources that are out, where a new origin begins, or a consumer or stream on its way.",
+    "anyOf": [_SOURCES_OUT, _ORIGIN_REPLACED, _CONSUMER_REPLACED, _STREAM_REPLACED, _PLACEHOLDER],
+    "description": "Sources that are out, where a new origin begins, a consumer or stream on its way, or a placeholder consumer.",
 }
 
 # --- backfills ---------------------------------------------------------------------------------------------------

@@ -1,26 +1,35 @@
-"""Which messages an interest stream gives up when consumers or filters go, or when it becomes one. Pure arithmetic.
+"""Which messages an interest stream deletes when its consumers change, or when it becomes one. Pure arithmetic.
 
-A message stays while a consumer wants it: one whose filter matches and that has not acknowledged it. The server tells
+A message stays while a consumer wants it: one whose filter matches and that has not acknowledged it. The server reports
 of a consumer up to where everything is acknowledged and up to where it has delivered; what lies between is not known.
+Nor is how far a consumer has looked for messages of its filter beyond what it delivered: after an update of the filter it
+looks on from there, and the server counts what it has passed as not wanted (server_semantics, section 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jsplan.facts.question import ConsumerChange, Snapshot
 from jsplan.facts.stored import Stored
 from jsplan.facts.trims import Tally
 from jsplan.subjects import within
 
 #: Levels with which server behaviour changed: 2.12 counts acks above the floor, 2.14 starts, 2.15 streams without consumers.
 ACKS_ABOVE_FLOOR, STARTS_COUNT, NOBODY_COUNTS = 2, 4, 5
+MAX_SEQUENCE = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """One consumer: its filters (none: everything), up to where all is acknowledged, up to where it has delivered."""
+    """One consumer: its filters (none: everything), up to where all is acknowledged, up to where it has delivered.
+
+    `pending` are messages that it has out, `waiting` those that it has not delivered yet. `filters_before` are those that an
+    update in place replaces. `known` is False of a new consumer whose first message is not known yet. `searched`: it may have looked
+    for messages beyond what it delivered, and a message that it passed counts as one that it does not want.
+    """
 
     name: str
     filters: tuple[str, ...]
@@ -28,10 +37,27 @@ class Wants:
     delivered: int
     pending: int = 0
     from_the_start: bool = True
+    waiting: int = 0
+    filters_before: tuple[str, ...] | None = None
+    known: bool = True
+    searched: bool = False
 
     def matches(self, subject: str) -> bool:
-        """Whether the consumer would be given messages of this subject."""
-        return not self.filters or any(within(subject, other) for other in self.filters)
+        """Check whether the consumer would be given messages of this subject."""
+        return _matches(self.filters, subject)
+
+    def gains(self, subject: str) -> bool:
+        """Check whether only the updated filter matches the subject."""
+        return self.filters_before is not None and not _matches(self.filters_before, subject)
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages of the stream it wants."""
+        return self.pending + self.waiting
+
+
+def _matches(filters: tuple[str, ...], subject: str) -> bool:
+    return not filters or any(within(subject, other) for other in filters)
 
 
 def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -46,7 +72,50 @@ def wants_of(info: Mapping[str, Any]) -> Wants:
     floor = (info.get("ack_floor") or {}).get("stream_seq", 0)
     delivered = (info.get("delivered") or {}).get("stream_seq", 0)
     whole = config.get("deliver_policy", "all") == "all"
-    return Wants(info["name"], filters_of(config), floor, max(floor, delivered), info.get("num_ack_pending") or 0, whole)
+    delivered = max(floor, delivered)
+    if config.get("ack_policy", "none") == "none":
+        floor = delivered
+    out, waiting = info.get("num_ack_pending") or 0, info.get("num_pending") or 0
+    searched = config.get("ack_policy", "none") == "explicit" and bool(
+        (info.get("delivered") or {}).get("consumer_seq") or info.get("num_waiting") or info.get("push_bound")
+    )
+    return Wants(info["name"], filters_of(config), floor, delivered, out, whole, waiting, searched=searched)
+
+
+def after_changes(now: Iterable[Wants], changes: Iterable[ConsumerChange], last_seq: int, since: Snapshot | None = None) -> list[Wants]:
+    """The consumers as a plan leaves them, from what they are now."""
+    found = {one.name: _as_of(one, since) for one in now}
+    for change in changes:
+        old = found.pop(change.name, None)
+        if change.position == "start" or (change.position != "gone" and old is None):
+            found[change.name] = _started(change, last_seq)
+        elif old is not None and change.position == "same":
+            found[change.name] = replace(old, filters=change.filters, filters_before=None if old.filters == change.filters else old.filters)
+        elif old is not None and change.position == "floor":
+            waiting = old.unfinished if sorted(old.filters) == sorted(change.filters) else 0
+            found[change.name] = Wants(change.name, change.filters, old.floor, old.floor, 0, change.policy == "all", waiting)
+    return list(found.values())
+
+
+def _as_of(one: Wants, since: Snapshot | None) -> Wants:
+    if since is None or one.name not in since.consumers:
+        return one
+    floor, delivered, pending = since.consumers[one.name]
+    return replace(one, floor=min(floor, one.floor), delivered=min(delivered, one.delivered), pending=pending)
+
+
+def _started(change: ConsumerChange, last_seq: int) -> Wants:
+    """A new consumer. Where `by_start_time` and `last_per_subject` start is not known here: it may want everything or nothing."""
+    match change.policy:
+        case "all":
+            return Wants(change.name, change.filters, 0, 0)
+        case "new":
+            return Wants(change.name, change.filters, last_seq, last_seq, from_the_start=False)
+        case "by_start_sequence":
+            before = max(0, change.opt_start_seq - 1)
+            return Wants(change.name, change.filters, before, before, from_the_start=False)
+        case _:
+            return Wants(change.name, change.filters, 0, last_seq, from_the_start=False, known=False)
 
 
 @dataclass
@@ -54,34 +123,55 @@ class Unwanted:
     """Walks from the first message on to where every consumer has been; what follows is known from the counts.
 
     `becoming`: the stream turns from limits to interest; then what no filter matches stays, and what is acknowledged
-    by all goes. Else a consumer goes or changes, and what nobody wants any more goes; `unsure_below` is its floor, below
-    which the server does not always look. `sure` go, `doubtful` may.
+    by all goes. Else consumers go or change, and what none wants any more goes; `unsure_below` is the floor of one that goes, below
+    which the server does not always look. `sure` go; `doubtful` may, depending on acknowledgements, and `passed`, depending on how far
+    a consumer with an updated filter has looked.
     """
 
     consumers: tuple[Wants, ...]
     level: int
     becoming: bool
+    last_seq: int
     unsure_below: int = 0
     sure: Tally = field(default_factory=Tally)
     doubtful: Tally = field(default_factory=Tally)
+    passed: Tally = field(default_factory=Tally)
     _seen: dict[str, int] = field(default_factory=dict)
+    _stopped: set[str] = field(default_factory=set)
 
     @property
     def horizon(self) -> int:
         """The last sequence that must be read."""
+        if not self.becoming and any(c.filters_before is not None and c.searched for c in self.consumers):
+            return MAX_SEQUENCE
         return max((*(c.delivered for c in self.consumers), self.unsure_below), default=0)
 
     def take(self, message: Stored) -> bool:
         """Look at the next message, which is not beyond the horizon."""
         self._seen[message.subject] = self._seen.get(message.subject, 0) + 1
+        self._note_searches(message)
         wanting = [c for c in self.consumers if c.matches(message.subject)]
-        if self.becoming and not wanting:
+        if self.becoming and not self._is_looked_at(message, wanting):
             return True
         if all(message.seq <= self._surely_done(c) for c in wanting) and message.seq > self.unsure_below:
             self.sure.add(message)
-        elif all(message.seq <= c.delivered for c in wanting) and self._looks_at(message, wanting):
+        elif all(message.seq <= c.delivered for c in wanting):
             self.doubtful.add(message)
+        elif all(message.seq <= c.delivered or self._may_have_passed(c, message) for c in wanting):
+            self.passed.add(message)
         return True
+
+    def _note_searches(self, message: Stored) -> None:
+        """A consumer has not looked beyond the first message that its old filter still had to deliver."""
+        for consumer in self.consumers:
+            before = consumer.filters_before
+            if before is not None and consumer.waiting and message.seq > consumer.delivered and _matches(before, message.subject):
+                self._stopped.add(consumer.name)
+
+    def _may_have_passed(self, consumer: Wants, message: Stored) -> bool:
+        """Check whether the consumer may have looked beyond the message while its old filter passed it over."""
+        possible = consumer.searched and not self.becoming and consumer.name not in self._stopped
+        return possible and consumer.gains(message.subject)
 
     def beyond(self, counts: Mapping[str, int]) -> int:
         """How many messages beyond the horizon go: those of subjects that nobody wants."""
@@ -93,14 +183,14 @@ class Unwanted:
     @property
     def at_least(self) -> int:
         """Below the horizon: what is delivered but neither acknowledged by all nor pending anywhere was acknowledged."""
-        reliable = all(self._counts_acks(c) for c in self.consumers) and not self.unsure_below
+        reliable = all(self._counts_acks(c) and c.known for c in self.consumers) and not self.unsure_below
         pending = sum(c.pending for c in self.consumers)
         return self.sure.messages + (max(0, self.doubtful.messages - pending) if reliable else 0)
 
     @property
     def at_most(self) -> int:
         """Below the horizon."""
-        return self.sure.messages + self.doubtful.messages
+        return self.sure.messages + self.doubtful.messages + self.passed.messages
 
     def _counts_acks(self, consumer: Wants) -> bool:
         """Whether the server goes by single acknowledgements of this consumer when the stream becomes an interest stream."""
@@ -111,8 +201,13 @@ class Unwanted:
             return 0
         return consumer.floor
 
-    def _looks_at(self, message: Stored, wanting: list[Wants]) -> bool:
-        """Servers before 2.12 look only at what is below the floor of some consumer when a stream becomes one of interest."""
-        if not self.becoming or self.level >= ACKS_ABOVE_FLOOR:
-            return True
-        return any(message.seq <= (c.floor if c.from_the_start else c.delivered) for c in wanting)
+    def _is_looked_at(self, message: Stored, wanting: list[Wants]) -> bool:
+        """A stream that becomes one of interest looks only at what some consumer has done, and at no consumer that starts behind its end.
+
+        Servers before 2.12 go by ack floors alone.
+        """
+        for consumer in wanting:
+            by_floor = consumer.from_the_start and self.level < ACKS_ABOVE_FLOOR
+            if consumer.floor <= self.last_seq and message.seq <= (consumer.floor if by_floor else consumer.delivered):
+                return True
+        return False

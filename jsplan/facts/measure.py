@@ -15,9 +15,9 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
-from jsplan.facts.interest import NOBODY_COUNTS, Unwanted, Wants, wants_of
+from jsplan.facts.interest import NOBODY_COUNTS, Unwanted, Wants, after_changes, wants_of
 from jsplan.facts.messages import Budget, Reader, TooManyReads
-from jsplan.facts.question import MEASURE_LIMIT, Measured, Question, Redelivery
+from jsplan.facts.question import MEASURE_LIMIT, Measured, Question, Redelivery, Snapshot
 from jsplan.facts.trims import FromTheNewest, FromTheOldest, Limits
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import within
@@ -111,12 +111,9 @@ class _Survey:
             found.append(await self._drained(question.drains))
         if question.limits.causes:
             found.append(await self._trimmed(question.limits))
-        if question.becomes_interest or question.loses or question.refilters:
+        if question.interest:
             unwanted = await self._unwanted(question)
             found.append(replace(unwanted, at_least=0, least_bytes=0) if question.copied else unwanted)
-        if question.together is not None:
-            most = await self._unwanted(question.together)
-            found = [replace(found[-1], at_most=most.at_most, most_bytes=most.most_bytes)]
         return self._combined(found)
 
     def _combined(self, found: list[Measured]) -> Measured:
@@ -261,38 +258,39 @@ class _Survey:
     # --- interest ------------------------------------------------------------------------------------------------
 
     async def _unwanted(self, question: Question) -> Measured:
-        causes = ["retention"] if question.becomes_interest else ["interest"]
+        becomes = question.interest == "becomes"
+        causes = ["retention"] if becomes else ["interest"]
         everything, nothing = (self.messages, self.messages), (0, 0)
         consumers = await self._consumers()
-        stay = tuple(c for c in consumers if c.name not in question.loses)
-        if question.becomes_interest and not consumers:
-            return self._measured(everything if self.level >= NOBODY_COUNTS else nothing, None, causes)
-        if question.becomes_interest and len(stay) < len(consumers):
-            return self._measured((0, self.messages), None, causes)
-        if not question.becomes_interest and not stay:
+        stay = tuple(after_changes(consumers, question.consumers, self.state["last_seq"], question.since))
+        if not stay and becomes and self.level < NOBODY_COUNTS:
+            return self._measured(nothing, None, causes)
+        if not stay and question.since is None:
             return self._measured(everything, None, causes)
-        filters = dict(question.refilters)
-        leaver = max((c.floor for c in consumers if c.name in filters or c.name in question.loses), default=0)
-        stay = tuple(replace(c, filters=filters.get(c.name, c.filters)) for c in stay)
-        unsure = 0 if question.becomes_interest or leaver < self.state["first_seq"] else leaver
-        return await self._walk_wants(Unwanted(stay, self.level, question.becomes_interest, unsure), causes)
+        if not becomes and any(one.unfinished == self.messages and one.filters_before is None for one in stay):
+            return self._measured(nothing, None, causes)
+        changing = {change.name for change in question.consumers}
+        leaver = max((one.floor for one in consumers if one.name in changing), default=0)
+        unsure = 0 if becomes or question.placeholder or leaver < self.state["first_seq"] else leaver
+        return await self._walk_wants(Unwanted(stay, self.level, becomes, self.state["last_seq"], unsure), causes, question.since)
 
     async def _consumers(self) -> tuple[Wants, ...]:
         return tuple(wants_of(info) for info in await self.api.consumers(self.question.stream.stream))
 
-    async def _walk_wants(self, walk: Unwanted, causes: list[str]) -> Measured:
+    async def _walk_wants(self, walk: Unwanted, causes: list[str], since: Snapshot | None = None) -> Measured:
         """Read as far as any consumer has been; to the end where that is allowed, since bytes are known then too."""
-        whole = not walk.becoming and self.messages <= self.budget.left
-        reader = self.reader if whole else replace(self.reader, last=min(self.reader.last, walk.horizon))
+        whole = since is not None or (not walk.becoming and self.messages <= self.budget.left)
+        last = since.last_seq if since is not None else self.reader.last if whole else walk.horizon
+        reader = replace(self.reader, last=min(self.reader.last, last))
         try:
             counted = walk.becoming or whole or await self._learn_counts()
             async for message in reader.forward(self.state["first_seq"]):
                 walk.take(message)
         except (TooManyReads, ApiError):
             return self._measured((walk.at_least, self.messages), None, causes)
-        beyond = walk.beyond(self.counts) if counted else 0
+        beyond = walk.beyond(self.counts) if counted and not whole else 0
         most = walk.at_most + beyond if counted else self.messages
-        size = (walk.sure.bytes, walk.sure.bytes + walk.doubtful.bytes)
+        size = (walk.sure.bytes, walk.sure.bytes + walk.doubtful.bytes + walk.passed.bytes)
         if beyond or not counted:
             size = (size[0], self.bytes) if most else (0, 0)
         if walk.at_least + beyond == self.messages:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jsplan.address import Address
 from jsplan.facts.trims import Limits
@@ -28,25 +29,51 @@ class Redelivery:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerChange:
+    """One consumer of a stream after a plan: its filters (none: every subject) and its position.
+
+    `position`: `gone`; `same`, updated in place; `floor`, replaced and continues behind its ack floor; `start`, new and
+    starts by `policy`, with `opt_start_seq` where that is `by_start_sequence`.
+    """
+
+    name: str
+    position: Literal["gone", "same", "floor", "start"]
+    filters: tuple[str, ...] = ()
+    policy: str = "all"
+    opt_start_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An interest stream when its placeholder consumer was made: its last sequence, and up to where each consumer had come.
+
+    `consumers` are the ack floor, the last delivered sequence and the number of unacknowledged messages, by name.
+    """
+
+    last_seq: int
+    consumers: Mapping[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """What to measure, for the change of `address`, in the stream `stream` of the same or (a drained origin) another domain.
 
-    `limits` are those of an update; `becomes_interest`: its retention turns from limits to interest. `loses` names
-    consumers that go and `refilters` those that stay with other filters. `drains` are filters through which a new copy
-    consumes the stream. `together` is what becomes of the same consumers when everything of the plan is done, in
-    whatever order: it gives the upper bound. `later` says that the server deletes only with the next message of each subject.
-    `again` asks what a consumer that goes on at its floor is given again, and nothing else. `copied`: the server reads the
-    stream for a copy of it, by a consumer that it does not show and that may hold on to messages.
+    `limits` are those of an update. `interest`: the stream is or becomes one whose messages go when no consumer wants them, and what
+    none wants once `consumers` have changed is counted. `placeholder`: a placeholder consumer holds all messages until then; with
+    `since`, what came or was acknowledged after it was made is left out.
+    `drains` are filters through which a new copy consumes the stream. `later` says that the server deletes only with the next
+    message of each subject. `again` asks what a consumer that continues at its floor is given again, and nothing else. `copied`:
+    the server reads the stream for a copy of it, by a consumer that it does not show and that may hold on to messages.
     """
 
     address: Address
     stream: Address
     limits: Limits = field(default_factory=Limits)
-    becomes_interest: bool = False
-    loses: frozenset[str] = frozenset()
-    refilters: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    interest: Literal["", "is", "becomes"] = ""
+    consumers: tuple[ConsumerChange, ...] = ()
+    placeholder: bool = False
+    since: Snapshot | None = None
     drains: tuple[str, ...] | None = None
-    together: Question | None = None
     later: bool = False
     again: Redelivery | None = None
     copied: bool = False

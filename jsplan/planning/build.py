@@ -10,7 +10,7 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Deferred, Plan, ResourceChange
-from jsplan.planning import following
+from jsplan.planning import following, interest
 from jsplan.planning.backfills import deferred_backfills, impossible_backfills, planned_backfills
 from jsplan.planning.downstream import plan_downstream
 from jsplan.planning.drifted import drift_of
@@ -20,6 +20,7 @@ from jsplan.planning.given_up import given_up_changes, given_up_steps
 from jsplan.planning.guards import check_verdict, refuses, still_there, undeclared_domains
 from jsplan.planning.hazards import assess
 from jsplan.planning.inputs import Inputs, select
+from jsplan.planning.interest import left_over
 from jsplan.planning.leaving import bound_copies
 from jsplan.planning.left_out import left_out, left_out_and_away
 from jsplan.planning.limits import over_limits
@@ -51,6 +52,8 @@ def compare(inputs: Inputs) -> dict[Address, Verdict]:
     follow_streams(inputs, verdicts)
     plan_downstream(inputs, verdicts)
     settle_owners(inputs, verdicts)
+    for verdict in left_over(inputs, verdicts):
+        verdicts[verdict.address] = verdict
     return verdicts
 
 
@@ -132,7 +135,7 @@ def _diagnostics(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagn
     found += _odd_origins(inputs, verdicts)
     found += following.findings(inputs, verdicts)
     found += impossible_backfills(inputs)
-    return [*found, *refusals(inputs, verdicts)]
+    return [*found, *interest.findings(inputs, verdicts), *refusals(inputs, verdicts)]
 
 
 def _odd_origins(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Diagnostic]:

@@ -14,6 +14,8 @@ from jsplan.resources.fields import Config
 
 #: What makes a cluster reorganise a stream.
 MOVES, SCALES = "placement", "num_replicas"
+#: What decides whether messages stay that no consumer wants.
+KEEPS = "retention"
 
 
 def reorganises(before: Config, after: Config) -> bool:
@@ -26,20 +28,29 @@ def _moves(before: Config, after: Config) -> bool:
     return bool(after.get(MOVES)) and before.get(MOVES) != after.get(MOVES)
 
 
-def first_part(verdict: Verdict, body: dict[str, Any]) -> tuple[str, Config, Config] | None:
+def first_part(verdict: Verdict, body: dict[str, Any], *, keeps_more: bool = False) -> tuple[str, Config, Config] | None:
     """What has to be done before the update itself: a title, the configuration to send and what to expect of it.
 
-    None where the server takes all at once.
+    None where the server takes all at once. `keeps_more`: an interest stream keeps by limits before its consumers change.
     """
     live, after = verdict.live, verdict.after
     if live is None or after is None or verdict.address.kind == "consumer":
         return None
-    found = [part for part in (_reorganised(live.compact, after), _relaxed(live.compact, after)) if part is not None]
+    parts = [_reorganised(live.compact, after), _relaxed(live.compact, after)]
+    parts += [(f"retention {after.get(KEEPS, 'limits')}", {KEEPS: after.get(KEEPS)})] if keeps_more else []
+    found = [part for part in parts if part is not None]
     if not found:
         return None
     expect = {name: value for _, fields in found for name, value in fields.items()}
     part = {name: value for name, value in (live.compact | expect).items() if value is not None}
     return " and ".join(title for title, _ in found), patched(table_of(verdict.address), live.raw, body, live.compact, part), expect
+
+
+def without_interest(verdict: Verdict) -> Config:
+    """The configuration of a stream that becomes an interest stream at last, while its consumers still change."""
+    assert verdict.live is not None
+    before = {KEEPS: verdict.live.compact[KEEPS]} if KEEPS in verdict.live.compact else {}
+    return {name: value for name, value in (verdict.after or {}).items() if name != KEEPS} | before
 
 
 def _reorganised(before: Config, after: Config) -> tuple[str, Config] | None:

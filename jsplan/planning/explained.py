@@ -13,7 +13,7 @@ from jsplan.planning.verdict import GIVEN_UP
 ORPHAN = "JS428"
 _ORPHAN_OF = "jsplan made it to replace this resource. Nothing else uses it."
 #: Steps that remove it.
-_REMOVES = ("consumer.settle", "stream.clear")
+_REMOVES = ("consumer.settle", "consumer.release", "stream.clear")
 
 
 def with_settled(plan: Plan) -> list[ResourceChange]:

@@ -16,7 +16,7 @@ from jsplan.planning.downstream import kept_starts
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import overruled
 from jsplan.planning.ownership import OWNED
-from jsplan.planning.preserve.consumers import findings, held, no_room
+from jsplan.planning.preserve.consumers import findings, held
 from jsplan.planning.preserve.costs import findings as worth_knowing
 from jsplan.planning.preserve.costs import refused
 from jsplan.planning.preserve.positions import STARTS
@@ -160,8 +160,6 @@ def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     if mode == "recreate" or (forced and mode == "refuse"):
         return
     if consumer and mode == "preserve":
-        refused = no_room(inputs, verdict)
-        yield from [refused] if refused else []
         return
     if mode == "preserve":
         yield from _cannot_preserve(inputs, verdict)

@@ -17,6 +17,7 @@ from jsplan.facts.question import Measured
 from jsplan.planning.downstream import as_one, copied_twice
 from jsplan.planning.following import copies
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.interest import LEFT_OVER
 from jsplan.planning.leaving import left_behind
 from jsplan.planning.preserve.consumers import again_in_words
 from jsplan.planning.preserve.costs import hazards as carried
@@ -184,7 +185,7 @@ def _in_words(answers: Sequence[Measured], at_least: int, at_most: int) -> str:
     if first.causes == ("origin",):
         return f"consumes its origin: {many}, as they are copied"
     if first.causes == ("interest",):
-        return f"nobody is left who wants {many}: the server deletes them at once"
+        return f"the server deletes {many} that no consumer wants after this plan"
     when = "when the next message of each subject arrives or it restarts" if first.later else "at once"
     return f"the server deletes {many} {when}"
 
@@ -214,6 +215,8 @@ def _of_consumer(verdict: Verdict) -> Iterable[Hazard]:
     state = verdict.live.state
     pending = (state.get("num_pending") or 0) + (state.get("num_ack_pending") or 0)
     delivered = (state.get("delivered") or {}).get("consumer_seq", 0)
+    if verdict.reason == LEFT_OVER:
+        return
     if verdict.actions == ["delete"]:
         text = f"deletes the consumer with {_count(pending, 'message')} it has not finished" if pending else "deletes the consumer"
         yield Hazard("DELETES_CONSUMER", text, blocking=pending > 0, messages=pending, exact=True)

@@ -52,6 +52,9 @@ class Draft:
 
 Drafts = dict[tuple[Address, str], Draft]
 
+#: Steps around those of all consumers of a stream, whose order is settled where they are made (`interest`).
+PLACEHOLDER = ("hold", "release")
+
 
 def in_order(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) -> list[Step]:
     """The steps in an order that respects every dependency, numbered from `s1` on; may add steps that break circles."""
@@ -65,6 +68,8 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
     dependants = _dependants(inputs, verdicts)
     going = _going(drafts)
     for (address, kind), draft in drafts.items():
+        if kind in PLACEHOLDER:
+            continue
         if kind == "create" and address.parent in going:
             draft.after |= going[address.parent] - {draft.key}
             draft.soft |= going[address.parent] - {draft.key}
@@ -118,7 +123,7 @@ def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
 #: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause.
 _EARLIER = {
     "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
-    "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
+    "update": ("first", "park", "leave", "refill"), "last": ("first", "park", "leave", "update"), "pause": ("first", "park", "update"),
 }  # fmt: skip
 
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.facts.interest import ACKS_ABOVE_FLOOR, filters_of
 from jsplan.facts.live import LiveObject
-from jsplan.facts.question import Question
+from jsplan.facts.question import ConsumerChange, Question
 from jsplan.facts.trims import Limits
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.interest import Interest, interests
+from jsplan.planning.interest import question as about_consumers
 from jsplan.planning.preserve.consumers import redelivery
 from jsplan.planning.verdict import Verdict
 from jsplan.resources.fields import Config
@@ -28,37 +29,33 @@ FIRST_LIMIT_AT_ONCE = 4
 
 def questions(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Question]:
     """What must be measured before hazards can be assessed, in address order."""
-    siblings: dict[Address, list[Verdict]] = {}
-    for address, verdict in verdicts.items():
-        if address.parent is not None and (verdict.deletes or verdict.actions == ["update"]):
-            siblings.setdefault(address.parent, []).append(verdict)
     flows: dict[Address, list[Edge]] = {}
     for edge in sorted(inputs.topology.edges, key=lambda edge: edge.origin):
         flows.setdefault(edge.copy, []).append(edge)
-    return [question for address in sorted(verdicts) for question in _ask(inputs, verdicts[address], siblings, flows)]
+    changing = interests(inputs, verdicts)
+    by_stream = {one.stream.address: one for one in changing.values()}
+    found = [question for parent, one in changing.items() if (question := about_consumers(inputs, parent, one)) is not None]
+    for address in sorted(verdicts):
+        found += _ask(inputs, verdicts[address], by_stream)
+    found = [replace(question, copied=_is_copied(inputs, question.stream)) for question in found]
+    for address in sorted(verdicts):
+        found += _about_copy(inputs, verdicts[address], flows.get(address, ()))
+    return found
 
 
-def _ask(
-    inputs: Inputs, verdict: Verdict, siblings: Mapping[Address, list[Verdict]], flows: Mapping[Address, list[Edge]]
-) -> Iterable[Question]:
+def _ask(inputs: Inputs, verdict: Verdict, changing: Mapping[Address, Interest]) -> Iterable[Question]:
     address, live = verdict.address, verdict.live
-    if verdict.follows is not None:
+    """What is to be measured of one change apart from the interest of consumers."""
+    if verdict.follows is not None or live is None:
         return
-    found: Question | None = None
     if address.kind == "consumer":
         stream = inputs.live.get(address.parent) if address.parent else None
-        if stream is not None and live is not None and (verdict.deletes or verdict.actions == ["update"]):
-            goes = verdict.deletes and not verdict.preserves
-            found = about_consumer(live, None if goes else verdict.after, stream, inputs.level(address), anew=verdict.preserves)
-            found = _among(found, siblings[stream.address]) if found is not None else None
-            if verdict.preserves and (again := redelivery(verdict, stream)) is not None:
-                yield again
-    elif live is not None and verdict.after is not None and _updates(inputs, verdict):
-        found = about_update(live, verdict.after, inputs.level(address), _gone(siblings.get(address, ())))
-    if found is not None:
-        yield replace(found, copied=_is_copied(inputs, found.stream))
-    if address.kind != "consumer":
-        yield from _about_copy(inputs, verdict, flows.get(address, ()))
+        if verdict.preserves and stream is not None and (again := redelivery(verdict, stream)) is not None:
+            yield again
+    elif verdict.after is not None and _updates(inputs, verdict):
+        one = changing.get(address)
+        found = about_update(live, verdict.after, inputs.level(address), one.consumers if one is not None else ())
+        yield from [found] if found is not None else []
 
 
 def _updates(inputs: Inputs, verdict: Verdict) -> bool:
@@ -71,22 +68,8 @@ def _is_copied(inputs: Inputs, stream: Address) -> bool:
     return any(edge.origin == stream and inputs.live.get(edge.copy) is not None for edge in inputs.topology.edges)
 
 
-def _gone(consumers: Iterable[Verdict]) -> frozenset[str]:
-    """The names of those that are gone in the end; one that goes on where it stands is not."""
-    return frozenset(v.address.consumer for v in consumers if v.deletes and not v.preserves)
-
-
-def _among(question: Question, changing: list[Verdict]) -> Question:
-    """The question about one consumer, with what the plan does to the others of its stream."""
-    if len(changing) == 1:
-        return question
-    gone = _gone(changing)
-    filters = tuple((v.address.consumer, filters_of(v.after)) for v in changing if v.address.consumer not in gone and v.after is not None)
-    return replace(question, together=replace(question, loses=gone, refilters=filters))
-
-
-def about_update(live: LiveObject, after: Config, level: int, going: frozenset[str] = frozenset()) -> Question | None:
-    """What an update of a stream to the compact configuration `after` may delete; `going` are consumers that go too."""
+def about_update(live: LiveObject, after: Config, level: int, consumers: tuple[ConsumerChange, ...] = ()) -> Question | None:
+    """What an update of a stream to the compact configuration `after` may delete; `consumers` change before it becomes one of interest."""
     messages = live.state.get("messages", 0)
     becomes_interest = after.get("retention") == "interest" and live.compact.get("retention") != "interest" and messages > 0
     limits = _exceeded(live, after)
@@ -94,8 +77,8 @@ def about_update(live: LiveObject, after: Config, level: int, going: frozenset[s
         return None
     first = limits.max_msgs_per_subject > 0 and not _set(live.compact.get("max_msgs_per_subject"))
     return Question(
-        live.address, live.address, limits, becomes_interest=becomes_interest, loses=going if becomes_interest else frozenset(),
-        later=first and level < FIRST_LIMIT_AT_ONCE,
+        live.address, live.address, limits, interest="becomes" if becomes_interest else "",
+        consumers=consumers if becomes_interest else (), later=first and level < FIRST_LIMIT_AT_ONCE,
     )  # fmt: skip
 
 
@@ -122,27 +105,10 @@ def _lowered(before: Any, after: int) -> bool:
     return after > 0 and (not _set(before) or after < _set(before))
 
 
-def about_consumer(live: LiveObject, after: Config | None, stream: LiveObject, level: int, *, anew: bool = False) -> Question | None:
-    """What goes from an interest stream when a consumer goes (`after` is None) or is updated to `after`.
-
-    `anew`: it is made anew where it stands. All that it has not finished is kept by a guard until the new one wants it.
-    """
-    if stream.compact.get("retention") != "interest" or not stream.state.get("messages"):
-        return None
-    name = live.address.consumer
-    if after is None:
-        return Question(live.address, stream.address, loses=frozenset({name}))
-    old, new = filters_of(live.compact), filters_of(after)
-    # Servers before 2.12 look for messages that nobody wants at every update of a consumer.
-    if sorted(old) == sorted(new) and (anew or level >= ACKS_ABOVE_FLOOR):
-        return None
-    return Question(live.address, stream.address, refilters=((name, new),))
-
-
 def _about_copy(inputs: Inputs, verdict: Verdict, edges: Iterable[Edge]) -> Iterable[Question]:
     """A new copy of a workqueue or interest stream consumes it; `edges` are all that it copies."""
     after = verdict.after
-    if after is None or not ({"create", "update"} & set(verdict.actions)):
+    if after is None or verdict.follows is not None or not ({"create", "update"} & set(verdict.actions)):
         return
     before = verdict.live.compact if verdict.live is not None and not verdict.loses else {}
     begun = {origin_key(origin): origin for origin in new_origins(before, after)}

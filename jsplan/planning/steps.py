@@ -9,16 +9,17 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
 from jsplan.documents.plan import VERIFY, Op, Step
-from jsplan.planning.compound import first_part, reorganises
+from jsplan.planning.compound import first_part, reorganises, without_interest
 from jsplan.planning.downstream import kept_starts
 from jsplan.planning.following import following, only_reads
 from jsplan.planning.following import put_in_order as put_looks_in_order
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.interest import LEFT_OVER, add_placeholders, interests, is_placeholder
 from jsplan.planning.merge import as_created, patched
 from jsplan.planning.order import Draft, Drafts, in_order, part_of
 from jsplan.planning.ownership import mark_drafts, marked
 from jsplan.planning.pauses import PAUSE, differs
-from jsplan.planning.preserve.consumers import carries, guard_of, held
+from jsplan.planning.preserve.consumers import carries, held
 from jsplan.planning.preserve.streams import carried_over, cleared, given_up
 from jsplan.planning.rejoining import around, leave, put_in_order
 from jsplan.planning.taken_out import ends
@@ -29,8 +30,11 @@ from jsplan.state.document import Entry
 def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
     """All steps of the plan in an order that respects every dependency, numbered from `s1` on."""
     drafts: Drafts = {}
+    changing = interests(inputs, verdicts)
+    retention = {one.stream.address: one.retention for one in changing.values()}
     for verdict in verdicts.values():
-        for draft in around(verdict, _drafts(inputs, verdict, verdicts), str(inputs.moved_from.get(verdict.address, verdict.address))):
+        calls = _drafts(inputs, verdict, verdicts, retention.get(verdict.address, "is"))
+        for draft in around(verdict, calls, str(inputs.moved_from.get(verdict.address, verdict.address))):
             drafts[draft.key] = draft
     put_in_order(verdicts, inputs, drafts)
     mark_drafts(inputs, drafts)
@@ -38,22 +42,24 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
     put_looks_in_order(drafts, looks)
     for draft in [*_settled(inputs, drafts), *_tidied(inputs, drafts), *cleared(inputs, verdicts)]:
         drafts[draft.key] = draft
+    add_placeholders(inputs, changing, drafts)
     return in_order(inputs, verdicts, drafts)
 
 
 # --- the calls of one resource -------------------------------------------------------------------------------
 
 
-def _drafts(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> Iterable[Draft]:
+def _drafts(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict], retention: str) -> Iterable[Draft]:
+    """The calls of one resource; `retention` is what becomes of a stream's interest while its consumers change (see `interest`)."""
     if verdict.address.kind != "consumer" and verdict.preserves:
         yield from carried_over(inputs, verdict, _create(inputs, verdict, "absent"), _with_stream(inputs, verdict, verdicts))
     elif verdict.reason == GIVEN_UP:
         yield from given_up(inputs, verdict, _update(inputs, verdict), _with_stream(inputs, verdict, verdicts))
-    elif verdict.brought is None:
-        yield from _by_actions(inputs, verdict)
+    elif verdict.brought is None and verdict.reason != LEFT_OVER:
+        yield from _by_actions(inputs, verdict, retention)
 
 
-def _by_actions(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
+def _by_actions(inputs: Inputs, verdict: Verdict, retention: str) -> Iterable[Draft]:
     match verdict.actions:
         case ["create"] if verdict.reason == UNDER_WAY and verdict.address.kind == "consumer":
             yield _replaced(inputs, verdict)
@@ -63,7 +69,7 @@ def _by_actions(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
             yield _create(inputs, verdict, "absent")
         case ["update"]:
             yield from _leaves(inputs, verdict)
-            yield from _updates(inputs, verdict)
+            yield from _updates(inputs, verdict, retention)
         case ["delete"]:
             yield _delete(inputs, verdict)
         case ["delete", "create"]:
@@ -144,15 +150,14 @@ def _tidied(inputs: Inputs, drafts: Drafts) -> Iterable[Draft]:
     """Replacements of consumers that an apply began and that this plan does not take up: what stood in for them goes."""
     if inputs.request.refresh_only or inputs.request.imports:
         return
-    for address in sorted(a for a in inputs.replacements if a.kind == "consumer" and a in inputs.selected):
+    for address in sorted(a for a in inputs.replacements if a.kind == "consumer" and not is_placeholder(a) and a in inputs.selected):
         if (address, "update") in drafts and drafts[address, "update"].op == "consumer.replace":
             continue
         if inputs.live.reachable(address.domain):
             recorded = {"recorded": inputs.replacements[address]["address"]}
             title = f"tidy up after the replacement of consumer {address.consumer} of {address.stream} in {address.domain}"
             yield Draft(
-                (address, "tidy"), "consumer.settle", title, None, "", after={key for key in drafts if key[0] == address},
-                touches=guard_of(address), carries=recorded,
+                (address, "tidy"), "consumer.settle", title, None, "", after={key for key in drafts if key[0] == address}, carries=recorded,
             )  # fmt: skip
 
 
@@ -191,12 +196,12 @@ def _certain(body: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name != "mirror_direct" or name in named or not local}
 
 
-def _updates(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
+def _updates(inputs: Inputs, verdict: Verdict, retention: str) -> Iterable[Draft]:
     """The update, and the call that alone moves a consumer's pause."""
     assert verdict.live is not None
     assert verdict.after is not None
     pauses, until = differs(verdict.live.compact, verdict.after), verdict.after.get(PAUSE)
-    part = first_part(verdict, inputs.body(verdict.address))
+    part = first_part(verdict, inputs.body(verdict.address), keeps_more=retention == "was")
     if part is not None:
         title, payload, expect = part
         yield Draft(
@@ -204,7 +209,9 @@ def _updates(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
             {"api": _api(verdict, "UPDATE"), "payload": payload}, verdict.live.fingerprint, expect, settles=verdict.address,
             carries=part_of(inputs, verdict.address),
         )  # fmt: skip
-    if not pauses or len(verdict.fields) > 1:
+    if retention == "becomes":
+        yield from _becomes_interest(inputs, verdict)
+    elif not pauses or len(verdict.fields) > 1:
         as_paused = {PAUSE: verdict.live.compact[PAUSE]} if PAUSE in verdict.live.compact else {}
         rest = {name: value for name, value in verdict.after.items() if name != PAUSE}
         yield _update(inputs, replace(verdict, after=rest | as_paused))
@@ -215,6 +222,17 @@ def _updates(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
             {"api": _api(verdict, "PAUSE"), "payload": {PAUSE: until} if until else None},
             verdict.live.fingerprint, {PAUSE: until}, _record(inputs, verdict, "imported" if verdict.adopts else _origin(verdict)),
         )  # fmt: skip
+
+
+def _becomes_interest(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
+    """What changes besides the retention, and the retention: by then all consumers are as they are in the end."""
+    rest, final = replace(verdict, after=without_interest(verdict)), _update(inputs, verdict)
+    part = _update(inputs, rest)
+    if rest.live is not None and rest.after != rest.live.compact:
+        yield replace(part, record=None, carries=part_of(inputs, verdict.address))
+        final = replace(final, frees=[], takes=[])
+    title = f"update {_what(verdict)}: retention interest, now that its consumers are in place"
+    yield replace(final, key=(verdict.address, "last"), title=title)
 
 
 def _update(inputs: Inputs, verdict: Verdict) -> Draft:

@@ -22,7 +22,7 @@ from jsplan.workflows.options import Observer
 from jsplan.workflows.saving import NO_MEMORY, WAY_OUT, save_stream
 
 #: Steps that may delete messages without deleting their stream; whether they do is said by a hazard.
-TRIMMING = ("stream.update", "consumer.update", "consumer.delete", "consumer.replace")
+TRIMMING = ("stream.update", "consumer.update", "consumer.delete", "consumer.replace", "consumer.hold", "consumer.release")
 
 
 def losing(plan: Plan) -> dict[str, Address]:

@@ -196,7 +196,7 @@ def test_what_is_out_is_said_but_stops_nothing(space: Space, raw: Raw) -> None:
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "with another consumer"])
 def test_an_interest_stream_loses_nothing(others: bool, space: Space, raw: Raw) -> None:
-    """While the only consumer is made anew, another one of the same filters holds the messages; then it goes."""
+    """While the only consumer is replaced, a placeholder consumer holds the messages."""
     stream = {"retention": "interest"}
     write(space, stream, filter_subject="a.1").apply()
     if others:
@@ -230,7 +230,7 @@ def test_what_is_out_is_not_called_deleted(others: bool, space: Space, raw: Raw)
 
 
 def test_a_narrower_filter_of_a_new_consumer_is_measured(space: Space, raw: Raw) -> None:
-    """What only the old filter wanted goes with the guard: a hazard with the number, as for an update."""
+    """What only the old filter wanted goes with the placeholder: a hazard with the number, as for an update."""
     stream = {"retention": "interest"}
     write(space, stream).apply()
     fill(raw, 30)
@@ -241,14 +241,15 @@ def test_a_narrower_filter_of_a_new_consumer_is_measured(space: Space, raw: Raw)
     assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 10
 
 
-def test_without_room_for_a_guard_the_replacement_is_refused(space: Space, raw: Raw) -> None:
+def test_without_room_for_a_placeholder_the_replacement_is_refused(space: Space, raw: Raw) -> None:
     """An interest stream with as many consumers as it takes would lose its messages: apply refuses, and says what helps."""
     stream = {"retention": "interest", "max_consumers": 1}
     write(space, stream).apply()
     fill(raw, 3)
     plan = write(space, stream, ack_policy="all").plan()
 
-    assert ["no room" in d.summary for d in plan.diagnostics if d.code == "JS303"] == [True]
+    assert ["placeholder" in d.summary for d in plan.diagnostics if d.code == "JS303"] == [True]
+    assert not plan.applyable
 
 
 def test_a_work_queue_keeps_what_is_unfinished(space: Space, raw: Raw) -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.matrix
 
 @pytest.mark.parametrize("policy", ["all", "new"])
 def test_three_copies(policy: str, tmp_path: Path) -> None:
-    """On an interest stream with three copies: no message is lost, none comes twice, no guard is left, the second plan is empty."""
+    """On an interest stream with three copies: no message is lost, none comes twice, no placeholder is left, the second plan is empty."""
     with Sandbox.cluster(binary=PROGRAM) as cluster:
         server = cluster["n1"]
         connection = {"url": server.url, "user": server.user, "password": server.password}
@@ -35,7 +35,7 @@ def test_three_copies(policy: str, tmp_path: Path) -> None:
             server.wait_until(lambda: stands(raw, "A", "C")["ack_floor"]["stream_seq"] == 8, "take acknowledgements")
             plan, result = space.write(streams=[stream | {"consumers": [consumer | {"max_waiting": 7}]}]).apply()
 
-            assert [step.op for step in plan.steps] == ["consumer.replace"]
+            assert [step.op for step in plan.steps] == ["consumer.hold", "consumer.replace", "consumer.release"]
             assert result.exit_code == 0, result
             assert pull(raw, "A", "C", 100, None) == list(range(9, 21))
             assert consumers(raw, "A") == ["C"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-#: What each has on its way: guard and reset; guard and start; neither, in a work queue.
+#: What each has on its way: placeholder and reset; placeholder and start; neither, in a work queue.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "interest": ({"retention": "interest"}, {}),
     "new": ({"retention": "interest"}, {"deliver_policy": "new"}),
@@ -111,7 +111,7 @@ def test_death_everywhere(kind: str, tmp_path: Path, server: Server) -> None:
 
 
 def test_what_stood_in_goes_when_the_consumer_left_the_files(tmp_path: Path, server: Server) -> None:
-    """Between the delete and the create the consumer left the files: the next apply forgets it and takes the guard away."""
+    """Between the delete and the create the consumer left the files: the next apply forgets it and removes the placeholder."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         total = boundaries(space, raw, "interest")

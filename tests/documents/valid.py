@@ -63,8 +63,11 @@ def state() -> dict[str, Any]:
             "held": {"messages": 5, "last_seq": 9}, "consumers": consumers,
         },
         "hub/consumer/ORDERS/NEW": {
-            "address": "hub/consumer/ORDERS/NEW", "created": CREATED, "hold": "2250-01-01T00:00:00.000000011Z", "guard": None,
+            "address": "hub/consumer/ORDERS/NEW", "created": CREATED, "hold": "2250-01-01T00:00:00.000000011Z",
             "pause_until": None, "position": 9, "stream_created": CREATED, "record": REMEMBERED, "expect": {"name": "NEW"},
+        },
+        "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef": {
+            "address": "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef", "last_seq": 9, "consumers": {"NEW": [3, 5, 2]},
         },
         "hub/stream/FROM": {"address": "hub/stream/FROM", "first_seq": 7},
     }  # fmt: skip

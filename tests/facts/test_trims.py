@@ -104,7 +104,7 @@ def test_from_the_newest_finds_the_same(pool: Pool) -> None:
 
 def test_what_nobody_wants() -> None:
     """A message stays while a consumer that matches may still need it; between floor and delivered nobody knows."""
-    walk = Unwanted((Wants("A", ("a.>",), 2, 4), Wants("B", ("*.x",), 5, 5)), 5, becoming=False)
+    walk = Unwanted((Wants("A", ("a.>",), 2, 4), Wants("B", ("*.x",), 5, 5)), 5, becoming=False, last_seq=6)
     subjects = ["a.y", "a.x", "a.y", "b.y", "b.x", "a.x"]
     for seq, subject in enumerate(subjects, 1):
         walk.take(Stored(seq, subject, 10, ""))

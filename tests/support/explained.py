@@ -24,6 +24,8 @@ _BY: dict[str, set[tuple[str, ...]]] = {
     "consumer.replace": {_KEPT, _MADE},
     "consumer.verify": {_MADE},
     "consumer.settle": {_KEPT},
+    "consumer.hold": {_CHANGED, _GONE, _KEPT, _RECREATED, _MADE},
+    "consumer.release": {_CHANGED, _GONE, _KEPT, _RECREATED, _MADE},
     "origin.delete": {_RECREATED},
     "origin.create": {_RECREATED, _MADE},
     "sources.leave": {_CHANGED},
@@ -40,7 +42,7 @@ _BY: dict[str, set[tuple[str, ...]]] = {
     "stream.resume": {_KEPT, _CHANGED},
 }
 #: Findings that explain a step: an orphan is removed, a revert forgets what had been adopted.
-_FINDINGS = {"stream.clear": "JS428", "consumer.settle": "JS428", "state.forget": "JS494"}
+_FINDINGS = {"stream.clear": "JS428", "consumer.settle": "JS428", "consumer.release": "JS428", "state.forget": "JS494"}
 
 
 def require_explained(plan: Plan) -> Plan:

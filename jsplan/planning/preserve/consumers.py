@@ -5,11 +5,10 @@ The place is read by the executor, just before the old consumer goes; what is sa
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jsplan.address import STAGING, Address
+from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.interest import filters_of
 from jsplan.facts.question import Measured, Question, Redelivery
@@ -25,22 +24,6 @@ if TYPE_CHECKING:
 
 #: What the new consumer is given besides what the old one missed, where it can only be told where to begin.
 ONLY_LAST = {"last": "the last message", "last_per_subject": "the last message of each subject"}
-
-
-def guard_of(address: Address) -> Address:
-    """The consumer that keeps an interest stream from dropping what `address` has not finished, while it is made anew."""
-    short = hashlib.sha256(address.consumer.encode()).hexdigest()[:16]
-    return Address(address.domain, "consumer", f"{address.stream}/{STAGING}{short}")
-
-
-def _guard(live: LiveObject, stream: LiveObject | None) -> Config | None:
-    """The configuration of the guard. Other retentions keep their messages without one."""
-    if stream is None or stream.compact.get("retention") != "interest":
-        return None
-    name = guard_of(live.address).consumer
-    text = f"jsplan: keeps what consumer {live.address.consumer} has not finished while it is made anew"
-    filters = {key: live.raw[key] for key in ("filter_subject", "filter_subjects") if live.raw.get(key)}
-    return {"name": name, "durable_name": name, "ack_policy": "explicit", "description": text[:4096]} | filters
 
 
 def _way(inputs: Inputs, address: Address, after: Config, position: int) -> Way:
@@ -80,17 +63,14 @@ def _end_of(live: LiveObject | None) -> int | None:
 
 
 def carries(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
-    """What the step needs besides the request: how the place is kept, what guards it, the pause in the end.
+    """What the step needs besides the request: how the position is kept, the pause in the end.
 
     `recorded` is the address under which state has what is under way.
     """
     address, live, recorded = verdict.address, verdict.live, inputs.replacements.get(verdict.address) or {}
-    stream = inputs.live.get(address.parent) if address.parent else None
-    guard = _guard(live, stream) if live is not None else None
     return {
         "recorded": str(inputs.moved_from.get(address, address)),
         "position": _position(live, recorded),
-        "guard": guard,
         "level": inputs.level(address),
         PAUSE: (verdict.after or {}).get(PAUSE),
     }
@@ -153,16 +133,3 @@ def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
 def _finding(inputs: Inputs, verdict: Verdict, text: str, detail: str) -> Diagnostic:
     declared = inputs.workspace.resources.get(verdict.address)
     return Diagnostic("warning", "JS423", text, detail, str(verdict.address), declared.range if declared else None)
-
-
-def no_room(inputs: Inputs, verdict: Verdict) -> Diagnostic | None:
-    """An interest stream that has as many consumers as it may have takes no guard."""
-    live, stream = verdict.live, inputs.live.get(verdict.address.parent) if verdict.address.parent else None
-    if live is None or stream is None or _guard(live, stream) is None:
-        return None
-    most = stream.compact.get("max_consumers", -1)
-    if most < 0 or stream.state.get("consumer_count", 0) < most or verdict.address in inputs.replacements:
-        return None
-    text = f"must be replaced, and its stream has no room for one more consumer meanwhile (max_consumers: {most})"
-    detail = "The messages that only it wants would be deleted. Raise max_consumers first, or write lifecycle: {on_replace: recreate}."
-    return Diagnostic("error", "JS303", text, detail, str(verdict.address))
