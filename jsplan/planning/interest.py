@@ -221,15 +221,13 @@ def left_over(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[V
 
 
 def add_placeholders(inputs: Inputs, found: Mapping[Address, Interest], drafts: Drafts) -> None:
-    """Add the steps that make and remove placeholders, and order them around those of the consumers; also those of retention."""
+    """Add the steps that make and remove placeholders around those of the consumers, which follow a change from interest to limits."""
     for parent, one in found.items():
         stream = one.stream.address
         changing = [draft for draft in drafts.values() if draft.key[0].parent == parent and draft.request is not None]
-        if one.retention == "becomes" and (stream, "last") in drafts:
-            drafts[stream, "last"].after |= {draft.key for draft in changing}
-        if one.retention == "was" and (stream, "first") in drafts:
+        if one.retention == "was" and (stream, "update") in drafts:
             for draft in changing:
-                draft.after.add((stream, "first"))
+                draft.after.add((stream, "update"))
         if one.held and one.lead is not None:
             _hold(inputs, parent, one.lead, changing, drafts)
     taken_up = {draft.touches for draft in drafts.values() if draft.key[1] == "release"}

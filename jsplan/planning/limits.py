@@ -14,6 +14,7 @@ from jsplan.address import Address
 from jsplan.config.model import Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.live import limits_of, tier_of
+from jsplan.planning.consumer_count import ConsumerCount, count_consumers
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict, most_unacknowledged
 from jsplan.resources.fields import Config
@@ -42,14 +43,15 @@ class _Change:
 class _Account:
     """One account on one JetStream: its INFO, the domain key it is shown by, and what the plan does to it.
 
-    A stream that two domain keys lead to is in `streams` once; `made` are new consumers by the name of their stream.
+    A stream that two domain keys lead to is in `streams` once; `consumers` are those that the plan writes.
     """
 
     key: str
     info: Mapping[str, Any]
     level: int = 0
     streams: dict[str, _Change] = field(default_factory=dict)
-    consumers: dict[str, dict[str, Verdict]] = field(default_factory=dict)
+    consumers: list[Verdict] = field(default_factory=list)
+    counts: list[ConsumerCount] = field(default_factory=list)
 
 
 def over_limits(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
@@ -63,7 +65,7 @@ def over_limits(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator
             for change in changes:
                 yield from _stream_bytes(inputs, change, limits)
         yield from _no_tier(inputs, account)
-        yield from _consumers(inputs, account, verdicts)
+        yield from _consumers(inputs, account)
 
 
 # --- who is meant --------------------------------------------------------------------------------------------
@@ -82,9 +84,12 @@ def _accounts(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[_Acco
         if account is None:
             continue
         if address.kind == "consumer":
-            account.consumers.setdefault(address.stream, {}).setdefault(address.consumer, verdict)
+            account.consumers += [verdict] if verdict.writes else []
         else:
             account.streams.setdefault(address.stream, _change(verdict))
+    for count in count_consumers(inputs, verdicts):
+        if (account := by_domain.get(count.stream.domain)) is not None:
+            account.counts.append(count)
     return list(found.values())
 
 
@@ -206,30 +211,25 @@ def _no_tier(inputs: Inputs, account: _Account) -> Iterator[Diagnostic]:
 # --- consumers -----------------------------------------------------------------------------------------------
 
 
-def _consumers(inputs: Inputs, account: _Account, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
-    for stream, consumers in account.consumers.items():
-        new = [v for v in consumers.values() if v.actions == ["create"]]
-        for verdict in (v for v in consumers.values() if v.writes):
-            yield from _ack_pending(inputs, verdict)
-        if not new or new[0].address.parent is None:
-            continue
-        parent = new[0].address.parent
-        change, live = account.streams.get(stream), inputs.live.get(parent)
+def _consumers(inputs: Inputs, account: _Account) -> Iterator[Diagnostic]:
+    for verdict in account.consumers:
+        yield from _ack_pending(inputs, verdict)
+    for count in account.counts:
+        change, live = account.streams.get(count.stream.stream), inputs.live.get(count.stream)
         config = (change.after if change else None) or (live.compact if live else {})
-        most, why = _most_consumers(account, config, inputs.level(parent))
-        there = live.state.get("consumer_count", 0) if live and not (parent in verdicts and verdicts[parent].loses) else 0
-        there -= sum(1 for v in consumers.values() if v.actions == ["delete"] and v.follows is None)
-        if most and there + len(new) > most:
-            text = f"{why}: {stream} has {max(0, there)}, {max(0, there) + len(new)} with this plan (10026)"
-            yield _at(inputs, new[-1], "JS442", "name", text, "Take consumers out, or split the stream.")
+        most, why = _most_consumers(account, config, count, inputs.level(count.stream))
+        if 0 < most < count.total:
+            there = count.stay + sum(1 for verdict in count.replaced if verdict.live is not None)
+            text = f"{why}: {count.stream.stream} has {there}, {count.total} with this plan (10026)"
+            yield _at(inputs, count.made[-1], "JS442", "name", text, "Take consumers out, or split the stream.")
 
 
-def _most_consumers(account: _Account, stream: Config, level: int) -> tuple[int, str]:
+def _most_consumers(account: _Account, stream: Config, count: ConsumerCount, level: int) -> tuple[int, str]:
     """The most consumers that the stream may have for reasons outside of it; 0 is no such limit."""
     most = limits_of(account.info, stream.get("num_replicas", 1)).get("max_consumers", -1)
     if most > 0:
         return most, f"max_consumers of the account is {most} per stream"
-    if level >= 5 and stream.get("max_consumers", -1) < 0:
+    if level >= 5 and count.most == 0:
         return MOST_CONSUMERS, f"a stream without max_consumers has at most {MOST_CONSUMERS:,} consumers"
     return 0, ""
 

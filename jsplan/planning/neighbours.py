@@ -11,9 +11,10 @@ from typing import Final
 
 from jsplan.address import OWN_CONSUMERS, Address
 from jsplan.facts.question import Wanted
+from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.downstream import copying_domains
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.verdict import Verdict
+from jsplan.planning.verdict import Verdict, will_be
 from jsplan.resources.fields import Config
 from jsplan.units import SECOND
 
@@ -35,6 +36,9 @@ def wanted(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Wanted]:
                 streams.setdefault(domain, set()).add(verdict.address)
         elif _is_queue(inputs, verdicts, parent):
             streams.setdefault(domain, set()).add(parent)
+    for count in count_consumers(inputs, verdicts):
+        if 0 < count.most < count.total:
+            streams.setdefault(count.stream.domain, set()).add(count.stream)  # which of them need no place is seen in the list
     all_of = copying_domains(inputs, verdicts)
     domains = sorted({domain for domain, found in subjects.items() if found} | streams.keys() | all_of)
     return [Wanted(d, tuple(subjects.get(d, ())), tuple(sorted(streams.get(d, ()))), d in all_of) for d in domains]
@@ -56,14 +60,6 @@ def limits_change(verdict: Verdict) -> bool:
     if verdict.live is None or verdict.deletes or verdict.after is None:
         return False
     return verdict.live.compact.get("consumer_limits") != verdict.after.get("consumer_limits")
-
-
-def will_be(inputs: Inputs, verdicts: Mapping[Address, Verdict], address: Address) -> Config | None:
-    """The compact configuration an object will have, None when it is not there then."""
-    verdict, live = verdicts.get(address), inputs.live.get(address)
-    if verdict is not None:
-        return None if verdict.goes else verdict.after
-    return live.compact if live else None
 
 
 def _is_queue(inputs: Inputs, verdicts: Mapping[Address, Verdict], stream: Address) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from jsplan.address import PARKING, Address
 from jsplan.documents.plan import Op, Step
+from jsplan.planning.compound import wait_for_consumers
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict
 from jsplan.subjects import SubjectTree
@@ -73,13 +74,12 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
         if kind == "create" and address.parent in going:
             draft.after |= going[address.parent] - {draft.key}
             draft.soft |= going[address.parent] - {draft.key}
-        if (stream := _stream_in_wait(inputs, verdicts, address, kind)) is not None:
-            _after(drafts[stream, "update"], drafts, address, kind)
-            _after(draft, drafts, stream, "first")
-        elif kind != "delete":
+        if kind != "delete":
             _after(draft, drafts, address, "delete", *_EARLIER.get(kind, ()))
             for other in inputs.topology.after.get(address, ()) if kind != "leave" else ():
                 _after(draft, drafts, other, "create", "update", "state", soft=(address, other) in copies)
+                if other != address.parent:
+                    _after(draft, drafts, other, "last", soft=True)
         elif (stream := verdicts[address].follows) is not None:
             _after(draft, drafts, stream, "delete")
         else:
@@ -87,6 +87,7 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
                 _after(draft, drafts, other, "delete", "update", soft=True)
         _with_carried_stream(inputs, draft, drafts)
         _around_reorganisation(draft, drafts)
+    wait_for_consumers(inputs, verdicts, drafts)
 
 
 def _with_carried_stream(inputs: Inputs, draft: Draft, drafts: Drafts) -> None:
@@ -112,7 +113,7 @@ def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
     """While a cluster moves or scales a stream its consumers cannot be made (10023): those that go, go before, the rest wait."""
     address, kind = draft.key
     first, last = (drafts.get((address.parent, name)) if address.parent else None for name in ("first", "update"))
-    if draft.request is None or last is None or last.settles is None or draft.key in last.after:
+    if draft.request is None or last is None or last.settles is None:
         return
     if kind == "delete":
         (first or last).after.add(draft.key)
@@ -120,28 +121,12 @@ def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
         draft.settles = last.settles
 
 
-#: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause.
+#: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause, limits that shrink.
 _EARLIER = {
     "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
-    "update": ("first", "park", "leave", "refill"), "last": ("first", "park", "leave", "update"), "pause": ("first", "park", "update"),
+    "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
+    "last": ("first", "park", "leave", "update"),
 }  # fmt: skip
-
-
-def _stream_in_wait(inputs: Inputs, verdicts: dict[Address, Verdict], address: Address, kind: str) -> Address | None:
-    """The stream whose new limits forbid this consumer as it is now: the consumer changes, or goes, before the stream.
-
-    The stream may be declared by another way to the domain.
-    """
-    parent = address.parent
-    if parent is not None and parent not in verdicts and parent.domain in inputs.workspace.domains:
-        parent = inputs.topology.called(parent)
-    stream = verdicts.get(parent) if parent else None
-    live = verdicts[address].live if address in verdicts else None
-    if stream is None or live is None or stream.actions != ["update"] or kind not in ("update", "delete"):
-        return None
-    limits = (stream.after or {}).get("consumer_limits") or {}
-    too_much = any(live.compact.get(name, 0) > limit for name, limit in limits.items() if limit > 0)
-    return stream.address if too_much else None
 
 
 def _after(draft: Draft, drafts: Drafts, address: Address, *kinds: str, soft: bool = False) -> None:

@@ -13,10 +13,11 @@ from jsplan.address import Address
 from jsplan.config.checks_consumers import check_queue_consumer
 from jsplan.config.problem import Found, Problem
 from jsplan.diagnostics import Diagnostic
+from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.neighbours import Neighbours, limits_change, taken, will_be, written
+from jsplan.planning.neighbours import Neighbours, limits_change, taken, written
 from jsplan.planning.unread import unread_findings
-from jsplan.planning.verdict import Verdict
+from jsplan.planning.verdict import Verdict, will_be
 from jsplan.resources.buckets import word_of
 from jsplan.resources.fields import Config
 from jsplan.subjects import SubjectTree, within
@@ -52,7 +53,7 @@ def refusals(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Di
             yield from _shown(inputs, verdict, _consumers(verdict, around, place.level))
             yield from _shown(inputs, verdict, _origin_sizes(inputs, verdict, verdicts))
     yield from _overlaps(inputs, verdicts, changed)
-    yield from _too_many(inputs, verdicts, changed)
+    yield from _too_many(inputs, verdicts)
     yield from _unlisted(inputs)
     yield from unread_findings(inputs, verdicts)
 
@@ -228,18 +229,10 @@ def _overlap(verdict: Verdict, tree: SubjectTree[Address]) -> Found:
             yield Problem("JS438", "subjects", text, "One subject has one stream in a domain; narrow one of them, or use a source.")
 
 
-def _too_many(inputs: Inputs, verdicts: Mapping[Address, Verdict], changed: list[Verdict]) -> Iterator[Diagnostic]:
+def _too_many(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
     """More consumers than `max_consumers` (10026), those of other people included."""
-    made: dict[Address, list[Verdict]] = {}
-    for verdict in changed:
-        if verdict.address.parent is not None and verdict.actions == ["create"]:
-            made.setdefault(verdict.address.parent, []).append(verdict)
-    for stream, new in made.items():
-        most = (will_be(inputs, verdicts, stream) or {}).get("max_consumers", -1)
-        live = inputs.live.get(stream)
-        fresh = stream in verdicts and verdicts[stream].loses
-        there = live.state.get("consumer_count", 0) if live is not None and not fresh else 0
-        gone = sum(1 for a, v in verdicts.items() if a.parent == stream and v.actions == ["delete"]) if most > 0 and not fresh else 0
-        if 0 < most < there - gone + len(new):
-            text = f"the stream has {there - gone} and gets {len(new)} more consumers; its max_consumers is {most} (10026)"
-            yield from _shown(inputs, new[-1], iter([Problem("JS439", "name", text, "Raise max_consumers, or take consumers out.")]))
+    for count in count_consumers(inputs, verdicts):
+        if 0 < count.most < count.total:
+            text = f"the stream would have {count.total} consumers, {count.stay} of them as now; its max_consumers is {count.most} (10026)"
+            detail = "Raise max_consumers, or take consumers out."
+            yield from _shown(inputs, count.made[-1], iter([Problem("JS439", "name", text, detail)]))

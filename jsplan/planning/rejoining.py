@@ -22,7 +22,7 @@ def around(verdict: Verdict, drafts: Iterable[Draft], recorded: str) -> Iterable
     for draft in drafts:
         if "first_seq" in verdict.unknown and draft.op in _ORIGIN:
             yield replace(draft, op=_ORIGIN[draft.op], carries={"recorded": recorded})
-        elif verdict.rejoins and draft.key[1] == "update":
+        elif verdict.rejoins and draft.key[1] in ("update", "last"):
             carries = {"sources": sorted(verdict.rejoins), "recorded": recorded}
             yield replace(draft, op="sources.rejoin", title=_title(verdict, draft), carries=carries)
         else:

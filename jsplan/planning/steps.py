@@ -9,7 +9,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
 from jsplan.documents.plan import VERIFY, Op, Step
-from jsplan.planning.compound import first_part, reorganises, without_interest
+from jsplan.planning.compound import KEEPS, first_part, in_parts, reorganises, streams_in_wait
 from jsplan.planning.downstream import kept_starts
 from jsplan.planning.following import following, only_reads
 from jsplan.planning.following import put_in_order as put_looks_in_order
@@ -30,11 +30,10 @@ from jsplan.state.document import Entry
 def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
     """All steps of the plan in an order that respects every dependency, numbered from `s1` on."""
     drafts: Drafts = {}
-    changing = interests(inputs, verdicts)
-    retention = {one.stream.address: one.retention for one in changing.values()}
+    waiting = streams_in_wait(inputs, verdicts)
     for verdict in verdicts.values():
-        calls = _drafts(inputs, verdict, verdicts, retention.get(verdict.address, "is"))
-        for draft in around(verdict, calls, str(inputs.moved_from.get(verdict.address, verdict.address))):
+        found = _drafts(inputs, verdict, verdicts, waits=verdict.address in waiting)
+        for draft in around(verdict, found, str(inputs.moved_from.get(verdict.address, verdict.address))):
             drafts[draft.key] = draft
     put_in_order(verdicts, inputs, drafts)
     mark_drafts(inputs, drafts)
@@ -42,24 +41,23 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
     put_looks_in_order(drafts, looks)
     for draft in [*_settled(inputs, drafts), *_tidied(inputs, drafts), *cleared(inputs, verdicts)]:
         drafts[draft.key] = draft
-    add_placeholders(inputs, changing, drafts)
+    add_placeholders(inputs, interests(inputs, verdicts), drafts)
     return in_order(inputs, verdicts, drafts)
 
 
 # --- the calls of one resource -------------------------------------------------------------------------------
 
 
-def _drafts(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict], retention: str) -> Iterable[Draft]:
-    """The calls of one resource; `retention` is what becomes of a stream's interest while its consumers change (see `interest`)."""
+def _drafts(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict], *, waits: bool) -> Iterable[Draft]:
     if verdict.address.kind != "consumer" and verdict.preserves:
         yield from carried_over(inputs, verdict, _create(inputs, verdict, "absent"), _with_stream(inputs, verdict, verdicts))
     elif verdict.reason == GIVEN_UP:
         yield from given_up(inputs, verdict, _update(inputs, verdict), _with_stream(inputs, verdict, verdicts))
     elif verdict.brought is None and verdict.reason != LEFT_OVER:
-        yield from _by_actions(inputs, verdict, retention)
+        yield from _by_actions(inputs, verdict, waits=waits)
 
 
-def _by_actions(inputs: Inputs, verdict: Verdict, retention: str) -> Iterable[Draft]:
+def _by_actions(inputs: Inputs, verdict: Verdict, *, waits: bool) -> Iterable[Draft]:
     match verdict.actions:
         case ["create"] if verdict.reason == UNDER_WAY and verdict.address.kind == "consumer":
             yield _replaced(inputs, verdict)
@@ -69,7 +67,7 @@ def _by_actions(inputs: Inputs, verdict: Verdict, retention: str) -> Iterable[Dr
             yield _create(inputs, verdict, "absent")
         case ["update"]:
             yield from _leaves(inputs, verdict)
-            yield from _updates(inputs, verdict, retention)
+            yield from _updates(inputs, verdict, waits=waits)
         case ["delete"]:
             yield _delete(inputs, verdict)
         case ["delete", "create"]:
@@ -196,12 +194,12 @@ def _certain(body: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name != "mirror_direct" or name in named or not local}
 
 
-def _updates(inputs: Inputs, verdict: Verdict, retention: str) -> Iterable[Draft]:
-    """The update, and the call that alone moves a consumer's pause."""
+def _updates(inputs: Inputs, verdict: Verdict, *, waits: bool) -> Iterable[Draft]:
+    """The update, in the parts that it takes, and the call that alone moves a consumer's pause."""
     assert verdict.live is not None
     assert verdict.after is not None
     pauses, until = differs(verdict.live.compact, verdict.after), verdict.after.get(PAUSE)
-    part = first_part(verdict, inputs.body(verdict.address), keeps_more=retention == "was")
+    part = first_part(verdict, inputs.body(verdict.address))
     if part is not None:
         title, payload, expect = part
         yield Draft(
@@ -209,12 +207,10 @@ def _updates(inputs: Inputs, verdict: Verdict, retention: str) -> Iterable[Draft
             {"api": _api(verdict, "UPDATE"), "payload": payload}, verdict.live.fingerprint, expect, settles=verdict.address,
             carries=part_of(inputs, verdict.address),
         )  # fmt: skip
-    if retention == "becomes":
-        yield from _becomes_interest(inputs, verdict)
-    elif not pauses or len(verdict.fields) > 1:
+    if not pauses or len(verdict.fields) > 1:
         as_paused = {PAUSE: verdict.live.compact[PAUSE]} if PAUSE in verdict.live.compact else {}
         rest = {name: value for name, value in verdict.after.items() if name != PAUSE}
-        yield _update(inputs, replace(verdict, after=rest | as_paused))
+        yield from _at_once_and_last(inputs, replace(verdict, after=rest | as_paused), waits=waits)
     if pauses:
         title = f"pause {_what(verdict)} until {until}" if until else f"resume {_what(verdict)}"
         yield Draft(
@@ -224,15 +220,17 @@ def _updates(inputs: Inputs, verdict: Verdict, retention: str) -> Iterable[Draft
         )  # fmt: skip
 
 
-def _becomes_interest(inputs: Inputs, verdict: Verdict) -> Iterable[Draft]:
-    """What changes besides the retention, and the retention: by then all consumers are as they are in the end."""
-    rest, final = replace(verdict, after=without_interest(verdict)), _update(inputs, verdict)
-    part = _update(inputs, rest)
-    if rest.live is not None and rest.after != rest.live.compact:
-        yield replace(part, record=None, carries=part_of(inputs, verdict.address))
-        final = replace(final, frees=[], takes=[])
-    title = f"update {_what(verdict)}: retention interest, now that its consumers are in place"
-    yield replace(final, key=(verdict.address, "last"), title=title)
+def _at_once_and_last(inputs: Inputs, verdict: Verdict, *, waits: bool) -> Iterable[Draft]:
+    """The update; for limits of a stream that wait for its consumers, a second one."""
+    now, last, waiting = in_parts(verdict, waits=waits)
+    if now is not None:
+        draft = _update(inputs, now)
+        yield draft if last is None else replace(draft, record=None, carries=part_of(inputs, verdict.address))
+    if last is not None:
+        final = _update(inputs, last)
+        what = "retention interest, now that its consumers are in place" if KEEPS in waiting else "tighten its limits for consumers"
+        final = replace(final, key=(verdict.address, "last"), title=f"{final.title}: {what}")
+        yield final if now is None else replace(final, expect=waiting, frees=[], takes=[])
 
 
 def _update(inputs: Inputs, verdict: Verdict) -> Draft:

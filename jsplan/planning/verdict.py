@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jsplan.address import Address, matches
@@ -91,6 +92,14 @@ class Verdict:
 def table_of(address: Address) -> Table:
     """The field table of what lies on the server behind an address."""
     return CONSUMER if address.kind == "consumer" else CARRYING[address.kind]
+
+
+def will_be(inputs: Inputs, verdicts: Mapping[Address, Verdict], address: Address) -> Config | None:
+    """The compact configuration an object will have, None when it is not there then."""
+    verdict, live = verdicts.get(address), inputs.live.get(address)
+    if verdict is not None:
+        return None if verdict.goes else verdict.after
+    return live.compact if live else None
 
 
 def decide(inputs: Inputs, address: Address) -> Verdict:

@@ -8,7 +8,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
-from jsplan.planning.compound import first_part, reorganises
+from jsplan.planning.compound import first_part, held_back, in_parts, reorganises
 from jsplan.planning.verdict import Verdict
 from jsplan.resources import STREAM
 
@@ -63,32 +63,48 @@ def test_it_shrinks_before_it_is_moved() -> None:
     assert (one[0], one[2]) == ("scale it to 1 copy", {"num_replicas": None})
 
 
-def test_limits_widen_before_they_tighten() -> None:
-    """Where one limit for consumers grows and another shrinks, the first part has the wider of each; taken away is the widest."""
-    old = {"consumer_limits": {"max_ack_pending": 10, "inactive_threshold": 100}}
+HELD_BACK: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "nothing shrinks": ({"max_consumers": 2}, {"max_consumers": 9, "consumer_limits": {}}, {}),
+    "a number of consumers that shrinks": ({"max_consumers": 9}, {"max_consumers": 2}, {"max_consumers": 9}),
+    "a first number of consumers": ({}, {"max_consumers": 2}, {"max_consumers": None}),
+    "a number of consumers that is not limited any more": ({"max_consumers": 2}, {}, {}),
+    "first limits": ({}, {"consumer_limits": {"max_ack_pending": 5}}, {"consumer_limits": None}),
+    "one limit that grows, one that shrinks": (
+        {"consumer_limits": {"max_ack_pending": 10, "inactive_threshold": 100}},
+        {"consumer_limits": {"max_ack_pending": 20, "inactive_threshold": 50}},
+        {"consumer_limits": {"max_ack_pending": 20, "inactive_threshold": 100}},
+    ),
+    "one limit that goes, one that shrinks": (
+        {"consumer_limits": {"max_ack_pending": 10, "inactive_threshold": 100}},
+        {"consumer_limits": {"inactive_threshold": 50}},
+        {"consumer_limits": {"inactive_threshold": 100}},
+    ),
+    "one limit that goes, one that is new": (
+        {"consumer_limits": {"max_ack_pending": 10}}, {"consumer_limits": {"inactive_threshold": 50}}, {"consumer_limits": None},
+    ),
+}  # fmt: skip
 
-    grows = split(old, {"consumer_limits": {"max_ack_pending": 20, "inactive_threshold": 50}})
-    goes = split(old, {"consumer_limits": {"inactive_threshold": 50}})
 
-    assert grows is not None
-    assert goes is not None
-    assert grows[0] == goes[0] == "widen its limits for consumers"
-    assert grows[2] == {"consumer_limits": {"max_ack_pending": 20, "inactive_threshold": 100}}
-    assert goes[2] == {"consumer_limits": {"inactive_threshold": 100}}
-    assert goes[1]["consumer_limits"] == {"inactive_threshold": 100}
+@pytest.mark.parametrize("case", HELD_BACK)
+def test_limits_that_shrink_are_held_back(case: str) -> None:
+    """Until its consumers have changed, a stream has the wider of each limit for them; a limit that is taken out is the widest."""
+    before, after, waiting = HELD_BACK[case]
+
+    assert held_back(STREAM.compact(BASE | before), STREAM.compact(BASE | after)) == waiting
 
 
-def test_both_at_once_are_one_first_part() -> None:
-    """A stream that moves, grows, and trades limits has one step before the last, with all of it."""
-    part = split(
-        {"consumer_limits": {"max_ack_pending": 10}},
-        {"num_replicas": 3, "placement": {"cluster": "west"}, "consumer_limits": {"inactive_threshold": 5}},
-    )
+def test_an_update_is_made_in_parts_only_where_limits_wait() -> None:
+    """Without consumers that change it is one; with them it is two, or only the later one where nothing else changes."""
+    live = LiveObject(ADDRESS, BASE, "2026-01-01T00:00:00Z", {})
+    more = Verdict(ADDRESS, ["update"], "test", live, None, STREAM.compact(BASE | {"max_consumers": 2, "description": "x"}))
+    alone = Verdict(ADDRESS, ["update"], "test", live, None, STREAM.compact(BASE | {"max_consumers": 2}))
 
-    assert part is not None
-    assert part[0] == "move it and widen its limits for consumers"
-    assert part[1]["placement"] == {"cluster": "west"}
-    assert part[1]["num_replicas"] == 1
+    assert in_parts(more, waits=False) == (more, None, {})
+    now, last, waiting = in_parts(more, waits=True)
+    assert now is not None
+    assert now.after == STREAM.compact(BASE | {"description": "x"})
+    assert (last, waiting) == (more, {"max_consumers": 2})
+    assert in_parts(alone, waits=True) == (None, alone, {"max_consumers": 2})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Count the consumers of each stream at every moment of a plan, other people's included. Pure.
+
+A stream refuses a new consumer when it has as many as it may have (10026); that the limit was lowered below what is there it
+takes (measured on 2.12 to 2.15; before that the limit never changes). So a replaced consumer needs a place too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from jsplan.planning.compound import MOST, stream_of
+from jsplan.planning.verdict import UNDER_WAY, Verdict, will_be
+
+if TYPE_CHECKING:
+    from jsplan.address import Address
+    from jsplan.planning.inputs import Inputs
+    from jsplan.resources.fields import Config
+
+#: How the consumers are called by which servers since 2.14 read a stream for its copies: counted, and in no need of a place (measured).
+_HIDDEN: Final = ("JS_SRC_", "JS_MIRROR_")
+
+
+@dataclass(slots=True)
+class ConsumerCount:
+    """The consumers of one stream: how many stay as they are, which are replaced, which are new.
+
+    `most` is the `max_consumers` that holds while consumers are made, 0 for none; for what is new that is the one that the stream
+    ends with.
+    """
+
+    stream: Address
+    stay: int = 0
+    most: int = 0
+    replaced: list[Verdict] = field(default_factory=list)
+    new: list[Verdict] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """How many there are in the end, which is the most that there are at once."""
+        return max(0, self.stay) + len(self.replaced) + len(self.new)
+
+    @property
+    def made(self) -> list[Verdict]:
+        """Those that the plan makes."""
+        return [*self.replaced, *self.new]
+
+
+def count_consumers(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[ConsumerCount]:
+    """A count for each stream on which the plan makes consumers, in the order of their addresses."""
+    found: dict[Address, list[Verdict]] = {}
+    for address, verdict in verdicts.items():
+        if address.parent is not None:
+            found.setdefault(stream_of(inputs, verdicts, address), []).append(verdict)
+    counts = (_count(inputs, verdicts, stream, consumers) for stream, consumers in sorted(found.items()))
+    return [count for count in counts if count.made]
+
+
+def _count(inputs: Inputs, verdicts: Mapping[Address, Verdict], stream: Address, consumers: Iterable[Verdict]) -> ConsumerCount:
+    planned, live = verdicts.get(stream), inputs.live.get(stream)
+    replaced, lost = planned is not None and planned.replaces, planned is not None and planned.loses
+    count = ConsumerCount(stream)
+    if live is not None and not lost:
+        count.stay = int(live.state.get("consumer_count") or 0) - _hidden(inputs, stream)
+    for verdict in consumers:
+        made = verdict.after is not None and (replaced or verdict.replaces or verdict.actions == ["create"])
+        if verdict.live is not None and not lost and (made or verdict.deletes):
+            count.stay -= 1
+        if made:
+            again = not replaced and (verdict.replaces or verdict.reason == UNDER_WAY)
+            (count.replaced if again else count.new).append(verdict)
+    limits = [_limit(will_be(inputs, verdicts, stream))]
+    if live is not None and not replaced and not count.new:
+        limits.append(_limit(live.compact))
+    count.most = 0 if 0 in limits else max(limits)
+    return count
+
+
+def _limit(config: Config | None) -> int:
+    """The stream's limit, 0 for none."""
+    most = (config or {}).get(MOST)
+    return most if isinstance(most, int) and most > 0 else 0
+
+
+def _hidden(inputs: Inputs, stream: Address) -> int:
+    names = (a.consumer for a in inputs.live.objects if a.kind == "consumer" and a.parent == stream)
+    return sum(1 for name in names if name.startswith(_HIDDEN))
