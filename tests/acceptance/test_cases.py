@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FILES = sorted(CASES.rglob("*.yaml"))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CASES)))
 def test_case(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """The planned changes and hazards match, the apply succeeds, live is what was asked for, the second plan is empty."""
