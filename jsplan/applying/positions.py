@@ -245,7 +245,7 @@ class _Replacement:
             raise StepFailed(f"made anew, but it could not be read back: {error}", "unknown") from None
         if live is None:
             raise StepFailed(f"{self.address} is gone again: somebody else deleted it at the same moment")
-        self.work.prints[self.step.id] = live.fingerprint
+        self.work.left(self.step, live)
         lost = not_kept(self.made, live)
         await self.work.remember(self.made, live, lost)
         if lost:

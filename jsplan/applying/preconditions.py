@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jsplan.address import Address
 from jsplan.applying.remeasure import Deletions
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import OFFLINE
-from jsplan.facts.live import LiveObject
+from jsplan.facts.live import LiveObject, retention_of
 from jsplan.facts.survey import in_parallel, read_object
 from jsplan.jetstream import DomainApi
 
@@ -44,7 +45,37 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
             stale.append(f"{address} {more}")
 
     await in_parallel(check, (address for address in wanted if address.domain in apis))
+    parents = {address: one for address, one in _parents(plan.steps).items() if address not in wanted and address.domain in apis}
+
+    async def check_parent(address: Address) -> None:
+        if address.domain in lost:
+            return
+        try:
+            live = await read_object(apis[address.domain], address)
+        except OFFLINE as error:
+            lost.setdefault(address.domain, str(error))
+            return
+        if (why := other_stream(parents[address], live)) is not None:
+            stale.append(f"{address} {why}")
+
+    await in_parallel(check_parent, parents)
     return sorted(stale), lost
+
+
+def _parents(steps: Iterable[Step]) -> dict[Address, Mapping[str, Any]]:
+    """The streams of the consumers that the plan touches, each with what its steps expect of it."""
+    expected = ((step.touches.parent, step.precondition.get("parent")) for step in steps)
+    return {address: parent for address, parent in expected if address is not None and parent is not None}
+
+
+def other_stream(expected: Mapping[str, Any], live: LiveObject | None) -> str | None:
+    """What is another than expected of the stream of a consumer, in words."""
+    if live is None:
+        return "was deleted"
+    if live.created != expected["created"]:
+        return "was recreated"
+    now, before = retention_of(live.compact), expected["retention"]
+    return f"has {now} retention now, and had {before}" if now != before else None
 
 
 def outgrown(step: Step, live: LiveObject | None) -> str | None:

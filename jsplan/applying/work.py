@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.applying.preconditions import outgrown
+from jsplan.applying.preconditions import other_stream, outgrown
 from jsplan.applying.readback import describe, not_kept
 from jsplan.applying.remeasure import Deletions
 from jsplan.documents.apply import StepStatus
@@ -27,7 +27,7 @@ from jsplan.errors import (
     ServerRefusedError,
     StateError,
 )
-from jsplan.facts.live import LiveObject
+from jsplan.facts.live import LiveObject, retention_of
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi
 from jsplan.state import Entry, Journal, State
@@ -63,7 +63,8 @@ class Work:
     asked when a step's precondition holds, right before it writes. `lost`
     are domains that stopped answering meanwhile, with what they said last: each is waited for once, not once per step.
     `failure` is why state could not be written any more: then nothing more begins either. `prints` are the fingerprints that steps
-    left behind; `successors` those of objects that went away with their stream and came back with it, by what they were before.
+    left behind, `streams` what they made of streams, as consumers expect it; `successors` are fingerprints of objects that went away with
+    their stream and came back with it, by what they were before.
     """
 
     plan: Plan
@@ -75,6 +76,7 @@ class Work:
     lost: dict[str, str] = field(default_factory=dict)
     failure: StateError | None = None
     prints: dict[str, str] = field(default_factory=dict)
+    streams: dict[Address, dict[str, str]] = field(default_factory=dict)
     successors: dict[str, str] = field(default_factory=dict)
     deletions: Deletions = field(init=False)
 
@@ -171,9 +173,23 @@ class Work:
         found = live.fingerprint if live else "absent"
         if wanted is not None and found != wanted:
             raise StepFailed(f"{address} was changed by somebody else since it was planned; nothing was written")
+        await self._parent_holds(step)
         if more is not None:
             raise StepFailed(f"{address} {more}; nothing was written")
         return live
+
+    async def _parent_holds(self, step: Step) -> None:
+        """The stream of a consumer, which is as planned, or as an earlier step left it. Raises StepFailed where it is not."""
+        parent = step.touches.parent
+        expected = self.streams.get(parent, step.precondition.get("parent")) if parent is not None else None
+        if parent is not None and expected is not None and (why := other_stream(expected, await self.read(parent))) is not None:
+            raise StepFailed(f"{parent} {why}, since {step.address} was planned; nothing was written")
+
+    def left(self, step: Step, live: LiveObject) -> None:
+        """Remember what a step made of an object, for those that go on from there."""
+        self.prints[step.id] = live.fingerprint
+        if live.address.parent is None:
+            self.streams[live.address] = {"created": live.created, "retention": retention_of(live.compact)}
 
     async def _settled(self, step: Step) -> None:
         """Wait, where the step asks for it, until a cluster has done with a stream what it was told before."""
@@ -268,7 +284,7 @@ class Work:
         if live is None:
             await self.record({"end": step.address})
             raise StepFailed(f"{step.touches} is gone again: somebody else deleted it at the same moment")
-        self.prints[step.id] = live.fingerprint
+        self.left(step, live)
         lost = not_kept(step, live)
         await (self.remember(step, live, lost) if step.record else self.record(*self._part(step, live), durable=False))
         if lost:

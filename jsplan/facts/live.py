@@ -105,6 +105,11 @@ def _shown(raw: dict[str, Any]) -> dict[str, Any]:
     return shown | {"metadata": ours} if ours else shown
 
 
+def retention_of(config: Mapping[str, Any]) -> str:
+    """By what a stream (compact) keeps its messages."""
+    return str(config.get("retention", "limits"))
+
+
 def tier_of(copies: int) -> str:
     """The tier of an account's limits that streams and consumers with so many copies count in."""
     return f"R{copies}"

@@ -26,6 +26,7 @@ from jsplan.planning.left_out import left_out, left_out_and_away
 from jsplan.planning.limits import over_limits
 from jsplan.planning.origins import check_origins
 from jsplan.planning.ownership import settle_owners
+from jsplan.planning.parents import expect_streams
 from jsplan.planning.permissions import unknown_permissions
 from jsplan.planning.recovered import in_the_middle
 from jsplan.planning.refusals import refusals
@@ -80,6 +81,7 @@ def build_plan(inputs: Inputs, verdicts: dict[Address, Verdict], advice: Sequenc
         plan.resource_changes = with_settled(plan)
         plan.diagnostics += orphans(plan)
         bound(inputs, verdicts, plan.steps)
+        expect_streams(inputs, verdicts, plan.steps)
         bound_copies(inputs, verdicts, plan.steps)
     plan.backfills = [*planned_backfills(inputs, verdicts), *left_out(inputs, verdicts)] if not plan.errored else []
     plan.complete = not (inputs.request.targets or inputs.request.excludes or plan.deferred)

@@ -6,6 +6,7 @@ takes a subject waits for whoever frees it. The calls themselves are made in `st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -13,6 +14,7 @@ from typing import Any
 
 from jsplan.address import PARKING, Address
 from jsplan.documents.plan import Op, Step
+from jsplan.facts.live import retention_of
 from jsplan.planning.compound import wait_for_consumers
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict
@@ -87,6 +89,7 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
                 _after(draft, drafts, other, "delete", "update", soft=True)
         _with_carried_stream(inputs, draft, drafts)
         _around_reorganisation(draft, drafts)
+        _around_retention(verdicts, draft, drafts)
     wait_for_consumers(inputs, verdicts, drafts)
 
 
@@ -119,6 +122,19 @@ def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
         (first or last).after.add(draft.key)
     else:
         draft.settles = last.settles
+
+
+def _around_retention(verdicts: Mapping[Address, Verdict], draft: Draft, drafts: Drafts) -> None:
+    """Consumers go while their stream keeps by limits: before it keeps by interest, after it does no more."""
+    kind, stream = draft.key[1], verdicts.get(draft.key[0].parent) if draft.key[0].parent else None
+    update = drafts.get((stream.address, "update")) if stream is not None and kind == "delete" else None
+    if update is None or stream is None or stream.live is None or stream.after is None:
+        return
+    before, after = retention_of(stream.live.compact), retention_of(stream.after)
+    if before != after == "interest":
+        update.after.add(draft.key)
+    elif before != after and draft.key not in update.after:
+        draft.after.add(update.key)
 
 
 #: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause, limits that shrink.

@@ -208,7 +208,7 @@ async def give_back(work: Work, step: Step) -> None:
     live = await work.read(step.touches)
     if live is None:
         raise StepFailed(f"{step.touches} is gone: somebody else deleted it at the same moment")
-    work.prints[step.id] = live.fingerprint
+    work.left(step, live)
     lost = not_kept(step, live)
     await work.remember(step, live, lost)
     if lost:

@@ -1,0 +1,36 @@
+"""What the steps of consumers expect of their streams: that they are still the same, and keep messages by the same rule. Pure.
+
+Which messages go with a consumer, or stay for a new one, is decided by the retention of its stream. What the plan itself does to the
+stream is seen by the executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jsplan.address import Address
+from jsplan.documents.plan import Step
+from jsplan.facts.live import retention_of
+from jsplan.planning.compound import stream_of
+from jsplan.planning.inputs import Inputs
+from jsplan.planning.verdict import Verdict
+
+
+def expect_streams(inputs: Inputs, verdicts: Mapping[Address, Verdict], steps: Iterable[Step]) -> None:
+    """Write the stream as it was read into the precondition of each consumer's step, unless the plan makes that stream.
+
+    Nor where the plan changes it under another name of its domain: the executor would not know it again.
+    """
+    for step in steps:
+        address = Address.parse(step.address)
+        if address.parent is None or step.request is None:
+            continue
+        planned = verdicts.get(stream_of(inputs, verdicts, address))
+        live = inputs.live.get(address.parent) or (planned.live if planned is not None else None)
+        if live is not None and not (planned is not None and _is_made(inputs, planned, address.parent)):
+            step.precondition["parent"] = {"created": live.created, "retention": retention_of(live.compact)}
+
+
+def _is_made(inputs: Inputs, stream: Verdict, name: Address) -> bool:
+    renamed = stream.address != name and stream.actions != ["no-op"]
+    return stream.replaces or stream.address in inputs.under_way or renamed
