@@ -49,7 +49,8 @@ class Budget:
 class Reader:
     """One stream as it was at one INFO: messages after `last` are not seen. `gaps` are the deleted sequences, sorted.
 
-    Without `gaps` (None: nobody asked for them) MSG.GET cannot be used to read.
+    Without `gaps` (None: nobody asked for them) MSG.GET cannot be used to read. A stream that never had a message calls its
+    first sequence 0, which servers refuse to read.
     """
 
     api: DomainApi
@@ -61,8 +62,12 @@ class Reader:
     budget: Budget
     gaps: Sequence[int] | None = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.first = max(self.first, 1)
+
     async def forward(self, start: int) -> AsyncIterator[Stored]:
         """Messages from a sequence on, oldest first. Raises TooManyReads and ApiError."""
+        start = max(start, 1)
         while start <= self.last:
             found, start = await self._page(start, self.last)
             for message in found:
@@ -70,9 +75,9 @@ class Reader:
 
     async def backward(self) -> AsyncIterator[Stored]:
         """Messages newest first. Raises TooManyReads and ApiError."""
-        end, width, first = self.last, BATCH, max(self.first, 1)  # a stream that never had a message says 0
-        while end >= first:
-            start, found = max(first, end - width + 1), list[Stored]()
+        end, width = self.last, BATCH
+        while end >= self.first:
+            start, found = max(self.first, end - width + 1), list[Stored]()
             at = start
             while at <= end:
                 page, at = await self._page(at, end)

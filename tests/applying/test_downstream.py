@@ -122,6 +122,22 @@ def test_sources_in_another_domain_and_with_filters(tmp_path: Path, clean_hub_le
         assert starts == {"o.a.>": None, "o.b.>": None, "p.>": None}
 
 
+def test_a_source_that_never_copied_anything_goes_on(tmp_path: Path, server: Server) -> None:
+    """Of what a filter never let through nothing says where to go on, so the source begins where the files say."""
+    space = single_space(tmp_path, server)
+    copy = {"name": "G", "sources": [{"name": "O", "filter_subject": "o.rare"}]}
+    space.write(streams=[origin("preserve", anew=False), copy]).apply()
+    with Raw(server.url) as raw:
+        publish(raw, "o.x", 3)
+        _, result = space.write(streams=[origin("preserve", anew=True), copy]).apply(allow_hazards=PERMITTED)
+
+        assert result.exit_code == 0, result
+        assert [s["name"] for s in raw.done("$JS.API.STREAM.INFO.G")["config"]["sources"]] == ["O"]
+        converged(space)
+        publish(raw, "o.rare", 2)
+        flows(server, lambda: messages(raw, "G") == 2)
+
+
 def test_a_start_of_ours_is_kept_and_another_one_in_the_files_is_told(
     tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:

@@ -129,6 +129,24 @@ def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
 
 @pytest.mark.matrix
 @PATIENT
+def test_a_source_that_never_copied_anything_is_put_back(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+    """An apply that died left the stream without its source, and empty: the next one puts it back all the same."""
+    if server_version < (2, 15):
+        return  # nothing is taken out there
+    space, copy = single_space(tmp_path, server), {"name": "G", "sources": [{"name": "O", "filter_subject": "o.rare"}]}
+    space.write(streams=[origin("preserve", anew=False), copy]).apply()
+    space.write(streams=[origin("preserve", anew=True), copy])
+    with Raw(server.url) as raw:
+        dies_before(space, "sources.rejoin", allow_hazards=PERMITTED)
+        assert "sources" not in raw.done("$JS.API.STREAM.INFO.G")["config"]
+
+        assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
+        assert [s["name"] for s in raw.done("$JS.API.STREAM.INFO.G")["config"]["sources"]] == ["O"]
+        converged(space)
+
+
+@pytest.mark.matrix
+@PATIENT
 def test_a_source_that_is_out_and_left_the_files_stays_out(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """What nobody wants back is not put back; the stream is in the middle of nothing after that."""
     if server_version < (2, 15):

@@ -94,7 +94,10 @@ async def test_an_empty_stream_has_nothing_to_read(lake: Lake, pool: Pool) -> No
     """A stream that never had a message is read without a request for sequence 0, which servers refuse."""
     stream = lake.own(0, allow_direct=True)
     for batches in ways(lake):
-        assert [m async for m in reader(pool, lake, stream, batches=batches).backward()] == []
+        one = reader(pool, lake, stream, batches=batches)
+        assert [m async for m in one.backward()] == [m async for m in one.forward(0)] == []
+        assert await one.first_since("2001-01-01T00:00:00Z", by_time=batches) is None
+        assert await one.count_from(0) == 0
 
 
 async def test_reading_stops_at_the_last_message_that_was_known(lake: Lake, pool: Pool) -> None:
