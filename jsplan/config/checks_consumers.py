@@ -95,6 +95,17 @@ def _push_or_pull(body: Body) -> Found:
         )
 
 
+def _direct(body: Body) -> Found:
+    """What servers use among themselves is a push consumer that ends with its client."""
+    if not body.get("direct"):
+        return
+    if not body.get("deliver_subject"):
+        yield Problem("JS172", "direct", "direct is for push consumers (10090)", "Remove it, or add `deliver_subject:`.")
+    elif body.get("durable_name"):
+        detail = "Remove it, or write `durable_name: null` and an inactive_threshold."
+        yield Problem("JS172", "direct", "direct does not go with durable_name (10091)", detail)
+
+
 def _heartbeat(body: Body) -> Found:
     beat = body.get("idle_heartbeat") or 0
     if body.get("ack_policy") == "flow_control":
@@ -132,7 +143,7 @@ def _priority(body: Body) -> Found:
         yield Problem("JS175", "priority_groups", "priority_groups are for pull consumers (10178)", "Remove them, or deliver_subject.")
 
 
-_CONSUMER: Final[tuple[Callable[[Body], Found], ...]] = (_filters, _start, _push_or_pull, _heartbeat, _backoff, _priority)
+_CONSUMER: Final[tuple[Callable[[Body], Found], ...]] = (_filters, _start, _push_or_pull, _direct, _heartbeat, _backoff, _priority)
 
 
 def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Found:

@@ -118,6 +118,8 @@ REFUSED_CONSUMERS = [
     ("deliver_subject: d, ack_policy: flow_control, ack_wait: 9s", "JS174", 10221),
     ("deliver_subject: d, ack_policy: flow_control, max_deliver: 5", "JS174", 10222),
     ("ack_policy: flow_control", "JS172", 10218),
+    ("direct: true", "JS172", 10090),
+    ("deliver_subject: d, direct: true, durable_name: P", "JS172", 10091),
     ("deliver_subject: d, flow_control: true", "JS173", 10108),
     ("deliver_subject: d, idle_heartbeat: 5000", "JS173", 10083),
     ("ack_policy: explicit, max_deliver: 1, backoff: [1s, 2s, 3s]", "JS174", 10116),
