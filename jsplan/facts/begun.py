@@ -12,13 +12,15 @@ from jsplan.subjects import within
 
 
 async def first_given(api: DomainApi, stream: LiveObject, filters: Sequence[str], *, upto: int, count: int) -> int:
-    """The sequence of the `count`th message back from `upto` that passes the filters, or of the first one where there are fewer.
+    """The sequence of the `count`th message back from `upto` that passes the filters, or the first one where there are fewer.
 
-    Reads the messages between the two. Raises ApiError.
+    Reads the messages between the two, and none where the stream has no more than `count`. Raises ApiError.
     """
     name = stream.address.stream
     answer = await api.request(f"STREAM.INFO.{name}", {"deleted_details": True})
     state, gaps = answer["state"], sorted(answer["state"].get("deleted") or ())
+    if count >= state["messages"]:
+        return int(state["first_seq"])
     last = min(upto, state["last_seq"])
     reader = Reader(api, name, stream.raw["storage"], state["first_seq"], last, batches=False, budget=Budget(sys.maxsize), gaps=gaps)
     found = upto + 1

@@ -17,7 +17,8 @@ from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.interest import NOBODY_COUNTS, Unwanted, Wants, after_changes, wants_of
 from jsplan.facts.messages import Budget, Reader, TooManyReads
-from jsplan.facts.question import MEASURE_LIMIT, Measured, Question, Redelivery, Snapshot
+from jsplan.facts.question import MEASURE_LIMIT, Measured, Question, Snapshot
+from jsplan.facts.redelivered import Between, Redelivery, bounds, most_unread
 from jsplan.facts.trims import FromTheNewest, FromTheOldest, Limits
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import within
@@ -25,8 +26,6 @@ from jsplan.units import SECOND
 
 #: 2.10 gives up expiring for a while where max_msgs_per_subject has just torn gaps (level 0).
 EXPIRES_AT_ONCE = 1
-#: Limits that make a stream discard messages nobody has acknowledged.
-_DISCARD = ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject")
 #: Measurements under way at once.
 AT_ONCE = 8
 #: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.
@@ -298,19 +297,19 @@ class _Survey:
         return self._measured((walk.at_least + beyond, most), size, causes)
 
     async def _given_again(self, span: Redelivery) -> Measured:
-        """What lies between the floor and the last delivery, is still there, and is not out: it was acknowledged."""
-        count, first, last = 0, max(span.floor + 1, int(self.state["first_seq"])), min(span.given, self.reader.last)
+        """What lies between the position and the last delivery, is still there, and is not out."""
+        first, last, there = max(span.floor + 1, int(self.state["first_seq"])), min(span.given, self.reader.last), Between()
+        anchored = int(self.state["first_seq"]) <= span.floor
         try:
             async for message in replace(self.reader, last=last).forward(first):
-                count += all(not some or any(within(message.subject, f) for f in some) for some in span.filters)
+                there.take(message.subject, span)
         except (TooManyReads, ApiError):
-            return self._measured((0, min(span.most, max(0, last - first + 1))), (0, 0), ["position"])
-        # A message that is out may be deleted by now: then it is not one of those that were counted.
-        lost = span.given - span.floor - (last - first + 1) + len([gap for gap in self.reader.gaps or () if first <= gap <= last])
-        limited = self.config["retention"] == "limits" or any((self.config.get(name) or 0) > 0 for name in _DISCARD)
-        least, most = max(0, count - span.out), max(0, count - span.out + min(span.out, lost if limited else 0))
-        most = min(most, count, span.most)
-        return self._measured((min(least, most), most), (0, 0), ["position"])
+            stored, gaps = max(0, last - first + 1), self.reader.gaps
+            stored -= sum(first <= gap <= last for gap in gaps or ())
+            missing = span.given - span.floor - (0 if gaps is None else stored)
+            return self._measured((0, most_unread(span, stored, missing=missing, anchored=anchored)), (0, 0), ["position"])
+        missing = span.given - span.floor - there.total
+        return self._measured(bounds(span, there, missing=missing, anchored=anchored), (0, 0), ["position"])
 
     async def _drained(self, filters: tuple[str, ...]) -> Measured:
         """A copy of a workqueue or interest stream consumes it: as much as its filters match, sooner or later."""

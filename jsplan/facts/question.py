@@ -7,25 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jsplan.address import Address
+from jsplan.facts.redelivered import Redelivery
 from jsplan.facts.trims import Limits
 
 #: Reads that one measurement may take unless somebody says otherwise.
 MEASURE_LIMIT = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Redelivery:
-    """A consumer that goes on behind `floor` although it was `given` messages up to a later sequence; `out` are not acknowledged.
-
-    Only messages that pass every one of `filters` count; an empty one lets everything pass. More than `most` it cannot be,
-    since so many deliveries there were.
-    """
-
-    floor: int
-    given: int
-    filters: tuple[tuple[str, ...], ...]
-    out: int
-    most: int
 
 
 @dataclass(frozen=True, slots=True)

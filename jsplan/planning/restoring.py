@@ -15,6 +15,7 @@ from jsplan.archives.manifest import Saved, SavedConsumer
 from jsplan.diagnostics import Diagnostic, shell_word
 from jsplan.documents.plan import Change, Hazard, Plan, ResourceChange, Step
 from jsplan.facts.live import LiveObject
+from jsplan.facts.redelivered import most_by_state, redelivery_of
 from jsplan.planning.build import build_plan
 from jsplan.planning.guards import REFUSALS, RESTORE_OVER
 from jsplan.planning.hazards import permits
@@ -194,10 +195,11 @@ def _with_hazards(inputs: Inputs, one: Wanted, change: ResourceChange, copies: M
 
 
 def _delivered_again(one: Wanted, consumer: SavedConsumer) -> Iterable[Hazard]:
-    """What was acknowledged above the ack floor, where the archive has only that. Redeliveries count as deliveries: at most."""
-    was = consumer.before
-    above = was["delivered"]["consumer_seq"] - was["ack_floor"]["consumer_seq"] - was["num_ack_pending"]
-    if one.saved.falls_back(consumer) and above > 0:
+    """What was acknowledged above the ack floor, where the archive has only that."""
+    was, floor = consumer.before, int(consumer.before["ack_floor"]["stream_seq"])
+    span = redelivery_of(consumer.name, consumer.config, was, consumer.config, floor + 1)
+    above = most_by_state(span, one.saved.before) if span is not None else 0
+    if one.saved.falls_back(consumer) and above:
         text = f"up to {above:,} messages that it had acknowledged are delivered again: a cluster saves a consumer at its ack floor"
         yield Hazard("DUPLICATES_MESSAGES", text, messages=above, exact=False, at_least=0, at_most=above)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.facts.interest import filters_of
-from jsplan.facts.question import Measured, Question, Redelivery
+from jsplan.facts.question import Measured, Question
+from jsplan.facts.redelivered import redelivery_of
 from jsplan.planning.pauses import PAUSE, is_over
-from jsplan.planning.preserve.positions import PAUSES, STARTS, Way, position_of, starting_at, way_to
+from jsplan.planning.preserve.positions import PAUSES, STARTS, Way, is_below_floor, position_of, starting_at, way_to
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry
 
@@ -87,21 +87,17 @@ def held(address: Address, entry: Entry | None, named: Mapping[str, Any]) -> fro
 def redelivery(verdict: Verdict, stream: LiveObject) -> Question | None:
     """How many messages are delivered again although they were acknowledged, out of order, above the floor."""
     live = verdict.live
-    if live is None or verdict.after is None or live.compact.get("ack_policy", "none") == "none":
+    if live is None or verdict.after is None or stream.compact.get("retention") == "workqueue":
         return None
-    given, floor = (live.state.get(name) or {} for name in ("delivered", "ack_floor"))
-    out, begun = live.state.get("num_ack_pending") or 0, (position_of(live.compact, live.state) or 1) - 1
-    most = (given.get("consumer_seq") or 0) - (floor.get("consumer_seq") or 0) - out
-    if most <= 0 or given["stream_seq"] <= begun or stream.compact.get("retention") == "workqueue":
-        return None
-    both = (filters_of(live.compact), filters_of(verdict.after))
-    return Question(verdict.address, stream.address, again=Redelivery(begun, given["stream_seq"], both, out, most))
+    span = redelivery_of(live.address.consumer, live.compact, live.state, verdict.after, position_of(live.compact, live.state))
+    return Question(verdict.address, stream.address, again=span) if span is not None else None
 
 
 def again_in_words(found: Measured) -> str:
     """What `DUPLICATES_MESSAGES` says of a consumer."""
-    count = f"{found.at_most:,}" if found.at_least == found.at_most else f"between {found.at_least:,} and {found.at_most:,}"
-    if found.at_most == 1:
+    least, most = found.at_least, found.at_most
+    count = f"{most:,}" if least == most else f"between {least:,} and {most:,}" if least else f"up to {most:,}"
+    if most == 1:
         return f"{count} message that was acknowledged out of order is delivered again"
     return f"{count} messages that were acknowledged out of order are delivered again"
 
@@ -122,6 +118,14 @@ def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
         text = f"is given every message from {place} on, not only {ONLY_LAST[said['deliver_policy']]}"
         yield _finding(inputs, verdict, text, "So nothing that it had before it is lost.")
     out = live.state.get("num_ack_pending") or 0
+    if is_below_floor(live.compact, live.state):
+        behind = f"sequence {live.state['ack_floor']['stream_seq']:,}"
+        text = f"has more messages out than it delivered behind its ack floor ({behind}): some may be out below it"
+        detail = (
+            "A purge by filter leaves them there. The new consumer resumes as many messages back as the old one made deliveries, so that "
+            "none is lost. To repeat fewer, wait until its clients have acknowledged what they have, and plan again."
+        )
+        yield _finding(inputs, verdict, text, detail)
     if out:
         text = f"{out:,} message{'' if out == 1 else 's'} it has out may be delivered again, and count as delivered for the first time"
         detail = "Redelivery counts start over; what is acknowledged while it is made anew is delivered again."

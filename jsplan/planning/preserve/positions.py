@@ -23,18 +23,31 @@ Way = Literal["plain", "reset", "start"]
 def position_of(config: Mapping[str, Any], state: Mapping[str, Any]) -> int | None:
     """The first sequence of the stream that the consumer has not finished: behind its ack floor, without acks behind what it was given.
 
-    Up to 2.12 the floor is 0 until something is acknowledged, wherever the consumer began. Then it is where it began, which
-    nobody remembers of a deliver_policy new, last, or by_start_time that was given something: None.
+    None where nobody knows it. Up to 2.12 the floor is 0 until something is acknowledged, wherever the consumer began: nobody remembers
+    that of a deliver_policy new, last, or by_start_time that was given something. And see `is_below_floor`.
     """
     given, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
     if config.get("ack_policy", "none") == "none" or not given.get("consumer_seq"):
         return int(given.get("stream_seq") or 0) + 1
+    if is_below_floor(config, state):
+        return None
     if floor.get("stream_seq"):
         return int(floor["stream_seq"]) + 1
     policy = config.get("deliver_policy", "all")
     if policy in ("all", "last_per_subject"):  # of the latter it is not known either; no message is before the first
         return 1
     return int(config["opt_start_seq"]) if policy == "by_start_sequence" else None
+
+
+def is_below_floor(config: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Whether messages may be out below the ack floor: more are out than were delivered behind it.
+
+    After a purge by filter of messages that were out the server takes those before them for finished (measured on 2.10 to 2.15).
+    """
+    given, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
+    behind = int(given.get("consumer_seq") or 0) - int(floor.get("consumer_seq") or 0)
+    tracked = config.get("ack_policy", "none") != "none" and bool(floor.get("stream_seq"))
+    return tracked and int(state.get("num_ack_pending") or 0) > behind
 
 
 def way_to(position: int, config: Mapping[str, Any], level: int, *, retention: str, first_seq: int) -> Way:

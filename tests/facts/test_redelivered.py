@@ -1,0 +1,324 @@
+"""What a replaced consumer is given again, by a small model of how servers keep a consumer's floor, and on real servers."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.applying import positions
+from jsplan.facts.redelivered import Between, Redelivery, bounds, most_by_state, most_unread, redelivery_of
+from jsplan.planning.preserve.positions import is_below_floor, position_of
+from tests.applying.consumers import fill, pull, sequence
+from tests.support.raw import Raw
+from tests.support.workspaces import Space, single_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.documents.plan import Hazard
+    from jsplan.sandbox import Server
+
+SUBJECTS = ("a", "b", "c")
+
+
+@dataclass
+class Model:
+    """A stream and one consumer of it, moved as servers move them. Messages are known by their sequence.
+
+    `careful`: since 2.11 a purge that takes a single message is seen by a consumer that has given it out.
+    """
+
+    careful: bool
+    filters: tuple[str, ...]
+    stored: dict[int, str] = field(default_factory=dict)
+    out: dict[int, int] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    last: int = 0
+    cursor: int = 1
+    delivered: tuple[int, int] = (0, 0)
+    floor: tuple[int, int] = (0, 0)
+
+    def publish(self, choice: int) -> None:
+        self.last += 1
+        self.stored[self.last] = SUBJECTS[choice % 3]
+
+    def deliver(self, choice: int) -> None:
+        for seq in sorted(s for s in self.stored if s >= self.cursor and self._wants(s))[: choice % 4]:
+            self.delivered = (self.delivered[0] + 1, seq)
+            self.out[seq], self.cursor = self.delivered[0], seq + 1
+
+    def acknowledge(self, choice: int) -> None:
+        if self.out:
+            seq = sorted(self.out)[choice % len(self.out)]
+            self.finished.add(seq)
+            self._end(seq)
+
+    def deliver_again(self, _choice: int) -> None:
+        if self.out:
+            self.delivered = (self.delivered[0] + 1, self.delivered[1])
+
+    def give_up(self, choice: int) -> None:
+        """One was delivered as often as it may be: it is out no more, and the floor stays."""
+        if self.out:
+            seq = sorted(self.out)[choice % len(self.out)]
+            self.finished.add(seq)
+            del self.out[seq]
+
+    def delete(self, choice: int) -> None:
+        """By request, by a limit, or because its time is over."""
+        if self.stored:
+            seq = sorted(self.stored)[choice % len(self.stored)]
+            del self.stored[seq]
+            if seq in self.out:
+                self._end(seq)
+
+    def purge(self, choice: int) -> None:
+        """All of one subject, of which the consumer has more."""
+        gone = {seq for seq, subject in self.stored.items() if subject == SUBJECTS[choice % 3]}
+        if self.filters == (SUBJECTS[choice % 3],):
+            return
+        first = min((s for s in self.stored if s not in gone), default=self.last + 1)
+        for seq in gone:
+            del self.stored[seq]
+        if self.floor[1] < first:
+            for seq in [s for s in self.out if s not in self.stored]:
+                self.floor = (max(self.floor[0], self.out.pop(seq)), 0)
+            self.floor = (self.floor[0], first - 1)
+        elif self.careful and len(gone) == 1 and gone <= self.out.keys():
+            self._end(*gone)
+        if not self.out:
+            self.floor = self.delivered
+
+    def _wants(self, seq: int) -> bool:
+        return not self.filters or self.stored[seq] in self.filters
+
+    def _end(self, seq: int) -> None:
+        """One is not out any more: the floor moves up to the next that is, if this was the one behind it."""
+        number = self.out.pop(seq)
+        if not self.out:
+            self.floor = self.delivered
+        elif number == self.floor[0] + 1:
+            later = [s for s in self.out if s > seq]
+            self.floor = (self.out[min(later)] - 1, min(later) - 1) if later else (number, seq)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What INFO says."""
+        given, floor = ({"consumer_seq": pair[0], "stream_seq": pair[1]} for pair in (self.delivered, self.floor))
+        return {"delivered": given, "ack_floor": floor, "num_ack_pending": len(self.out)}
+
+
+MOVES = (Model.publish, Model.publish, Model.deliver, Model.deliver, Model.acknowledge, Model.acknowledge,
+         Model.deliver_again, Model.give_up, Model.delete, Model.purge)  # fmt: skip
+
+
+def models(count: int, seed: int = 0) -> Iterator[Model]:
+    """So many models, each after up to 36 moves."""
+    for number in range(count):
+        chance = random.Random(1_000_000 * seed + number)
+        model = Model(chance.random() < 0.5, chance.choice([(), ("a",), ("a", "b")]))
+        for choice in range(chance.randrange(7)):
+            model.publish(choice)
+        for _ in range(chance.randrange(30)):
+            chance.choice(MOVES)(model, chance.randrange(12))
+        yield model
+
+
+def between(model: Model, span: Redelivery) -> Between:
+    """What a measurement reads."""
+    there = Between()
+    for seq, subject in model.stored.items():
+        if span.floor < seq <= span.given:
+            there.take(subject, span)
+    return there
+
+
+def check(model: Model, after: tuple[str, ...]) -> bool:
+    """Compare the bounds with what the model gives out again; False where no answer of a server shows what is out."""
+    config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
+    position = position_of(config, model.state)
+    first = counted_back(model) if position is None else position
+    if position is not None and any(seq < position for seq in model.out):
+        return False
+    again = {s for s in model.finished if s in model.stored and s >= first and (not after or model.stored[s] in after)}
+    span = redelivery_of("C", config, model.state, {"filter_subjects": list(after)}, position)
+    if span is None:
+        assert not again, model
+        return True
+    there = between(model, span)
+    missing = span.given - span.floor - there.total
+    anchored = any(seq <= span.floor for seq in model.stored)
+    least, most = bounds(span, there, missing=missing, anchored=anchored)
+    assert least <= len(again) <= most, (model, after)
+    assert len(again) <= most_unread(span, there.total, missing=missing, anchored=anchored), (model, after)
+    assert len(again) <= most_unread(span, there.total + missing, missing=there.total + missing, anchored=anchored), (model, after)
+    first_seq = min(model.stored, default=model.last + 1)
+    assert len(again) <= most_by_state(span, {"first_seq": first_seq, "last_seq": model.last, "messages": len(model.stored)}), (
+        model,
+        after,
+    )
+    return True
+
+
+def counted_back(model: Model) -> int:
+    """Where a consumer resumes whose position nobody knows: as many messages back as it made deliveries."""
+    given = sorted(s for s, subject in model.stored.items() if s <= model.delivered[1] and (not model.filters or subject in model.filters))
+    return given[-model.delivered[0] :][0] if given else 1
+
+
+@pytest.mark.parametrize("after", [(), ("a",), ("b", "c")], ids=["all", "a", "b and c"])
+def test_what_comes_again_lies_between_the_bounds(after: tuple[str, ...]) -> None:
+    """Whatever was purged, deleted, repeated, given up or acknowledged out of order, and whatever the new filters are."""
+    shown = sum(check(model, after) for model in models(3_000))
+
+    assert shown > 2_900
+
+
+def test_nothing_that_is_out_is_passed_over_where_the_server_shows_it() -> None:
+    """Where more is out than was delivered behind the floor, the new consumer begins before all of it."""
+    seen = 0
+    for model in models(6_000, seed=1):
+        config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
+        if is_below_floor(config, model.state):
+            seen += 1
+            assert position_of(config, model.state) is None
+            assert all(seq >= counted_back(model) for seq in model.out if seq in model.stored), model
+
+    assert seen > 20
+
+
+def test_the_number_is_exact_where_nothing_odd_happened() -> None:
+    """Acknowledged out of order, with all messages there and none delivered twice, the bounds are one number."""
+    numbers = set[int]()
+    for model in models(3_000, seed=2):
+        config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
+        span = redelivery_of("C", config, model.state, config, position_of(config, model.state))
+        if span is None or span.counted_back:
+            continue
+        there = between(model, span)
+        if there.total == span.given - span.floor and span.deliveries == there.before:
+            least, most = bounds(span, there, missing=0, anchored=True)
+            assert least == most, model
+            numbers.add(least)
+
+    assert numbers.issuperset(range(4))
+
+
+# --- on real servers -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def space(tmp_path: Path, server: Server) -> Space:
+    """A workspace on a server."""
+    return single_space(tmp_path, server)
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """A connection to the same server."""
+    with Raw(server.url) as connection:
+        yield connection
+
+
+def write(space: Space, **consumer: Any) -> Space:
+    """A stream with one consumer."""
+    stream = {"name": "A", "subjects": ["a.>"], "max_msgs_per_subject": 5, "allow_rollup_hdrs": True}
+    return space.write(streams=[stream | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}])
+
+
+def purge(raw: Raw) -> None:
+    """All of one subject, of which some are out."""
+    raw.done("$JS.API.STREAM.PURGE.A", {"filter": "a.3"})
+
+
+def purge_up_to(raw: Raw) -> None:
+    """The first few messages."""
+    raw.done("$JS.API.STREAM.PURGE.A", {"seq": 3})
+
+
+def delete(raw: Raw) -> None:
+    """One that is out and one that is acknowledged."""
+    raw.done("$JS.API.STREAM.MSG.DELETE.A", {"seq": 3})
+    raw.done("$JS.API.STREAM.MSG.DELETE.A", {"seq": 4})
+
+
+def trim(raw: Raw) -> None:
+    """The limit of each subject takes the oldest."""
+    fill(raw, 9)
+
+
+def roll_up(raw: Raw) -> None:
+    """A message takes the place of all others of its subject."""
+    raw.request("a.3", b"", headers={"Nats-Rollup": "sub"})
+
+
+def nothing(_raw: Raw) -> None:
+    """All messages stay."""
+
+
+#: What happens to messages: by what is acknowledged at first, of nine on three subjects that are given out, what then goes, and what
+#: is acknowledged after that.
+HAPPENED = {
+    "purged by filter": ((4, 7), purge, ()),
+    "purged by filter, nothing acknowledged": ((), purge, ()),
+    "purged behind the floor": ((1, 2, 5), purge, ()),
+    "purged, then acknowledged": ((), purge, (4, 5)),
+    "purged, and what follows acknowledged": ((), purge, (7, 8)),
+    "purged up to a sequence": ((2, 5, 8), purge_up_to, (7,)),
+    "deleted": ((4, 8), delete, (1,)),
+    "trimmed": ((5, 9), trim, (4,)),
+    "rolled up": ((1, 5), roll_up, (2,)),
+    "untouched": ((2, 5, 9), nothing, (1,)),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("happened", HAPPENED)
+def test_acknowledged_messages_that_come_again_are_announced(
+    happened: str, space: Space, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the bounds that the plan gives, and all that was not acknowledged comes, in order."""
+    monkeypatch.setattr(positions, "LOOKS", 1)  # no client is about to acknowledge anything
+    before, change, after = HAPPENED[happened]
+    write(space).apply()
+    fill(raw, 9)
+    replies = take(raw, 9)
+    acknowledge(raw, replies, before)
+    change(raw)
+    acknowledge(raw, replies, after)
+    plan, result = write(space, max_waiting=10).apply(allow_hazards=("DUPLICATES_MESSAGES",))
+
+    assert result.exit_code == 0
+    stored = raw.done("$JS.API.STREAM.INFO.A", {"deleted_details": True})["state"]
+    there = set(range(stored["first_seq"], stored["last_seq"] + 1)) - set(stored.get("deleted") or ())
+    got = pull(raw, "A", "C", 100)
+    assert got == sorted(got)
+    assert set(got) >= there - {*before, *after}
+    announced = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
+    least, most = (0, 0) if not announced else span_of(announced[0])
+    assert least <= len(set(got) & {*before, *after}) <= most
+
+
+def span_of(hazard: Hazard) -> tuple[int, int]:
+    """At least and at most."""
+    assert hazard.messages is not None
+    return (hazard.messages, hazard.messages) if hazard.exact else (hazard.at_least or 0, hazard.at_most or 0)
+
+
+def take(raw: Raw, count: int) -> dict[int, str]:
+    """Give out messages of the consumer; where each is acknowledged, by its sequence."""
+    raw.subscribe("taken")
+    raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch": %d, "no_wait": true}' % count, reply="taken")
+    replies = [raw.next_reply() for _ in range(count)]
+    raw.unsubscribe()
+    return {sequence(reply): reply for reply in replies}
+
+
+def acknowledge(raw: Raw, replies: dict[int, str], seqs: tuple[int, ...]) -> None:
+    """Acknowledge some, each with the server's answer."""
+    for seq in seqs:
+        raw.request(replies[seq], b"+ACK")
