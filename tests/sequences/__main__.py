@@ -1,0 +1,77 @@
+"""`python -m tests.sequences --seed N`: play seeds, print what is wrong, and make a failing case smaller."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsplan.sandbox import Sandbox, binary
+from tests.sequences.fixed import FIXED
+from tests.sequences.play import play
+from tests.sequences.show import show
+from tests.sequences.shrink import shrunk
+from tests.sequences.worlds import case_of
+
+if TYPE_CHECKING:
+    from tests.sequences.cases import Case
+    from tests.sequences.play import Outcome
+
+
+def main() -> int:
+    """Play what is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sequences", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--count", type=int, default=1, help="how many seeds")
+    parser.add_argument("--meddled", action="store_true", help="with another person between plan and apply")
+    parser.add_argument("--named", help="a fixed case by its name, or `all`")
+    parser.add_argument("--server", type=Path, help="another nats-server")
+    parser.add_argument("--workers", type=int, default=6)
+    parser.add_argument("--print", action="store_true", help="print files, load, plan and findings")
+    parser.add_argument("--shrink", action="store_true", help="make what fails smaller, and print that")
+    wanted = parser.parse_args()
+    cases = _cases(wanted)
+    with Sandbox.hub_and_leaf(binary=wanted.server or binary.from_wheel()) as sandbox:
+        return _play_all(cases, sandbox, wanted)
+
+
+def _cases(wanted: argparse.Namespace) -> list[Case]:
+    if wanted.named:
+        return [f.case for name, f in FIXED.items() if wanted.named in ("all", name)]
+    seeds = range(wanted.seed, wanted.seed + wanted.count)
+    return [case_of(seed, meddled=wanted.meddled) for seed in seeds]
+
+
+def _play_all(cases: list[Case], sandbox: Sandbox, wanted: argparse.Namespace) -> int:
+    clocks = time.monotonic(), time.process_time()
+    words: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+
+    def one(case: Case) -> Outcome:
+        with tempfile.TemporaryDirectory() as folder:
+            return play(case, sandbox, Path(folder))
+
+    bad = 0
+    with ThreadPoolExecutor(max_workers=wanted.workers) as pool:
+        for outcome in pool.map(one, cases):
+            words[outcome.word] += 1
+            kinds.update(outcome.kinds)
+            if wanted.print:
+                print(show(outcome))
+            elif outcome.findings:
+                print(outcome.case.name, *outcome.findings, sep="\n  ", flush=True)
+            bad += bool(outcome.findings)
+            if outcome.findings and wanted.shrink:
+                print(show(shrunk(outcome, one)), flush=True)
+    wall, cpu = time.monotonic() - clocks[0], time.process_time() - clocks[1]
+    print(f"{len(cases)} cases, {bad} with findings; {dict(words)}; {dict(kinds)}; {wall:.1f} s, {cpu:.1f} s of CPU")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

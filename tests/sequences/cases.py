@@ -1,0 +1,195 @@
+"""One case as plain data: a world, its load, the edits of one plan, and what another person does in between."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The sections of a workspace file that declare resources.
+Sections = dict[str, list[dict[str, Any]]]
+Body = dict[str, Any]
+Thing = TypeVar("Thing")
+SECTIONS = ("streams", "kv", "object_stores")
+#: The field that names an element of a section, and what its stream is called.
+NAMES = {"streams": ("name", ""), "kv": ("bucket", "KV_"), "object_stores": ("bucket", "OBJ_")}
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Publish to each of these subjects in turn. `headers` and a size of the payload are for all."""
+
+    domain: str
+    subjects: tuple[str, ...]
+    size: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Consume:
+    """Take messages of a consumer and acknowledge some of them, by their place among the taken ones."""
+
+    domain: str
+    stream: str
+    consumer: str
+    count: int
+    acks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request to the JetStream API as it is, such as STREAM.PURGE. `merge` goes over the configuration that is there."""
+
+    domain: str
+    verb: str
+    payload: Any = None
+    merge: Any = None
+
+
+Deed = Publish | Consume | Ask
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One edit of the files.
+
+    `what` is `set` (fields of a stream or bucket; None takes one out), `consumer` (fields of a consumer), `add` and `drop` (a
+    consumer), `swap` (two streams or two consumers exchange a field), `declare` and `remove` (a stream or bucket).
+    """
+
+    what: str
+    target: str = ""
+    consumer: str = ""
+    other: str = ""
+    fields: Body = field(default_factory=dict)
+
+    def apply(self, sections: Sections) -> None:
+        """Change the sections; what it needs may be gone by another edit, and then it does nothing."""
+        if self.what == "declare":
+            sections.setdefault(self.other or "streams", []).append(copy.deepcopy(self.fields))
+            return
+        found = next(((s, b) for s, b in bodies(sections) if name_of(s, b) == self.target), None)
+        if found is None:
+            return
+        section, body = found
+        if self.what == "remove":
+            sections[section].remove(body)
+        elif self.what == "set":
+            merge(body, self.fields)
+        elif self.what == "swap" and not self.consumer:
+            other = next((b for s, b in bodies(sections) if name_of(s, b) == self.other), None)
+            if other is not None:
+                exchange(body, other, self.fields["field"])
+        else:
+            self._consumers(body)
+
+    def _consumers(self, stream: Body) -> None:
+        listed = stream.setdefault("consumers", [])
+        by_name = {c["name"]: c for c in listed}
+        one = by_name.get(self.consumer)
+        if self.what == "add" and self.fields["name"] not in by_name:
+            listed.append(copy.deepcopy(self.fields))
+        elif one is not None and self.what == "drop":
+            listed.remove(one)
+        elif one is not None and self.what == "consumer":
+            merge(one, self.fields)
+        elif one is not None and self.what == "swap" and self.other in by_name:
+            exchange(one, by_name[self.other], self.fields["field"])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A whole case. `between` is what another person does between `plan -o` and `apply`. `refusable`: it may be refused."""
+
+    name: str
+    before: Sections
+    load: tuple[Deed, ...]
+    edits: tuple[Edit, ...]
+    between: tuple[Deed, ...] = ()
+    options: Body = field(default_factory=dict)
+    first: tuple[Edit, ...] = ()
+
+    @property
+    def after(self) -> Sections:
+        """The files with all edits."""
+        sections = copy.deepcopy(self.middle)
+        for edit in self.edits:
+            edit.apply(sections)
+        return sections
+
+    @property
+    def middle(self) -> Sections:
+        """The files with the edits that are applied before, as a plan of their own."""
+        sections = copy.deepcopy(self.before)
+        for edit in self.first:
+            edit.apply(sections)
+        return sections
+
+    def smaller(self) -> Iterator[Case]:
+        """The same with one thing less: an edit, a deed, an element of the world, a consumer."""
+        yield from (replace(self, edits=rest) for rest in _without_one(self.edits))
+        yield from (replace(self, between=rest) for rest in _without_one(self.between))
+        yield from (replace(self, load=rest) for rest in _without_one(self.load))
+        for place, deed in enumerate(self.load):
+            if isinstance(deed, Publish) and len(deed.subjects) > 1:
+                for cut in range(len(deed.subjects)):
+                    left = replace(deed, subjects=deed.subjects[:cut] + deed.subjects[cut + 1 :])
+                    yield replace(self, load=(*self.load[:place], left, *self.load[place + 1 :]))
+        yield from self._fewer_resources()
+
+    def _fewer_resources(self) -> Iterator[Case]:
+        for section, body in bodies(self.before):
+            rest = copy.deepcopy(self.before)
+            rest[section].remove(body)
+            yield replace(self, before=rest)
+            for consumer in body.get("consumers", ()):
+                fewer = copy.deepcopy(self.before)
+                listed = next(b for b in fewer[section] if b == body)["consumers"]
+                listed.remove(consumer)
+                yield replace(self, before=fewer)
+
+
+def _without_one(given: tuple[Thing, ...]) -> Iterator[tuple[Thing, ...]]:
+    return ((*given[:place], *given[place + 1 :]) for place in range(len(given)))
+
+
+def bodies(sections: Sections) -> list[tuple[str, Body]]:
+    """Every declared stream, bucket and object store with its section."""
+    return [(section, body) for section in SECTIONS for body in sections.get(section, ())]
+
+
+def name_of(section: str, body: Body) -> str:
+    """The name that is declared; unique over sections and domains in a case."""
+    return str(body[NAMES[section][0]])
+
+
+def stream_of(section: str, body: Body) -> str:
+    """The name of the stream on the server."""
+    key, prefix = NAMES[section]
+    return f"{prefix}{body[key]}"
+
+
+def address_of(section: str, body: Body) -> str:
+    """The address of a declared stream, bucket or object store."""
+    kind = {"streams": "stream", "kv": "kv", "object_stores": "object_store"}[section]
+    return f"{body['domain']}/{kind}/{name_of(section, body)}"
+
+
+def merge(body: Body, fields: Body) -> None:
+    """Set fields; None takes one out."""
+    for name, value in fields.items():
+        if value is None:
+            body.pop(name, None)
+        else:
+            body[name] = copy.deepcopy(value)
+
+
+def exchange(one: Body, other: Body, names: str) -> None:
+    """Let two exchange some fields, whether they have them or not."""
+    for name in names.split():
+        mine, theirs = one.pop(name, None), other.pop(name, None)
+        merge(one, {name: theirs})
+        merge(other, {name: mine})

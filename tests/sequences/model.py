@@ -1,0 +1,118 @@
+"""Pure functions that say what JetStream owes: which messages a consumer is given, which ones a stream keeps.
+
+Nothing of jsplan is used here. The functions know a message as `Message`, a consumer by its configuration in API names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True, order=True)
+class Message:
+    """One stored message. `body` is unique in a world, so a message is known again under another sequence."""
+
+    seq: int
+    subject: str
+    body: bytes
+
+
+def passes(pattern: str, subject: str) -> bool:
+    """Whether a subject matches one pattern."""
+    wanted, given = pattern.split("."), subject.split(".")
+    for place, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > place
+        if place >= len(given) or token not in ("*", given[place]):
+            return False
+    return len(wanted) == len(given)
+
+
+def filters_of(config: Mapping[str, Any]) -> list[str]:
+    """The filters of a consumer; none of them: it wants everything."""
+    one = config.get("filter_subject")
+    return [one] if one else list(config.get("filter_subjects") or ())
+
+
+def wants(config: Mapping[str, Any], subject: str) -> bool:
+    """Whether a consumer is given messages of this subject."""
+    filters = filters_of(config)
+    return not filters or any(passes(pattern, subject) for pattern in filters)
+
+
+def first_delivery(config: Mapping[str, Any], messages: Iterable[Message]) -> set[Message]:
+    """The messages that a consumer made now is given, by its deliver policy."""
+    wanted = sorted(m for m in messages if wants(config, m.subject))
+    policy = config.get("deliver_policy", "all")
+    if policy == "new":
+        return set()
+    if policy == "last":
+        return set(wanted[-1:])
+    if policy == "last_per_subject":
+        return set({m.subject: m for m in wanted}.values())
+    if policy == "by_start_sequence":
+        return {m for m in wanted if m.seq >= int(config["opt_start_seq"])}
+    return set(wanted)
+
+
+@dataclass
+class Standing:
+    """Where a consumer stands: sequences that it was given, and those of them that it still owes an acknowledgement."""
+
+    given: set[int]
+    outstanding: set[int]
+
+    def unfinished(self, config: Mapping[str, Any], messages: Iterable[Message]) -> set[Message]:
+        """What it has before it: never given and wanted, or given and not acknowledged."""
+        start = int(config.get("opt_start_seq") or 0)
+        behind = {m for m in messages if m.seq not in self.given and m.seq >= start}
+        return {m for m in behind if wants(config, m.subject)} | {m for m in messages if m.seq in self.outstanding}
+
+    @property
+    def floor(self) -> int:
+        """The sequence up to which nothing is owed."""
+        before = [seq for seq in self.given if seq < min(self.outstanding, default=seq + 1)]
+        return max(before, default=0)
+
+
+def kept_by_interest(messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], Standing]]) -> set[Message]:
+    """What a stream with interest retention keeps of what was published: what a consumer has before it."""
+    published = set(messages)
+    return {m for config, stands in consumers for m in stands.unfinished(config, published)}
+
+
+@dataclass(frozen=True)
+class Due:
+    """What a consumer has to be given (`must`), and what it may be given besides without being a duplicate.
+
+    `stranded` are messages of a work queue that pass its filter now and did not before: no other consumer can ever be
+    given them, so where they do not come a hazard has to say so.
+    """
+
+    must: frozenset[Message]
+    may: frozenset[Message]
+    stranded: frozenset[Message] = frozenset()
+
+
+def due(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    stands: Standing,
+    held: Collection[Message],
+) -> Due:
+    """What a consumer that keeps its position is given of the messages that its stream holds now.
+
+    It owes what was pending and passes its filters now. A message out with a worker stays out although the filter lost it.
+    What only the new filter lets through comes if it lies behind the position.
+    """
+    pending = stands.unfinished(before, held)
+    must = {m for m in pending if wants(after, m.subject)}
+    new = {m for m in held if wants(after, m.subject) and not wants(before, m.subject)}
+    may = pending | {m for m in new if m.seq > stands.floor}
+    return Due(frozenset(must), frozenset(may), frozenset(new))

@@ -1,0 +1,326 @@
+"""Plays one case on real servers: world, load, plan, what another person does, apply, and what the judge makes of it."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jsplan.errors import JsplanError
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.sequences import judge
+from tests.sequences.cases import Ask, Consume, Publish, address_of, bodies, stream_of
+from tests.sequences.judge import Announced, Drained, Finding, Snapshot
+from tests.sequences.model import Message, kept_by_interest, passes
+from tests.sequences.servers import Books, Side, Stream, Trouble, wait
+from tests.support.workspaces import Quiet, hub_leaf_space
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Sandbox
+    from tests.sequences.cases import Body, Case, Deed, Sections
+    from tests.support.workspaces import Space
+
+DOMAINS = ("hub", "leaf")
+#: Seconds that a copy may take to follow: a server looks after its copies every ten.
+FOLLOWING = 30.0
+#: What allows everything, for the plans that only lead to the one that is judged.
+EVERYTHING = (
+    "DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER",
+    "BREAKS_REPLICATION", "REMOVES_SUBJECTS", "IRREVERSIBLE", "DUPLICATES_MESSAGES",
+)  # fmt: skip
+WORDS = {0: "applied", 1: "errored", 3: "refused", 4: "stale", 6: "partial"}
+Key = tuple[str, str]
+
+
+@dataclass
+class Outcome:
+    """How a case ended. `word` is one of `WORDS`, `empty` (nothing to do) or `no world`."""
+
+    case: Case
+    word: str = "no world"
+    said: str = ""
+    plan: Plan | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of what is wrong."""
+        return frozenset(f.kind for f in self.findings)
+
+
+def play(case: Case, sandbox: Sandbox, folder: Path) -> Outcome:
+    """Play the case from an empty workspace; its streams are gone afterwards."""
+    outcome = Outcome(case)
+    sides = {domain: Side(sandbox[domain], domain) for domain in DOMAINS}
+    try:
+        _Play(case, hub_leaf_space(folder, sandbox), sides, outcome).run()
+    except Trouble as trouble:
+        outcome.said = f"{outcome.said}\n{trouble}".strip()
+        if outcome.word != "no world":  # it was there, so something is wrong with what became of it
+            outcome.findings.append(Finding("trouble", case.name, str(trouble)))
+    except Exception:  # noqa: BLE001 - any surprise is a failure of this case, and others run beside it
+        outcome.findings.append(Finding("crash", case.name, traceback.format_exc()))
+    finally:
+        for side in sides.values():
+            side.close()
+        for domain in DOMAINS:
+            _clear(Side(sandbox[domain], domain), case.name)
+    return outcome
+
+
+def _clear(side: Side, token: str) -> None:
+    for name in side.names(token):
+        side.api(f"STREAM.DELETE.{name}")
+    side.close()
+
+
+class _Play:
+    def __init__(self, case: Case, space: Space, sides: dict[str, Side], outcome: Outcome) -> None:
+        self.case, self.space, self.sides, self.outcome = case, space, sides, outcome
+        self.books: dict[tuple[str, str, str], Books] = {}
+        self.published: dict[Key, list[Message]] = {}
+        self._count = 0
+
+    def run(self) -> None:
+        """Everything in order. What is found is in the outcome."""
+        self._prepare()
+        case, outcome = self.case, self.outcome
+        self.space.write(**case.after)
+        plan = self._plan()
+        before = self._snapshot()
+        if plan is None:
+            return
+        outcome.plan = plan
+        told = Announced(plan)
+        outcome.findings += judge.of_plan(plan)
+        for deed in case.between:
+            self._do(deed)
+        middle = self._snapshot() if case.between else before
+        code = self._apply(plan, told)
+        outcome.word = WORDS.get(code, f"exit {code}") if plan.has_changes or code else "empty"
+        if code == 0:
+            self._follow(case.after)
+        after = self._snapshot()
+        if code in (1, 3, 4):
+            outcome.findings += judge.of_nothing(middle, after)
+            return
+        slack = int(case.options.get("safe_below", 0)) if case.between else None
+        outcome.findings += judge.of_messages(case, told, middle, after, slack)
+        if code == 0 and not case.between:
+            self._settled()
+            self._consumers(told, before, after)
+
+    # --- up to the plan ---------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        case = self.case
+        self._apply_all(case.before)
+        for deed in case.load:
+            self._do(deed)
+        self._settle(case.before)
+        if case.first:
+            self._apply_all(case.middle)
+            self._settle(case.middle)
+
+    def _apply_all(self, sections: Sections) -> None:
+        """Apply files of which nothing is judged but that they do not end half way."""
+        self.space.write(**sections)
+        try:
+            _, result = self.space.apply(allow_hazards=EVERYTHING)
+        except JsplanError as error:
+            raise Trouble(f"no world: {_in_full(error)}") from None
+        if result.exit_code:
+            errors = "; ".join(f"{s.address} {s.op}: {s.error}" for s in result.steps if s.error)
+            self.outcome.findings.append(Finding("half-made", self.case.name, errors))
+            raise Trouble("the world was made in part")
+
+    def _do(self, deed: Deed) -> None:
+        side = self.sides[deed.domain]
+        if isinstance(deed, Publish):
+            for subject in deed.subjects:
+                self._publish(side, subject, deed)
+        elif isinstance(deed, Consume):
+            self._consume(side, deed)
+        else:
+            self._ask(side, deed)
+
+    def _publish(self, side: Side, subject: str, deed: Publish) -> None:
+        self._count += 1
+        body = f"{self.case.name}:{self._count}:".encode().ljust(deed.size, b"x")
+        taken = side.publish(subject, body, dict(deed.headers))
+        if taken is not None:
+            stream, seq = taken
+            message = Message(seq, subject, body)
+            self.published.setdefault((side.domain, stream), []).append(message)
+
+    def _consume(self, side: Side, deed: Consume) -> None:
+        books = self.books.setdefault((deed.domain, deed.stream, deed.consumer), Books())
+        info = side.api(f"CONSUMER.INFO.{deed.stream}.{deed.consumer}")
+        if "error" in info:  # it may be gone when another person consumes
+            return
+        taken = side.take(deed.stream, deed.consumer, deed.count)
+        policy = info["config"].get("ack_policy", "none")
+        for reply in books.record(taken, deed.acks, policy):
+            side.raw.request(reply, b"+ACK")
+
+    @staticmethod
+    def _ask(side: Side, deed: Ask) -> None:
+        payload = deed.payload
+        if deed.merge is not None:
+            kind, _, name = deed.verb.partition(".UPDATE.")
+            config = side.done(f"{kind}.INFO.{name}")["config"] | deed.merge
+            payload = config
+        side.done(deed.verb, payload)
+
+    # --- waiting for what servers do by themselves --------------------------------------------------
+
+    def _settle(self, sections: Sections) -> None:
+        """Wait until acknowledgements have had their effect and copies have what their origins hold."""
+        for (domain, stream, consumer), books in self.books.items():
+            self.sides[domain].wait_for_acks(stream, consumer, len(books.stands.outstanding))
+        self._follow(sections)
+        if self.case.first:
+            return
+        for body in sections.get("streams", ()):
+            if body.get("retention") == "interest" and body.get("subjects"):
+                self._wait_for_interest(body)
+
+    def _wait_for_interest(self, body: Body) -> None:
+        key = (body["domain"], body["name"])
+        stands = [(c, self._books(key, c["name"]).stands) for c in body.get("consumers", ())]
+        kept = {m.seq for m in kept_by_interest(self.published.get(key, ()), stands)}
+        side = self.sides[key[0]]
+
+        def settled() -> bool:
+            found = side.stream(key[1])
+            return found is not None and set(found.messages) <= kept
+
+        wait(settled, f"{key[1]} to keep no more than {sorted(kept)}")
+
+    def _books(self, key: Key, consumer: str) -> Books:
+        return self.books.get((*key, consumer)) or Books()
+
+    def _follow(self, sections: Sections) -> None:
+        """Wait until each copy has all that its origins hold and its files ask for."""
+        streams = {b["name"]: b for b in sections.get("streams", ())}
+        for body in streams.values():
+            for origin in judge.origins_of(body).values():
+                known = streams.get(origin["name"])
+                if known is not None:
+                    self._wait_for_copy(body, known, origin)
+
+    def _wait_for_copy(self, body: Body, known: Body, origin: dict[str, Any]) -> None:
+        key, source = (body["domain"], body["name"]), (known["domain"], known["name"])
+
+        def copied() -> bool:
+            there, here = self._read(source), self._read(key)
+            if there is None or here is None:
+                return True
+            wanted = {m.body for m in there.messages.values() if _asked(origin, m)}
+            limited = any(body.get(f"max_{what}", 0) > 0 for what in ("msgs", "bytes"))
+            limited |= body.get("max_msgs_per_subject", 0) > 0 or body.get("retention") == "interest"
+            return limited or wanted <= set(here.bodies)
+
+        wait(copied, f"{key[1]} to copy {source[1]}", FOLLOWING)
+
+    def _read(self, key: Key) -> Stream | None:
+        return self.sides[key[0]].stream(key[1])
+
+    def _snapshot(self) -> Snapshot:
+        found: Snapshot = {}
+        for domain, side in self.sides.items():
+            for name in side.names(self.case.name):
+                stream = side.stream(name)
+                if stream is not None:
+                    found[domain, name] = stream
+        return found
+
+    # --- plan and apply -----------------------------------------------------------------------------
+
+    def _plan(self) -> Plan | None:
+        """None where it cannot even be planned, which changes nothing."""
+        try:
+            return self.space.plan(**self.case.options)
+        except JsplanError as error:
+            self.outcome.word, self.outcome.said = "errored", _in_full(error)
+            return None
+
+    def _apply(self, plan: Plan, told: Announced) -> int:
+        """Its exit code; a result that is partial is a finding of its own."""
+        try:
+            result = self.space.apply_saved(plan, allow_hazards=told.flags)
+        except JsplanError as error:
+            code = int(error.exit_code)
+            self.outcome.said = _in_full(error)
+            errors = [f"{d.code} {d.address}: {d.summary}" for d in plan.diagnostics]
+            self.outcome.said += "".join(f"\n  {e}" for e in errors) if plan.errored else ""
+        else:
+            code = result.exit_code
+            errors = [f"{s.address} {s.op}: {s.error}" for s in result.steps if s.error]
+            self.outcome.said = "; ".join(errors)
+        allowed = (0, 1, 3, 4) if self.case.between else (0, 1, 3)
+        if code not in allowed:
+            text = f"exit {code}: {self.outcome.said}"
+            self.outcome.findings.append(Finding("exit", self.case.name, text))
+        return code
+
+    def _settled(self) -> None:
+        """The second plan is empty, nothing has drifted, and nothing of jsplan's own is left."""
+        note, name = self.outcome.findings.append, self.case.name
+        again = self.space.plan()
+        if again.steps or again.has_changes:
+            note(Finding("second plan", name, f"{[(s.op, s.address) for s in again.steps]}"))
+        drifted = drift(self.space.load, DriftOptions(), Quiet())
+        for one in drifted.resource_drift:
+            note(Finding("drift", one.address, f"{[f.path for f in one.change.fields]}"))
+        for flow in drifted.replication:
+            if not flow["healthy"]:
+                note(Finding("replication", flow["to"], str(flow.get("cause"))))
+        for domain, side in self.sides.items():
+            left = [n for n in side.names(name) if n.startswith("JSPLAN_")]
+            if left:
+                note(Finding("orphan", f"{domain}/stream/{left[0]}", "is left"))
+
+    # --- consumers ----------------------------------------------------------------------------------
+
+    def _consumers(self, told: Announced, before: Snapshot, after: Snapshot) -> None:
+        """Consume each declared consumer to its end."""
+        old = {k: c for k, _, c in _declared(self.case.middle)}
+        for (domain, stream, name), address, body in _declared(self.case.after):
+            key = (domain, stream)
+            if key not in after or name not in after[key].consumers:
+                self.outcome.findings.append(Finding("missing", f"{address}/{name}", "is gone"))
+                continue
+            books = self._books(key, name)
+            got = self.sides[domain].drain(stream, name, books.owed)
+            workqueue = after[key].config["retention"] == "workqueue"
+            was = old.get((domain, stream, name))
+            one = Drained(key, address, was, body, books, got, workqueue)
+            self.outcome.findings += judge.of_consumer(told, one, before, after)
+
+
+def _declared(sections: Sections) -> Iterator[tuple[tuple[str, str, str], str, Body]]:
+    """Every declared consumer: domain, stream and name; the stream's address; its configuration."""
+    for section, body in bodies(sections):
+        for consumer in body.get("consumers", ()):
+            key = (str(body["domain"]), stream_of(section, body), str(consumer["name"]))
+            yield key, address_of(section, body), consumer
+
+
+def _asked(origin: dict[str, Any], message: Message) -> bool:
+    """Whether a mirror or source copies the message."""
+    if message.seq < int(origin.get("opt_start_seq") or 0):
+        return False
+    pattern = origin.get("filter_subject")
+    return not pattern or passes(pattern, message.subject)
+
+
+def _in_full(error: JsplanError) -> str:
+    found: Iterable[Any] = getattr(error, "diagnostics", ())
+    lines = [f"{d.code} {d.address}: {d.summary}" for d in found if d.severity == "error"]
+    return "\n  ".join([error.in_full, *lines])

@@ -1,0 +1,263 @@
+"""Raw access to the two servers of a world: loads, snapshots and consumers that are consumed to their end."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.sequences.model import Config, Message, Standing
+from tests.support.raw import NoResponders, Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jsplan.sandbox import Server
+
+#: Seconds that a server may take for what follows without a request.
+PATIENCE = 10.0
+#: Deliveries of one drain after which something is wrong.
+MOST = 500
+
+
+class Trouble(Exception):
+    """The world itself did not become what the case needs: nothing is said about jsplan."""
+
+
+@dataclass
+class Given:
+    """One delivery."""
+
+    message: Message
+    reply: str
+
+
+@dataclass
+class Stream:
+    """One stream as it is: `messages` by sequence, `consumers` by name as CONSUMER.INFO has them."""
+
+    config: Config
+    state: dict[str, Any]
+    created: str
+    messages: dict[int, Message]
+    consumers: dict[str, dict[str, Any]]
+
+    @property
+    def bodies(self) -> dict[bytes, Message]:
+        """The messages by their unique body."""
+        return {m.body: m for m in self.messages.values()}
+
+
+class Side:
+    """One domain, over a connection of its own to its server."""
+
+    def __init__(self, server: Server, domain: str) -> None:
+        self._server = server
+        self.domain = domain
+        self.raw = self.connect()
+        self._inbox = f"_INBOX.{os.urandom(9).hex()}"
+        self.raw.subscribe(f"{self._inbox}.*", wait=False)
+
+    def connect(self) -> Raw:
+        """One more connection to the same server."""
+        return Raw(self._server.url, self._server.user, self._server.password)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.raw.close()
+
+    def api(self, verb: str, payload: Any = None) -> dict[str, Any]:
+        """One answer, errors included."""
+        return self.raw.api(f"$JS.{self.domain}.API.{verb}", payload)
+
+    def done(self, verb: str, payload: Any = None) -> dict[str, Any]:
+        """One answer; an error ends the case."""
+        answer = self.api(verb, payload)
+        if "error" in answer:
+            raise Trouble(f"{verb}: {answer['error']}")
+        return answer
+
+    def all(self, requests: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+        """The answers of many requests that are all sent before the first answer is read."""
+        count = 0
+        for count, (verb, payload) in enumerate(requests, 1):
+            body = b"" if payload is None else json.dumps(payload).encode()
+            self.raw.publish(f"$JS.{self.domain}.API.{verb}", body, reply=f"{self._inbox}.{count}")
+        found: dict[int, dict[str, Any]] = {}
+        while len(found) < count:
+            subject, _, body = self.raw.next_message()
+            found[int(subject.rpartition(".")[2])] = json.loads(body)
+        return [found[number] for number in sorted(found)]
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def names(self, token: str) -> list[str]:
+        """The streams of one world, and what jsplan made for them."""
+        found: list[str] = []
+        while True:
+            page = self.done("STREAM.NAMES", {"offset": len(found)})
+            found += page["streams"] or []
+            if not page["streams"] or len(found) >= page["total"]:
+                return [name for name in found if token in name]
+
+    def stream(self, name: str) -> Stream | None:
+        """One stream with all messages and consumers; None where there is none."""
+        info = self.api(f"STREAM.INFO.{name}", {"deleted_details": True})
+        if "error" in info:
+            return None
+        state = info["state"]
+        gaps = set(state.get("deleted") or ())
+        spread = range(max(state["first_seq"], 1), state["last_seq"] + 1) if state["messages"] else ()
+        there = [seq for seq in spread if seq not in gaps]
+        answers = self.all((f"STREAM.MSG.GET.{name}", {"seq": seq}) for seq in there)
+        messages = {m.seq: m for m in (_stored(a) for a in answers) if m is not None}
+        consumers = self.done(f"CONSUMER.LIST.{name}", {}).get("consumers") or []
+        hidden = ("JS_SRC_", "JS_MIRROR_")
+        listed = {c["name"]: c for c in consumers if not c["name"].startswith(hidden)}
+        return Stream(info["config"], state, info["created"], messages, listed)
+
+    def consumer(self, stream: str, name: str) -> dict[str, Any]:
+        """Its CONSUMER.INFO."""
+        return self.done(f"CONSUMER.INFO.{stream}.{name}")
+
+    def wait_for_acks(self, stream: str, name: str, out: int) -> None:
+        """Wait until so many messages of a consumer are out."""
+        wait(lambda: self.consumer(stream, name)["num_ack_pending"] == out, f"{stream}/{name}: {out} out")
+
+    # --- consuming --------------------------------------------------------------------------------
+
+    def take(self, stream: str, name: str, count: int) -> list[Given]:
+        """At most `count` messages of a consumer, as far as it has them now."""
+        info = self.consumer(stream, name)
+        config = info["config"]
+        if config.get("deliver_subject"):
+            return self._pushed(stream, name, ack=False)
+        count = min(count, config.get("max_batch") or count)
+        if (most := config.get("max_ack_pending") or 0) > 0:  # beyond it a request is not answered
+            count = min(count, most - info["num_ack_pending"])
+        return self._pulled(stream, name, count) if count > 0 else []
+
+    def _pulled(self, stream: str, name: str, count: int) -> list[Given]:
+        ask = json.dumps({"batch": count, "no_wait": True}).encode()
+        verb = f"$JS.{self.domain}.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+        self.raw.publish(verb, ask, reply=f"{self._inbox}.pull")
+        found: list[Given] = []
+        while len(found) < count:
+            subject, reply, headers, body = self.raw.next_with_reply()
+            if not reply:
+                assert "Status" in headers, (subject, headers)
+                break
+            found.append(given(subject, reply, body))
+        return found
+
+    def _pushed(self, stream: str, name: str, *, ack: bool) -> list[Given]:
+        """What a push consumer sends at once. With `ack` all that it has, else while nothing is acknowledged."""
+        found: list[Given] = []
+        info = self.consumer(stream, name)
+        before, config = info["delivered"]["consumer_seq"], info["config"]
+        most = config.get("max_ack_pending") or 0
+        received = 0
+
+        def settled() -> bool:
+            nonlocal received
+            info = self.consumer(stream, name)
+            while received < info["delivered"]["consumer_seq"] - before:
+                subject, reply, headers, body = raw.next_with_reply()
+                if "Status" not in headers:
+                    received += 1
+                    found.append(given(subject, reply, body))
+                    if ack:
+                        self.raw.request(reply, b"+ACK")
+            if ack:
+                return not info["num_pending"] and not info["num_ack_pending"]
+            return not info["num_pending"] or 0 < most <= info["num_ack_pending"]
+
+        with self.connect() as raw:  # messages may come before the answer of a flush would
+            raw.subscribe(config["deliver_subject"], wait=False)
+            wait(settled, f"{stream}/{name} to push")
+            if not ack:
+                raw.unsubscribe()
+        return found
+
+    def drain(self, stream: str, name: str, old: Iterable[str]) -> list[Given]:
+        """Consume to the end: what is out comes again at once, everything is acknowledged."""
+        for reply in old:
+            self.raw.request(reply, b"-NAK")
+        config = self.consumer(stream, name)["config"]
+        none = config.get("ack_policy", "none") == "none"
+        if config.get("deliver_subject"):
+            return self._pushed(stream, name, ack=not none)
+        found: list[Given] = []
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and len(found) < MOST:
+            more = self.take(stream, name, 50)
+            found += more
+            for one in more if not none else ():
+                self.raw.request(one.reply, b"+ACK")
+            info = self.consumer(stream, name)
+            if not more and not info["num_pending"] and (none or not info["num_ack_pending"]):
+                return found
+            if not more:
+                time.sleep(0.02)
+        return found
+
+    # --- doing ------------------------------------------------------------------------------------
+
+    def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> tuple[str, int] | None:
+        """The stream that took the message and its sequence there; None where none did."""
+        try:
+            answer = json.loads(self.raw.request(subject, body, headers)[1])
+        except NoResponders:
+            return None
+        return None if "error" in answer else (str(answer["stream"]), int(answer["seq"]))
+
+
+@dataclass
+class Books:
+    """What the load did with one consumer: reply subjects of deliveries by sequence, and what is not acknowledged."""
+
+    replies: dict[int, str] = field(default_factory=dict)
+    stands: Standing = field(default_factory=lambda: Standing(set(), set()))
+
+    def record(self, taken: list[Given], acks: Iterable[int], policy: str) -> list[str]:
+        """Note the deliveries; the reply subjects that have to be acknowledged."""
+        order = [one.message.seq for one in taken]
+        self.replies |= {one.message.seq: one.reply for one in taken}
+        self.stands.given |= set(order)
+        if policy == "none":
+            return []
+        self.stands.outstanding |= set(order)
+        chosen = [order[place] for place in sorted(set(acks)) if place < len(order)]
+        for seq in chosen:
+            out = self.stands.outstanding
+            out -= {s for s in out if s <= seq} if policy == "all" else {seq}
+        return [self.replies[seq] for seq in chosen]
+
+    @property
+    def owed(self) -> list[str]:
+        """Reply subjects of what workers have now."""
+        return [self.replies[seq] for seq in sorted(self.stands.outstanding)]
+
+
+def given(subject: str, reply: str, body: bytes) -> Given:
+    """A delivery from its reply subject, with or without the domain in it."""
+    return Given(Message(int(reply.split(".")[-4]), subject, body), reply)
+
+
+def wait(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    """Until it holds; raises Trouble when it never does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise Trouble(f"waited in vain for {what}")
+        time.sleep(0.01)
+
+
+def _stored(answer: dict[str, Any]) -> Message | None:
+    found = answer.get("message")
+    if found is None:
+        return None
+    return Message(found["seq"], found["subject"], base64.b64decode(found.get("data", "")))

@@ -1,0 +1,115 @@
+"""Plans with several edits, applied to real servers and compared with what they announced.
+
+`python -m tests.sequences --seed N --print` plays one, `--shrink` makes one that fails smaller.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.sequences.fixed import FIXED
+from tests.sequences.play import play
+from tests.sequences.show import show
+from tests.sequences.worlds import case_of
+from tests.support.raw import Raw
+from tests.support.workspaces import Quiet, hub_leaf_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jsplan.sandbox import Sandbox
+    from tests.sequences.cases import Case
+    from tests.sequences.play import Outcome
+
+#: Seeds of one test: enough to fill the waiting of each other, few enough to share them among workers.
+PORTION = 25
+PORTIONS = range(10)
+#: Seeds that `make soak` plays of each kind.
+MANY = 5_000
+#: Cases at a time; most of a case is waiting for servers.
+AT_ONCE = 6
+
+
+def play_all(cases: list[Case], sandbox: Sandbox, note: Callable[[str, object], None]) -> None:
+    """Play the cases, several at a time; none may have a finding, and most have to be applied."""
+
+    def one(case: Case) -> Outcome:
+        with tempfile.TemporaryDirectory() as folder:
+            return play(case, sandbox, Path(folder))
+
+    words: Counter[str] = Counter()
+    failed: list[str] = []
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        for outcome in pool.map(one, cases):
+            words[outcome.word] += 1
+            if outcome.findings:
+                failed.append(show(outcome))
+    note("sequences", dict(words))
+    assert failed == [], "\n\n".join(failed)
+    assert words["applied"] + words["stale"] > len(cases) / 2
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", FIXED)
+def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """What once was deleted, stranded or half done is announced with its number, done in a safe order, or refused."""
+    fixed = FIXED[name]
+    outcome = play(fixed.case, hub_leaf, tmp_path)
+
+    assert outcome.findings == [], show(outcome)
+    assert outcome.word in fixed.ends, show(outcome)
+    if fixed.deletes is not None:
+        assert outcome.plan is not None
+        codes = {h.code for c in outcome.plan.resource_changes for h in c.hazards}
+        assert ("DELETES_MESSAGES" in codes) == fixed.deletes, show(outcome)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("portion", PORTIONS)
+def test_plans_of_several_edits(portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]) -> None:
+    """No message is gone, no position lost and no apply ends half way but for what the plan announced; the next plan is empty."""
+    seeds = range(portion * PORTION, (portion + 1) * PORTION)
+    play_all([case_of(seed) for seed in seeds], hub_leaf, record_property)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("portion", PORTIONS[:4])
+def test_plans_of_several_edits_with_another_person(
+    portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
+) -> None:
+    """What another person changes between plan and apply makes the plan stale, or nothing more is deleted than was announced."""
+    seeds = range(portion * PORTION, (portion + 1) * PORTION)
+    play_all([case_of(seed, meddled=True) for seed in seeds], hub_leaf, record_property)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("meddled", [False, True], ids=["alone", "another person"])
+def test_very_many_plans(meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]) -> None:
+    """The same for thousands of seeds that `make test` does not play."""
+    seeds = range(1_000, 1_000 + MANY)
+    play_all([case_of(seed, meddled=meddled) for seed in seeds], hub_leaf, record_property)
+
+
+@pytest.mark.matrix
+def test_a_consumer_made_again_by_hand_is_drift(clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]) -> None:
+    """A consumer that was deleted and made again with the same configuration has lost its position: drift and plan say so."""
+    hub = clean_hub_leaf["hub"]
+    body = {"name": "S", "domain": "hub", "subjects": ["s.>"], "consumers": [{"name": "C", "ack_policy": "explicit"}]}
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[body])
+    space.apply()
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        config = raw.done("$JS.hub.API.CONSUMER.INFO.S.C")["config"]
+        raw.done("$JS.hub.API.CONSUMER.DELETE.S.C")
+        raw.done("$JS.hub.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+
+    found = [r.address for r in drift(space.load, DriftOptions(), Quiet()).resource_drift]
+    assert found == (["hub/consumer/S/C"] if server_version >= (2, 12) else found)
