@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def main() -> int:
     """Play what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.sequences", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="seeds, or the first of --count")
     parser.add_argument("--count", type=int, default=1, help="how many seeds")
     parser.add_argument("--meddled", action="store_true", help="with another person between plan and apply")
     parser.add_argument("--named", help="a fixed case by its name, or `all`")
@@ -43,7 +43,8 @@ def main() -> int:
 def _cases(wanted: argparse.Namespace) -> list[Case]:
     if wanted.named:
         return [f.case for name, f in FIXED.items() if wanted.named in ("all", name)]
-    seeds = range(wanted.seed, wanted.seed + wanted.count)
+    first = wanted.seed[-1]
+    seeds = [*wanted.seed, *range(first + 1, first + wanted.count)]
     return [case_of(seed, meddled=wanted.meddled) for seed in seeds]
 
 
@@ -52,22 +53,24 @@ def _play_all(cases: list[Case], sandbox: Sandbox, wanted: argparse.Namespace) -
     words: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
 
-    def one(case: Case) -> Outcome:
+    def alone(case: Case) -> Outcome:
         with tempfile.TemporaryDirectory() as folder:
             return play(case, sandbox, Path(folder))
+
+    def one(case: Case) -> Outcome:
+        outcome = alone(case)
+        return shrunk(outcome, alone) if outcome.findings and wanted.shrink else outcome
 
     bad = 0
     with ThreadPoolExecutor(max_workers=wanted.workers) as pool:
         for outcome in pool.map(one, cases):
             words[outcome.word] += 1
             kinds.update(outcome.kinds)
-            if wanted.print:
-                print(show(outcome))
+            if wanted.print or (wanted.shrink and outcome.findings):
+                print(show(outcome), flush=True)
             elif outcome.findings:
                 print(outcome.case.name, *outcome.findings, sep="\n  ", flush=True)
             bad += bool(outcome.findings)
-            if outcome.findings and wanted.shrink:
-                print(show(shrunk(outcome, one)), flush=True)
     wall, cpu = time.monotonic() - clocks[0], time.process_time() - clocks[1]
     print(f"{len(cases)} cases, {bad} with findings; {dict(words)}; {dict(kinds)}; {wall:.1f} s, {cpu:.1f} s of CPU")
     return 1 if bad else 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sequences.cases import address_of, bodies, stream_of
 from tests.sequences.model import Due, Standing, due, first_delivery, wants
+from tests.support.explained import require_explained
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -84,7 +85,12 @@ def _bounds(hazard: Hazard) -> Bounds:
 
 
 def of_plan(plan: Plan) -> Iterator[Finding]:
-    """One DELETES_MESSAGES for each resource at most, and bounds that are bounds."""
+    """Steps belong to changes, one DELETES_MESSAGES for each resource at most, and bounds that are bounds."""
+    try:
+        require_explained(plan)
+    except AssertionError:
+        steps = [(s.op, s.address) for s in plan.steps]
+        yield Finding("unexplained", "plan", f"a step of {steps} belongs to no change")
     for change in plan.resource_changes:
         found = [h for h in change.hazards if h.code == "DELETES_MESSAGES"]
         if len(found) > 1:

@@ -82,9 +82,16 @@ class Standing:
 
 
 def kept_by_interest(messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], Standing]]) -> set[Message]:
-    """What a stream with interest retention keeps of what was published: what a consumer has before it."""
-    published = set(messages)
-    return {m for config, stands in consumers for m in stands.unfinished(config, published)}
+    """What a stream with interest retention keeps of what was published: what a consumer has not finished.
+
+    Messages before the start of a consumer count as well: the server looks at filters alone, and none ever takes them.
+    """
+    return {
+        m
+        for m in messages
+        for config, stands in consumers
+        if m.seq in stands.outstanding or (m.seq not in stands.given and wants(config, m.subject))
+    }
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,9 @@ def _consumer(making: _Making, stream: Body, name: str) -> Body | None:
         if making.chance(0.12):
             body |= {"deliver_policy": "by_start_sequence", "opt_start_seq": rng.randint(1, 9)}
     if making.chance(0.15):
-        body |= {"deliver_subject": f"{stream['name']}.push.{name}", "max_ack_pending": rng.choice((3, 1000))}
+        body["deliver_subject"] = f"{stream['name']}.push.{name}"
+        if body["ack_policy"] != "none":
+            body["max_ack_pending"] = rng.choice((3, 1000))
     if making.chance(0.1):
         body["lifecycle"] = {"on_replace": "recreate"}
     return body

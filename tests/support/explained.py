@@ -18,7 +18,7 @@ _BY: dict[str, set[tuple[str, ...]]] = {
     "stream.delete": {_GONE, _RECREATED},
     "stream.restore": {_MADE},
     "consumer.create": {_MADE, _RECREATED, _KEPT},
-    "consumer.update": {_CHANGED},
+    "consumer.update": {_CHANGED, _KEPT},  # where two exchange filters, one lets go of its own first
     "consumer.pause": {_CHANGED},
     "consumer.delete": {_GONE, _RECREATED},
     "consumer.replace": {_KEPT, _MADE},
