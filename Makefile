@@ -74,6 +74,7 @@ reports: setup ## plan a change on embedded servers and show it, into docs/repor
 
 docs-pages: setup ## write the generated pages under docs/reference/ anew
 	@$(BIN)/python -m tools.make_docs
+	@$(BIN)/python -m tools.make_combinations
 
 docs: setup ## the documentation, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,0 +1,370 @@
+"""Plans each pair of edits of one stream on an embedded server and writes what jsplan makes of it: docs/reference/combinations.md.
+
+`make docs-pages` runs it; a test compares the page with what would be written. Nothing is applied but the world itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nats
+
+from jsplan.config.model import LoadOptions
+from jsplan.errors import JsplanError
+from jsplan.sandbox import Sandbox
+from jsplan.workflows.apply import apply
+from jsplan.workflows.options import PlanOptions
+from jsplan.workflows.plan import plan
+from tools.make_docs import FOLDER, NOTE, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from jsplan.documents.apply import ApplyEvent
+    from jsplan.documents.plan import Plan
+
+PAGE = "combinations.md"
+NAME = "S"
+Body = dict[str, Any]
+#: Consumers by name, with the subjects that they filter. They are disjoint, so that a work queue takes them too.
+CONSUMERS = {"A": "a", "B": "b", "N": "nm", "W": "w", "X": "x", "P": "p", "R": "r"}
+ALPHABET = "abnmwxprvz"
+EDITS: dict[str, Callable[[Body], None]] = {}
+#: Plans at a time.
+AT_ONCE = 6
+#: The steps that replace a stream with its messages.
+REPLACING = frozenset(f"stream.{op}" for op in ["stop", "hold", "copy", "compare", "retire", "resume", "return", "clear"])
+_CHAIN = f"replacement of {NAME} with its messages"
+
+
+class Quiet:
+    """An observer that says nothing."""
+
+    def phase(self, text: str) -> None:
+        """A phase begins."""
+
+    def event(self, event: ApplyEvent) -> None:
+        """A step ended."""
+
+    def warn(self, text: str) -> None:
+        """Something to know."""
+
+
+def approve(_: Plan) -> None:
+    """Approve everything."""
+
+
+# --- the edits --------------------------------------------------------------------------------------
+
+
+def edit(name: str) -> Callable[[Callable[[Body], None]], Callable[[Body], None]]:
+    """Give an edit its name on the page."""
+
+    def named(change: Callable[[Body], None]) -> Callable[[Body], None]:
+        EDITS[name] = change
+        return change
+
+    return named
+
+
+def consumer(stream: Body, name: str) -> Body:
+    """A consumer of the stream."""
+    return next(c for c in stream["consumers"] if c["name"] == name)
+
+
+def filtered(name: str, letters: str) -> Body:
+    """A consumer of these subjects."""
+    subjects = [f"s.{letter}" for letter in letters]
+    one: Body = {"filter_subject": subjects[0]} if len(subjects) == 1 else {"filter_subjects": subjects}
+    return {"name": name, "ack_policy": "explicit"} | one
+
+
+@edit("retention → limits")
+def _limits(stream: Body) -> None:
+    stream["retention"] = "limits"
+
+
+@edit("retention → interest")
+def _interest(stream: Body) -> None:
+    stream["retention"] = "interest"
+
+
+@edit("retention → workqueue")
+def _workqueue(stream: Body) -> None:
+    stream["retention"] = "workqueue"
+
+
+@edit("`storage`, preserved")
+def _storage(stream: Body) -> None:
+    stream["storage"] = "memory"
+
+
+@edit("`max_msgs` lowered")
+def _max_msgs(stream: Body) -> None:
+    stream["max_msgs"] = 15
+
+
+@edit("`subjects` narrowed")
+def _subjects(stream: Body) -> None:
+    stream["subjects"] = [f"s.{letter}" for letter in ALPHABET if letter != "x"]
+
+
+@edit("`max_consumers` as many as there are")
+def _max_consumers(stream: Body) -> None:
+    stream["max_consumers"] = len(CONSUMERS)
+
+
+@edit("`consumer_limits`")
+def _consumer_limits(stream: Body) -> None:
+    stream["consumer_limits"] = {"max_ack_pending": 1000}
+
+
+@edit("consumer added")
+def _add(stream: Body) -> None:
+    stream["consumers"].append(filtered("Z", "z"))
+
+
+@edit("consumer deleted")
+def _delete(stream: Body) -> None:
+    stream["consumers"].remove(consumer(stream, "X"))
+
+
+@edit("filter narrowed")
+def _narrow(stream: Body) -> None:
+    consumer(stream, "N").update(filtered("N", "n"))
+    del consumer(stream, "N")["filter_subjects"]
+
+
+@edit("filter widened")
+def _widen(stream: Body) -> None:
+    consumer(stream, "W").update(filtered("W", "wv"))
+    del consumer(stream, "W")["filter_subject"]
+
+
+@edit("filters swapped")
+def _swap(stream: Body) -> None:
+    consumer(stream, "A")["filter_subject"], consumer(stream, "B")["filter_subject"] = "s.b", "s.a"
+
+
+@edit("consumer replaced, preserved")
+def _preserve(stream: Body) -> None:
+    consumer(stream, "P")["max_waiting"] = 10
+
+
+@edit("consumer replaced, recreated")
+def _recreate(stream: Body) -> None:
+    consumer(stream, "R").update({"max_waiting": 10, "lifecycle": {"on_replace": "recreate"}})
+
+
+def world(retention: str) -> Body:
+    """The stream before any edit."""
+    return {
+        "name": NAME,
+        "subjects": ["s.*"],
+        "retention": retention,
+        "lifecycle": {"on_replace": "preserve"},
+        "consumers": [filtered(name, letters) for name, letters in CONSUMERS.items()],
+    }
+
+
+# --- the plans --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Planned:
+    """What jsplan makes of some edits. `after` has for each step what it waits for, directly or not."""
+
+    codes: list[str] = field(default_factory=list)
+    hazards: list[str] = field(default_factory=list)
+    steps: list[tuple[str, str, str]] = field(default_factory=list)
+    after: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def touched(self) -> set[str]:
+        """The objects that steps are about."""
+        return {name for _, _, name in self.steps}
+
+
+def planned(made: Plan) -> Planned:
+    """What the page says of a plan."""
+    codes = sorted({d.code for d in made.diagnostics if d.severity == "error"})
+    if made.errored or codes:
+        return Planned(codes=codes)
+    found = Planned()
+    for change in made.resource_changes:
+        for hazard in change.hazards:
+            number = "" if hazard.messages is None else f" {hazard.messages}"
+            if hazard.exact is False:
+                number = f" {hazard.at_least} to {hazard.at_most}"
+            found.hazards.append(f"`{hazard.code}`{number} ({change.name})")
+    for step in made.steps:
+        found.steps.append((step.id, step.op, _short(str(step.touches))))
+        found.after[step.id] = set(step.depends_on)
+        for waited in step.depends_on:
+            found.after[step.id] |= found.after.get(waited, set())
+    return found
+
+
+def _short(address: str) -> str:
+    name = address.rpartition("/")[2]
+    return "staging" if name.startswith("JSPLAN_STAGING") else name
+
+
+def words_for(one: Planned, other: Planned, both: Planned) -> list[str]:
+    """Refused, split, ordered, counted: what holds for two edits in one plan."""
+    if both.codes:
+        return [f"refused {', '.join(both.codes)}"]
+    words = []
+    if len(both.steps) > len({*_ops(one), *_ops(other)}) and _ops(both) != _ops(one) + _ops(other):
+        words.append("split")
+    if _crossing(one, other, both):
+        words.append("ordered")
+    if any("DELETES" in hazard for hazard in both.hazards):
+        words.append("counted")
+    return words
+
+
+def _ops(found: Planned) -> list[tuple[str, str]]:
+    return sorted((op, name) for _, op, name in found.steps)
+
+
+def _crossing(one: Planned, other: Planned, both: Planned) -> bool:
+    """Whether a step that belongs to one edit alone waits for one that belongs to the other alone."""
+    mine, theirs = one.touched - other.touched, other.touched - one.touched
+    name = {step: touched for step, _, touched in both.steps}
+    pairs = ((name[step], name[waited]) for step, before in both.after.items() for waited in before)
+    return any((a in mine and b in theirs) or (a in theirs and b in mine) for a, b in pairs)
+
+
+# --- the page ---------------------------------------------------------------------------------------
+
+
+def make(url: Mapping[str, Any], folder: Path) -> str:
+    """The page, from plans against a server without a stream; the stream is gone afterwards."""
+    parts = [NOTE.format(source="plans of pairs of edits (tools/make_combinations.py)"), _INTRO]
+    for retention in ("limits", "interest", "workqueue"):
+        parts.append(f"\n## A stream that keeps by {retention}\n\n")
+        home = folder / retention
+        home.mkdir()
+        parts.append(_section(dict(url), home, retention))
+    return "".join(parts)
+
+
+_INTRO = f"""# Two edits in one plan
+
+What jsplan makes of two edits of one stream in one plan. The table is made from plans: stream `{NAME}` has a consumer for each
+edit, two messages on each subject, and each consumer has acknowledged one message.
+
+| word | meaning |
+| --- | --- |
+| ordered | a step of one edit waits for a step of the other |
+| split | more steps than both edits need alone, so that no moment in between deletes what both files want |
+| counted | messages or consumers go, and a hazard has the number |
+| refused | the plan is an error with this [code](diagnostics.md); nothing is changed |
+
+A row without a second edit shows the edit alone. Pairs that are not in the tables are independent: their steps are those
+of both edits, in any order, and nothing is deleted. A number behind a hazard counts messages, and the name is the resource.
+"""
+
+
+def _section(connection: Body, home: Path, retention: str) -> str:
+    before = world(retention)
+    _write(home, connection, before)
+    apply(LoadOptions(home), PlanOptions(), approve, Quiet())
+    asyncio.run(_load(connection))
+    single = [(name,) for name in EDITS if _changes(before, name)]
+    pairs = [pair for pair in combinations((name for (name,) in single), 2) if not _changes(before, pair[0]) & _changes(before, pair[1])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # each is mostly waiting
+        wanted: list[tuple[str, ...]] = [*single, *pairs]
+        found = dict(zip(wanted, pool.map(lambda edits: _try(home, connection, before, edits), wanted), strict=True))
+    rows = [(name, "", _listed(words_for(Planned(), found[name,], found[name,])), *_cells(found[name,])) for (name,) in single]
+    for one, other in pairs:
+        both = found[one, other]
+        if words := words_for(found[one,], found[other,], both):
+            rows.append((one, other, _listed(words), *_cells(both)))
+    _write(home, connection, None)
+    apply(LoadOptions(home), PlanOptions(allow_hazards=_GONE), approve, Quiet())
+    return table(("edit", "and", "result", "hazards", "steps"), rows)
+
+
+def _changes(before: Body, name: str) -> set[str]:
+    """The fields of the stream that an edit sets; consumers are one that never collides."""
+    wanted = copy.deepcopy(before)
+    EDITS[name](wanted)
+    return {f"{key} {name}" if key == "consumers" else key for key in wanted if wanted[key] != before.get(key)}
+
+
+_GONE = ("DELETES_STREAM", "DELETES_CONSUMER", "REMOVES_SUBJECTS", "DELETES_MESSAGES")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
+
+
+def _cells(found: Planned) -> tuple[str, str]:
+    """The hazards, and the steps in order; the chain that replaces a stream is one."""
+    steps: list[str] = []
+    for _, op, name in found.steps:
+        text = _CHAIN if op in REPLACING else f"{op} {name}"
+        if text not in steps[-1:] or text != _CHAIN:
+            steps.append(text)
+    return ", ".join(found.hazards), ", ".join(steps)
+
+
+def _try(home: Path, connection: Body, before: Body, edits: tuple[str, ...]) -> Planned:
+    wanted = copy.deepcopy(before)
+    for name in edits:
+        EDITS[name](wanted)
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder) / "own"
+        shutil.copytree(home, own)
+        _write(own, connection, wanted)
+        try:
+            return planned(plan(LoadOptions(own), PlanOptions(), Quiet()))
+        except JsplanError as error:
+            codes = {d.code for d in getattr(error, "diagnostics", ())}
+            return Planned(codes=sorted(codes) or [f"exit {int(error.exit_code)}"])
+
+
+def _write(home: Path, connection: Body, stream: Body | None) -> None:
+    text = {
+        "jsplan": 1,
+        "workspace": "combinations",
+        "connections": {"hub": connection},
+        "domains": {"hub": {"connection": "hub"}},
+        "streams": [stream] if stream else [],
+    }
+    (home / "jsplan.yaml").write_text(json.dumps(text), encoding="utf-8")
+
+
+async def _load(connection: Body) -> None:
+    """Two messages on each subject; each consumer takes one and acknowledges it."""
+    client = await nats.connect(connection["url"], user=connection["user"], password=connection["password"])
+    for letter in ALPHABET * 2:
+        await client.request(f"s.{letter}", b"message")
+    for name in CONSUMERS:
+        message = await client.request(f"$JS.hub.API.CONSUMER.MSG.NEXT.{NAME}.{name}", b'{"batch":1}', old_style=True)
+        await client.request(message.reply, b"+ACK", old_style=True)
+    await client.close()
+
+
+def main() -> None:
+    """Write the page and name it."""
+    with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
+        hub = sandbox["hub"]
+        connection = {"url": hub.url, "user": hub.user, "password": hub.password}
+        (FOLDER / PAGE).write_text(make(connection, Path(folder)), encoding="utf-8")
+    print(f"docs/reference/{PAGE}")
+
+
+if __name__ == "__main__":
+    main()
