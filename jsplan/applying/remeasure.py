@@ -12,10 +12,10 @@ from typing import Final, Literal
 
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard, Op, Plan, Step
-from jsplan.facts.interest import filters_of
+from jsplan.facts.interest import ConsumerChange, filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure
-from jsplan.facts.question import MEASURE_LIMIT, ConsumerChange, Question
+from jsplan.facts.question import MEASURE_LIMIT, Question
 from jsplan.facts.recopied import not_copied
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi

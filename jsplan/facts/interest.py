@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from jsplan.facts.question import ConsumerChange, Snapshot
 from jsplan.facts.stored import Stored
 from jsplan.facts.trims import Tally
 from jsplan.subjects import within
@@ -20,6 +19,32 @@ from jsplan.subjects import within
 #: Levels with which server behaviour changed: 2.12 counts acks above the floor, 2.14 starts, 2.15 streams without consumers.
 ACKS_ABOVE_FLOOR, STARTS_COUNT, NOBODY_COUNTS = 2, 4, 5
 MAX_SEQUENCE = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerChange:
+    """One consumer of a stream after a plan: its filters (none: every subject) and its position.
+
+    `position`: `gone`; `same`, updated in place; `floor`, replaced and continues behind its ack floor; `start`, new and
+    starts by `policy`, with `opt_start_seq` where that is `by_start_sequence`.
+    """
+
+    name: str
+    position: Literal["gone", "same", "floor", "start"]
+    filters: tuple[str, ...] = ()
+    policy: str = "all"
+    opt_start_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An interest stream when its placeholder consumer was made: its last sequence, and up to where each consumer had come.
+
+    `consumers` are the ack floor, the last delivered sequence and the number of unacknowledged messages, by name.
+    """
+
+    last_seq: int
+    consumers: Mapping[str, tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)

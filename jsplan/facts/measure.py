@@ -15,9 +15,9 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
-from jsplan.facts.interest import NOBODY_COUNTS, Unwanted, Wants, after_changes, wants_of
+from jsplan.facts.interest import NOBODY_COUNTS, Snapshot, Unwanted, Wants, after_changes, wants_of
 from jsplan.facts.messages import Budget, Reader, TooManyReads
-from jsplan.facts.question import MEASURE_LIMIT, Measured, Question, Snapshot
+from jsplan.facts.question import MEASURE_LIMIT, Measured, Question
 from jsplan.facts.redelivered import Between, Redelivery, bounds, most_unread
 from jsplan.facts.trims import FromTheNewest, FromTheOldest, Limits
 from jsplan.jetstream import DomainApi, Pool

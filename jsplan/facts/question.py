@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from jsplan.address import Address
+from jsplan.facts.interest import ConsumerChange, Snapshot
 from jsplan.facts.redelivered import Redelivery
 from jsplan.facts.trims import Limits
 
 #: Reads that one measurement may take unless somebody says otherwise.
 MEASURE_LIMIT = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerChange:
-    """One consumer of a stream after a plan: its filters (none: every subject) and its position.
-
-    `position`: `gone`; `same`, updated in place; `floor`, replaced and continues behind its ack floor; `start`, new and
-    starts by `policy`, with `opt_start_seq` where that is `by_start_sequence`.
-    """
-
-    name: str
-    position: Literal["gone", "same", "floor", "start"]
-    filters: tuple[str, ...] = ()
-    policy: str = "all"
-    opt_start_seq: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """An interest stream when its placeholder consumer was made: its last sequence, and up to where each consumer had come.
-
-    `consumers` are the ack floor, the last delivered sequence and the number of unacknowledged messages, by name.
-    """
-
-    last_seq: int
-    consumers: Mapping[str, tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from jsplan.address import STAGING, Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.facts.interest import ACKS_ABOVE_FLOOR, filters_of
+from jsplan.facts.interest import ACKS_ABOVE_FLOOR, ConsumerChange, Snapshot, filters_of
 from jsplan.facts.live import LiveObject
-from jsplan.facts.question import ConsumerChange, Question, Snapshot
+from jsplan.facts.question import Question
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.order import Draft, Drafts
 from jsplan.planning.verdict import UNDER_WAY, Verdict

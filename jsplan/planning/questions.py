@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from jsplan.address import Address
+from jsplan.facts.interest import ConsumerChange
 from jsplan.facts.live import LiveObject
-from jsplan.facts.question import ConsumerChange, Question
+from jsplan.facts.question import Question
 from jsplan.facts.trims import Limits
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.interest import Interest, interests
