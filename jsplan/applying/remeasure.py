@@ -19,7 +19,7 @@ from jsplan.facts.question import MEASURE_LIMIT, Question
 from jsplan.facts.recopied import not_copied
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi
-from jsplan.planning.interest import snapshot
+from jsplan.planning.interest import looks, snapshot
 from jsplan.planning.leaving import question_of
 from jsplan.planning.questions import about_origin, about_update, new_origins
 from jsplan.planning.verdict import table_of
@@ -44,6 +44,8 @@ class Deletions:
     apis: Mapping[str, DomainApi]
     _planned: dict[tuple[Address, bool], Hazard] = field(default_factory=dict)
     _changes: dict[Address, dict[str, ConsumerChange]] = field(default_factory=dict)
+    _placeholders: set[Address] = field(default_factory=set)
+    _kept: set[Address | None] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for change in self.plan.resource_changes:
@@ -51,14 +53,18 @@ class Deletions:
                 if hazard.code == "DELETES_MESSAGES":
                     self._planned[_key(Address.parse(change.address))] = hazard
         for step in self.plan.steps:
+            if step.op == "consumer.hold":
+                self._placeholders.add(step.touches)
+                self._kept.add(step.touches.parent)
+            elif step.op == "stream.update" and ((step.request or {}).get("payload") or {}).get("retention", "limits") == "limits":
+                self._kept.add(step.touches)
             if step.op in _POSITIONS:
                 address = step.touches
                 self._changes.setdefault(address.parent or address, {})[address.consumer] = _change(step)
 
     def is_held(self, consumer: Address) -> bool:
-        """Check whether a placeholder will hold the messages of the consumer's stream when its step comes."""
-        held = (step.touches for step in self.plan.steps if step.op == "consumer.hold")
-        return any(one.parent == consumer.parent and one != consumer for one in held)
+        """Check whether a step before that of the consumer keeps the stream's messages: a placeholder, or retention limits."""
+        return consumer.parent in self._kept and consumer not in self._placeholders
 
     async def more_than_planned(self, step: Step, live: LiveObject | None) -> str | None:
         """Why a step must not be done, in words: it would delete clearly more messages than the plan said. Raises ApiError.
@@ -102,12 +108,14 @@ class Deletions:
         if step.op in ("stream.create", "stream.update") and expected:
             found += self._about_origins(step, live)
         if step.op in _LOSING or step.op == "consumer.hold":
-            found += await self._about_consumers(step)
+            found += await self._about_consumers(step, live)
         return [question for question in found if question is not None]
 
-    async def _about_consumers(self, step: Step) -> Iterable[Question]:
+    async def _about_consumers(self, step: Step, live: LiveObject | None) -> Iterable[Question]:
         """What an interest stream would delete at this step; with a placeholder, what it will delete when that leaves."""
         address, parent = step.touches, step.touches.parent
+        if step.op == "consumer.update" and live is not None and not looks(live.compact, _after(step), self._level(address.domain)):
+            return []
         stream = await read_object(self.apis[address.domain], parent) if parent is not None else None
         if stream is None or stream.compact.get("retention") != "interest" or not stream.state.get("messages"):
             return []

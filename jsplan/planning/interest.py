@@ -114,12 +114,17 @@ def _decide(inputs: Inputs, parent: Address, one: Interest) -> None:
 
 
 def _gives_up(verdict: Verdict, level: int) -> bool:
-    """Whether the server may look for messages that no consumer wants. Before 2.12 it does at every update of a consumer."""
+    """Whether the server may look for messages that no consumer wants."""
     if verdict.deletes or verdict.reason == UNDER_WAY:
         return True
     if verdict.actions != ["update"] or verdict.live is None or verdict.after is None:
         return False
-    return level < ACKS_ABOVE_FLOOR or sorted(filters_of(verdict.live.compact)) != sorted(filters_of(verdict.after))
+    return looks(verdict.live.compact, verdict.after, level)
+
+
+def looks(before: Config, after: Config, level: int) -> bool:
+    """Check whether a server looks for messages that no consumer wants at this update. Before 2.12 (level 2) it does at every one."""
+    return level < ACKS_ABOVE_FLOOR or sorted(filters_of(before)) != sorted(filters_of(after))
 
 
 def _takes_on(verdict: Verdict) -> bool:
