@@ -127,12 +127,12 @@ class Flow:
             self._from = last
         if said := (flow.get("error") or {}).get("description"):
             return self._not(f"cannot copy {self.origin}: {said}")
-        if place is not None and place > last and self.mirrors:
+        if place is not None and place > max(last, self._start(copy)) and self.mirrors:
             return self._ahead(place, last)
-        if not self.mirrors and not self.anew and self._is_ahead(place):
+        if not self.mirrors and not self.anew and self._is_ahead(place, self._start(copy)):
             return self._skips(last)
         if place is not None and place > last:
-            place = None  # of an earlier origin: this server begins anew
+            place = None  # of an earlier origin, or before its own start: nothing of this one can be missing
         if place is not None and place > self._from:
             return True  # what was stored since is copied
         self._moved = self._moved or (bool(self._beats) and None not in (place, self._place) and (place or 0) > (self._place or 0))
@@ -155,10 +155,10 @@ class Flow:
             f"stands at message {place:,}, and the new {self.origin} has come to {last:,}: it takes nothing until that is passed"
         )
 
-    def _is_ahead(self, place: int | None) -> bool:
-        """Whether the source had later messages than there are when we began to look."""
+    def _is_ahead(self, place: int | None, start: int) -> bool:
+        """Whether the source had later messages than there are when we began to look; one that waits for its start has none."""
         if self._ahead_then is None:
-            self._ahead_then = place is not None and place > (self._from or 0)
+            self._ahead_then = place is not None and place > max(self._from or 0, start)
         return self._ahead_then
 
     def _skips(self, last: int) -> bool:
@@ -191,14 +191,14 @@ class Flow:
         down_to = max(self._searched, last - (AGAIN if self._searched else FAR_ENOUGH)) + 1
         found = await newest_of(self.work.apis[copy.address.domain], copy.address.stream, copy.state, [self.of], down_to)
         self._searched, self._found = last, found.get(origin_key(self.of), self._found)
-        said = (self._found, int(flow.get("seq") or 0) or None, self._start(copy))
+        said = (self._found, int(flow.get("seq") or 0) or None, self._start(copy) or None)
         return max((place for place in said if place is not None), default=None)
 
-    def _start(self, copy: LiveObject) -> int | None:
-        """Behind which sequence the source was told to begin."""
-        sources = copy.raw.get("sources") or ()
-        start = next((s.get("opt_start_seq") for s in sources if origin_key(s) == origin_key(self.of)), None)
-        return int(start) - 1 if start else None
+    def _start(self, copy: LiveObject) -> int:
+        """Behind which sequence the mirror or source was told to begin; 0 where it was not."""
+        origins = [copy.raw["mirror"]] if copy.raw.get("mirror") else copy.raw.get("sources") or ()
+        start = next((s.get("opt_start_seq") for s in origins if origin_key(s) == origin_key(self.of)), None)
+        return int(start) - 1 if start else 0
 
     async def _read_origin(self) -> LiveObject:
         domain = self.origin.domain
