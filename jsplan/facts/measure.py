@@ -17,9 +17,9 @@ from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.interest import NOBODY_COUNTS, Snapshot, Unwanted, Wants, after_changes, wants_of
 from jsplan.facts.messages import Budget, Reader, TooManyReads
-from jsplan.facts.question import MEASURE_LIMIT, Measured, Question
+from jsplan.facts.question import MEASURE_LIMIT, Finished, Measured, Question
 from jsplan.facts.redelivered import Between, Redelivery, bounds, most_unread
-from jsplan.facts.trims import FromTheNewest, FromTheOldest, Limits
+from jsplan.facts.trims import FromTheNewest, FromTheOldest, Limits, Tally
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import within
 from jsplan.units import SECOND
@@ -110,6 +110,8 @@ class _Survey:
             found.append(await self._drained(question.drains))
         if question.limits.causes:
             found.append(await self._trimmed(question.limits))
+        if question.finished:
+            found.append(await self._finished(question.finished))
         if question.interest:
             unwanted = await self._unwanted(question)
             found.append(replace(unwanted, at_least=0, least_bytes=0) if question.copied else unwanted)
@@ -296,6 +298,23 @@ class _Survey:
             size = (self.bytes, self.bytes)
         return self._measured((walk.at_least + beyond, most), size, causes)
 
+    async def _finished(self, consumers: tuple[Finished, ...]) -> Measured:
+        """What lies before the position of a consumer that its filters match."""
+        sure, doubtful = Tally(), Tally()
+        end = max((one.position or one.given + 1) - 1 for one in consumers)
+        try:
+            async for message in replace(self.reader, last=min(self.reader.last, end)).forward(self.state["first_seq"]):
+                theirs = [one for one in consumers if not one.filters or any(within(message.subject, f) for f in one.filters)]
+                if any(one.position is not None and message.seq < one.position for one in theirs):
+                    sure.add(message)
+                elif any(one.position is None and message.seq <= one.given for one in theirs):
+                    doubtful.add(message)
+        except (TooManyReads, ApiError):
+            most = max(0, min(self.messages, end - int(self.state["first_seq"]) + 1))
+            return self._measured((sure.messages, most), (sure.bytes, self.bytes), ["finished"])
+        most, size = sure.messages + doubtful.messages, sure.bytes + doubtful.bytes
+        return self._measured((sure.messages, most), (sure.bytes, size), ["finished"])
+
     async def _given_again(self, span: Redelivery) -> Measured:
         """What lies between the position and the last delivery, is still there, and is not out."""
         first, last, there = max(span.floor + 1, int(self.state["first_seq"])), min(span.given, self.reader.last), Between()
@@ -307,9 +326,9 @@ class _Survey:
             stored, gaps = max(0, last - first + 1), self.reader.gaps
             stored -= sum(first <= gap <= last for gap in gaps or ())
             missing = span.given - span.floor - (0 if gaps is None else stored)
-            return self._measured((0, most_unread(span, stored, missing=missing, anchored=anchored)), (0, 0), ["position"])
+            return self._measured((0, most_unread(span, stored, missing=missing, anchored=anchored)), (0, 0), ["position", span.consumer])
         missing = span.given - span.floor - there.total
-        return self._measured(bounds(span, there, missing=missing, anchored=anchored), (0, 0), ["position"])
+        return self._measured(bounds(span, there, missing=missing, anchored=anchored), (0, 0), ["position", span.consumer])
 
     async def _drained(self, filters: tuple[str, ...]) -> Measured:
         """A copy of a workqueue or interest stream consumes it: as much as its filters match, sooner or later."""

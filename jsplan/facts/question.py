@@ -15,6 +15,15 @@ MEASURE_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """What a consumer with such filters has finished: all before `position`, or (None: nobody knows) at most what it was `given`."""
+
+    filters: tuple[str, ...]
+    given: int
+    position: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """What to measure, for the change of `address`, in the stream `stream` of the same or (a drained origin) another domain.
 
@@ -22,8 +31,9 @@ class Question:
     none wants once `consumers` have changed is counted. `placeholder`: a placeholder consumer holds all messages until then; with
     `since`, what came or was acknowledged after it was made is left out.
     `drains` are filters through which a new copy consumes the stream. `later` says that the server deletes only with the next
-    message of each subject. `again` asks what a consumer that continues at its floor is given again, and nothing else. `copied`:
-    the server reads the stream for a copy of it, by a consumer that it does not show and that may hold on to messages.
+    message of each subject. `finished` are messages that go because consumers of a stream that becomes a work queue have finished
+    them. `again` asks what a consumer that continues at its position is given again, and nothing else. `copied`: the server reads
+    the stream for a copy of it, by a consumer that it does not show and that may hold on to messages.
     """
 
     address: Address
@@ -35,6 +45,7 @@ class Question:
     since: Snapshot | None = None
     drains: tuple[str, ...] | None = None
     later: bool = False
+    finished: tuple[Finished, ...] = ()
     again: Redelivery | None = None
     copied: bool = False
 

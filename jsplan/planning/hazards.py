@@ -26,8 +26,8 @@ from jsplan.planning.unread import unread_origins, with_unread
 from jsplan.planning.verdict import Verdict
 from jsplan.subjects import covered
 
-#: Why a measured message is delivered again, not deleted.
-GIVEN_AGAIN = ("position",)
+#: Why a measured message is delivered again, not deleted; the second cause is the consumer.
+GIVEN_AGAIN = "position"
 
 
 def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> list[Hazard]:
@@ -35,8 +35,9 @@ def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -
     if verdict.follows is not None and not verdicts[verdict.follows].preserves:
         return []
     measured = inputs.measured.get(verdict.address, ())
-    found = list(_deletes_messages([answer for answer in measured if answer.causes != GIVEN_AGAIN]))
-    found += [_given_again(answer) for answer in measured if answer.causes == GIVEN_AGAIN]
+    found = list(_deletes_messages([answer for answer in measured if GIVEN_AGAIN not in answer.causes]))
+    if verdict.address.kind == "consumer":
+        found += [_given_again(answer) for answer in measured if GIVEN_AGAIN in answer.causes]
     found = with_unread(found, list(unread_origins(inputs, verdict)))
     found += copies_again(inputs.copied_again.get(verdict.address, ()))
     found += left_behind(inputs.left_behind.get(verdict.address, ()))
@@ -83,7 +84,8 @@ def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datet
 
 def _of_stream(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
     if verdict.preserves:
-        yield from carried(inputs, verdict)
+        again = [answer for answer in inputs.measured.get(verdict.address, ()) if GIVEN_AGAIN in answer.causes]
+        yield from carried(inputs, verdict, verdicts, again)
         yield from _breaks_replication(inputs, verdict, verdicts)
         return
     if verdict.deletes:
@@ -173,7 +175,7 @@ def _deletes_messages(answers: Sequence[Measured]) -> Iterable[Hazard]:
     yield Hazard(
         "DELETES_MESSAGES", _in_words(answers, at_least, at_most), messages=at_most, bytes=sum(a.most_bytes for a in answers), exact=exact,
         at_least=None if exact else at_least, at_most=None if exact else at_most, as_of=answers[0].as_of,
-        causes=list(dict.fromkeys(cause for a in answers for cause in a.causes)),
+        causes=list(dict.fromkeys("retention" if cause == "finished" else cause for a in answers for cause in a.causes)),
     )  # fmt: skip
 
 
@@ -186,6 +188,8 @@ def _in_words(answers: Sequence[Measured], at_least: int, at_most: int) -> str:
         return f"consumes its origin: {many}, as they are copied"
     if first.causes == ("interest",):
         return f"the server deletes {many} that no consumer wants after this plan"
+    if first.causes == ("finished",):
+        return f"{many} are acknowledged and do not stay in a work queue"
     when = "when the next message of each subject arrives or it restarts" if first.later else "at once"
     return f"the server deletes {many} {when}"
 

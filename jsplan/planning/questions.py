@@ -17,8 +17,9 @@ from jsplan.facts.question import Question
 from jsplan.facts.trims import Limits
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.interest import Interest, interests
-from jsplan.planning.interest import question as about_consumers
+from jsplan.planning.interest import question as about_interest
 from jsplan.planning.preserve.consumers import redelivery
+from jsplan.planning.preserve.costs import about_consumers, about_stream
 from jsplan.planning.verdict import Verdict
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
@@ -35,18 +36,18 @@ def questions(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Quest
         flows.setdefault(edge.copy, []).append(edge)
     changing = interests(inputs, verdicts)
     by_stream = {one.stream.address: one for one in changing.values()}
-    found = [question for parent, one in changing.items() if (question := about_consumers(inputs, parent, one)) is not None]
+    found = [question for parent, one in changing.items() if (question := about_interest(inputs, parent, one)) is not None]
     for address in sorted(verdicts):
-        found += _ask(inputs, verdicts[address], by_stream)
+        found += _ask(inputs, verdicts, verdicts[address], by_stream)
     found = [replace(question, copied=_is_copied(inputs, question.stream)) for question in found]
     for address in sorted(verdicts):
         found += _about_copy(inputs, verdicts[address], flows.get(address, ()))
     return found
 
 
-def _ask(inputs: Inputs, verdict: Verdict, changing: Mapping[Address, Interest]) -> Iterable[Question]:
-    address, live = verdict.address, verdict.live
+def _ask(inputs: Inputs, verdicts: Mapping[Address, Verdict], verdict: Verdict, changing: Mapping[Address, Interest]) -> Iterable[Question]:
     """What is to be measured of one change apart from the interest of consumers."""
+    address, live = verdict.address, verdict.live
     if verdict.follows is not None or live is None:
         return
     if address.kind == "consumer":
@@ -56,6 +57,10 @@ def _ask(inputs: Inputs, verdict: Verdict, changing: Mapping[Address, Interest])
     elif verdict.after is not None and _updates(inputs, verdict):
         one = changing.get(address)
         found = about_update(live, verdict.after, inputs.level(address), one.consumers if one is not None else ())
+        if verdict.preserves:
+            finished = about_stream(inputs, verdict, verdicts)
+            found = replace(found or Question(address, address), finished=finished) if found or finished else None
+            yield from (Question(address, address, again=span) for span in about_consumers(inputs, verdict, verdicts))
         yield from [found] if found is not None else []
 
 

@@ -28,9 +28,19 @@ ONLY_LAST = {"last": "the last message", "last_per_subject": "the last message o
 
 def _way(inputs: Inputs, address: Address, after: Config, position: int) -> Way:
     stream = inputs.live.get(address.parent) if address.parent else None
-    retention = stream.compact.get("retention", "limits") if stream else "limits"
+    retention = _retention(inputs, address.parent, stream)
     first = int(stream.state.get("first_seq") or 0) if stream else 0
     return way_to(position, after, inputs.level(address), retention=retention, first_seq=first)
+
+
+def _retention(inputs: Inputs, address: Address | None, stream: LiveObject | None) -> str:
+    """The retention that the stream will have: one that becomes a work queue takes no start of a consumer."""
+    live = str(stream.compact.get("retention", "limits")) if stream else "limits"
+    if address is None or inputs.declared(address) is None:
+        return live
+    entry, body = inputs.entries.get(address), inputs.body(address)
+    left_out = "limits" if entry is not None and "retention" in entry.declared else live
+    return str(body.get("retention") or left_out)
 
 
 def goes_on(inputs: Inputs, verdict: Verdict) -> None:

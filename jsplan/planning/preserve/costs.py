@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from jsplan.address import OWN_CONSUMERS, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
+from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
+from jsplan.facts.question import Finished, Measured
+from jsplan.facts.redelivered import Redelivery, most_by_state, redelivery_of
 from jsplan.planning.following import copies
-from jsplan.planning.preserve.ways import Way, becomes_queue, obstacle, way_of
+from jsplan.planning.preserve.positions import position_of
+from jsplan.planning.preserve.ways import Way, becomes_queue, obstacle, one_by_one, way_of
 from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
@@ -46,16 +50,48 @@ def _we_made_it_start(inputs: Inputs, consumer: LiveObject) -> bool:
     return entry is not None and consumer.address.consumer in entry.starts
 
 
-def hazards(inputs: Inputs, verdict: Verdict) -> Iterable[Hazard]:
-    """What publishers, workers and readers will notice."""
+def coming_back(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> list[tuple[LiveObject, Config]]:
+    """The consumers that the new stream gets, as they are, each with its compact configuration afterwards."""
+    found = [(consumer, verdicts.get(consumer.address)) for consumer in consumers_of(inputs, verdict.address)]
+    return [(c, v.after if v is not None and v.after is not None else c.compact) for c, v in found if v is None or v.follows is None]
+
+
+def about_stream(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> tuple[Finished, ...]:
+    """What consumers have finished of a stream that becomes a work queue: none of that stays."""
+    live = verdict.live
+    if live is None or not becomes_queue(live.compact, verdict.after or {}):
+        return ()
+    coming = [(c, position_of(c.compact, c.state)) for c, _ in coming_back(inputs, verdict, verdicts)]
+    return tuple(Finished(filters_of(c.compact), _given(c), position) for c, position in coming if position is None or position > 1)
+
+
+def about_consumers(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict]) -> list[Redelivery]:
+    """What consumers are given again that resume at their floor, as `redelivered` measures it; nothing where archives keep all they had.
+
+    Those of a cluster keep no more than the floor of a consumer with anything unacknowledged (measured on 2.15).
+    """
     live, after = verdict.live, verdict.after or {}
+    if live is None or live.compact.get("retention") == "workqueue":
+        return []
+    if not one_by_one(live.compact, after, inputs.level(verdict.address)) and not live.clustered:
+        return []
+    coming = coming_back(inputs, verdict, verdicts)
+    spans = (redelivery_of(c.address.consumer, c.compact, c.state, to, position_of(c.compact, c.state)) for c, to in coming)
+    return [span for span in spans if span is not None]
+
+
+def hazards(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict], again: Iterable[Measured]) -> Iterable[Hazard]:
+    """What publishers, workers and readers will notice. `again` are the answers about its consumers."""
+    live = verdict.live
     assert live is not None
-    way, consumers = way_of(inputs.level(verdict.address)), consumers_of(inputs, verdict.address)
+    coming = [consumer for consumer, _ in coming_back(inputs, verdict, verdicts)]
+    counts = {answer.causes[-1]: answer.at_most for answer in again}
     yield from _unheard(live)
-    yield from _again(consumers, keeps_acks=way == "archive" and not live.clustered)
-    yield from _renumbered(live, way)
-    if becomes_queue(live.compact, after):
-        yield from _finished(live, consumers)
+    if verdict.address in inputs.under_way:  # the old stream may be gone: it was measured before
+        counts = {span.consumer: most_by_state(span, live.state) for span in about_consumers(inputs, verdict, verdicts)}
+        yield from _finished(live, about_stream(inputs, verdict, verdicts))
+    yield from _again(coming, counts)
+    yield from _renumbered(live, way_of(inputs.level(verdict.address)))
 
 
 def seconds(live: LiveObject) -> int:
@@ -78,25 +114,18 @@ def _unheard(live: LiveObject) -> Iterable[Hazard]:
     )
 
 
-def _again(consumers: Iterable[LiveObject], *, keeps_acks: bool) -> Iterable[Hazard]:
-    """Messages that were given to workers, and what was acknowledged behind the floor where only the floor is kept.
-
-    Archives keep it, but those of a cluster: there a consumer with anything unacknowledged goes on at its floor (measured on 2.15).
-    """
-    out, above, names = 0, 0, list[str]()
-    for consumer in consumers:
-        state = consumer.state
-        pending = int(state.get("num_ack_pending") or 0)
-        given, floor = (int((state.get(name) or {}).get("consumer_seq") or 0) for name in ("delivered", "ack_floor"))
-        acked = max(0, given - floor - pending) if not keeps_acks and consumer.compact.get("ack_policy", "none") != "none" else 0
-        out, above = out + pending, above + acked
-        names += [consumer.address.consumer] if pending or acked else []
+def _again(consumers: Iterable[LiveObject], finished: Mapping[str, int]) -> Iterable[Hazard]:
+    """Messages that were given to workers, and at most how many that each consumer has acknowledged out of order."""
+    given = {c.address.consumer: int(c.state.get("num_ack_pending") or 0) for c in consumers}
+    out, above = sum(given.values()), sum(finished.values())
     if not out + above:
         return
+    names = [name for name in given if given[name] or finished.get(name)]
     parts = [f"{out:,} that workers have now, unless they acknowledge them before or after"] if out else []
     parts += [f"{above:,} acknowledged out of order"] if above else []
+    many = "1 message" if out + above == 1 else f"{out + above:,} messages"
     yield Hazard(
-        "DUPLICATES_MESSAGES", f"up to {out + above:,} messages of {', '.join(names)} may be delivered again: {' and '.join(parts)}",
+        "DUPLICATES_MESSAGES", f"up to {many} of {', '.join(names)} may be delivered again: {' and '.join(parts)}",
         messages=out + above, exact=False, at_least=0, at_most=out + above, causes=names,
     )  # fmt: skip
 
@@ -108,23 +137,20 @@ def _renumbered(live: LiveObject, way: Way) -> Iterable[Hazard]:
         yield Hazard("IRREVERSIBLE", f"{text}: only nats-server 2.12 and later can keep them", messages=live.state["messages"], exact=True)
 
 
-def _finished(live: LiveObject, consumers: list[LiveObject]) -> Iterable[Hazard]:
-    """In a work queue what is there is unfinished: what a consumer has acknowledged does not stay."""
+def _finished(live: LiveObject, finished: Iterable[Finished]) -> Iterable[Hazard]:
+    """The upper bound of what does not stay in a work queue, by positions alone."""
     total = int(live.state.get("messages") or 0)
-    left = sum(int(c.state.get("num_pending") or 0) + int(c.state.get("num_ack_pending") or 0) for c in consumers)
-    gone = max(0, total - left)
-    if not consumers or not gone or not any((c.state.get("ack_floor") or {}).get("stream_seq") for c in consumers):
-        return
-    exact = len(consumers) == 1 and not _filters(consumers[0].compact)
-    yield Hazard(
-        "DELETES_MESSAGES", f"{'' if exact else 'up to '}{gone:,} of {total:,} messages are acknowledged and do not stay in a work queue",
-        messages=gone, exact=exact, at_least=None if exact else 0, at_most=None if exact else gone, causes=["retention"],
-        as_of={"last_seq": live.state.get("last_seq", 0), "time": live.state.get("last_ts")},
-    )  # fmt: skip
+    gone = min(total, sum((one.position or one.given + 1) - 1 for one in finished))
+    if gone:
+        yield Hazard(
+            "DELETES_MESSAGES", f"up to {gone:,} of {total:,} messages are acknowledged and do not stay in a work queue",
+            messages=gone, exact=False, at_least=0, at_most=gone, causes=["retention"],
+            as_of={"last_seq": live.state.get("last_seq", 0), "time": live.state.get("last_ts")},
+        )  # fmt: skip
 
 
-def _filters(config: Config) -> bool:
-    return bool(config.get("filter_subject") or config.get("filter_subjects"))
+def _given(consumer: LiveObject) -> int:
+    return int((consumer.state.get("delivered") or {}).get("stream_seq") or 0)
 
 
 def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:

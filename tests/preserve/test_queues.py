@@ -1,0 +1,113 @@
+"""Streams that become work queues with their messages: as many go, and as many come again, as the plan says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.preserve.test_streams import PERMITTED, PRESERVE
+from tests.support import stored
+from tests.support.raw import Raw
+from tests.support.workspaces import single_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Hazard
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+Config = dict[str, Any]
+ALL = {"name": "C", "ack_policy": "explicit"}
+ONE = {"name": "C", "ack_policy": "explicit", "filter_subject": "A.1"}
+TWO = {"name": "D", "ack_policy": "explicit", "filter_subjects": ["A.2", "A.0"]}
+
+#: Consumers before; those after, where they differ; how many of each are given out, and which of those are acknowledged in the order given.
+CASES: dict[str, tuple[list[Config], list[Config] | None, dict[str, tuple[int, list[int]]]]] = {
+    "in order": ([ALL], None, {"C": (8, [1, 2, 3, 4, 5, 6, 7, 8])}),
+    "out of order": ([ALL], None, {"C": (8, [1, 2, 4, 5, 6])}),
+    "nothing acknowledged": ([ALL], None, {"C": (8, [])}),
+    "not the first": ([ALL], None, {"C": (8, [2, 3, 8])}),
+    "two with filters": ([ONE, TWO], None, {"C": (4, [1, 2, 4]), "D": (6, [6, 2, 1])}),
+    "one of two goes": ([ONE, TWO], [ONE], {"C": (4, [1, 2, 4]), "D": (6, [1, 2, 3])}),
+    "one becomes narrower": ([ALL], [ALL | {"filter_subject": "A.1"}], {"C": (9, [1, 2, 3, 7])}),
+    "one is replaced": ([ALL | {"max_waiting": 9}], [ALL | {"max_waiting": 7}], {"C": (8, [1, 3, 4])}),
+}  # fmt: skip
+
+
+def bounds(hazards: list[Hazard], code: str) -> tuple[int, int]:
+    """At least and at most, of all hazards of that code."""
+    found = [hazard for hazard in hazards if hazard.code == code]
+    assert len(found) <= 1
+    if not found:
+        return 0, 0
+    most = found[0].messages or 0
+    return (most if found[0].exact else found[0].at_least or 0), most
+
+
+def body(consumers: list[Config], **fields: Any) -> Config:
+    """The stream with these consumers."""
+    return {"name": "A", "subjects": ["A.>"], "consumers": consumers} | PRESERVE | fields
+
+
+def number_of(payload: bytes) -> int:
+    """Which message it is, whatever its sequence is by now."""
+    return int(payload.split()[1])
+
+
+def numbers(raw: Raw) -> set[int]:
+    """All messages that are stored."""
+    return {number_of(message[3]) for message in stored.messages(raw, "A")}
+
+
+@pytest.mark.parametrize(
+    ("case", "holes"), [*((case, ()) for case in CASES), ("not the first", (2, 5, 14)), ("two with filters", (2, 5, 14))]
+)
+def test_what_goes_and_what_comes_again_is_as_planned(case: str, holes: tuple[int, ...], tmp_path: Path, server: Server) -> None:
+    """What stands before a consumer's position goes, by its filters; what was acknowledged behind that comes once more."""
+    before, after, given = CASES[case]
+    space, acked, again = single_space(tmp_path, server).write(streams=[body(before)]), set[int](), set[int]()
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 20)
+        stored.delete(raw, "A", *holes)
+        for name, (count, which) in given.items():
+            replies = stored.take(raw, "A", name, count)
+            stored.acknowledge(raw, [replies[number - 1] for number in which])
+            acked |= {int(replies[number - 1].split(".")[-4]) - 1 for number in which}
+        held = numbers(raw)
+    wanted = body(after or before, retention="workqueue")
+    plan, result = space.write(streams=[wanted]).apply(allow_hazards=(*PERMITTED, "DELETES_CONSUMER"))
+
+    assert result.exit_code == 0, result
+    with Raw(server.url) as raw:
+        left = numbers(raw)
+        for consumer in after or before:
+            again |= {number_of(payload) for payload in stored.payloads(raw, "A", consumer["name"])}
+    hazards = next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A")
+    assert left >= held - acked
+    assert bounds(hazards, "DELETES_MESSAGES") == (len(held - left), len(held - left))
+    out = sum(count - len(which) for name, (count, which) in given.items() if name in {c["name"] for c in after or before})
+    least, most = bounds(hazards, "DUPLICATES_MESSAGES")
+    assert least <= len(again & acked) + out <= most
+    assert len(again & acked) + out == most or holes or after
+
+
+def test_where_nobody_knows_the_position_the_number_has_bounds(tmp_path: Path, server: Server) -> None:
+    """A consumer of new messages that acknowledged none: up to 2.12 no answer says where it began."""
+    space = single_space(tmp_path, server).write(streams=[body([])])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 5)
+        space.write(streams=[body([ALL | {"deliver_policy": "new"}])]).apply()
+        stored.fill(raw, "A", 5)
+        stored.take(raw, "A", "C", 3)
+    plan, result = space.write(streams=[body([ALL], retention="workqueue")]).apply(allow_hazards=PERMITTED)
+
+    assert result.exit_code == 0, result
+    with Raw(server.url) as raw:
+        gone = 10 - len(stored.messages(raw, "A"))
+    least, most = bounds(next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A"), "DELETES_MESSAGES")
+    assert least <= gone <= most
