@@ -66,6 +66,34 @@ def test_an_answer_of_another_shape(body: bytes, monkeypatch: pytest.MonkeyPatch
                 json.dumps(ask(wire), default=str)
 
 
+def delivering(*sequences: int) -> Callable[[Listening, socket.socket], None]:
+    """Make every consumer, and let it deliver a message of each sequence."""
+    made = b'{"num_pending": %d, "delivered": {"consumer_seq": 0}}' % len(sequences)
+    replies = (b"$JS.ACK.S.c.1.%d.%d.1700000000000000000.%d" % (seq, n, len(sequences) - n) for n, seq in enumerate(sequences, 1))
+    messages = b"".join(b"MSG a 2 %s 1\r\nx\r\n" % reply for reply in replies)
+
+    def serve(server: Listening, stream: socket.socket) -> None:
+        stream.sendall(info())
+        while data := server.read(stream):
+            for line in data.split(b"\r\n"):
+                words = line.split(b" ")
+                if words[0] == b"PING":
+                    stream.sendall(b"PONG\r\n")
+                elif words[0] == b"HPUB" and b"CONSUMER.CREATE" in words[1]:
+                    stream.sendall(b"MSG %s 1 %d\r\n%s\r\n" % (words[2], len(made), made) + messages)
+
+    return serve
+
+
+@pytest.mark.parametrize("sequences", [(3, 4, 2, 5), (3, 3), (1, 2)], ids=str)
+def test_sequences_that_go_back(sequences: tuple[int, ...]) -> None:
+    """A message that comes twice, or from before what was asked for, is refused: a copy would have it twice."""
+    with Listening(delivering(*sequences)) as server:
+        target = Target("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
+        with pytest.raises(ApiError, match="sequences that go back"):
+            list(read(lambda: Wire(target), Range("$JS.API", "S", 2, 5), patience=0.0))
+
+
 @pytest.mark.parametrize("body", [b'"error"', b'{"error": "x"}', b'{"error": null}', b'{"error"', b'{"error": {"code": []}}'], ids=repr)
 def test_an_ack_of_another_shape(body: bytes) -> None:
     """What looks like a refusal and is none ends the copy in words too."""

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from jsplan.backfill.wire.asking import readable
-from jsplan.backfill.wire.frames import Delivered, Parts, delivered, parts, scan, scan_many, statuses, tokens
+from jsplan.backfill.wire.frames import Delivered, GarbledError, Parts, delivered, parts, scan, scan_many, statuses, tokens
 from jsplan.backfill.wire.socket import Wire
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, NotPermittedError, ServerRefusedError
 from jsplan.units import SECOND
@@ -89,7 +89,7 @@ def _deliveries(wire: Wire, what: Range, first: int) -> Iterator[pa.RecordBatch]
     name = f"jsplan-{wire.inbox.rpartition('.')[2]}"
     try:
         if _created(wire, what, name, inbox, first):
-            yield from _in_order(wire, what)
+            yield from _in_order(wire, what, first)
     except (_Lost, ApiError):
         raise  # there is nobody to be asked
     except BaseException:  # whoever reads has had enough
@@ -119,12 +119,12 @@ def _removed(wire: Wire, what: Range, name: str, number: int) -> None:
         wire.request(f"{what.api_prefix}.CONSUMER.DELETE.{what.stream}.{name}", timeout=2.0)
 
 
-def _in_order(wire: Wire, what: Range) -> Iterator[pa.RecordBatch]:
+def _in_order(wire: Wire, what: Range, first: int) -> Iterator[pa.RecordBatch]:
     with contextlib.closing(_frames(wire)) as arriving:
-        yield from _whole(wire, what, arriving)
+        yield from _whole(wire, what, first, arriving)
 
 
-def _whole(wire: Wire, what: Range, arriving: Iterator[Parts]) -> Iterator[pa.RecordBatch]:
+def _whole(wire: Wire, what: Range, first: int, arriving: Iterator[Parts]) -> Iterator[pa.RecordBatch]:
     """The rows of the range, as long as each message is the one that the consumer delivered next."""
     expected = 1
     for frames in arriving:
@@ -135,8 +135,10 @@ def _whole(wire: Wire, what: Range, arriving: Iterator[Parts]) -> Iterator[pa.Re
             found, whole = _prefix(found, expected), False
         else:
             whole = True
+        _require_ascending(found.rows, first)
         rows, over = _up_to(found.rows, what.last)
         if rows.num_rows:
+            first = rows.column(0)[-1].as_py() + 1
             yield rows
         if not whole:
             raise _Lost("messages were lost on the way")
@@ -257,6 +259,13 @@ def _prefix(found: Delivered, expected: int) -> Delivered:
     good = found.numbers == np.arange(expected, expected + len(found.numbers))
     count = len(good) if good.all() else int(np.argmin(good))
     return Delivered(found.rows.slice(0, count), found.numbers[:count], found.pending)
+
+
+def _require_ascending(rows: pa.RecordBatch, first: int) -> None:
+    """Raise GarbledError for sequences before `first`, or that go back: a consumer delivers each message once."""
+    sequences = rows.column(0).to_numpy()
+    if len(sequences) and (sequences[0] < first or (np.diff(sequences) <= 0).any()):
+        raise GarbledError(f"sequences that go back, among those from {first} on")
 
 
 def _up_to(rows: pa.RecordBatch, last: int) -> tuple[pa.RecordBatch, bool]:
