@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
@@ -162,7 +162,7 @@ def _side(node: Node, keys: Collection[str], reading: Reading) -> list[BackfillS
     return [BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every) for domain in _domains(node, reading)]
 
 
-def _domains(node: Node, reading: Reading) -> list[str]:
+def _domains(node: Node, reading: Reading) -> Sequence[str]:
     """The domains that a side names, else the default one, else the only one."""
     said = node.get("domain")
     said = said if said is not None and said.value is not None else reading.default_domain

@@ -7,7 +7,7 @@ between them checked by `checks`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -116,7 +116,7 @@ class Declarer:
         self._some_elsewhere = True
         return False
 
-    def _domains(self, entry: Node) -> list[str]:
+    def _domains(self, entry: Node) -> Sequence[str]:
         node = entry.get("domain")
         if node is None or node.value is None:
             node = self.context.default_domain

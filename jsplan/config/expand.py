@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from typing import Final
@@ -58,12 +58,14 @@ class Selectors:
         self._own = [key for key, domain in domains.items() if domain.same_as is None]
         self._known: dict[str, tuple[str, ...]] = {}
 
-    def select(self, node: Node) -> list[str]:
+    def select(self, node: Node) -> Sequence[str]:
         """The keys of the domains that match, in the order of the files; findings for what matches nothing."""
         terms = node.value if isinstance(node.value, list) else [node]
         texts = [self._term(term) for term in terms]
         wanted = [(text, term) for text, term in zip(texts, terms, strict=True) if text is not None]
         positive = [self._match(text, term) for text, term in wanted if not text.startswith("!")]
+        if len(positive) == len(wanted) == 1:
+            return positive[0]  # without a copy: thousands of streams may each select all domains
         taken: Iterable[str] = self._own if not positive and wanted else (key for keys in positive for key in keys)
         without = {key for text, term in wanted if text.startswith("!") for key in self._match(text[1:], term)}
         return [key for key in dict.fromkeys(taken) if key not in without]

@@ -9,8 +9,8 @@ from jsplan.config.node import Node, Place, named, range_of, type_of
 from jsplan.diagnostics import Diagnostic, Severity, SourceRange, did_you_mean
 from jsplan.errors import ConfigError
 
-#: About two hundred thousand resources of fifty values, or the sources of three thousand streams in a thousand domains.
-MAX_VALUES: Final = 10_000_000
+#: A hundred thousand resources of fifty values, such as ten streams in each of ten thousand domains; a few seconds of work.
+MAX_VALUES: Final = 5_000_000
 #: Where something was found; None when it is in no file.
 At = Node | Place | SourceRange | None
 

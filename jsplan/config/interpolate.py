@@ -32,19 +32,30 @@ def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
     """The node with all references replaced; the same object if there are none.
 
     A value that is one reference alone takes the type of what it names. What cannot be resolved is reported
-    and becomes null; in a list it is left out.
+    and becomes null; in a list it is left out. What aliases repeat is resolved once.
     """
+    return _resolved(node, scope, findings, {})
+
+
+def _resolved(node: Node, scope: Scope, findings: Findings, known: dict[int, Node]) -> Node:
     if not node.dynamic:
         return node
     value = node.value
-    if isinstance(value, dict):
-        keys = {key: _key(key, node, findings) if "${" in key else key for key in value}
-        places = {name: node.key_place(key) for key, name in keys.items()}
-        return mapping(node.place, {keys[key]: interpolate(item, scope, findings) for key, item in value.items()}, places)
+    if not isinstance(value, dict | list):
+        return _text(node, scope, findings)
+    if (found := known.get(id(node))) is None:
+        found = known[id(node)] = _resolved_inside(node, scope, findings, known)
+    return found
+
+
+def _resolved_inside(node: Node, scope: Scope, findings: Findings, known: dict[int, Node]) -> Node:
+    value = node.value
     if isinstance(value, list):
-        items = [interpolate(item, scope, findings) for item in value]
+        items = [_resolved(item, scope, findings, known) for item in value]
         return Node(node.place, [item for item in items if not _is_unresolved(item)])
-    return _text(node, scope, findings)
+    keys = {key: _key(key, node, findings) if "${" in key else key for key in value}
+    places = {name: node.key_place(key) for key, name in keys.items()}
+    return mapping(node.place, {keys[key]: _resolved(item, scope, findings, known) for key, item in value.items()}, places)
 
 
 def _key(key: str, node: Node, findings: Findings) -> str:

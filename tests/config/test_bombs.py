@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from jsplan.config import findings, load
-from jsplan.config.findings import MAX_VALUES
+from jsplan.config.findings import MAX_VALUES, Findings
+from jsplan.config.interpolate import Scope, interpolate
+from jsplan.config.node import Source, plain
+from jsplan.config.read import parse
 from jsplan.errors import ConfigError
 from jsplan.topology import resolve
 from tests.config.conftest import HEAD, Loader
@@ -73,8 +77,12 @@ def test_what_multiplies_ends_soon(text: str, workspace: Loader) -> None:
 
 
 def test_a_fleet_is_below_the_limit() -> None:
-    """Five hundred domains with twenty streams of thirty values each, and one stream with a source in each of two thousand."""
-    assert 500 * 20 * (40 + 30) + 2000 * 30 < MAX_VALUES / 10
+    """Five hundred domains with twenty streams of thirty values each, and one stream with a source in each of two thousand.
+
+    Ten thousand domains with five streams each are, too.
+    """
+    assert 500 * 20 * (40 + 30) + 2000 * 30 < MAX_VALUES / 5
+    assert 10_000 * 5 * (40 + 30) < MAX_VALUES
 
 
 @pytest.mark.parametrize("brackets", ["[]", "{}"])
@@ -85,6 +93,16 @@ def test_aliases_count_into_the_depth(brackets: str, workspace: Loader) -> None:
     found = workspace.error("x-a:\n" + "\n".join(lines) + "\n")
     assert (found.code, found.summary) == ("JS101", "nested deeper than 64 levels")
     assert not workspace(f"x-a:\n  - &a0 {opened * 30}x{closed * 30}\n  - &a1 {opened * 30}*a0{closed * 30}\n").resources
+
+
+def test_aliases_are_resolved_once() -> None:
+    """What an alias repeats is resolved once for each domain, so that a page of aliases takes no longer than a page of text."""
+    found = Findings()
+    node = parse(Source(Path("a.yaml"), "a.yaml"), (aliases(3, 20) + "a: *a2\n").encode(), found)
+    assert node is not None
+    resolved = interpolate(node, Scope({}, domain="hub"), found).value["a"]
+    assert {id(inner) for item in resolved.value for inner in item.value} == {id(resolved.value[0].value[0])}
+    assert plain(resolved) == [[["ahub"] * 20] * 20] * 20
 
 
 def test_a_long_chain_of_copies(workspace: Loader) -> None:
