@@ -10,12 +10,14 @@ from jsplan.config import grammar
 from jsplan.config.files import Files
 from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
-from jsplan.config.node import Node, Place, Source, named, plain, type_of
+from jsplan.config.node import Node, Place, Source, named, type_of
 from jsplan.config.read import parse
 from jsplan.config.scalars import OUT_OF_RANGE, resolve
 from jsplan.diagnostics import did_you_mean
 
 PREFIX: Final = "JSPLAN_VAR_"
+#: How a list or a mapping is given; the default is not shown, since it may hold what no message may.
+_AS_YAML: Final[dict[type, str]] = {list: "Write it as YAML, such as [a, b].", dict: "Write it as YAML, such as {a: 1, b: 2}."}
 _NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
 
 
@@ -116,7 +118,7 @@ def _converted(given: Node, default: Node, what: str, findings: Findings) -> Nod
         "JS116",
         place,
         f"{what} must be {_NAMES[wanted]}, not {type_of(given) if from_outside else named(given)}",
-        f"Its default is {_shown(default)}.",
+        f"Its default is {default.raw}." if default.raw is not None else _AS_YAML[wanted],
     )
     return default
 
@@ -128,7 +130,3 @@ def _typeless(given: Node, findings: Findings) -> Node:
         return parse(given.place[0], text.encode(), findings) or given
     value = resolve(text)
     return given if value is OUT_OF_RANGE or value is None else Node(given.place, value, text)
-
-
-def _shown(default: Node) -> str:
-    return default.raw if default.raw is not None else str(plain(default))

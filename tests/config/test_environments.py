@@ -165,6 +165,8 @@ def test_a_variable_takes_the_type_of_its_default(default: str, given: str, valu
         ({"variables": ("replicas=three",)}, "JS116", "Its default is 3."),
         ({"variables": ("on=1",)}, "JS116", "Its default is true."),
         ({"variables": ("replicas=true",)}, "JS116", "Its default is 3."),
+        ({"variables": ("names=x",)}, "JS116", "Write it as YAML, such as [a, b]."),
+        ({"variables": ("table=x",)}, "JS116", "Write it as YAML, such as {a: 1, b: 2}."),
         ({"variables": ("list=[a",)}, "JS101", "flow sequence"),
         ({"variables": ("replica=3",)}, "JS115", 'Did you mean "replicas"?'),
         ({"variables": ("replicas",)}, "JS115", "--var name=value"),
@@ -176,9 +178,14 @@ def test_a_wrong_variable_says_what_to_do(options: dict[str, Any], code: str, wo
     """Unknown names, wrong types and missing files are findings."""
     workspace.write({"v.yaml": "replicsa: 4\n"})
     options["var_files"] = tuple(workspace.root / name for name in options.get("var_files", ()))
-    found = workspace.found("", head=HEAD + "domains: {hub: {}}\nvars: {replicas: 3, on: true, list: [a]}\n", **options)
+    found = workspace.found(
+        "",
+        head=HEAD + "domains: {hub: {}}\nvars: {replicas: 3, on: true, list: [a], names: [secret], table: {password: secret}}\n",
+        **options,
+    )
     assert found[0].code == code
     assert words in found[0].detail
+    assert "secret" not in repr(found)
 
 
 def test_a_variable_without_default_must_be_given(workspace: Loader) -> None:
