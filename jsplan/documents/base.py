@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +14,7 @@ import orjson
 
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import JsplanError
+from jsplan.invisible import INVISIBLE_IN_JSON
 
 #: A document of more bytes is refused before it is parsed; 20,000 resources take about 40 MiB.
 LARGEST: Final = 512 * MEGABYTE
@@ -24,14 +27,22 @@ class DocumentError(JsplanError):
 
 
 def dumps(document: Any, *, pretty: bool = True) -> bytes:
-    """JSON with sorted keys, so that equal documents are equal bytes; `pretty` indents by two and ends the line."""
+    """JSON with sorted keys, so that equal documents are equal bytes; `pretty` indents by two and ends the line.
+
+    Invisible characters are escaped: two names that differ look different, also where JSON is printed.
+    """
     options = orjson.OPT_SORT_KEYS | (orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if pretty else 0)
-    return orjson.dumps(document, option=options)
+    data = orjson.dumps(document, option=options)
+    return data if data.isascii() and b"\x7f" not in data else INVISIBLE_IN_JSON.sub(_escaped, data.decode()).encode()
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return json.dumps(character[0])[1:-1] if character[0] != "\x7f" else "\\u007f"
 
 
 def digest(document: Any) -> str:
     """`sha256:<hex>` over the sorted JSON of plain data."""
-    return "sha256:" + hashlib.sha256(dumps(document, pretty=False)).hexdigest()
+    return "sha256:" + hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:

@@ -21,6 +21,7 @@ from jsplan.documents.plan import Plan
 from jsplan.documents.schema import schemas
 from jsplan.documents.validation import flaw_of
 from jsplan.errors import JsplanError, StateError
+from jsplan.invisible import INVISIBLE_IN_JSON
 from jsplan.planning.backfills import past_legs
 from jsplan.render import plan_html, plan_markdown, plan_text
 from jsplan.state import State, journal
@@ -160,6 +161,17 @@ def test_one_that_is_too_deep() -> None:
         with pytest.raises(JsplanError, match="is damaged"):
             parse(b'{"x":' * levels + b"1" + b"}" * levels, "p.plan", "hint")
     assert parse(dumps(nested(60)), "p.plan", "hint") == nested(60)
+
+
+@pytest.mark.parametrize("pretty", [True, False])
+def test_invisible_characters_are_escaped(pretty: bool) -> None:
+    """JSON that is printed shows characters that a terminal does not show, and means the same as before; other letters stay."""
+    document = {"ORD\u200bERS": ["\x7f", "\x85", "\ufeff", "\U000e0041", "\u202e", "é 日本 \U0001f680"]}
+    text = dumps(document, pretty=pretty).decode()
+    assert orjson.loads(text) == document
+    assert not INVISIBLE_IN_JSON.search(text)
+    assert '"ORD\\u200bERS"' in text
+    assert "é 日本 \U0001f680" in text
 
 
 def test_what_is_wrong_is_said_without_its_value() -> None:
