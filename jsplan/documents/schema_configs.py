@@ -9,6 +9,7 @@ from jsplan.documents.schema_words import (
     FLAG,
     INSTANT,
     INTEGER,
+    NAME,
     TEXT,
     UINT64,
     Schema,
@@ -38,7 +39,7 @@ _FLAGS = (
 _TRANSFORM = fields_of({}, {"src": or_null(TEXT), "dest": or_null(TEXT)})
 
 ORIGIN = fields_of(
-    {"name": TEXT},
+    {"name": NAME},
     {
         "opt_start_seq": or_null(UINT64), "opt_start_time": or_null(INSTANT), "filter_subject": or_null(TEXT),
         "subject_transforms": or_null(list_of(_TRANSFORM)), "external": or_null(fields_of({}, {"api": TEXT, "deliver": or_null(TEXT)})),
