@@ -6,28 +6,57 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from typing import BinaryIO
 
 MEGABYTE: Final = 1 << 20
 
 
-def read_regular(path: Path, most: int, *, pipe: bool = False) -> bytes:
-    """The bytes of a regular file of at most `most` bytes, or with `pipe` of a pipe too.
+def is_file(path: Path) -> bool:
+    """Whether there is a file. A path that the system refuses, such as one that is too long, names none."""
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises for such a path
 
-    Raises OSError for everything else: a device, a file below /proc, a file that is too large. Such a
-    file could block, never end, or hold what no workspace means to name.
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder, as `is_file` finds out."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for such a path
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything, as `is_file` finds out."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for such a path
+
+
+def expanded(path: str) -> Path:
+    """The path with a leading `~` as a home folder; it stays where there is no such user."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises where there is no such user
+
+
+def open_regular(path: Path, *, pipe: bool = False) -> BinaryIO:
+    """Open a regular file for reading, or with `pipe` a pipe too.
+
+    Raises OSError for everything else: a pipe waits for its other end, a device may never end.
     """
-    found = path.stat()
-    is_pipe = pipe and stat.S_ISFIFO(found.st_mode)
-    if stat.S_ISDIR(found.st_mode):
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not (is_pipe or stat.S_ISREG(found.st_mode)):
+    if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return path.open("rb")
+
+
+def read_regular(path: Path, most: int, *, pipe: bool = False) -> bytes:
+    """The bytes of a file that `open_regular` opens, of at most `most` bytes.
+
+    Raises OSError for what is larger, and for a file below /proc: it could hold what no workspace means to name.
+    """
     content = bytearray()
-    with path.open("rb") as file:
+    with open_regular(path, pipe=pipe) as file:
+        found = os.fstat(file.fileno())
+        is_pipe = stat.S_ISFIFO(found.st_mode)
         while found.st_size <= most and len(content) <= most and (some := file.read(MEGABYTE)):
             content += some
     if max(len(content), found.st_size) > most:

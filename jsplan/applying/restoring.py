@@ -17,6 +17,7 @@ from typing import Any
 from jsplan.applying.work import StepFailed, Work
 from jsplan.archives.manifest import Archive, Saved, SavedConsumer
 from jsplan.archives.position import position
+from jsplan.disk import open_regular
 from jsplan.documents.apply import ApplyEvent, BytesMoved
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, ApiTimeoutError, NotPermittedError, ServerRefusedError, StateError
@@ -146,7 +147,7 @@ def _as_restored(step: Step, compact: Mapping[str, Any]) -> dict[str, Any]:
 async def _chunks(folder: Path, archive: Archive) -> AsyncGenerator[bytes, None]:
     """The archive; raises ApiError instead of the end when it is not what its manifest says, so that nothing is restored."""
     digest = hashlib.sha256()
-    with (folder / archive.file).open("rb") as file:
+    with open_regular(folder / archive.file) as file:
         while data := file.read(READ):
             digest.update(data)
             yield data

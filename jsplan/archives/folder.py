@@ -21,7 +21,7 @@ import filelock
 
 from jsplan.address import Address
 from jsplan.archives.manifest import UNUSABLE, Archive, Manifest, Saved
-from jsplan.disk import read_regular
+from jsplan.disk import open_regular, read_regular
 from jsplan.documents.base import LARGEST, dumps, parse
 from jsplan.documents.places import inside
 from jsplan.errors import JsplanError
@@ -67,7 +67,7 @@ def damage(folder: Path, archive: Archive) -> str | None:
     if path.parent != folder:
         return f"{archive.file} is not a plain file name"
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while data := file.read(READ):
                 digest.update(data)
                 size += len(data)

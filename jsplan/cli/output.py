@@ -7,6 +7,7 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TextIO
 
+from jsplan.disk import is_folder
 from jsplan.errors import JsplanError, UsageError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Output:
 
         Raises UsageError for a format that this command does not make, JsplanError when the folder of `--json-into` does not exist.
         """
-        if self.settings.json_into and not self.settings.json_into.parent.is_dir():
+        if self.settings.json_into and not is_folder(self.settings.json_into.parent):
             raise JsplanError(
                 f"cannot write {self.settings.json_into}: there is no such folder", hint="Make the folder, or give another --json-into."
             )

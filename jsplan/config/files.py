@@ -15,6 +15,7 @@ from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Place, Source, mapping, range_of
 from jsplan.config.read import parse, read_bytes
 from jsplan.diagnostics import did_you_mean
+from jsplan.disk import is_file, is_folder
 
 MAIN: Final = "jsplan.yaml"
 DEFAULT_INCLUDES: Final = ("*.jsplan.yaml", "*.jsplan.json")
@@ -78,8 +79,8 @@ class Files:
     def workspace(self) -> Node | None:
         """The main file and its includes as one mapping; None if the main file cannot be used."""
         path = self.root / MAIN
-        if not path.is_file() and not path.is_dir():
-            problem = f"there is no {MAIN} in {self.root}" if self.root.is_dir() else f"{self.root} is not a folder"
+        if not is_file(path) and not is_folder(path):
+            problem = f"there is no {MAIN} in {self.root}" if is_folder(self.root) else f"{self.root} is not a folder"
             self.findings.error("JS100", None, problem, "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.")
             return None
         main = self.parsed(path)
@@ -140,7 +141,7 @@ class Files:
             if not paths:
                 self.findings.warning("JS109", node, f'"{pattern}" matches no file', "Paths are relative to jsplan.yaml.")
             found |= dict.fromkeys(paths)
-        elif (self.root / pattern).is_file():
+        elif is_file(self.root / pattern):
             found[_tidy(self.root / pattern)] = None
         else:
             self.findings.error(
@@ -152,7 +153,7 @@ class Files:
 
     def _glob(self, pattern: str) -> list[Path]:
         paths = (self.root / name for name in glob.glob(pattern, root_dir=self.root, recursive=True))  # noqa: PTH207 - `..` and `**` together
-        return sorted(_tidy(path) for path in paths if path.is_file())
+        return sorted(_tidy(path) for path in paths if is_file(path))
 
     def _merged(self, main: Node, others: list[Node]) -> Node:
         document = mapping(main.place, {}, {})

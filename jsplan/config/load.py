@@ -23,6 +23,7 @@ from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Backend, Backfill, Connection, Domain, DriftSettings, ImportRow, LoadOptions, Workspace
 from jsplan.config.node import Node, plain
 from jsplan.config.secret_fields import refuse_variables
+from jsplan.disk import exists
 
 FORMAT: Final = 1
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -62,7 +63,7 @@ def load_reach(options: LoadOptions) -> tuple[Mapping[str, Connection], Mapping[
     """
     findings = Findings()
     files = Files(options.directory.absolute(), findings)
-    if not (files.root / MAIN).exists():
+    if not exists(files.root / MAIN):
         return {IMPLIED: Connection(IMPLIED)}, {}
     document, environment = _document(files, options, findings)
     document = environments.apply(document, environment, findings)

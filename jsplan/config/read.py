@@ -16,7 +16,7 @@ import yaml
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Place, Source
 from jsplan.config.scalars import OUT_OF_RANGE, resolve
-from jsplan.disk import MEGABYTE, read_regular
+from jsplan.disk import MEGABYTE, exists, is_folder, read_regular
 
 try:
     from yaml._yaml import CParser as Parser
@@ -61,11 +61,11 @@ def _reason(error: OSError) -> str:
 
 
 def _file_hint(path: Path, error: OSError) -> str:
-    if path.is_dir():
+    if is_folder(path):
         return "It is a folder; name a file."
     if error.errno in (errno.EINVAL, errno.EFBIG):
         return "Name a file of the workspace."
-    return "Check its permissions." if path.exists() else "Check the path; in a file, it is relative to that file."
+    return "Check its permissions." if exists(path) else "Check the path; in a file, it is relative to that file."
 
 
 def parse(source: Source, data: bytes, findings: Findings) -> Node | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jsplan.config.model import Connection
 from jsplan.config.secret_fields import is_content
-from jsplan.disk import MEGABYTE, read_regular
+from jsplan.disk import MEGABYTE, expanded, is_file, read_regular
 from jsplan.errors import ConnectError
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -115,13 +115,13 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _config_home(environ: Mapping[str, str]) -> Path:
     home = environ.get("XDG_CONFIG_HOME")
-    return Path(home) / "nats" if home else Path(environ.get("HOME", "~")).expanduser() / ".config" / "nats"
+    return Path(home) / "nats" if home else expanded(environ.get("HOME", "~")) / ".config" / "nats"
 
 
 def _selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
     name = environ.get("NATS_CONTEXT", "").strip()
     selected = _config_home(environ) / "context.txt"
-    if not name and selected.is_file():
+    if not name and is_file(selected):
         name = read_regular(selected, MEGABYTE).decode(errors="replace").strip()
     return _read_context(name, environ) if name else {}
 
@@ -158,5 +158,5 @@ def _context_settings(raw: Any, name: str, path: Path) -> dict[str, Any]:
     settings = {ours: raw[theirs] for theirs, ours in names.items() if raw.get(theirs)}
     for file in ("creds", "nkey", "ca", "cert", "key_file"):
         if file in settings:
-            settings[file] = str(Path(settings[file]).expanduser())
+            settings[file] = str(expanded(settings[file]))
     return settings

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import filelock
 
+from jsplan.disk import open_regular
 from jsplan.documents.base import DocumentError, dumps, parse
 from jsplan.documents.validation import flaw_of
 from jsplan.errors import StateError, StateLockedError
@@ -183,7 +184,7 @@ class LocalBackend:
     def _drop_journal_after(self, state: State) -> None:
         """A journal that would come on top of this document, although what it was written for is gone, goes first."""
         with contextlib.suppress(FileNotFoundError):
-            with self._beside(".journal").open("rb") as file:
+            with open_regular(self._beside(".journal")) as file:
                 first = journal.serial_of(file.readline())
             if first is None or first > state.serial:
                 self._beside(".journal").unlink()

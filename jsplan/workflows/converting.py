@@ -20,6 +20,7 @@ from jsplan.config.standing import standing
 from jsplan.converting.checking import check
 from jsplan.converting.model import MAIN, Conversion, Note, Owner, Resource
 from jsplan.diagnostics import Diagnostic
+from jsplan.disk import is_file
 from jsplan.errors import ConfigError, JsplanError, UsageError
 from jsplan.generating import Found, Surroundings, bucket, document, layout
 from jsplan.planning.merge import expected_new
@@ -45,7 +46,7 @@ class Target:
     def exists(self) -> bool:
         """Whether there is a workspace; an empty file, as `> jsplan.yaml` makes it, is none."""
         path = self.load.directory / MAIN_FILE
-        return path.is_file() and path.stat().st_size > 0
+        return is_file(path) and path.stat().st_size > 0
 
 
 @dataclass(frozen=True, slots=True)

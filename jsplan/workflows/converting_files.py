@@ -15,6 +15,7 @@ from jsplan.converting.nats import convert_nats
 from jsplan.converting.terraform import hcl
 from jsplan.converting.terraform.module import convert_module
 from jsplan.converting.terraform.state import convert_state, is_terraform
+from jsplan.disk import exists, is_file, is_folder
 from jsplan.errors import JsplanError
 
 #: The files that Terraform takes values of variables from by itself, in this order.
@@ -24,7 +25,7 @@ _VALUES = ("terraform.tfvars", "*.auto.tfvars")
 def read_nats(path: Path, findings: Findings) -> Conversion:
     """A JSON file of the `nats` CLI, or all in a folder and below."""
     files = _below(path, (".json",))
-    if path.is_file():
+    if is_file(path):
         _require_json(path, "the nats CLI", "Give a folder of a backup, or what `nats stream info --json` prints.")
     return convert_nats(_json(files, findings))
 
@@ -49,7 +50,7 @@ def read_terraform(path: Path, findings: Findings) -> Conversion:
         values = [block for file in _values(path) if (block := _hcl(file, findings, out)) is not None]
         convert_module(modules, values, out)
         return out
-    if path.is_file():
+    if is_file(path):
         _require_json(path, "Terraform", "Give a module's folder, a .tf file, a state, or what `terraform show -json` prints.")
     for node in _json(kept, findings):
         if is_terraform(node):
@@ -61,7 +62,7 @@ def read_terraform(path: Path, findings: Findings) -> Conversion:
 
 def _terraform_files(path: Path) -> tuple[list[Path], list[Path]]:
     """Files of HCL, and of JSON where there are none of the others: what is written says more than what was made of it."""
-    if path.is_file():
+    if is_file(path):
         return ([path], []) if path.suffix == ".tf" else ([], [path])
     written = _beside(path, ("*.tf",))
     kept = _beside(path, ("*.tfstate", "*.json"))
@@ -73,20 +74,20 @@ def _terraform_files(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _values(path: Path) -> list[Path]:
-    return _beside(path if path.is_dir() else path.parent, _VALUES)
+    return _beside(path if is_folder(path) else path.parent, _VALUES)
 
 
 def _beside(folder: Path, patterns: Iterable[str]) -> list[Path]:
     _require(folder)
-    return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
+    return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if is_file(file)]
 
 
 def _below(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The file itself, or those with a suffix in the folder and below, but for hidden ones."""
     _require(path)
-    if path.is_file():
+    if is_file(path):
         return [path]
-    found = [file for file in sorted(path.rglob("*")) if file.suffix in suffixes and file.is_file()]
+    found = [file for file in sorted(path.rglob("*")) if file.suffix in suffixes and is_file(file)]
     shown = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     if not shown:
         raise JsplanError(f"{path} has no {' or '.join(suffixes)} file", hint="Give the folder that has them, or a file.")
@@ -94,7 +95,7 @@ def _below(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 def _require(path: Path) -> None:
-    if not path.exists():
+    if not exists(path):
         raise JsplanError(f"there is no {path}", hint="Check the path.")
 
 

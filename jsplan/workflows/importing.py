@@ -16,6 +16,7 @@ from jsplan.address import KINDS, Address, is_glob, matches
 from jsplan.config.model import LoadOptions
 from jsplan.config.standing import standing
 from jsplan.diagnostics import Diagnostic
+from jsplan.disk import exists, is_folder
 from jsplan.errors import JsplanError, PlanError, StalePlanError, UsageError
 from jsplan.facts.inventory import keeps_state, may_be_listed
 from jsplan.facts.live import Live, LiveObject, is_being_filled
@@ -213,11 +214,11 @@ def _title(taken: Iterable[LiveObject]) -> list[str]:
 
 def require_new(path: Path) -> None:
     """Raise before anything is asked of a server when the file cannot be made. Nothing that exists is ever overwritten."""
-    if path.exists():
+    if exists(path):
         raise JsplanError(f"{path} exists; nothing was written", hint="Give another file; what is in no file yet is written there.")
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path.name} would hold YAML", hint="Name it NAME.jsplan.yaml, which every workspace reads.")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise JsplanError(f"cannot write {path}: there is no such folder", hint="Make the folder, or give another file.")
 
 

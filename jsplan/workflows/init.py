@@ -6,6 +6,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
+from jsplan.disk import exists
 from jsplan.errors import JsplanError, UsageError
 
 TEMPLATES = ("single", "hub-and-leaf")
@@ -22,7 +23,7 @@ def init(directory: Path, template: str, name: str) -> list[Path]:
         raise UsageError(f'"{name}" cannot be a workspace name; use small letters, digits, - and _', hint="Give one with --name.")
     source = resources.files("jsplan.workflows") / "templates" / template
     wanted = {directory / f.name.removesuffix(".txt"): f.read_text("utf-8") for f in source.iterdir()}
-    there = [path for path in wanted if path.exists()]
+    there = [path for path in wanted if exists(path)]
     if there:
         raise JsplanError(f"{there[0]} exists; nothing was written", hint="Choose an empty folder with -C.")
     for path, text in wanted.items():

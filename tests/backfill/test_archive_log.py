@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,6 +155,16 @@ def test_a_backup_names_only_files_beside_its_manifest(tmp_path: Path, name: Any
     saved = Saved(name, hashlib.sha256(b"data").hexdigest(), 4, "tar")
 
     assert any(words in str(damage(tmp_path / "b", saved)) for words in ("not a file name", "not a plain file name", "symbolic link"))
+
+
+@pytest.mark.parametrize("name", ["pipe.snap", "zero.snap", "folder.snap", f"{'x' * 300}.snap"])
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path, name: str) -> None:
+    """A pipe in the place of saved data is not waited for, and a device not read to an end that it does not have."""
+    os.mkfifo(tmp_path / "pipe.snap")
+    (tmp_path / "folder.snap").mkdir()
+    (tmp_path / "zero.snap").symlink_to("/dev/zero")
+
+    assert "link" in str(found := damage(tmp_path, Saved(name, "0" * 64, 4, "tar"))) or "cannot be read" in str(found)
 
 
 @given(st.text(max_size=20))

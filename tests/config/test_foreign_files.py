@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from jsplan.config import load
+from jsplan.config import LoadOptions, load
+from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
 from jsplan.disk import read_regular, replace_file, write_private
-from jsplan.errors import ConfigError, ConnectError, StateError
+from jsplan.errors import ConfigError, ConnectError, JsplanError, StateError
 from jsplan.jetstream.contexts import resolve
 from jsplan.jetstream.trouble import check_files
 from jsplan.state.local import LocalBackend
+from jsplan.workflows.converting_files import read_nats
+from jsplan.workflows.importing import require_new
 from tests.config.conftest import Loader
 
 CREDS = "-----BEGIN NATS USER JWT-----\neyJleHBvc2Vk\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\nSUAEXPOSED\n"
@@ -94,6 +98,33 @@ async def test_what_is_no_regular_file_is_not_read(path: str, workspace: Loader)
             check_files(resolve(connection, {}))
     with pytest.raises(StateError, match=r"cannot read the state|is (a device|a named pipe|a folder), not a file"):
         await LocalBackend(named, "shop", None).read()
+
+
+def test_a_path_that_the_system_refuses(workspace: Loader) -> None:
+    """A name that is too long, wherever a path is named: a finding, as for a file that is not there."""
+    long = "x" * 300
+    for text in (
+        f"include: [{long}]\n",
+        f"streams: [{{name: S, config_file: {long}}}]\n",
+        f"streams: [{{name: S, config_file: jsplan.yaml/{long}}}]\n",
+    ):
+        assert {found.code for found in workspace.found(text)} <= {"JS100", "JS109"}
+    assert workspace.found("", var_files=(workspace.root / long,))[0].code == "JS100"
+    with pytest.raises(ConfigError, match="1 error") as caught:
+        load(LoadOptions(workspace.root / long))
+    assert caught.value.diagnostics[0].summary.endswith("is not a folder")
+    with pytest.raises(JsplanError, match="no such folder"):
+        require_new(workspace.root / long / "new.yaml")
+    with pytest.raises(JsplanError, match="there is no"):
+        read_nats(workspace.root / long, Findings())
+
+
+def test_a_home_that_is_not_known(tmp_path: Path) -> None:
+    """A context of the nats CLI may name the home of a user that this machine does not have: it stays as it is written."""
+    (tmp_path / "nats/context").mkdir(parents=True)
+    (tmp_path / "nats/context/ctx.json").write_text(json.dumps({"creds": "~no-such-user/a.creds"}), "utf-8")
+    found = resolve(Connection("main", context="ctx"), {"XDG_CONFIG_HOME": str(tmp_path)})
+    assert found.creds == "~no-such-user/a.creds"
 
 
 def test_a_variable_file_may_be_a_pipe(workspace: Loader) -> None:

@@ -18,6 +18,7 @@ from jsplan.backfill.job.archive import ArchiveError, File
 from jsplan.backfill.ranges import Span
 from jsplan.backfill.sequence_arrays import Sequences
 from jsplan.backfill.wire.frames import BYTES, MESSAGES
+from jsplan.disk import open_regular
 from jsplan.errors import RefusedError
 
 #: Where a file is, and what the archive's log says of it.
@@ -32,7 +33,7 @@ def require_unharmed(files: Iterable[Placed]) -> None:
     for path, file in files:
         digest = hashlib.sha256()
         try:
-            with Path(path).open("rb") as opened:
+            with open_regular(Path(path)) as opened:
                 while piece := opened.read(1 << 20):
                     digest.update(piece)
         except OSError as error:

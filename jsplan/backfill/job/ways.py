@@ -9,11 +9,11 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from jsplan.backfill.wire import Wire
 from jsplan.config.model import Connection, Tls
+from jsplan.disk import expanded
 from jsplan.errors import ConnectError
 from jsplan.jetstream.contexts import Target, resolve
 from jsplan.units import parse_duration
@@ -55,8 +55,8 @@ def _filled(key: str, said: dict[str, Any]) -> Target:
     tls = {name: _text(key, value) for name, value in said.get("tls", {}).items()}
     texts = {name: _text(key, value) for name, value in said.items() if name != "tls"}
     timeout = parse_duration(texts.pop("timeout")) if "timeout" in texts else None
-    files = {name: Path(texts.pop(name)).expanduser() for name in ("creds", "nkey") if name in texts}
-    paths = {name: Path(tls[name]).expanduser() for name in ("ca", "cert", "key") if name in tls}
+    files = {name: expanded(texts.pop(name)) for name in ("creds", "nkey") if name in texts}
+    paths = {name: expanded(tls[name]) for name in ("ca", "cert", "key") if name in tls}
     settings: dict[str, Any] = texts | files | {"tls": Tls(**paths, handshake_first=bool(tls.get("handshake_first"))) if tls else None}
     return resolve(Connection(key, **settings, timeout=timeout), os.environ)
 

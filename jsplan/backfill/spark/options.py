@@ -15,6 +15,7 @@ from typing import Final
 
 from jsplan.backfill.wire.asking import from_text
 from jsplan.config.model import Connection, Tls
+from jsplan.disk import expanded
 from jsplan.errors import UsageError
 from jsplan.jetstream.contexts import Target, resolve
 
@@ -105,7 +106,7 @@ class Options:
         said = {name: _filled(name, self.values[name]) for name in CONNECTION if self.values.get(name)}
 
         def path(name: str) -> Path | None:
-            return Path(said[name]).expanduser() if name in said else None
+            return expanded(said[name]) if name in said else None
 
         tls = Tls(path("tlsCa"), path("tlsCert"), path("tlsKey"), said.get("tlsFirst", "").lower() == "true")
         connection = Connection(

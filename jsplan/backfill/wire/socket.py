@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import nkeys  # type: ignore[import-untyped]  # it has no stubs
 
 from jsplan.backfill.wire.frames import scan
+from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
 from jsplan.jetstream.contexts import Target
 from jsplan.jetstream.trouble import no_tls
@@ -138,10 +139,10 @@ class Wire:
         said: dict[str, Any] = {"user": target.user, "pass": target.password, "auth_token": target.token}
         try:
             if target.creds:
-                jwt, seed = _credentials_file(Path(target.creds).read_bytes())
+                jwt, seed = _credentials_file(read_regular(Path(target.creds), MEGABYTE))
                 said |= {"jwt": jwt, "sig": _signed(seed, nonce)}
             elif target.nkey:
-                key = nkeys.from_seed(bytearray(Path(target.nkey).read_bytes().strip()))
+                key = nkeys.from_seed(bytearray(read_regular(Path(target.nkey), MEGABYTE).strip()))
                 said |= {"nkey": key.public_key.decode(), "sig": _signature(key, nonce)}
         except (OSError, ValueError, nkeys.NkeysError) as error:
             words = error.strerror if isinstance(error, OSError) else "it holds no usable key"

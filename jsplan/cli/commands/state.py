@@ -155,8 +155,11 @@ def _read(file: str) -> tuple[str, bytes]:
     """What the file is called in messages, and what is in it. Raises StateError."""
     if file == "-":
         return "standard input", sys.stdin.buffer.read()
+    from jsplan.disk import read_regular
+    from jsplan.documents.base import LARGEST
+
     try:
-        return file, Path(file).read_bytes()
+        return file, read_regular(Path(file), LARGEST, pipe=True)
     except OSError as error:
         raise StateError(f"cannot read {file}: {error.strerror}", hint="Give a document that jsplan state pull printed, or -.") from None
 
