@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import selectors
@@ -62,12 +63,17 @@ class Guard:
     def __init__(self) -> None:
         self.folders: tuple[str, ...] = ()
         self.temporary = ""
+        self.pipes: tuple[str, ...] = ()
         self.seen: list[str] = []
         self.active = False
 
     @contextlib.contextmanager
-    def watching(self, folders: tuple[Path, ...], temporary: Path, seconds: float) -> Iterator[None]:
-        """Let only `folders` be written to, and folders that are made in `temporary`; stop after so many seconds of computing."""
+    def watching(self, folders: tuple[Path, ...], temporary: Path, seconds: float, pipes: tuple[Path, ...] = ()) -> Iterator[None]:
+        """Let only `folders` be written to, and folders that are made in `temporary`; stop after so many seconds of computing.
+
+        `pipes` are files that may be pipes, since the user named them; they end with an error.
+        """
+        self.pipes = tuple(map(os.path.realpath, pipes))
         self.folders, self.temporary = (
             tuple(map(os.path.realpath, folders)),
             os.path.realpath(temporary),
@@ -116,10 +122,10 @@ class Guard:
             return
         if isinstance(flags, int) and flags & _WRITING and os.fsdecode(path) != os.devnull:
             self._changed("open", path)
-        if not flags & os.O_NONBLOCK:
-            with contextlib.suppress(OSError, ValueError):
-                if stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116 - no Path for each file that is opened
-                    self.stop("waits for the other end of a pipe")
+        if not flags & os.O_NONBLOCK and _is_pipe(path):
+            if os.path.realpath(path) in self.pipes:
+                raise OSError(errno.EIO, "Input/output error")
+            self.stop("waits for the other end of a pipe")
 
     def _changed(self, event: str, path: Any) -> None:
         if isinstance(path, int):
@@ -130,6 +136,13 @@ class Guard:
         below = real.removeprefix(f"{self.temporary}/") if real.startswith(f"{self.temporary}/") else ""
         if not inside and not ("/" in below or (below and event in ("os.mkdir", "os.rmdir"))):
             self.stop(f"changes {whole} with {event}")
+
+
+def _is_pipe(path: Any) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116 - no Path for each file that is opened
+    except (OSError, ValueError):
+        return False
 
 
 GUARD: Final = Guard()

@@ -29,7 +29,7 @@ from jsplan.documents.validation import flaw_of
 from jsplan.errors import JsplanError
 from tests.fuzz.documents import Document, bytes_of, dump, load, size, text_of
 from tests.fuzz.guard import GUARD, Stopped, install
-from tests.fuzz.mutate import form_of, mutated
+from tests.fuzz.mutate import form_of, mutated, renamed
 from tests.fuzz.scene import Scene, Wrong, where
 
 FOUND: Final = Path(__file__).parent / "found"
@@ -72,6 +72,8 @@ class Target:
         dice = Random(f"{self.name} {seed} {number}")
         document = dict(dice.choice(self.documents))
         parts = [name for name in document if self.changes(name)]
+        if dice.random() < 0.1:
+            return renamed(document, parts, dice, self.words)
         for _ in range(1 + (dice.random() < 0.2)):
             name = dice.choice(parts)
             others = [other[name] for other in self.documents if name in other]
@@ -138,7 +140,7 @@ def read(target: Target, document: Document, base: Path, *, seed: bool = False) 
     allowed = max(1.0, -(-size(document) // 1024))
     failure = None
     try:
-        with GUARD.watching((scene.ws,), scene.tmp, allowed):
+        with GUARD.watching((scene.ws,), scene.tmp, allowed, scene.named()):
             failure = _read(target, scene)
     except Stopped:
         pass
@@ -184,32 +186,32 @@ def _forked(
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    base = Path(tempfile.mkdtemp(prefix="jsplan-fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
     child = os.fork()
     if child == 0:
         os.close(reader)
-        _child(target, documents, at, writer, seeds=seeds)
+        _child(target, documents, at, writer, base, seeds=seeds)
     os.close(writer)
     with os.fdopen(reader, "rb") as lines:
         for line in lines:
             number, key, detail = json.loads(line)
             tell(number, Failure(key, detail))
-    return os.waitpid(child, 0)[1]
+    status = os.waitpid(child, 0)[1]
+    shutil.rmtree(base, ignore_errors=True)  # also what one left that died
+    return status
 
 
-def _child(target: Target, documents: Iterable[tuple[int, Document]], at: mmap.mmap, writer: int, *, seeds: bool) -> None:
+def _child(target: Target, documents: Iterable[tuple[int, Document]], at: mmap.mmap, writer: int, base: Path, *, seeds: bool) -> None:
     code = 1
     try:
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         install()
-        base = Path(tempfile.mkdtemp(prefix="jsplan-fuzz-", dir=MEMORY if MEMORY.is_dir() else None))
         for number, document in documents:
             at[:8] = struct.pack("q", number)
             failure = read(target, document, base, seed=seeds)
             if failure is not None:
                 os.write(writer, json.dumps([number, failure.key, failure.detail]).encode() + b"\n")
                 gc.collect()
-        os.chdir("/")
-        shutil.rmtree(base, ignore_errors=True)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -339,7 +341,7 @@ Shows = Callable[[Document], bool]
 def _fewer_parts(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
     for name in [*document]:
         without = {part: content for part, content in document.items() if part != name}
-        if target.changes(name) and more() and shows(without):
+        if name != "$" and more() and shows(without):
             document = without
     return document
 

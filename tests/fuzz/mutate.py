@@ -12,13 +12,16 @@ from typing import Any, Final
 import yaml
 
 from tests.fuzz import words
-from tests.fuzz.documents import bytes_of, text_of
+from tests.fuzz.documents import Document, bytes_of, text_of
 
 #: The most that one part may have, in bytes; and how deep a tree may be that is changed as a tree.
 LARGEST: Final = 300_000
 DEEPEST: Final = 60
 MOST_VALUES: Final = 20_000
 _NUMBER: Final = re.compile(rb"-?\d+")
+#: A text of JSON that is a value; and what may stand before and behind a name in texts that are made of names.
+_VALUE: Final = re.compile(rb'"([A-Za-z0-9_][A-Za-z0-9_./ -]{0,40})"(?!\s*:)')
+_EDGE: Final = '"/. @:'
 _WORD: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -130,7 +133,7 @@ class Mutator:
             holder.append(None)
 
     def _text(self) -> str:
-        return self.dice.choice(self.own if self.own and self.dice.random() < 0.3 else words.TEXTS)
+        return self.dice.choice(self.own if self.own and self.dice.random() < 0.4 else words.TEXTS)
 
     def _scalar(self) -> Tree:
         kind = self.dice.randrange(10)
@@ -256,7 +259,7 @@ class Mutator:
                 value - 1,
                 -value,
                 value * 1000,
-                value + 0.5,
+                Raw(f"{value}.5") if isinstance(value, int) else value + 0.5,  # an integer of any size
                 str(value),
                 self.dice.choice(words.NUMBERS),
             )
@@ -356,6 +359,22 @@ def mutated(
     else:
         out = as_bytes(content, dice, others, count)
     return out[:LARGEST]
+
+
+def renamed(document: Document, among: list[str], dice: Random, own: tuple[str, ...]) -> Document:
+    """The document with another text for one of its values, wherever that stands as a name: in values, addresses, subjects and requests.
+
+    So a hostile name reaches what a name that is only written once does not: everything agrees on it.
+    """
+    known = sorted({match[1] for name in among for match in _VALUE.finditer(document[name])})
+    if not known:
+        return document
+    old, new = dice.choice(known).decode(), dice.choice(own if own and dice.random() < 0.4 else words.TEXTS)
+    escaped = json.dumps(new)[1:-1].encode()
+    in_content = re.compile(f"(?<=[{_EDGE}]){re.escape(old)}(?=[{_EDGE}])".encode())
+    in_name = re.compile(f"(?<=[{_EDGE}]){re.escape(old)}(?=[{_EDGE}])")
+    named = {in_name.sub(lambda _: new, name) if name.startswith("$") else name: content for name, content in document.items()}
+    return {name: content if name == "$" else in_content.sub(lambda _: escaped, content) for name, content in named.items()}
 
 
 def _lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int) -> bytes:

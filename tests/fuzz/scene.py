@@ -84,6 +84,11 @@ class Scene:
         """The part `$` as words."""
         return self.part("$").decode().split()
 
+    def named(self) -> tuple[Path, ...]:
+        """The files that the command line names."""
+        words_of_it = self.command() if "$" in self.document else []
+        return tuple(self.ws / word for word in words_of_it if word in self.document)
+
     def lay(self) -> None:
         """Make the folders, the files of the document and the environment."""
         for name in ("ws", "home/.config/nats/context", "tmp", "outside"):
@@ -245,6 +250,7 @@ def _check_json(text: str) -> None:
     def refuse(word: str) -> Any:
         raise ValueError(word)
 
+    _check_text(text)
     if text.strip():
         try:
             json.loads(text, parse_constant=refuse)

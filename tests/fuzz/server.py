@@ -58,6 +58,14 @@ _NOT_FOUND: Final = {
 }
 
 
+def _parsed(payload: bytes) -> dict[str, Any]:
+    """The JSON of a request; nothing where it is none, as the chunk of a snapshot."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(payload)
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
 def stream(name: str, **config: Any) -> dict[str, Any]:
     """STREAM.INFO of a stream."""
     said = {
@@ -114,7 +122,7 @@ class Script:
         if "$KV." in subject:
             return self._put(subject.partition("$KV.")[2].partition(".")[2], payload, headers)
         verb = subject.partition(".API.")[2]
-        said = json.loads(payload) if payload else {}
+        said = _parsed(payload)
         if verb.partition(".KV_")[2] and self.bucket and (found := self._of_bucket(verb, said)) is not None:
             return json.dumps(found).encode()
         return json.dumps(self._usual(subject, verb, said)).encode()
@@ -131,7 +139,7 @@ class Script:
     def many(self, subject: str) -> list[tuple[bytes, bytes]]:
         """The answers to one request that has many."""
         content = self.document.get(f"{MANY}{subject}.json")
-        with contextlib.suppress(ValueError, TypeError, AttributeError):
+        with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
             if content is not None:
                 return [(bytes_of(block), bytes_of(data)) for block, data in json.loads(content)]
         return [(b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]
@@ -252,10 +260,8 @@ class PlayedLink(Link):
     @property
     def server(self) -> dict[str, Any]:
         """What the document says that the server said about itself."""
-        with contextlib.suppress(ValueError, KeyError):
-            found = json.loads(self.script.document[GREETING])
-            return believed(found if isinstance(found, dict) else {})
-        return dict(_GREETING)
+        greeting = self.script.document.get(GREETING)
+        return dict(_GREETING) if greeting is None else believed(_parsed(greeting))
 
     @property
     def is_closed(self) -> bool:

@@ -23,7 +23,7 @@ UNICODE: Final = (
 )  # fmt: skip
 PATHS: Final = (
     "../x", "../../x", "../outside/secret.txt", f"{BESIDE}/secret.txt", f"{BESIDE}/new.txt",
-    "../home/authorized_keys", "/dev/zero", "/dev/stdin", "~/x", ".", "..", "/", "", "a/../../x",
+    "../home/authorized_keys", "/dev/zero", "/dev/stdin", "~/x", "~nobody-here/x", ".", "..", "/", "", "a/../../x",
     "file:///dev/zero", "a\0b", "x" * 300, "jsplan.yaml", "pipe", "link.txt", "state/w.json",
     "state", "\\\\x", "C:\\x",
 )  # fmt: skip
