@@ -107,9 +107,13 @@ def wants_of(info: Mapping[str, Any]) -> Wants:
     return Wants(info["name"], filters_of(config), floor, delivered, out, whole, waiting, searched=searched)
 
 
-def after_changes(now: Iterable[Wants], changes: Iterable[ConsumerChange], last_seq: int, since: Snapshot | None = None) -> list[Wants]:
-    """The consumers as a plan leaves them, from what they are now."""
+def after_changes(
+    now: Iterable[Wants], changes: Iterable[ConsumerChange], last_seq: int, since: Snapshot | None = None, *, renewed: bool = False
+) -> list[Wants]:
+    """The consumers as a plan leaves them, from what they are now; `renewed`: each is made again at its ack floor."""
     found = {one.name: _as_of(one, since) for one in now}
+    if renewed:
+        found = {name: replace(one, delivered=one.floor, pending=0, waiting=one.unfinished) for name, one in found.items()}
     for change in changes:
         old = found.pop(change.name, None)
         if change.position == "start" or (change.position != "gone" and old is None):

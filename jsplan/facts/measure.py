@@ -263,7 +263,7 @@ class _Survey:
         causes = ["retention"] if becomes else ["interest"]
         everything, nothing = (self.messages, self.messages), (0, 0)
         consumers = await self._consumers()
-        stay = tuple(after_changes(consumers, question.consumers, self.state["last_seq"], question.since))
+        stay = tuple(after_changes(consumers, question.consumers, self.state["last_seq"], question.since, renewed=question.renewed))
         if not stay and becomes and self.level < NOBODY_COUNTS:
             return self._measured(nothing, None, causes)
         if not stay and question.since is None:

@@ -28,7 +28,7 @@ class Question:
     """What to measure, for the change of `address`, in the stream `stream` of the same or (a drained origin) another domain.
 
     `limits` are those of an update. `interest`: the stream is or becomes one whose messages go when no consumer wants them, and what
-    none wants once `consumers` have changed is counted. `placeholder`: a placeholder consumer holds all messages until then; with
+    none wants once `consumers` have changed is counted; `renewed`: all of them are made again. `placeholder`: a placeholder consumer holds all messages until then; with
     `since`, what came or was acknowledged after it was made is left out.
     `drains` are filters through which a new copy consumes the stream. `later` says that the server deletes only with the next
     message of each subject. `finished` are messages that go because consumers of a stream that becomes a work queue have finished
@@ -41,6 +41,7 @@ class Question:
     limits: Limits = field(default_factory=Limits)
     interest: Literal["", "is", "becomes"] = ""
     consumers: tuple[ConsumerChange, ...] = ()
+    renewed: bool = False
     placeholder: bool = False
     since: Snapshot | None = None
     drains: tuple[str, ...] | None = None

@@ -64,7 +64,7 @@ def interests(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> dict[Addre
     found: dict[Address, Interest] = {}
     for address, verdict in sorted(verdicts.items()):
         parent = address.parent
-        if parent is None or verdict.follows is not None or not _changes(verdict):
+        if parent is None or not _changes(verdict) or not _counts(inputs, verdicts, verdict):
             continue
         if parent not in found:
             stream, retention = inputs.live.get(parent), _retention(inputs, verdicts, parent)
@@ -78,6 +78,12 @@ def interests(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> dict[Addre
     return found
 
 
+def _counts(inputs: Inputs, verdicts: Mapping[Address, Verdict], verdict: Verdict) -> bool:
+    """Leave out consumers that go with their stream."""
+    stream = verdicts.get(verdict.follows) if verdict.follows is not None else None
+    return verdict.follows is None or (stream is not None and stream.renews)
+
+
 def _changes(verdict: Verdict) -> bool:
     return verdict.actions == ["update"] or verdict.deletes or verdict.actions == ["create"]
 
@@ -86,6 +92,8 @@ def _retention(inputs: Inputs, verdicts: Mapping[Address, Verdict], parent: Addr
     """What a stream that stays is meanwhile; None where interest does not matter."""
     stream, live = stream_verdict(inputs, verdicts, parent), inputs.live.get(parent)
     before = live.compact.get("retention", "limits") if live is not None else "limits"
+    if stream is not None and stream.renews and stream.address not in inputs.under_way:
+        return "becomes" if (stream.after or {}).get("retention") == "interest" else None
     if stream is not None and (stream.deletes or stream.address in inputs.under_way):
         return None
     after = (stream.after or {}).get("retention", "limits") if stream is not None and stream.actions == ["update"] else before
@@ -139,16 +147,16 @@ def _takes_on(verdict: Verdict) -> bool:
 
 def _change(inputs: Inputs, verdict: Verdict) -> ConsumerChange:
     name, after = verdict.address.consumer, verdict.after
-    if after is None or verdict.goes:
+    if after is None or verdict.goes or (verdict.follows is not None and not verdict.preserves):
         return ConsumerChange(name, "gone")
     filters = filters_of(after)
-    if verdict.actions == ["update"]:
+    if verdict.actions == ["update"] and verdict.brought is None:
         return ConsumerChange(name, "same", filters)
     policy, first = str(after.get("deliver_policy", "all")), int(after.get("opt_start_seq") or 0)
     position = (inputs.replacements.get(verdict.address) or {}).get("position")
     if verdict.live is None and position:  # what an interrupted apply deleted continues where it was
         policy, first = "by_start_sequence", int(position)
-    if verdict.preserves and verdict.live is not None:
+    if (verdict.preserves or verdict.brought is not None) and verdict.live is not None:
         return ConsumerChange(name, "floor", filters, policy, first)
     return ConsumerChange(name, "start", filters, policy, first)
 

@@ -6,7 +6,6 @@ takes a subject waits for whoever frees it. The calls themselves are made in `st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -89,16 +88,23 @@ def _depend(inputs: Inputs, verdicts: dict[Address, Verdict], drafts: Drafts) ->
                 _after(draft, drafts, other, "delete", "update", soft=True)
         _with_carried_stream(inputs, draft, drafts)
         _around_reorganisation(draft, drafts)
-        _around_retention(verdicts, draft, drafts)
     wait_for_consumers(inputs, verdicts, drafts)
 
 
 def _with_carried_stream(inputs: Inputs, draft: Draft, drafts: Drafts) -> None:
-    """What happens to consumers of a stream that is made anew with its messages happens when it is back."""
+    """What happens to consumers of a stream that is replaced with its messages happens when it is back.
+
+    A stream that becomes an interest stream then has all of them before.
+    """
     stream = draft.key[0].parent
     if stream is None or (stream, "resume") not in drafts:
         return
-    draft.after |= {key for key in ((stream, "update"), (stream, "resume")) if key in drafts}
+    becomes = (stream, "update") in drafts and retention_of(drafts[stream, "update"].expect or {}) == "interest"
+    if becomes and draft.op == "consumer.create":
+        draft.after = (draft.after - {(stream, "update")}) | {(stream, "resume")}
+        drafts[stream, "update"].after.add(draft.key)
+    else:
+        draft.after |= {key for key in ((stream, "update"), (stream, "resume")) if key in drafts}
     if stream in inputs.under_way:
         draft.precondition = ""  # the consumer is where its stream is, and as it was only once that is back
 
@@ -122,19 +128,6 @@ def _around_reorganisation(draft: Draft, drafts: Drafts) -> None:
         (first or last).after.add(draft.key)
     else:
         draft.settles = last.settles
-
-
-def _around_retention(verdicts: Mapping[Address, Verdict], draft: Draft, drafts: Drafts) -> None:
-    """Consumers go while their stream keeps by limits: before it keeps by interest, after it does no more."""
-    kind, stream = draft.key[1], verdicts.get(draft.key[0].parent) if draft.key[0].parent else None
-    update = drafts.get((stream.address, "update")) if stream is not None and kind == "delete" else None
-    if update is None or stream is None or stream.live is None or stream.after is None:
-        return
-    before, after = retention_of(stream.live.compact), retention_of(stream.after)
-    if before != after == "interest":
-        update.after.add(draft.key)
-    elif before != after and draft.key not in update.after:
-        draft.after.add(update.key)
 
 
 #: The calls of one update that come before each: a part of it, subjects out of the way, the rest, the pause, limits that shrink.

@@ -56,7 +56,8 @@ def _ask(inputs: Inputs, verdicts: Mapping[Address, Verdict], verdict: Verdict, 
             yield again
     elif verdict.after is not None and _updates(inputs, verdict):
         one = changing.get(address)
-        found = about_update(live, verdict.after, inputs.level(address), one.consumers if one is not None else ())
+        consumers = one.consumers if one is not None else ()
+        found = about_update(live, verdict.after, inputs.level(address), consumers, renewed=verdict.renews)
         if verdict.preserves:
             finished = about_stream(inputs, verdict, verdicts)
             found = replace(found or Question(address, address), finished=finished) if found or finished else None
@@ -74,16 +75,22 @@ def _is_copied(inputs: Inputs, stream: Address) -> bool:
     return any(edge.origin == stream and inputs.live.get(edge.copy) is not None for edge in inputs.topology.edges)
 
 
-def about_update(live: LiveObject, after: Config, level: int, consumers: tuple[ConsumerChange, ...] = ()) -> Question | None:
-    """What an update of a stream to the compact configuration `after` may delete; `consumers` change before it becomes one of interest."""
+def about_update(
+    live: LiveObject, after: Config, level: int, consumers: tuple[ConsumerChange, ...] = (), *, renewed: bool = False
+) -> Question | None:
+    """What an update of a stream to the compact configuration `after` may delete; `consumers` change before it becomes one of interest.
+
+    `renewed`: the stream is replaced with its messages, and its consumers are made again before.
+    """
     messages = live.state.get("messages", 0)
-    becomes_interest = after.get("retention") == "interest" and live.compact.get("retention") != "interest" and messages > 0
+    was = "limits" if renewed else live.compact.get("retention")
+    becomes_interest = after.get("retention") == "interest" != was and messages > 0
     limits = _exceeded(live, after)
     if not becomes_interest and not limits.causes:
         return None
     first = limits.max_msgs_per_subject > 0 and not _set(live.compact.get("max_msgs_per_subject"))
     return Question(
-        live.address, live.address, limits, interest="becomes" if becomes_interest else "",
+        live.address, live.address, limits, interest="becomes" if becomes_interest else "", renewed=renewed,
         consumers=consumers if becomes_interest else (), later=first and level < FIRST_LIMIT_AT_ONCE,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from jsplan.address import Address, matches
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Action, FieldChange
-from jsplan.facts.live import LiveObject, limits_of
+from jsplan.facts.live import LiveObject, limits_of, retention_of
 from jsplan.planning import pauses
 from jsplan.planning.diff import field_changes, lacking
 from jsplan.planning.downstream import told
@@ -38,7 +38,8 @@ class Verdict:
 
     `ignored` are changes the server would take and not carry out. `follows` is the stream whose replacement or
     deletion takes this consumer with it, `brought` the one whose replacement brings it back as it shall be. `adopts` says that
-    the live object was not ours until now. `unknown` are fields of `after` that are only known when it is carried out. `leaves`
+    the live object was not ours until now. `renews`: of a stream that is replaced with its messages, each consumer is made as it shall
+    be, at its ack floor. `unknown` are fields of `after` that are only known when it is carried out. `leaves`
     are sources that are taken out before what they read is made anew, `rejoins` those that are put back where they left.
     """
 
@@ -54,6 +55,7 @@ class Verdict:
     follows: Address | None = None
     brought: Address | None = None
     unknown: list[str] = field(default_factory=list)
+    renews: bool = False
     leaves: set[str] = field(default_factory=set)
     rejoins: set[str] = field(default_factory=set)
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -317,6 +319,12 @@ def _update_reason(verdict: Verdict) -> str:
 
 def follow_streams(inputs: Inputs, verdicts: dict[Address, Verdict]) -> None:
     """Deleting a stream takes its consumers along: theirs is no step of its own, in place."""
+    changing = {v.address.parent for v in verdicts.values() if v.address.parent is not None and v.actions != ["no-op"]}
+    for address, verdict in verdicts.items():
+        if verdict.preserves and verdict.live is not None and address.kind != "consumer":
+            after = verdict.after or {}
+            becomes = retention_of(after) == "interest" and address in changing
+            verdict.renews = becomes or one_by_one(verdict.live.compact, after, inputs.level(address))
     for address, verdict in verdicts.items():
         parent = verdicts.get(address.parent) if address.parent else None
         if parent is None or not parent.deletes or verdict.live is None:
@@ -340,7 +348,6 @@ def _comes_back(inputs: Inputs, stream: Verdict, verdict: Verdict) -> Verdict:
     if verdict.address not in inputs.selected and verdict.live is not None and not verdict.adopts:
         kept = replace(verdict, actions=["no-op"], reason="left_out", fields=[], ignored=[], after=verdict.live.compact, diagnostics=[])
         return replace(kept, brought=stream.address)
-    anew = one_by_one(stream.live.compact, stream.after or {}, inputs.level(stream.address))
-    if verdict.actions == ["no-op"] or (anew and (verdict.actions == ["update"] or verdict.preserves)):
+    if verdict.actions == ["no-op"] or (stream.renews and (verdict.actions == ["update"] or verdict.preserves)):
         return replace(verdict, brought=stream.address)
-    return replace(verdict, follows=stream.address) if anew and verdict.deletes else verdict
+    return replace(verdict, follows=stream.address) if stream.renews and verdict.deletes else verdict

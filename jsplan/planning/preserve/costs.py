@@ -14,7 +14,7 @@ from jsplan.facts.question import Finished, Measured
 from jsplan.facts.redelivered import Redelivery, most_by_state, redelivery_of
 from jsplan.planning.following import copies
 from jsplan.planning.preserve.positions import position_of
-from jsplan.planning.preserve.ways import Way, becomes_queue, obstacle, one_by_one, way_of
+from jsplan.planning.preserve.ways import Way, becomes_queue, obstacle, way_of
 from jsplan.resources.fields import Config
 
 if TYPE_CHECKING:
@@ -70,10 +70,10 @@ def about_consumers(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address,
 
     Those of a cluster keep no more than the floor of a consumer with anything unacknowledged (measured on 2.15).
     """
-    live, after = verdict.live, verdict.after or {}
+    live = verdict.live
     if live is None or live.compact.get("retention") == "workqueue":
         return []
-    if not one_by_one(live.compact, after, inputs.level(verdict.address)) and not live.clustered:
+    if not verdict.renews and not live.clustered:
         return []
     coming = coming_back(inputs, verdict, verdicts)
     spans = (redelivery_of(c.address.consumer, c.compact, c.state, to, position_of(c.compact, c.state)) for c, to in coming)

@@ -13,7 +13,7 @@ from jsplan.documents.plan import Op
 from jsplan.planning.merge import as_created
 from jsplan.planning.order import Draft
 from jsplan.planning.preserve.standins import bare, identity, stand_in, stand_in_of, stopped
-from jsplan.planning.preserve.ways import becomes_queue, way_of
+from jsplan.planning.preserve.ways import way_of
 from jsplan.planning.verdict import Verdict, table_of
 
 if TYPE_CHECKING:
@@ -162,6 +162,6 @@ def _carries(inputs: Inputs, verdict: Verdict, kind: str, stand: Address) -> dic
         new = kind in ("refill", "recompare")
         out |= {"from": str(stand if new else address), "way": way, "new": new}
         out["grows"] = new and way == "archive" and bool((verdict.after or {}).get("mirror"))
-        out["consumers"] = way == "archive" and not (new and becomes_queue(old.compact, verdict.after or {}))
+        out["consumers"] = way == "archive" and not (new and verdict.renews)
         out["shrinks"] = bool(not new and (old.raw.get("allow_msg_ttl") or old.raw.get("retention") == "workqueue"))
     return out
