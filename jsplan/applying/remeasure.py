@@ -73,7 +73,8 @@ class Deletions:
         """
         if (behind := await self._left_behind(step)) is not None:
             return behind
-        hazard = self._planned.get(_key(step.touches))
+        stream, consumer = _key(step.touches)
+        hazard = self._planned.get((stream, consumer)) or self._planned.get((stream, False))
         if hazard is not None and live is not None and _nothing_arrived(hazard, live):
             return None
         planned, found = (hazard.messages or 0) if hazard is not None else 0, 0

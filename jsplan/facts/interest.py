@@ -18,6 +18,8 @@ from jsplan.subjects import within
 
 #: Levels with which server behaviour changed: 2.12 counts acks above the floor, 2.14 starts, 2.15 streams without consumers.
 ACKS_ABOVE_FLOOR, STARTS_COUNT, NOBODY_COUNTS = 2, 4, 5
+#: From this level on an updated filter of a consumer whose ack floor is behind the end of the stream deletes everything (measured).
+PURGES = 4
 MAX_SEQUENCE = 2**64 - 1
 
 

@@ -28,8 +28,8 @@ class Question:
     """What to measure, for the change of `address`, in the stream `stream` of the same or (a drained origin) another domain.
 
     `limits` are those of an update. `interest`: the stream is or becomes one whose messages go when no consumer wants them, and what
-    none wants once `consumers` have changed is counted; `renewed`: all of them are made again. `placeholder`: a placeholder consumer holds all messages until then; with
-    `since`, what came or was acknowledged after it was made is left out.
+    none wants once `consumers` have changed is counted; `renewed`: all of them are made again. `placeholder`: a placeholder
+    consumer holds all messages until then; with `since`, what came or was acknowledged after it was made is left out.
     `drains` are filters through which a new copy consumes the stream. `later` says that the server deletes only with the next
     message of each subject. `finished` are messages that go because consumers of a stream that becomes a work queue have finished
     them. `again` asks what a consumer that continues at its position is given again, and nothing else. `copied`: the server reads

@@ -64,7 +64,7 @@ def interests(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> dict[Addre
     found: dict[Address, Interest] = {}
     for address, verdict in sorted(verdicts.items()):
         parent = address.parent
-        if parent is None or not _changes(verdict) or not _counts(inputs, verdicts, verdict):
+        if parent is None or not _changes(verdict) or not _counts(verdicts, verdict):
             continue
         if parent not in found:
             stream, retention = inputs.live.get(parent), _retention(inputs, verdicts, parent)
@@ -78,7 +78,7 @@ def interests(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> dict[Addre
     return found
 
 
-def _counts(inputs: Inputs, verdicts: Mapping[Address, Verdict], verdict: Verdict) -> bool:
+def _counts(verdicts: Mapping[Address, Verdict], verdict: Verdict) -> bool:
     """Leave out consumers that go with their stream."""
     stream = verdicts.get(verdict.follows) if verdict.follows is not None else None
     return verdict.follows is None or (stream is not None and stream.renews)
@@ -147,7 +147,7 @@ def _takes_on(verdict: Verdict) -> bool:
 
 def _change(inputs: Inputs, verdict: Verdict) -> ConsumerChange:
     name, after = verdict.address.consumer, verdict.after
-    if after is None or verdict.goes or (verdict.follows is not None and not verdict.preserves):
+    if after is None or verdict.goes:
         return ConsumerChange(name, "gone")
     filters = filters_of(after)
     if verdict.actions == ["update"] and verdict.brought is None:

@@ -100,8 +100,9 @@ def _with_carried_stream(inputs: Inputs, draft: Draft, drafts: Drafts) -> None:
     if stream is None or (stream, "resume") not in drafts:
         return
     becomes = (stream, "update") in drafts and retention_of(drafts[stream, "update"].expect or {}) == "interest"
-    if becomes and draft.op == "consumer.create":
+    if becomes and draft.op in ("consumer.create", "state.forget"):
         draft.after = (draft.after - {(stream, "update")}) | {(stream, "resume")}
+        draft.precondition = ""  # its old object goes with the old stream
         drafts[stream, "update"].after.add(draft.key)
     else:
         draft.after |= {key for key in ((stream, "update"), (stream, "resume")) if key in drafts}

@@ -15,6 +15,7 @@ from jsplan.facts.interest import ConsumerChange
 from jsplan.facts.live import LiveObject
 from jsplan.facts.question import Question
 from jsplan.facts.trims import Limits
+from jsplan.planning.following import copies
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.interest import Interest, interests
 from jsplan.planning.interest import question as about_interest
@@ -36,9 +37,12 @@ def questions(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Quest
         flows.setdefault(edge.copy, []).append(edge)
     changing = interests(inputs, verdicts)
     by_stream = {one.stream.address: one for one in changing.values()}
-    found = [question for parent, one in changing.items() if (question := about_interest(inputs, parent, one)) is not None]
+    found: list[Question] = []
     for address in sorted(verdicts):
         found += _ask(inputs, verdicts, verdicts[address], by_stream)
+    stated = {question.stream for question in found if question.interest}
+    alone = (about_interest(inputs, parent, one) for parent, one in changing.items() if one.stream.address not in stated)
+    found += [question for question in alone if question is not None]
     found = [replace(question, copied=_is_copied(inputs, question.stream)) for question in found]
     for address in sorted(verdicts):
         found += _about_copy(inputs, verdicts[address], flows.get(address, ()))
@@ -57,7 +61,9 @@ def _ask(inputs: Inputs, verdicts: Mapping[Address, Verdict], verdict: Verdict, 
     elif verdict.after is not None and _updates(inputs, verdict):
         one = changing.get(address)
         consumers = one.consumers if one is not None else ()
-        found = about_update(live, verdict.after, inputs.level(address), consumers, renewed=verdict.renews)
+        found = about_update(live, verdict.after, inputs.level(address), consumers, replaced=verdict.preserves, renewed=verdict.renews)
+        if found is not None and one is not None and (more := about_interest(inputs, address, one)) is not None:
+            found = replace(more, address=address, limits=found.limits, later=found.later)
         if verdict.preserves:
             finished = about_stream(inputs, verdict, verdicts)
             found = replace(found or Question(address, address), finished=finished) if found or finished else None
@@ -71,19 +77,26 @@ def _updates(inputs: Inputs, verdict: Verdict) -> bool:
 
 
 def _is_copied(inputs: Inputs, stream: Address) -> bool:
-    """Whether a stream that is there copies it, as far as the files know."""
-    return any(edge.origin == stream and inputs.live.get(edge.copy) is not None for edge in inputs.topology.edges)
+    """Whether a stream that is there copies it, as far as the files know, or did until this plan."""
+    known = any(edge.origin == stream and inputs.live.get(edge.copy) is not None for edge in inputs.topology.edges)
+    return known or any(True for _ in copies(inputs, {}, stream))
 
 
 def about_update(
-    live: LiveObject, after: Config, level: int, consumers: tuple[ConsumerChange, ...] = (), *, renewed: bool = False
+    live: LiveObject,
+    after: Config,
+    level: int,
+    consumers: tuple[ConsumerChange, ...] = (),
+    *,
+    replaced: bool = False,
+    renewed: bool = False,
 ) -> Question | None:
     """What an update of a stream to the compact configuration `after` may delete; `consumers` change before it becomes one of interest.
 
-    `renewed`: the stream is replaced with its messages, and its consumers are made again before.
+    `replaced`: the stream is replaced with its messages, so it keeps by limits until then; `renewed`: and its consumers are made again.
     """
     messages = live.state.get("messages", 0)
-    was = "limits" if renewed else live.compact.get("retention")
+    was = "limits" if replaced else live.compact.get("retention")
     becomes_interest = after.get("retention") == "interest" != was and messages > 0
     limits = _exceeded(live, after)
     if not becomes_interest and not limits.causes:

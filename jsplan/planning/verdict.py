@@ -14,7 +14,7 @@ from jsplan.planning.diff import field_changes, lacking
 from jsplan.planning.downstream import told
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import expected_new, expected_update, within_limits, without_ignored
-from jsplan.planning.preserve.consumers import goes_on, held
+from jsplan.planning.preserve.consumers import goes_on, held, purges
 from jsplan.planning.preserve.ways import one_by_one
 from jsplan.planning.words import in_words
 from jsplan.resources import CONSUMER
@@ -237,6 +237,12 @@ def _present(inputs: Inputs, address: Address, live: LiveObject, entry: Entry | 
     return _with_action(inputs, verdict)
 
 
+def _cannot_stay(inputs: Inputs, verdict: Verdict) -> bool:
+    """Whether an update in place would delete messages that a replacement keeps."""
+    after, live = verdict.after, verdict.live
+    return live is not None and after is not None and verdict.address.kind == "consumer" and purges(inputs, live, after)
+
+
 def _forced(inputs: Inputs, address: Address) -> bool:
     return address in inputs.unfinished or any(matches(glob, address) for glob in inputs.request.replace)
 
@@ -258,6 +264,8 @@ def _with_action(inputs: Inputs, verdict: Verdict) -> Verdict:
     if verdict.adopts and inputs.request.imports:
         return _import_only(inputs, verdict)
     forced = _forced(inputs, verdict.address)
+    if _cannot_stay(inputs, verdict):
+        verdict.fields = [replace(c, effect="replace") if c.path.startswith("filter_subject") else c for c in verdict.fields]
     if forced or any(change.effect == "replace" for change in verdict.fields):
         verdict.reason = "replace_by_request" if forced else "replace_because_cannot_update"
         if verdict.address in inputs.unfinished:

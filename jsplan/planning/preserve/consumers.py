@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
+from jsplan.facts.interest import PURGES, filters_of
+from jsplan.facts.live import retention_of
 from jsplan.facts.question import Measured, Question
 from jsplan.facts.redelivered import redelivery_of
 from jsplan.planning.pauses import PAUSE, is_over
@@ -24,6 +26,20 @@ if TYPE_CHECKING:
 
 #: What the new consumer is given besides what the old one missed, where it can only be told where to begin.
 ONLY_LAST = {"last": "the last message", "last_per_subject": "the last message of each subject"}
+
+
+def purges(inputs: Inputs, live: LiveObject, after: Config) -> bool:
+    """Check whether an update in place would empty the interest stream of a consumer.
+
+    A server from 2.14 on deletes everything up to the ack floor of a consumer whose filter is updated while that floor is behind the
+    end of the stream, whatever other consumers want (measured).
+    """
+    stream = inputs.live.get(live.address.parent) if live.address.parent else None
+    if stream is None or inputs.level(live.address) < PURGES or retention_of(stream.compact) != "interest":
+        return False
+    floor = int((live.state.get("ack_floor") or {}).get("stream_seq") or 0)
+    refiltered = sorted(filters_of(live.compact)) != sorted(filters_of(after))
+    return refiltered and floor > int(stream.state.get("last_seq") or 0)
 
 
 def _way(inputs: Inputs, address: Address, after: Config, position: int) -> Way:
