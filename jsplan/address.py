@@ -18,8 +18,10 @@ BACKFILL_SOURCE = "jsplan.backfill.source"
 BACKFILL_FILLING = "jsplan.backfill.filling"
 #: The metadata by which a bucket that jsplan made for state is known, also to workspaces that keep theirs elsewhere.
 STATE_MARK = ("jsplan", "state")
-#: How the names of consumers begin that are the server's own or stand in for one: never planned, imported or listed.
-OWN_CONSUMERS = ("JS_SRC_", "JS_MIRROR_", STAGING)
+#: How the names of consumers begin by which servers since 2.14 read a stream for its copies.
+SERVERS_CONSUMERS = ("JS_SRC_", "JS_MIRROR_")
+#: How the names of consumers begin that are the server's own or placeholders: never planned, imported or listed.
+OWN_CONSUMERS = (*SERVERS_CONSUMERS, STAGING)
 #: How the subjects begin that streams have while somebody else takes theirs; nobody publishes to them.
 PARKING = "jsplan.parking."
 #: How the names of the streams that carry a bucket or an object store begin.

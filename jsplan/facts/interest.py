@@ -55,7 +55,8 @@ class Wants:
 
     `pending` are messages that it has out, `waiting` those that it has not delivered yet. `filters_before` are those that an
     update in place replaces. `known` is False of a new consumer whose first message is not known yet. `searched`: it may have looked
-    for messages beyond what it delivered, and a message that it passed counts as one that it does not want.
+    for messages beyond what it delivered, and a message that it passed counts as one that it does not want. `acks_all`: it wants
+    everything behind its floor.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Wants:
     filters_before: tuple[str, ...] | None = None
     known: bool = True
     searched: bool = False
+    acks_all: bool = False
 
     def matches(self, subject: str) -> bool:
         """Check whether the consumer would be given messages of this subject."""
@@ -106,7 +108,17 @@ def wants_of(info: Mapping[str, Any]) -> Wants:
     searched = config.get("ack_policy", "none") == "explicit" and bool(
         (info.get("delivered") or {}).get("consumer_seq") or info.get("num_waiting") or info.get("push_bound")
     )
-    return Wants(info["name"], filters_of(config), floor, delivered, out, whole, waiting, searched=searched)
+    return Wants(
+        info["name"],
+        filters_of(config),
+        floor,
+        delivered,
+        out,
+        whole,
+        waiting,
+        searched=searched,
+        acks_all=config.get("ack_policy") == "all",
+    )
 
 
 def after_changes(
@@ -186,9 +198,9 @@ class Unwanted:
             return True
         if all(message.seq <= self._surely_done(c) for c in wanting) and message.seq > self.unsure_below:
             self.sure.add(message)
-        elif all(message.seq <= c.delivered for c in wanting):
+        elif all(message.seq <= self._may_be_done(c) for c in wanting):
             self.doubtful.add(message)
-        elif all(message.seq <= c.delivered or self._may_have_passed(c, message) for c in wanting):
+        elif all(message.seq <= self._may_be_done(c) or self._may_have_passed(c, message) for c in wanting):
             self.passed.add(message)
         return True
 
@@ -231,6 +243,9 @@ class Unwanted:
         if self.becoming and not consumer.from_the_start and self.level < STARTS_COUNT:
             return 0
         return consumer.floor
+
+    def _may_be_done(self, consumer: Wants) -> int:
+        return consumer.floor if consumer.acks_all and not self.becoming else consumer.delivered
 
     def _is_looked_at(self, message: Stored, wanting: list[Wants]) -> bool:
         """A stream that becomes one of interest looks only at what some consumer has done, and at no consumer that starts behind its end.

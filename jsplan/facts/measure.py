@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from jsplan.address import Address
+from jsplan.address import SERVERS_CONSUMERS, Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.interest import NOBODY_COUNTS, PURGES, Snapshot, Unwanted, Wants, after_changes, wants_of
@@ -98,6 +98,7 @@ class _Survey:
             api, question.stream.stream, self.config["storage"], self.state["first_seq"], self.state["last_seq"], batches, self.budget
         )
         self.counts: dict[str, int] = {}
+        self.read_by_copies = False
 
     async def answer(self) -> Measured:
         """Everything that the question names, as one number."""
@@ -114,7 +115,7 @@ class _Survey:
             found.append(await self._finished(question.finished))
         if question.interest:
             unwanted = await self._unwanted(question)
-            found.append(replace(unwanted, at_least=0, least_bytes=0) if question.copied else unwanted)
+            found.append(replace(unwanted, at_least=0, least_bytes=0) if question.uncertain or self.read_by_copies else unwanted)
         return self._combined(found)
 
     def _combined(self, found: list[Measured]) -> Measured:
@@ -280,7 +281,11 @@ class _Survey:
         return await self._walk_wants(Unwanted(stay, self.level, becomes, self.state["last_seq"], unsure), causes, question.since)
 
     async def _consumers(self) -> tuple[Wants, ...]:
-        return tuple(wants_of(info) for info in await self.api.consumers(self.question.stream.stream))
+        """All consumers but those by which the server itself reads for a copy: they acknowledge soon, nobody knows when."""
+        found = [wants_of(info) for info in await self.api.consumers(self.question.stream.stream)]
+        own = [one for one in found if one.name.startswith(SERVERS_CONSUMERS)]
+        self.read_by_copies = bool(own)
+        return tuple(one for one in found if one not in own)
 
     async def _walk_wants(self, walk: Unwanted, causes: list[str], since: Snapshot | None = None) -> Measured:
         """Read as far as any consumer has been; to the end where that is allowed, since bytes are known then too."""

@@ -32,8 +32,8 @@ class Question:
     consumer holds all messages until then; with `since`, what came or was acknowledged after it was made is left out.
     `drains` are filters through which a new copy consumes the stream. `later` says that the server deletes only with the next
     message of each subject. `finished` are messages that go because consumers of a stream that becomes a work queue have finished
-    them. `again` asks what a consumer that continues at its position is given again, and nothing else. `copied`: the server reads
-    the stream for a copy of it, by a consumer that it does not show and that may hold on to messages.
+    them. `again` asks what a consumer that continues at its position is given again, and nothing else. `uncertain`: messages may
+    stay although no consumer wants them, since the server reads the stream for a copy of it, or since its subjects change.
     """
 
     address: Address
@@ -48,7 +48,7 @@ class Question:
     later: bool = False
     finished: tuple[Finished, ...] = ()
     again: Redelivery | None = None
-    copied: bool = False
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

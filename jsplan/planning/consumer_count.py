@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from jsplan.address import SERVERS_CONSUMERS
 from jsplan.planning.compound import MOST, stream_of
 from jsplan.planning.verdict import UNDER_WAY, Verdict, will_be
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.planning.inputs import Inputs
     from jsplan.resources.fields import Config
-
-#: How the consumers are called by which servers since 2.14 read a stream for its copies: counted, and in no need of a place (measured).
-_HIDDEN: Final = ("JS_SRC_", "JS_MIRROR_")
 
 
 @dataclass(slots=True)
@@ -84,5 +82,6 @@ def _limit(config: Config | None) -> int:
 
 
 def _hidden(inputs: Inputs, stream: Address) -> int:
+    """Count the consumers by which the server reads the stream for its copies: they need no place (measured)."""
     names = (a.consumer for a in inputs.live.objects if a.kind == "consumer" and a.parent == stream)
-    return sum(1 for name in names if name.startswith(_HIDDEN))
+    return sum(1 for name in names if name.startswith(SERVERS_CONSUMERS))

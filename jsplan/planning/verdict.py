@@ -15,7 +15,7 @@ from jsplan.planning.downstream import told
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import expected_new, expected_update, within_limits, without_ignored
 from jsplan.planning.preserve.consumers import goes_on, held, purges
-from jsplan.planning.preserve.ways import one_by_one
+from jsplan.planning.preserve.ways import one_by_one, tightens
 from jsplan.planning.words import in_words
 from jsplan.resources import CONSUMER
 from jsplan.resources.buckets import CARRYING
@@ -331,8 +331,8 @@ def follow_streams(inputs: Inputs, verdicts: dict[Address, Verdict]) -> None:
     for address, verdict in verdicts.items():
         if verdict.preserves and verdict.live is not None and address.kind != "consumer":
             after = verdict.after or {}
-            becomes = retention_of(after) == "interest" and address in changing
-            verdict.renews = becomes or one_by_one(verdict.live.compact, after, inputs.level(address))
+            changes = address in changing and (retention_of(after) == "interest" or tightens(verdict.live.compact, after))
+            verdict.renews = changes or one_by_one(verdict.live.compact, after, inputs.level(address))
     for address, verdict in verdicts.items():
         parent = verdicts.get(address.parent) if address.parent else None
         if parent is None or not parent.deletes or verdict.live is None:

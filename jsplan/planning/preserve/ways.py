@@ -35,6 +35,12 @@ def becomes_queue(before: Config, after: Config) -> bool:
     return before.get("retention", "limits") != "workqueue" and after.get("retention") == "workqueue"
 
 
+def tightens(before: Config, after: Config) -> bool:
+    """Check whether the new stream limits its consumers more than the old one, which would refuse those that come as they were (10069)."""
+    old, new = before.get("consumer_limits") or {}, after.get("consumer_limits") or {}
+    return any(value > 0 and not 0 < int(old.get(name) or 0) <= value for name, value in new.items() if isinstance(value, int))
+
+
 def obstacle(live: LiveObject, after: Config, level: int, consumers: Iterable[LiveObject], copied: Collection[str]) -> str | None:
     """Why the messages of `live` cannot be carried over to a stream that is `after` (compact), or None where they can.
 
