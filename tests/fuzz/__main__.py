@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz TARGET --seed N --count N`: documents of one target, or of all of them."""
+"""`python -m tests.fuzz TARGET… --seed N --count N`: documents of some targets, or of all of them."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ from tests.fuzz.targets import TARGETS
 def main() -> int:
     """Read documents and print what is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("target", choices=["all", *TARGETS])
+    parser.add_argument("targets", nargs="+", metavar="TARGET[:COUNT]", help=f"all, {', '.join(TARGETS)}")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000, help="how many documents of each target")
+    parser.add_argument("--count", type=int, default=1000, help="how many documents of each target that says none")
     parser.add_argument("--most", type=int, default=harness.MOST, help="different failures after which it ends")
     parser.add_argument("--only", type=int, help="the document of this number alone")
     parser.add_argument("--file", type=Path, help="a document that was kept, alone")
-    parser.add_argument(
-        "--kept",
-        action="store_true",
-        help="the seeds and the documents under tests/fuzz/found/ alone",
-    )
+    parser.add_argument("--kept", action="store_true", help="first the seeds and the documents under tests/fuzz/found/; they must be right")
     parser.add_argument("--print", action="store_true", help="print the document as well")
     parser.add_argument("--keep", action="store_true", help="keep the smallest documents under tests/fuzz/found/")
     parser.add_argument("--quick", action="store_true", help="do not make them smaller")
     given = parser.parse_args()
+    named = dict(text.partition(":")[::2] for text in (TARGETS if "all" in given.targets else given.targets))
+    if unknown := named.keys() - TARGETS:
+        parser.error(f"there is no target {', '.join(unknown)}")
     bad = 0
-    for name in TARGETS if given.target == "all" else [given.target]:
-        bad += _one(TARGETS[name], given)
+    for name, said in named.items():
+        bad += _kept(TARGETS[name]) if given.kept else 0
+        count = int(said or given.count)
+        bad += _one(TARGETS[name], given, count) if count else 0
     return 1 if bad else 0
 
 
-def _one(target: harness.Target, given: argparse.Namespace) -> int:
-    if given.kept:
-        return _kept(target)
+def _one(target: harness.Target, given: argparse.Namespace, count: int) -> int:
     if given.file is not None or given.only is not None:
         document = harness.load(given.file) if given.file is not None else target.document(given.seed, given.only)
         if given.print:
@@ -53,7 +52,7 @@ def _one(target: harness.Target, given: argparse.Namespace) -> int:
         failure = harness.judge(target, document)
         print(f"{failure.key}\n{failure.detail}" if failure else "nothing is wrong with it")
         return 1 if failure else 0
-    report = harness.run(target, given.seed, range(given.count), most=given.most)
+    report = harness.run(target, given.seed, range(count), most=given.most)
     speed = report.documents / report.seconds if report.seconds else 0
     print(
         f"{target.name}: {report.documents} documents, {len(report.found)} failures, {speed:.0f} a second of computing",

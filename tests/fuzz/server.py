@@ -6,7 +6,7 @@ import base64
 import contextlib
 import json
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -314,6 +314,17 @@ class PlayedLink(Link):
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+@contextlib.contextmanager
+def playing(document: Document, *, known: bool = False) -> Iterator[None]:
+    """Play the document for a while, in a process that is there for other things as well."""
+    before = pool.Link, bucket.Link  # type: ignore[attr-defined]
+    play(document, known=known)
+    try:
+        yield
+    finally:
+        pool.Link, bucket.Link = before  # type: ignore[attr-defined]
 
 
 def play(document: Document, *, known: bool = False) -> Script:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import tempfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from jsplan.workflows.backfill import BackfillOptions
 from tests.fuzz import words
 from tests.fuzz.documents import Document, text_of
 from tests.fuzz.harness import Target
-from tests.fuzz.server import play
+from tests.fuzz.server import play, playing
 from tests.fuzz.targets.common import WORKSPACE
 from tests.support.workspaces import Quiet
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 JOB: Final = "$job.json"
 #: Stands in a job for the folder of its workspace.
 HERE: Final = "@WS@"
+_TIME: Final = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_LINEAGE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 WITH_BACKFILL: Final = WORKSPACE | {
     "connections": {
         "main": {
@@ -54,9 +57,8 @@ def seeds() -> list[Document]:
     first = WITH_BACKFILL["backfills"][0]
     plain = {"name": "b", "from": {"stream": "A"}, "to": {"stream": "B"}}
     found: list[Document] = []
-    play({}, known=True)
     for entry in (first, plain, {"name": "b", "from": {"stream": "A"}, "to": {"parquet": "/arc"}}):
-        with tempfile.TemporaryDirectory() as name:
+        with tempfile.TemporaryDirectory() as name, playing({}, known=True):
             folder = Path(name).resolve()
             (folder / "jsplan.yaml").write_text(json.dumps(WITH_BACKFILL | {"backfills": [entry]}), "utf-8")
             (folder / "clean.py").write_text("def run(frame):\n    return frame\n", "utf-8")
@@ -64,8 +66,13 @@ def seeds() -> list[Document]:
             backfill.write_job(options, BackfillOptions(name="b"), folder / "job.py", Quiet())
             text = runpy.run_path(str(folder / "job.py"), run_name="job")["JOB"].replace(str(folder), HERE)
             state = (folder / "state/w.json").read_bytes()
-        found.append({JOB: text.encode(), "state/w.json": state})
+        found.append({JOB: _settled(text).encode(), "state/w.json": _settled(state.decode()).encode()})
     return found
+
+
+def _settled(text: str) -> str:
+    """The text with the same times and identities each time, so that a number always makes the same document."""
+    return _LINEAGE.sub("00000000-0000-4000-8000-000000000000", _TIME.sub("2026-01-01T00:00:00Z", text))
 
 
 def run(scene: Scene) -> None:
