@@ -290,8 +290,11 @@ def _remember_owner(world: World, plan: Plan) -> None:
 def _remember_servers(world: World, plan: Plan) -> None:
     """Who answered, and when (`seen`): what a later run goes by to say whether a domain is away for too long."""
     for key, facts in plan.domains.items():
+        domain = world.workspace.domains.get(key)
+        if domain is None:  # no step touches it, and the files no longer declare it
+            continue
         known = world.state.domains.get(key, {})
-        server = (facts["server"] or known) | {"js_domain": world.workspace.domains[key].js_domain}
+        server = (facts["server"] or known) | {"js_domain": domain.js_domain}
         server["seen"] = max(plan.timestamp if facts["reachable"] else "", known.get("seen", ""))
         if server != known and server["seen"]:
             world.backend.append(world.state, {"domain": {"key": key, "server": server}})

@@ -230,6 +230,7 @@ class Mutator:
         holder[key] = self.dice.choice(
             (
                 text[:at] + word + text[at:],
+                word,
                 word + text,
                 text + word,
                 text[:at],
@@ -255,6 +256,8 @@ class Mutator:
         value = holder[key]
         holder[key] = self.dice.choice(
             (
+                self.dice.choice(words.NUMBERS),
+                self.dice.choice(words.NUMBERS),
                 value + 1,
                 value - 1,
                 -value,

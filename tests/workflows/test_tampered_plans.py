@@ -16,12 +16,12 @@ from jsplan.errors import JsplanError, RefusedError
 from jsplan.render import plan_html
 from tests.documents.test_hostile import sealed
 from tests.support.raw import Raw, streams
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import Space, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.sandbox import Server
+    from jsplan.sandbox import Sandbox, Server
 
 Document = dict[str, Any]
 API = "$JS.API"
@@ -206,3 +206,16 @@ def test_a_plan_as_it_was_made(space: Space) -> None:
     space.write(streams=[_orders(max_msgs=50, said="b"), {"name": "OTHER"}])
     assert space.apply_saved(space.plan()).exit_code == 0
     assert not space.plan().has_changes
+
+
+def test_a_domain_that_left_the_files_and_has_no_step(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A saved plan also names domains in which nothing changes: one that the files no longer declare does not hold it up."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.write(streams=[{"name": "A", "domain": "hub"}, {"name": "B", "domain": "leaf"}])
+    space.apply()
+    space.write(streams=[{"name": "A", "domain": "hub", "description": "more"}, {"name": "B", "domain": "leaf"}])
+    plan = space.plan()
+    space.write(streams=[{"name": "A", "domain": "hub"}], domains={"hub": space.base["domains"]["hub"]})
+
+    assert set(plan.domains) == {"hub", "leaf"}
+    assert space.apply_saved(plan).exit_code == 0
