@@ -29,7 +29,7 @@ from jsplan.documents.validation import flaw_of
 from jsplan.errors import JsplanError
 from tests.fuzz.documents import Document, bytes_of, dump, load, size, text_of
 from tests.fuzz.guard import GUARD, Stopped, install
-from tests.fuzz.mutate import form_of, mutated, renamed
+from tests.fuzz.mutate import filled, form_of, mutated, renamed
 from tests.fuzz.scene import Scene, Wrong, where
 
 FOUND: Final = Path(__file__).parent / "found"
@@ -72,9 +72,9 @@ class Target:
         dice = Random(f"{self.name} {seed} {number}")
         document = dict(dice.choice(self.documents))
         parts = [name for name in document if self.changes(name)]
-        if dice.random() < 0.1:
-            return renamed(document, parts, dice, self.words)
-        for _ in range(1 + (dice.random() < 0.2)):
+        if (whole := dice.random()) < 0.15:
+            return (renamed if whole < 0.1 else filled)(document, parts, dice, self.words)
+        for _ in range(dice.choice((1, 1, 1, 2, 3))):
             name = dice.choice(parts)
             others = [other[name] for other in self.documents if name in other]
             draw = dice.random()

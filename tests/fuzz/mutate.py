@@ -98,8 +98,16 @@ class Mutator:
             if len(there) > MOST_VALUES:
                 break
             place = self.dice.choice(there[1:] if len(there) > 1 and self.dice.random() < 0.97 else there)
+            place = self._step_by_step(box) if self.dice.random() < 0.3 else place
             self.dice.choice(self._for(place))(*place)
         return box[0]
+
+    def _step_by_step(self, box: list[Tree]) -> Place:
+        """A place by a way down from the root: what stands high is not drowned by the many values below it."""
+        place: Place = (box, 0)
+        while (inside := place[0][place[1]]) and isinstance(inside, dict | list) and (place[0] is box or self.dice.random() < 0.6):
+            place = (inside, self.dice.choice(list(inside) if isinstance(inside, dict) else range(len(inside))))
+        return place
 
     def _for(self, place: Place) -> tuple[Callable[[Any, Any], None], ...]:
         holder, key = place
@@ -132,13 +140,14 @@ class Mutator:
         if isinstance(holder, list) and not holder:
             holder.append(None)
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """A hostile text."""
         return self.dice.choice(self.own if self.own and self.dice.random() < 0.4 else words.TEXTS)
 
     def _scalar(self) -> Tree:
         kind = self.dice.randrange(10)
         if kind < 4:
-            return self._text()
+            return self.text()
         if kind < 6:
             return self.dice.choice(words.NUMBERS)
         if kind < 8:
@@ -192,7 +201,7 @@ class Mutator:
 
     def _rename(self, holder: Any, key: Any) -> None:
         choices = [
-            self._text(),
+            self.text(),
             f"{key}x",
             str(key)[:-1],
             str(key).upper(),
@@ -206,7 +215,7 @@ class Mutator:
         return str(self.dice.choice(there)) if there else "x"
 
     def _add(self, holder: Any, key: Any) -> None:
-        holder[key][self._known_key()] = self._scalar()
+        holder[key][self._known_key() if self.dice.random() < 0.5 else self.text()] = self._scalar()
 
     def _anchor(self, holder: Any, key: Any) -> None:
         """Name this value, and write the name where another one is."""
@@ -225,7 +234,7 @@ class Mutator:
             holder[Raw("<<")] = self.dice.choice((copied(holder[key]), Raw("*a"), [copied(holder[key]), Raw("*b")]))
 
     def _edit(self, holder: Any, key: Any) -> None:
-        text, word = str(holder[key]), self._text()
+        text, word = str(holder[key]), self.text()
         at = self.dice.randrange(len(text) + 1)
         holder[key] = self.dice.choice(
             (
@@ -343,7 +352,7 @@ def mutated(
     """The part with one or several changes; `others` are other contents of the same kind."""
     if form == "number":
         return dice.choice((b"0", b"1", b"2", b"30"))
-    count, draw = 1 + min(int(dice.expovariate(0.9)), 10), dice.random()
+    count, draw = 1 + min(int(dice.expovariate(0.5)), 10), dice.random()
     tree = _parsed(content, form) if form in ("json", "yaml") else None
     if tree is not None and draw < 0.85:
         some = dice.sample(others, min(3, len(others)))
@@ -372,12 +381,35 @@ def renamed(document: Document, among: list[str], dice: Random, own: tuple[str, 
     known = sorted({match[1] for name in among for match in _VALUE.finditer(document[name])})
     if not known:
         return document
-    old, new = dice.choice(known).decode(), dice.choice(own if own and dice.random() < 0.4 else words.TEXTS)
+    old, new = dice.choice(known).decode(), Mutator(dice, own, words.RAW_JSON, []).text()
     escaped = json.dumps(new)[1:-1].encode()
     in_content = re.compile(f"(?<=[{_EDGE}]){re.escape(old)}(?=[{_EDGE}])".encode())
     in_name = re.compile(f"(?<=[{_EDGE}]){re.escape(old)}(?=[{_EDGE}])")
     named = {in_name.sub(lambda _: new, name) if name.startswith("$") else name: content for name, content in document.items()}
     return {name: content if name == "$" else in_content.sub(lambda _: escaped, content) for name, content in named.items()}
+
+
+def filled(document: Document, among: list[str], dice: Random, own: tuple[str, ...]) -> Document:
+    """The document with hostile entries in all maps of one name that have texts, as metadata: their keys are somebody's own."""
+    trees = {name: tree for name in among if isinstance(tree := _parsed(document[name], "json"), dict)}
+    maps = {name: [(holder, key) for holder, key in places(tree) if _is_map(holder, key)] for name, tree in trees.items()}
+    known = sorted({str(key) for there in maps.values() for _, key in there})
+    if not known:
+        return document
+    wanted, mutator = dice.choice(known), Mutator(dice, own, words.RAW_JSON, [])
+    more = {mutator.text(): mutator.text() for _ in range(3)}
+    out = dict(document)
+    for name, kept in trees.items():
+        tree = copied(kept)
+        for holder, key in [place for place in places(tree) if place[1] == wanted and _is_map(*place)]:
+            holder[key] |= more
+        out[name] = json_text(tree).encode()
+    return out
+
+
+def _is_map(holder: Any, key: Any) -> bool:
+    found = holder[key]
+    return isinstance(holder, dict) and isinstance(found, dict) and bool(found) and all(isinstance(value, str) for value in found.values())
 
 
 def _lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int) -> bytes:
@@ -454,7 +486,7 @@ def _bytes_once(content: bytes, dice: Random, others: list[bytes]) -> bytes:
         case 7:
             return content[:at] + dice.randbytes(dice.choice((1, 4, 30))) + content[end:]
         case _:
-            return _substituted(content, _NUMBER, dice.choice(words.BYTE_NUMBERS), dice)
+            return _substituted(content, _NUMBER, dice.choice((*words.BYTE_NUMBERS, b"-%d" % dice.randrange(1, 100))), dice)
 
 
 def _substituted(content: bytes, pattern: re.Pattern[bytes], by: bytes, dice: Random) -> bytes:

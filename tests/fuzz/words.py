@@ -21,6 +21,8 @@ UNICODE: Final = (
     "\u202e", "\u2066", "\ufeff", "\ufffe", "\uffff", "\ud800", "\udfff", "\U000e0041",
     "\U0001f469\u200d\U0001f680", "\u0430", "e\u0301", "\r", "\n", "\t", "\u0085",
 )  # fmt: skip
+#: Every one of them at once.
+ALL_OF_UNICODE: Final = "A" + "".join(character for character in UNICODE if character not in ("\0", "\ud800", "\udfff"))
 PATHS: Final = (
     "../x", "../../x", "../outside/secret.txt", f"{BESIDE}/secret.txt", f"{BESIDE}/new.txt",
     "../home/authorized_keys", "/dev/zero", "/dev/stdin", "~/x", "~nobody-here/x", ".", "..", "/", "", "a/../../x",
@@ -35,7 +37,7 @@ CODES: Final = (
 MARKUP: Final = (
     f"<{TAG}>", f'"><{TAG}>', f'" {TAG}="', f"--><{TAG}>", f"</style><{TAG}>", f"]]><{TAG}>",
     f"&{TAG};", "```", "|", "\n::error::x", "##[error]x", f"[x](javascript:{TAG})", "\n\n# x",
-    "[bold]x[/bold]", "[/]",
+    "[bold]x[/bold]", "[/]", f"""'"]]>--></style></script><{TAG} {TAG}="&{TAG};">""",
 )  # fmt: skip
 REFERENCES: Final = (
     "${", "$${", "${}", "${var.x}", "${var.", "${env.FUZZ_SECRET}", "${env.FUZZ_CREDS}",
@@ -61,7 +63,7 @@ URLS: Final = (
     f"nats://u:{INLINE}@h:1,nats://b", "nats://" + "h" * 5000,
 )  # fmt: skip
 TEXTS: Final = (
-    *UNICODE, *PATHS, *CODES, *MARKUP, *REFERENCES, *NAMES, *VALUES, *URLS,
+    *UNICODE, ALL_OF_UNICODE, ALL_OF_UNICODE, *PATHS, *CODES, *MARKUP, *REFERENCES, *NAMES, *VALUES, *URLS,
 )  # fmt: skip
 
 NUMBERS: Final[tuple[int | float, ...]] = (

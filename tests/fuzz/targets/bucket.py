@@ -31,6 +31,8 @@ COMMANDS: Final = (
 )
 HEAD, WHOLE, BOMB = "$head.json", "$whole.json", "$bomb"
 _SMALL: Final = {"workspace": "w", "environment": None, "lineage": "l", "serial": 3}
+#: What a head says of a state that fits into one part.
+_HEAD: Final = {"format_version": "1.0", "kind": "state-in-parts", "encoding": "gzip", "parts": "3.abc", "count": 1, "serial": 3}
 #: So many bytes come out of one piece of a bomb.
 PIECE: Final = 64 << 20
 
@@ -58,7 +60,7 @@ def seeds() -> list[Document]:
         f"{KEY}_journal.w.{state['serial'] + 1}.2 .journal": b"".join(lines[6:]),
     }
     whole = base | {f"{KEY}w .json": there[PATH]}
-    packed = base | {HEAD: b"{}", WHOLE: there[PATH], BOMB: b"0"}
+    packed = base | {HEAD: json.dumps(_HEAD).encode(), WHOLE: there[PATH], BOMB: b"0"}
     return [
         *with_commands(whole, *COMMANDS),
         *with_commands(whole | rest, *COMMANDS),
