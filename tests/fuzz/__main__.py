@@ -14,8 +14,8 @@ os.environ |= {
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
-from tests.fuzz import harness
-from tests.fuzz.documents import dump
+from tests.fuzz import findings, harness
+from tests.fuzz.documents import dump, load
 from tests.fuzz.targets import TARGETS
 
 
@@ -46,7 +46,7 @@ def main() -> int:
 
 def _one(target: harness.Target, given: argparse.Namespace, count: int) -> int:
     if given.file is not None or given.only is not None:
-        document = harness.load(given.file) if given.file is not None else target.document(given.seed, given.only)
+        document = load(given.file) if given.file is not None else target.document(given.seed, given.only)
         if given.print:
             print(dump(document))
         failure = harness.judge(target, document)
@@ -58,15 +58,15 @@ def _one(target: harness.Target, given: argparse.Namespace, count: int) -> int:
         f"{target.name}: {report.documents} documents, {len(report.found)} failures, {speed:.0f} a second of computing",
         flush=True,
     )
-    print(harness.told(report, given.seed, smaller=not given.quick), end="", flush=True)
+    print(findings.told(report, given.seed, smaller=not given.quick), end="", flush=True)
     for found in report.found.values() if given.keep else ():
-        print(harness.keep(target, harness.shrunk(target, found)))
+        print(findings.keep(target, findings.shrunk(target, found)))
     return len(report.found)
 
 
 def _kept(target: harness.Target) -> int:
     """Read what was found, and the seeds, which must be right."""
-    documents = {str(path): harness.load(path) for path in harness.kept(target)}
+    documents = {str(path): load(path) for path in findings.kept(target)}
     failures = harness.judge_all(target, documents)
     seeds = {f"seed {number}": document for number, document in enumerate(target.documents)}
     failures |= harness.judge_all(target, seeds, seeds=True)

@@ -1,4 +1,4 @@
-"""Makes documents of a seed, reads each in a process of its own kind, and makes those smaller that show something wrong."""
+"""Makes documents of a seed, and reads each in a process of its own kind. What is done with those that fail is left to `findings`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import jsplan
 from jsplan.documents.schema import inner_schemas, schemas
 from jsplan.documents.validation import flaw_of
 from jsplan.errors import JsplanError
-from tests.fuzz.documents import Document, bytes_of, dump, load, size, text_of
+from tests.fuzz.documents import Document, size
+from tests.fuzz.everywhere import filled, renamed
 from tests.fuzz.guard import GUARD, Stopped, install
-from tests.fuzz.mutate import filled, form_of, mutated, renamed
+from tests.fuzz.mutate import form_of, mutated
 from tests.fuzz.scene import Scene, Wrong, where
 
-FOUND: Final = Path(__file__).parent / "found"
 #: Where files cost nothing, if there is such a place.
 MEMORY: Final = Path("/dev/shm")
 #: A seed that jsplan does not take: it leads to nothing, and is old or wrong.
@@ -43,8 +42,6 @@ WRONG: Final = "$wrong"
 CHUNK: Final = 400
 #: Different failures after which a run ends.
 MOST: Final = 25
-#: Tries to make a failing document smaller; fewer for one that takes seconds to fail.
-TRIES, SLOW_TRIES = 400, 40
 
 
 @dataclass(frozen=True)
@@ -309,141 +306,3 @@ def run(target: Target, seed: int, numbers: range, *, most: int = MOST, clock: C
 def _chunks(numbers: range) -> Iterator[range]:
     for start in range(numbers.start, numbers.stop, CHUNK):
         yield range(start, min(start + CHUNK, numbers.stop))
-
-
-# --- making smaller ---------------------------------------------------------------------------------------------------
-
-
-def shrunk(target: Target, found: Found) -> Document:
-    """A smaller document that shows the same."""
-    key, document = found.failure.key, found.document
-    slow = key.startswith(("computes", "waits", "the process dies"))
-    left = SLOW_TRIES if slow else TRIES
-
-    def shows(candidate: Document) -> bool:
-        nonlocal left
-        left -= 1
-        failure = judge(target, candidate)
-        return failure is not None and failure.key == key
-
-    for smaller in (_fewer_parts, _smaller_trees, _smaller_text):
-        for _ in range(3):
-            before = dump(document)
-            document = smaller(target, document, shows, lambda: left > 0)
-            if dump(document) == before:
-                break
-    return document
-
-
-Shows = Callable[[Document], bool]
-
-
-def _fewer_parts(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
-    for name in [*document]:
-        without = {part: content for part, content in document.items() if part != name}
-        if name != "$" and more() and shows(without):
-            document = without
-    return document
-
-
-def _smaller_trees(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
-    for name in [*document]:
-        try:
-            tree = json.loads(document[name])
-        except (ValueError, RecursionError):
-            continue
-        for path in sorted(_paths(tree), key=len):
-            smaller = _without(tree, path)
-            if smaller is not None and more():
-                candidate = document | {name: bytes_of(json.dumps(smaller))}
-                if shows(candidate):
-                    document, tree = candidate, smaller
-    return document
-
-
-def _paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if path:
-        yield path
-    inside = tree.items() if isinstance(tree, dict) else reversed([*enumerate(tree)]) if isinstance(tree, list) else ()
-    for key, value in inside:
-        yield from _paths(value, (*path, key))
-
-
-def _without(tree: Any, path: tuple[Any, ...]) -> Any:
-    """The tree without what is there; None where there is nothing any more."""
-    if isinstance(tree, dict) and path[0] in tree:
-        if len(path) == 1:
-            return {key: value for key, value in tree.items() if key != path[0]}
-        inner = _without(tree[path[0]], path[1:])
-        return None if inner is None else tree | {path[0]: inner}
-    if isinstance(tree, list) and isinstance(path[0], int) and path[0] < len(tree):
-        if len(path) == 1:
-            return tree[: path[0]] + tree[path[0] + 1 :]
-        inner = _without(tree[path[0]], path[1:])
-        return None if inner is None else [*tree[: path[0]], inner, *tree[path[0] + 1 :]]
-    return None
-
-
-def _smaller_text(target: Target, document: Document, shows: Shows, more: Callable[[], bool]) -> Document:
-    for name in [*document]:
-        if not target.changes(name):
-            continue
-        lines = document[name].splitlines(keepends=True)
-        pieces = lines if len(lines) > 3 else [document[name][at : at + 1] for at in range(len(document[name]))]
-        step = max(1, len(pieces) // 2)
-        while step and more():
-            at = 0
-            while at < len(pieces) and more():
-                kept = pieces[:at] + pieces[at + step :]
-                candidate = document | {name: b"".join(kept)}
-                if shows(candidate):
-                    pieces, document = kept, candidate
-                else:
-                    at += step
-            step //= 2
-    return document
-
-
-# --- what was found ---------------------------------------------------------------------------------------------------
-
-
-def keep(target: Target, document: Document) -> Path:
-    """Keep a document as a case, under a name made of what is in it."""
-    text = dump(document)
-    path = FOUND / target.name / f"{sha256(text.encode()).hexdigest()[:12]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
-    return path
-
-
-def kept(target: Target) -> list[Path]:
-    """The cases of a target."""
-    return sorted((FOUND / target.name).glob("*.json"))
-
-
-def told(report: Report, seed: int, *, smaller: bool = True) -> str:
-    """What a run found, each with its smallest document and how to see it again."""
-    parts = []
-    for found in sorted(report.found.values(), key=lambda found: found.number):
-        document = shrunk(report.target, found) if smaller else found.document
-        shown = "\n".join(f"    {name}: {text_of(content)[:1500]!r}" for name, content in document.items() if name == "$" or content)
-        parts.append(
-            f"--- {report.target.name}: {found.failure.key} ({found.count} of {report.documents} documents, first number {found.number})\n"
-            f"{found.failure.detail}\n  smallest document:\n{shown}\n"
-            f"  again: python -m tests.fuzz {report.target.name} --seed {seed} --only {found.number}\n"
-        )
-    return "\n".join(parts)
-
-
-__all__ = [
-    "Failure",
-    "Report",
-    "Target",
-    "judge",
-    "judge_all",
-    "keep",
-    "kept",
-    "load",
-    "run",
-    "told",
-]

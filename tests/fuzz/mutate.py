@@ -12,16 +12,13 @@ from typing import Any, Final
 import yaml
 
 from tests.fuzz import words
-from tests.fuzz.documents import Document, bytes_of, text_of
+from tests.fuzz.documents import bytes_of, text_of
 
 #: The most that one part may have, in bytes; and how deep a tree may be that is changed as a tree.
 LARGEST: Final = 300_000
 DEEPEST: Final = 60
 MOST_VALUES: Final = 20_000
 _NUMBER: Final = re.compile(rb"-?\d+")
-#: A text of JSON that is a value; and what may stand before and behind a name in texts that are made of names.
-_VALUE: Final = re.compile(rb'"([A-Za-z0-9_][A-Za-z0-9_./ -]{0,40})"(?!\s*:)')
-_EDGE: Final = '"/. @:'
 _WORD: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -333,7 +330,7 @@ def form_of(name: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(content: bytes, form: str) -> Tree:
+def parsed(content: bytes, form: str) -> Tree:
     """The tree in the text; None where there is none, or one that is too deep or too large to be changed as a tree."""
     try:
         found = json.loads(content) if form == "json" else yaml.safe_load(content)
@@ -353,10 +350,10 @@ def mutated(
     if form == "number":
         return dice.choice((b"0", b"1", b"2", b"30"))
     count, draw = 1 + min(int(dice.expovariate(0.5)), 10), dice.random()
-    tree = _parsed(content, form) if form in ("json", "yaml") else None
+    tree = parsed(content, form) if form in ("json", "yaml") else None
     if tree is not None and draw < 0.85:
         some = dice.sample(others, min(3, len(others)))
-        donors = [found for other in some if (found := _parsed(other, form)) is not None]
+        donors = [found for other in some if (found := parsed(other, form)) is not None]
         raw = words.RAW_YAML if form == "yaml" else words.RAW_JSON
         changed = Mutator(dice, own, raw, donors or [tree]).tree(tree, min(count, 6))
         out = bytes_of(
@@ -371,45 +368,6 @@ def mutated(
     else:
         out = as_bytes(content, dice, others, count)
     return out[:LARGEST]
-
-
-def renamed(document: Document, among: list[str], dice: Random, own: tuple[str, ...]) -> Document:
-    """The document with another text for one of its values, wherever that stands as a name: in values, addresses, subjects and requests.
-
-    So a hostile name reaches what a name that is only written once does not: everything agrees on it.
-    """
-    known = sorted({match[1] for name in among for match in _VALUE.finditer(document[name])})
-    if not known:
-        return document
-    old, new = dice.choice(known).decode(), Mutator(dice, own, words.RAW_JSON, []).text()
-    escaped = json.dumps(new)[1:-1].encode()
-    in_content = re.compile(f"(?<=[{_EDGE}]){re.escape(old)}(?=[{_EDGE}])".encode())
-    in_name = re.compile(f"(?<=[{_EDGE}]){re.escape(old)}(?=[{_EDGE}])")
-    named = {in_name.sub(lambda _: new, name) if name.startswith("$") else name: content for name, content in document.items()}
-    return {name: content if name == "$" else in_content.sub(lambda _: escaped, content) for name, content in named.items()}
-
-
-def filled(document: Document, among: list[str], dice: Random, own: tuple[str, ...]) -> Document:
-    """The document with hostile entries in all maps of one name that have texts, as metadata: their keys are somebody's own."""
-    trees = {name: tree for name in among if isinstance(tree := _parsed(document[name], "json"), dict)}
-    maps = {name: [(holder, key) for holder, key in places(tree) if _is_map(holder, key)] for name, tree in trees.items()}
-    known = sorted({str(key) for there in maps.values() for _, key in there})
-    if not known:
-        return document
-    wanted, mutator = dice.choice(known), Mutator(dice, own, words.RAW_JSON, [])
-    more = {mutator.text(): mutator.text() for _ in range(3)}
-    out = dict(document)
-    for name, kept in trees.items():
-        tree = copied(kept)
-        for holder, key in [place for place in places(tree) if place[1] == wanted and _is_map(*place)]:
-            holder[key] |= more
-        out[name] = json_text(tree).encode()
-    return out
-
-
-def _is_map(holder: Any, key: Any) -> bool:
-    found = holder[key]
-    return isinstance(holder, dict) and isinstance(found, dict) and bool(found) and all(isinstance(value, str) for value in found.values())
 
 
 def _lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int) -> bytes:
