@@ -148,6 +148,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS445": "Settings that this version of the server refuses together: schedules with `discard: new`, a counter with delete markers.",
     "JS446": "Priority groups, or a priority timeout, without a policy; servers since 2.12 refuse that.",
     "JS447": "What else a domain has cannot be listed: whether it gets in the way of a plan, or is unmanaged, is not known.",
+    "JS449": "A stream copies an origin over two ways of different lengths, which the server takes for a cycle.",
     "JS460": "A server of the rehearsal refuses a step (`--rehearse`); the number is its err_code.",
     "JS461": "A server of the rehearsal takes a step and does not keep all of it.",
     "JS462": "Something was not rehearsed; what, and why, is said.",

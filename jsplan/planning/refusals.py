@@ -16,6 +16,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.neighbours import Neighbours, limits_change, taken, written
+from jsplan.planning.source_cycles import SourceCycles
 from jsplan.planning.unread import unread_findings
 from jsplan.planning.verdict import Verdict, will_be
 from jsplan.resources.buckets import word_of
@@ -39,7 +40,7 @@ class Place:
 
 def refusals(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
     """Every error of the plan that one resource alone does not show."""
-    around, changed = Neighbours(inputs, verdicts), written(verdicts)
+    around, cycles, changed = Neighbours(inputs, verdicts), SourceCycles(inputs, verdicts), written(verdicts)
     for verdict in changed:
         place = _place(inputs, verdict, verdicts, around)
         consumer = verdict.address.kind == "consumer"
@@ -52,6 +53,7 @@ def refusals(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Di
         else:
             yield from _shown(inputs, verdict, _consumers(verdict, around, place.level))
             yield from _shown(inputs, verdict, _origin_sizes(inputs, verdict, verdicts))
+            yield from _shown(inputs, verdict, cycles.refused(verdict))
     yield from _overlaps(inputs, verdicts, changed)
     yield from _too_many(inputs, verdicts)
     yield from _unlisted(inputs)

@@ -22,6 +22,7 @@ from jsplan.planning.pauses import PAUSE, differs
 from jsplan.planning.preserve.consumers import carries, held
 from jsplan.planning.preserve.streams import carried_over, cleared, given_up
 from jsplan.planning.rejoining import around, leave, put_in_order
+from jsplan.planning.source_cycles import order_sources
 from jsplan.planning.taken_out import ends
 from jsplan.planning.verdict import GIVEN_UP, UNDER_WAY, UNTOUCHED, Verdict, table_of
 from jsplan.state.document import Entry
@@ -36,6 +37,7 @@ def build_steps(inputs: Inputs, verdicts: dict[Address, Verdict]) -> list[Step]:
         for draft in around(verdict, found, str(inputs.moved_from.get(verdict.address, verdict.address))):
             drafts[draft.key] = draft
     put_in_order(verdicts, inputs, drafts)
+    order_sources(inputs, verdicts, drafts)
     mark_drafts(inputs, drafts)
     looks = list(following(inputs, verdicts))
     put_looks_in_order(drafts, looks)

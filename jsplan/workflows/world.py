@@ -35,6 +35,7 @@ from jsplan.planning.preserve.resumed import stand_ins
 from jsplan.planning.questions import questions
 from jsplan.planning.recopies import recopies
 from jsplan.planning.recovered import recover
+from jsplan.planning.source_cycles import unread_origins
 from jsplan.planning.unanswered import never_answered
 from jsplan.planning.verdict import Verdict
 from jsplan.state import Backend, LockInfo, State, backend_of
@@ -185,6 +186,7 @@ async def look_around(world: World, inputs: Inputs, verdicts: dict[Address, Verd
     counts say that there is any.
     """
     await _read_copies(world, inputs, verdicts, pool)
+    await _read_origins(world, inputs, verdicts, pool)
     await read_neighbours(pool, world.workspace.domains, wanted_neighbours(inputs, verdicts), inputs.live)
 
 
@@ -197,6 +199,15 @@ async def _read_copies(world: World, inputs: Inputs, verdicts: dict[Address, Ver
     inputs.live.domains = found.domains | inputs.live.domains
     inputs.live.objects |= {address: live for address, live in found.objects.items() if address in unread}
     inputs.live.broken |= {address: why for address, why in found.broken.items() if address in unread}
+
+
+async def _read_origins(world: World, inputs: Inputs, verdicts: dict[Address, Verdict], pool: Pool) -> None:
+    """What nobody here manages and several sources of a stream lead to, level by level: the server looks for cycles there too."""
+    while unread := unread_origins(inputs, verdicts):
+        found = await survey(pool, world.workspace.domains, unread, known_domains(world))
+        inputs.live.objects |= found.objects
+        inputs.live.broken |= found.broken
+        inputs.live.asked |= unread
 
 
 async def measure(world: World, inputs: Inputs, verdicts: dict[Address, Verdict], pool: Pool, observer: Observer) -> None:
