@@ -79,7 +79,7 @@ class SourceCycles:
     def _is_certain(self, verdict: Verdict, config: dict[str, Any], find: Find) -> bool:
         """Not for new streams that copy each other, of which the one that is made first is not refused."""
         circle = circle_of(config, find)
-        if circle and any(d.code in _CIRCLES and d.severity == "error" for d in self.inputs.topology.diagnostics):
+        if circle and any(d.code in _CIRCLES for d in self.inputs.topology.diagnostics):
             return False
         return verdict.live is not None or all(detected_cycle(other, find) for name in circle if (other := find(name)) is not None)
 

@@ -23,7 +23,8 @@ def any_stream(rng: random.Random, name: str) -> dict[str, Any]:
     """A mirror, or a stream with up to four sources and perhaps subjects of its own; filters meet these or not."""
     others = [other for other in NAMES if other != name]
     elsewhere = {"external": {"api": "JS.elsewhere.API", "deliver": "elsewhere"}}
-    filters: list[dict[str, Any]] = [{}, {}, {}, {"filter_subject": f"{name}.>"}, {"filter_subject": "x"}, elsewhere]
+    renamed = {"subject_transforms": [{"src": "t.>", "dest": "u.>"}]}
+    filters: list[dict[str, Any]] = [{}, {}, renamed, {"filter_subject": f"{name}.>"}, {"filter_subject": "x"}, elsewhere]
     if rng.random() < 0.25:
         return {"name": name, "storage": "memory", "mirror": {"name": rng.choice(others)} | rng.choice(filters)}
     sources = [{"name": other} | rng.choice(filters) for other in rng.sample(others, rng.randint(0, 4))]
