@@ -278,11 +278,13 @@ class _Play:
         again = self.space.plan()
         if again.steps or again.has_changes:
             note(Finding("second plan", name, f"{[(s.op, s.address) for s in again.steps]}"))
+        declared = {address_of(section, body) for section, body in bodies(self.case.after)}
         drifted = drift(self.space.load, DriftOptions(), Quiet())
         for one in drifted.resource_drift:
             note(Finding("drift", one.address, f"{[f.path for f in one.change.fields]}"))
         for flow in drifted.replication:
-            if not flow["healthy"] and not str(flow["cause"]).startswith("draining"):
+            removed = flow["from"] not in declared
+            if not flow["healthy"] and not removed and not flow["cause"].startswith("draining"):
                 note(Finding("replication", flow["to"], str(flow.get("cause"))))
         for domain, side in self.sides.items():
             left = [n for n in side.names(name) if n.startswith("JSPLAN_")]

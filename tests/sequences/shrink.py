@@ -20,7 +20,7 @@ def shrunk(outcome: Outcome, play: Callable[[Case], Outcome], most: int = 150) -
         for smaller in outcome.case.smaller():
             tried += 1
             found = play(smaller)
-            if found.kinds & outcome.kinds:
+            if found.word == outcome.word and found.kinds & outcome.kinds:
                 outcome, progress = found, True
                 break
             if tried >= most:
