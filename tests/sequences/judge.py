@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.sequences.cases import address_of, bodies, stream_of
-from tests.sequences.model import Due, Standing, due, first_delivery, wants
+from tests.sequences.model import Due, due, first_delivery, wants
 from tests.support.explained import require_explained
 
 if TYPE_CHECKING:
@@ -237,8 +237,7 @@ def _of_old(one: Drained, old: Stream | None, now: Stream) -> Due:
     assert one.books is not None
     stayed: set[Message] = {m for b, m in old.bodies.items() if b in now.bodies}
     came = {m for b, m in now.bodies.items() if b not in old.bodies}
-    stands = Standing(one.books.stands.given, one.books.stands.outstanding)
-    of_stayed = due(one.before, one.after, stands, stayed)
+    of_stayed = due(one.before, one.after, one.books.stands, stayed)
     wanted = frozenset(m for m in came if wants(one.after, m.subject))
     return Due(of_stayed.must | wanted, of_stayed.may, of_stayed.stranded)
 

@@ -63,15 +63,15 @@ def first_delivery(config: Mapping[str, Any], messages: Iterable[Message]) -> se
 
 @dataclass
 class Standing:
-    """Where a consumer stands: sequences that it was given, and those of them that it still owes an acknowledgement."""
+    """Where a consumer stands: sequences that it was given, those of them that it owes, and where its server let it begin."""
 
     given: set[int]
     outstanding: set[int]
+    start: int = 0
 
     def unfinished(self, config: Mapping[str, Any], messages: Iterable[Message]) -> set[Message]:
         """What it has before it: never given and wanted, or given and not acknowledged."""
-        start = int(config.get("opt_start_seq") or 0)
-        behind = {m for m in messages if m.seq not in self.given and m.seq >= start}
+        behind = {m for m in messages if m.seq not in self.given and m.seq >= self.start}
         return {m for m in behind if wants(config, m.subject)} | {m for m in messages if m.seq in self.outstanding}
 
     @property

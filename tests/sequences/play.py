@@ -104,7 +104,7 @@ class _Play:
         middle = self._snapshot() if case.between else before
         code = self._apply(plan, told)
         outcome.word = WORDS.get(code, f"exit {code}") if plan.has_changes or code else "empty"
-        if code == 0:
+        if code == 0 and not case.between:
             self._follow(case.after)
         after = self._snapshot()
         if code in (1, 3, 4):
@@ -121,6 +121,7 @@ class _Play:
     def _prepare(self) -> None:
         case = self.case
         self._apply_all(case.before)
+        self._note_starts(case.before)
         for deed in case.load:
             self._do(deed)
         self._settle(case.before)
@@ -160,7 +161,7 @@ class _Play:
             self.published.setdefault((side.domain, stream), []).append(message)
 
     def _consume(self, side: Side, deed: Consume) -> None:
-        books = self.books.setdefault((deed.domain, deed.stream, deed.consumer), Books())
+        books = self._books((deed.domain, deed.stream), deed.consumer)
         info = side.api(f"CONSUMER.INFO.{deed.stream}.{deed.consumer}")
         if "error" in info:  # it may be gone when another person consumes
             return
@@ -206,7 +207,13 @@ class _Play:
         wait(settled, f"{key[1]} to keep no more than {sorted(kept)}")
 
     def _books(self, key: Key, consumer: str) -> Books:
-        return self.books.get((*key, consumer)) or Books()
+        return self.books.setdefault((*key, consumer), Books())
+
+    def _note_starts(self, sections: Sections) -> None:
+        """Where new consumers begin: up to 2.10 a start behind the end is the end."""
+        for (domain, stream, name), _, _ in _declared(sections):
+            given = self.sides[domain].consumer(stream, name)["delivered"]["stream_seq"]
+            self._books((domain, stream), name).stands.start = given + 1
 
     def _follow(self, sections: Sections) -> None:
         """Wait until each copy has all that its origins hold and its files ask for."""

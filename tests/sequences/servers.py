@@ -62,6 +62,11 @@ class Side:
         self._inbox = f"_INBOX.{os.urandom(9).hex()}"
         self.raw.subscribe(f"{self._inbox}.*", wait=False)
 
+    def _reconnect(self) -> None:
+        self.raw.close()
+        self.raw = self.connect()
+        self.raw.subscribe(f"{self._inbox}.*", wait=False)
+
     def connect(self) -> Raw:
         """One more connection to the same server."""
         return Raw(self._server.url, self._server.user, self._server.password)
@@ -147,7 +152,11 @@ class Side:
         self.raw.publish(verb, ask, reply=f"{self._inbox}.pull")
         found: list[Given] = []
         while len(found) < count:
-            subject, reply, headers, body = self.raw.next_with_reply()
+            try:
+                subject, reply, headers, body = self.raw.next_with_reply()
+            except TimeoutError:  # up to 2.11 not every request is answered where the server miscounts what is pending
+                self._reconnect()
+                break
             if not reply:
                 assert "Status" in headers, (subject, headers)
                 break
@@ -178,8 +187,12 @@ class Side:
 
         with self.connect() as raw:  # messages may come before the answer of a flush would
             raw.subscribe(config["deliver_subject"], wait=False)
-            wait(settled, f"{stream}/{name} to push")
-            if not ack:
+            if ack:  # where it never ends, what came is judged
+                end = time.monotonic() + PATIENCE
+                while not settled() and time.monotonic() < end:
+                    time.sleep(0.01)
+            else:
+                wait(settled, f"{stream}/{name} to push")
                 raw.unsubscribe()
         return found
 
