@@ -131,7 +131,8 @@ def of_messages(case: Case, told: Announced, before: Snapshot, after: Snapshot, 
 
 def _counted(address: str, gone: int, said: Bounds, drained: int, slack: int | None, which: list[int]) -> Iterator[Finding]:
     high = said.high + drained
-    limit = high if slack is None else max(high * 11 // 10, high + slack)
+    # What is at most `safe_below` is no hazard, so not announced, and may grow by as much again until it is applied.
+    limit = high if slack is None else max(high * 11 // 10, (high or slack) + slack)
     if gone > limit:
         kind = "lost" if not high else "lost-more"
         yield Finding(kind, address, f"{gone} gone ({which}), announced {said.low} to {high}")

@@ -110,7 +110,8 @@ class _Play:
         if code in (1, 3, 4):
             outcome.findings += judge.of_nothing(middle, after)
             return
-        slack = int(case.options.get("safe_below", 0)) if case.between else None
+        safe = int(case.options.get("safe_below", 0))
+        slack = safe if case.between or safe else None
         outcome.findings += judge.of_messages(case, told, middle, after, slack)
         if code == 0 and not case.between:
             self._settled()
