@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -67,6 +68,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         allowed = item.get_closest_marker("timeout")
         if item.get_closest_marker("matrix") and allowed and allowed.args[0] > LONGEST_IN_THE_MATRIX:
             raise pytest.UsageError(f"{item.nodeid} is marked `matrix` and may take {allowed.args[0]} s: mark it `soak` alone")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many sequences (tests/sequences) were played, by how they ended; with workers only this process can."""
+    reports = [report for found in terminalreporter.stats.values() for report in found if isinstance(report, pytest.TestReport)]
+    counts: Counter[str] = Counter()
+    for report in reports:
+        for name, value in report.user_properties:
+            if name == "sequences" and report.when == "call" and isinstance(value, dict):
+                counts.update(value)
+    if counts:
+        ended = ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items()))
+        terminalreporter.write_line(f"sequences played: {counts.total():,} ({ended})")
 
 
 @pytest.fixture(scope="session")
