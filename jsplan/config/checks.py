@@ -65,7 +65,7 @@ def _times(body: Body) -> Found:
 def _discard(body: Body) -> Found:
     if not body.get("discard_new_per_subject"):
         return
-    if body.get("discard") != "new":
+    if body.get("discard") != "new" and not body.get("sealed"):
         yield Problem("JS154", "discard_new_per_subject", "discard_new_per_subject needs discard: new (10052)", "Add `discard: new`.")
     if (body.get("max_msgs_per_subject") or 0) <= 0:
         yield Problem(
@@ -158,7 +158,7 @@ def _counter(body: Body) -> Found:
     if not body.get("allow_msg_counter"):
         return
     wrong = {
-        "discard": body.get("discard") == "new",
+        "discard": body.get("discard") == "new" and not body.get("sealed"),
         "retention": (body.get("retention") or "limits") != "limits",
         "allow_msg_ttl": body.get("allow_msg_ttl"),
     }

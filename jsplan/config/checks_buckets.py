@@ -13,7 +13,8 @@ from jsplan.resources import buckets
 
 def check_bucket(address: Address, body: Mapping[str, Any]) -> Found:
     """Everything that is certain to be refused in the stream behind a KV bucket or an object store."""
-    kind, lowered = address.kind, {"name": address.stream} | buckets.lower(address, body)
+    kind, lowered = address.kind, buckets.lower(address, body)
+    lowered = {"name": address.stream, "discard": buckets.made(kind, lowered).get("discard")} | lowered
     for problem in check_stream(lowered):
         summary, detail = buckets.in_words(kind, problem.summary), buckets.in_words(kind, problem.detail)
         yield problem._replace(field=buckets.word_of(kind, problem.field), summary=summary, detail=detail)

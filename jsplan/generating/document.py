@@ -13,6 +13,7 @@ from jsplan.generating.model import Found, Surroundings, Written
 from jsplan.generating.references import by_domain
 from jsplan.generating.selectors import selector
 from jsplan.resources import TABLES
+from jsplan.resources.buckets import is_bucket
 
 _SECTIONS: Final[dict[Kind, str]] = {"stream": "streams", "consumer": "consumers", "kv": "kv", "object_store": "object_stores"}
 _NAME: Final[dict[Kind, str]] = {"stream": "name", "consumer": "name", "kv": "bucket", "object_store": "bucket"}
@@ -51,7 +52,7 @@ def _only(world: Surroundings) -> str | None:
 def _said(found: Found, world: Surroundings, there: Mapping[Address, Mapping[str, Any]], notes: list[str]) -> Said:
     address = found.address
     body = body_of(found, world, there)
-    notes += [f"{address}: {note}" for note in (*body.notes, *_unsaid(body))]
+    notes += [f"{address}: {note}" for note in (*body.notes, *_unsaid(address, body))]
     fields = human.fields(TABLES[address.kind], by_domain(address, body.fields, world))
     if "subject_transforms" in str(fields):
         fields = _whole_transforms(fields)
@@ -66,9 +67,14 @@ def _said(found: Found, world: Surroundings, there: Mapping[Address, Mapping[str
     return Said(address, human.literal(name), fields | settings, human.literal(stream), found.comment)
 
 
-def _unsaid(body: Body) -> Iterator[str]:
-    if body.kept:
-        yield f"the files cannot say its {', '.join(body.kept)}: left as it is by ignore_changes; a new one would have the server's default"
+def _unsaid(address: Address, body: Body) -> Iterator[str]:
+    copied = [name for name in body.kept if name in ("mirror", "sources")] if is_bucket(address.kind) else []
+    rest = [name for name in body.kept if name not in copied]
+    if copied:
+        text = f"its {copied[0]} {'reads' if copied == ['mirror'] else 'read'} a stream that is not a bucket, which the files cannot say"
+        yield f"{text}: left as it is by ignore_changes; a new one would read a bucket of that name"
+    if rest:
+        yield f"the files cannot say its {', '.join(rest)}: left as it is by ignore_changes; a new one would have the server's default"
 
 
 def _whole_transforms(fields: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from jsplan.generating import human
 from jsplan.generating.entries import Entry
 from jsplan.generating.model import Surroundings
 from jsplan.resources import TABLES
+from jsplan.resources.buckets import DECIDED, is_bucket, usual
 from jsplan.resources.fields import ABSENT, Field
 
 #: A default is worth its line from here on.
@@ -43,14 +44,14 @@ def _all(entries: list[Entry]) -> Iterator[Entry]:
 def _factored(entries: list[Entry], kind: Kind) -> dict[str, Any]:
     out = {}
     for row in TABLES[kind].rows:
-        value = None if row.name in _OWN else _usual(entries, row)
+        value = None if row.name in _OWN else _most_said(entries, kind, row)
         if value is not None:
             out[row.name] = value
-            _take(entries, row, value)
+            _take(entries, kind, row, value)
     return out
 
 
-def _usual(entries: list[Entry], row: Field) -> Any:
+def _most_said(entries: list[Entry], kind: Kind, row: Field) -> Any:
     """The value that saves most lines as a default; None where none does."""
     said = Counter(json.dumps(entry.fields[row.name]) for entry in entries if entry.fields.get(row.name) is not None)
     if not said:
@@ -58,19 +59,21 @@ def _usual(entries: list[Entry], row: Field) -> Any:
     text, count = said.most_common(1)[0]
     missing = sum(1 for entry in entries if row.name not in entry.fields)
     worth = count >= _ENOUGH and count > 3 * missing
-    return json.loads(text) if worth and (not missing or _plain_default(row) is not None) else None
+    return json.loads(text) if worth and (not missing or _plain_default(kind, row) is not None) else None
 
 
-def _take(entries: list[Entry], row: Field, value: Any) -> None:
+def _take(entries: list[Entry], kind: Kind, row: Field, value: Any) -> None:
     for entry in entries:
         if row.name not in entry.fields:
-            entry.fields[row.name] = _plain_default(row)
+            entry.fields[row.name] = _plain_default(kind, row)
         elif entry.fields[row.name] == value:
             del entry.fields[row.name]
 
 
-def _plain_default(row: Field) -> Any:
-    """How the server's default is written; None where it depends on the rest, or cannot be written."""
+def _plain_default(kind: Kind, row: Field) -> Any:
+    """How what a field is without being said is written; None where it depends on the rest, or cannot be written."""
+    if is_bucket(kind) and row.name in DECIDED:
+        return usual(kind, row)
     if row.type == "bool":
         return False
     simple = row.default is not ABSENT and isinstance(row.default, int | str) and row.default != ""
@@ -85,7 +88,7 @@ def _regard(entries: list[Entry], kind: Kind, standing: Mapping[str, Any]) -> No
             if row is None:
                 continue
             if name not in entry.fields:
-                entry.fields[name] = _plain_default(row)
+                entry.fields[name] = _plain_default(kind, row)
             elif value is not None and entry.fields[name] == _as_written(row, value):
                 del entry.fields[name]
 

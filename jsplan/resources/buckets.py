@@ -36,6 +36,10 @@ _SAME: Final[Mapping[str, frozenset[str]]] = {
 _MAKERS_WORDS: Final = frozenset({"compression", "sealed"})
 #: What clients choose each in their own way; another client may change its mind about them.
 _MAKERS: Final = frozenset({"allow_direct", "allow_msg_ttl", "discard", "duplicate_window", "mirror_direct"}) | _MAKERS_WORDS
+#: Fields that whoever makes a bucket fills in where the files leave them out.
+DECIDED: Final = frozenset(
+    {"allow_direct", "allow_msg_ttl", "allow_rollup_hdrs", "deny_delete", "discard", "duplicate_window", "mirror_direct"}
+)
 _KV: Final = "KV_"
 _AUTOMATIC = re.compile(r'^sources\["(?P<name>[^@#"]+)(?P<api>@[^#"]*)?#\$KV\.(?P=name)\.>(>\$KV\.[^.>]+\.>)?"\]')
 
@@ -116,9 +120,9 @@ def _named(origin: Config) -> Config:
 
 
 def _into(bucket: str, origin: Config) -> Config:
-    """Values of another bucket are stored under the keys of this one, unless the files transform them themselves."""
+    """Values of another bucket are stored under the keys of this one, unless the files say how they are filtered or transformed."""
     theirs = origin["name"].removeprefix(_KV)
-    if origin.get("subject_transforms") or theirs == bucket:
+    if origin.get("subject_transforms") is not None or origin.get("filter_subject") or theirs == bucket:
         return origin
     return origin | {"subject_transforms": _transforms(theirs, bucket)}
 
@@ -138,6 +142,13 @@ def made(kind: str, lowered: Mapping[str, Any]) -> Config:
         out |= {"mirror_direct": True} if lowered.get("mirror") else {}
         out |= {"allow_msg_ttl": True} if lowered.get("subject_delete_marker_ttl") else {}
     return {name: value for name, value in out.items() if lowered.get(name) is None}
+
+
+def usual(kind: str, row: Field) -> Any:
+    """What a bucket has in a field that the files leave out; None where that depends on the rest."""
+    if row.name in _NATURE[kind]:
+        return _NATURE[kind][row.name]
+    return made(kind, {}).get(row.name) if row.name in ("discard", "allow_direct") else None
 
 
 def field_of(kind: str, word: str) -> str:
@@ -204,4 +215,6 @@ def _lift_origin(bucket: str, path: str, value: Any) -> Any:
     out = value | {"name": theirs}
     if out.get("subject_transforms") == _transforms(theirs, bucket):
         del out["subject_transforms"]
+    elif path.startswith("sources") and not (out.get("subject_transforms") or out.get("filter_subject") or theirs == bucket):
+        out["subject_transforms"] = []  # left out, values would be stored under the keys of this bucket
     return out

@@ -6,9 +6,9 @@ How a file reads is left to `generating`, and taking what is in it into state to
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -50,14 +50,29 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The text of a file, and what it declares."""
+    """What goes into a file, and where that stands."""
 
-    written: Written
-    addresses: tuple[Address, ...]
+    found: tuple[Found, ...]
+    around: Surroundings
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """What the file declares."""
+        return tuple(one.address for one in self.found)
+
+    def written(self) -> Written:
+        """The text of the file."""
+        return document(self.found, self.around, _title(self.addresses))
+
+    def without(self, odd: Collection[Address]) -> Generated:
+        """The same without some resources, which then only stand beside it."""
+        left = {one.address: one.config for one in self.found if one.address in odd and one.address.kind != "consumer"}
+        around = replace(self.around, others={**self.around.others, **left})
+        return Generated(tuple(one for one in self.found if one.address not in odd), around)
 
 
 async def generate(load: LoadOptions, world: World, globs: tuple[str, ...], observer: Observer) -> Generated | None:
-    """The text for everything that the globs name and that is in no file; None where there is nothing. What is left out is said."""
+    """Everything that the globs name and that is in no file; None where there is nothing. What is left out is said."""
     keys = [key for key in world.workspace.domains if any(_may_name(glob, key) for glob in globs)]
     async with open_pool(world, read_only=True, sealed=True) as pool:
         observer.phase(f"Listing {len(keys)} domain{'' if len(keys) == 1 else 's'}")
@@ -71,11 +86,7 @@ async def generate(load: LoadOptions, world: World, globs: tuple[str, ...], obse
         observer.warn(f"not written: {', '.join(named[:_SHOWN])}{more}: {reason}")
     if not choice.taken:
         return None
-    around = _surroundings(load, world, live)
-    written = document((Found(one.address, one.config, complete=True) for one in choice.taken), around, _title(choice.taken))
-    for note in written.notes:
-        observer.warn(note)
-    return Generated(written, tuple(one.address for one in choice.taken))
+    return Generated(tuple(Found(one.address, one.config, complete=True) for one in choice.taken), _surroundings(load, world, live))
 
 
 def _exact(globs: Iterable[str]) -> list[Address]:
@@ -203,8 +214,8 @@ def _surroundings(load: LoadOptions, world: World, live: Live) -> Surroundings:
     )  # fmt: skip
 
 
-def _title(taken: Iterable[LiveObject]) -> list[str]:
-    domains = list(dict.fromkeys(one.address.domain for one in taken))
+def _title(taken: Iterable[Address]) -> list[str]:
+    domains = list(dict.fromkeys(address.domain for address in taken))
     where = ", ".join(domains[:_SHOWN]) + (f" and {len(domains) - _SHOWN} more" if len(domains) > _SHOWN else "")
     return [f"What jsplan import found in {where}. It is yours now: change it as you like."]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,18 @@ from jsplan.errors import ConfigError, JsplanError, PlanError, UsageError
 from jsplan.generating import Written
 from jsplan.planning.guards import refusal_reasons
 from jsplan.workflows.apply import apply_world
-from jsplan.workflows.importing import NewFile, generate, new_file, require_new, require_read
+from jsplan.workflows.importing import Generated, NewFile, generate, new_file, require_new, require_read
 from jsplan.workflows.options import Approve, Observer, PlanOptions
 from jsplan.workflows.running import run
 from jsplan.workflows.world import World, open_world
+
+
+class _DoesNotFitError(JsplanError):
+    """A file that was generated and the workspace contradict each other; `diagnostics` say how."""
+
+    def __init__(self, message: str, hint: str, diagnostics: tuple[Diagnostic, ...]) -> None:
+        super().__init__(message, hint=hint)
+        self.diagnostics = diagnostics
 
 
 def import_(
@@ -76,12 +84,42 @@ async def _import_writing(
         chosen = await generate(load, world, globs, observer)
         if chosen is None:
             return *await _import_world(world, globs, exact, options, approve, observer), None
-    with new_file(path, chosen.written.text) as file:
-        async with _reopened(load, path) as world:
-            require_read(world, chosen.addresses, path)
-            plan, result = await _import_world(world, globs, exact, options, _then(approve, file), observer)
-        file.stays = True
-    return plan, result, chosen.written
+    while True:
+        written = chosen.written()
+        try:
+            with new_file(path, written.text) as file:
+                async with _reopened(load, path) as world:
+                    require_read(world, chosen.addresses, path)
+                    _say(written, observer)
+                    plan, result = await _import_world(world, globs, exact, options, _then(approve, file), observer)
+                file.stays = True
+            return plan, result, written
+        except (_DoesNotFitError, PlanError) as error:
+            odd = _odd(error.diagnostics, chosen, exact)
+            if not odd:
+                raise
+        for address, reason in odd.items():
+            observer.warn(f"not written: {address}: {reason}")
+        chosen = chosen.without(odd)
+
+
+def _odd(found: Iterable[Diagnostic], chosen: Generated, exact: Collection[str]) -> dict[Address, str]:
+    """The resources that the errors are about, with why, where the others can be imported without them.
+
+    What was named one by one is not left out in silence, and a file with nothing in it is of no use.
+    """
+    errors = [d for d in found if d.severity == "error"]
+    named = {str(address): address for address in chosen.addresses}
+    about = {named[d.address]: d.summary for d in errors if d.address in named}
+    if not all(d.address in named for d in errors) or len(about) == len(named) or {str(address) for address in about} & set(exact):
+        return {}
+    return about
+
+
+def _say(written: Written, observer: Observer) -> None:
+    """What the file does not say."""
+    for note in written.notes:
+        observer.warn(note)
 
 
 @asynccontextmanager
@@ -93,10 +131,10 @@ async def _reopened(load: LoadOptions, path: Path) -> AsyncIterator[World]:
         except ConfigError as error:
             first = next(one for one in error.diagnostics if one.severity == "error")
             place = f" ({first.range})" if first.range is not None and Path(first.range.file).name != path.name else ""
-            raise JsplanError(
+            raise _DoesNotFitError(
                 f"{path.name} was generated and does not fit into the workspace: {first.summary}{place}. It was removed again",
-                hint=f"{first.detail} Or import by address, without the resource that this is about.",
-            ) from None
+                f"{first.detail} Or import by address, without the resource that this is about.", error.diagnostics,
+            ) from None  # fmt: skip
         yield world
 
 

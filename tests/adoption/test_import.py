@@ -356,3 +356,49 @@ def test_a_file_that_does_not_fit_into_the_workspace(shop: Shop) -> None:
     assert "(jsplan.yaml:1:" in err
     assert "found.jsplan.yaml:" not in err
     assert not shop.file.exists()
+
+
+def test_what_others_decide_is_not_missed(shop: Shop) -> None:
+    """A bucket and a sealed stream that refuse new messages by subject are adopted, with all else."""
+    fields = {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}
+    shop.stream("hub", "KV_STRICT", subjects=["$KV.STRICT.>"], **BUCKET | fields)
+    made = shop.stream("hub", "CLOSED", subjects=["closed.>"], **fields)["config"]
+    shop.raw.done("$JS.hub.API.STREAM.UPDATE.CLOSED", made | {"sealed": True})
+    shop.stream("hub", "PLAIN", subjects=["plain"])
+
+    code, _, err = shop.adopt("--all")
+    assert (code, "not written" in err) == (0, False), err
+    shop.empty()
+
+
+def test_a_bucket_may_refuse_values_by_key(shop: Shop) -> None:
+    """What makes a bucket brings `discard: new`, which refusing by key needs: the files say one word."""
+    shop.space.write(kv=[{"bucket": "ONCE", "domain": "hub", "history": 2, "discard_new_per_subject": True}])
+
+    assert shop.run("apply", "-y")[0] == 0
+    shop.empty()
+
+
+def test_one_that_cannot_be_declared_is_named_and_the_others_are_adopted(shop: Shop) -> None:
+    """Where the workspace makes something impossible of one stream, it alone is left out, with the reason."""
+    for name in ("A", "B", "C"):
+        shop.stream("hub", name, subjects=[name.lower()])
+        shop.consumer("hub", name, "W", durable_name="W")
+    shop.space.write(overrides=[{"address": "hub/stream/B", "max_age": "1s", "duplicate_window": "1h"}])
+
+    code, out, err = shop.adopt("--all")
+    assert code == 0, err
+    assert "not written: hub/stream/B: duplicate_window 1h is longer than max_age 1s (10052)" in err
+    assert "5 to import" in out
+    assert "{name: B" not in shop.file.read_text("utf-8")
+
+
+def test_one_that_was_named_is_not_left_out(shop: Shop) -> None:
+    """Whoever names an address wants it: nothing is adopted without it."""
+    for name in ("A", "B"):
+        shop.stream("hub", name, subjects=[name.lower()])
+    shop.space.write(overrides=[{"address": "hub/stream/B", "max_age": "1s", "duplicate_window": "1h"}])
+
+    code, _, err = shop.adopt("hub/stream/A", "hub/stream/B")
+    assert (code, shop.file.exists()) == (1, False)
+    assert "does not fit into the workspace: duplicate_window" in err

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,9 +21,13 @@ from jsplan.generating.layout import flow
 from jsplan.planning.merge import expected_new
 from jsplan.planning.refusals import Place, consumer_problems, stream_problems
 from jsplan.resources import CONSUMER, STREAM
+from jsplan.resources.buckets import lower
 from jsplan.resources.fields import NEWEST
 from tests.fields import strategies
 from tests.generating.reading import domains, meant, read_back, there, workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TWO = Surroundings(domains("hub", "leaf"))
 #: What some reader of YAML takes for something else than text, and what ends a text too early.
@@ -42,6 +49,63 @@ def test_any_stream(body: dict[str, Any]) -> None:
         return
     with TemporaryDirectory() as folder:
         read_back(Path(folder), [there(Address("hub", "stream", "S"), body)], TWO)
+
+
+#: A value or two of every field of a stream that is not its default.
+VALUES: dict[str, list[Any]] = {
+    "description": ["d"], "retention": ["interest", "workqueue"],
+    "discard": ["new", "old"], "storage": ["memory"], "compression": ["s2", "none"],
+    "max_consumers": [3], "max_msgs": [5], "max_bytes": [1 << 20], "max_age": [3_600_000_000_000], "max_msgs_per_subject": [1, 7, 70],
+    "max_msg_size": [100], "num_replicas": [3], "duplicate_window": [60_000_000_000], "placement": [{"tags": ["a"]}], "first_seq": [9],
+    "republish": [{"dest": "r.>"}], "subject_transform": [{"src": ">", "dest": "t.>"}], "metadata": [{"a": "b"}],
+    "consumer_limits": [{"max_ack_pending": 5}], "subject_delete_marker_ttl": [5_000_000_000], "persist_mode": ["async"],
+    "subjects": [["odd"], []], "sealed": [True],
+    "mirror": [{"name": "KV_O"}, {"name": "KV_O", "external": {"api": "$JS.leaf.API"}}],
+    "sources": [[{"name": "KV_O"}], [{"name": "KV_O", "filter_subject": "a"}],
+                [{"name": "KV_O", "subject_transforms": [{"src": "$KV.O.>", "dest": "$KV.B.>"}]}]],
+}  # fmt: skip
+
+
+def every_pair(name: str) -> Iterator[dict[str, Any]]:
+    """Streams with each two values of two fields that the server would take, beside what clients give the bucket of the name."""
+    values = [(row.name, value) for row in STREAM.rows if row.name != "name" for value in VALUES.get(row.name, [True, False])]
+    usual = lower(Address.of_stream("hub", name), {}) if not name.startswith("S") else {"subjects": ["s"]}
+    for (one, first), (other, second) in combinations(values, 2):
+        body = {key: value for key, value in usual.items() if value is not None} | {"name": name} | {one: first, other: second}
+        if body.get("mirror"):
+            body.pop("subjects", None)
+        sealed = body.pop("sealed", False)
+        after = expected_new(STREAM, body, NEWEST, {})
+        if not [*check_stream(after), *stream_problems(None, after, Place(NEWEST, standalone=True))]:
+            yield expected_new(STREAM, after | {"sealed": True}, NEWEST, {}) if sealed else after
+
+
+@pytest.mark.parametrize("kind", ["S", "KV_B", "OBJ_B"])
+def test_every_two_fields(kind: str, tmp_path: Path) -> None:
+    """What clients, updates and other tools have made of a bucket or a stream is written whole, also where others decide a field."""
+    configs = {json.dumps(config, sort_keys=True): config for config in every_pair(kind)}
+    found = [
+        Found(Address.of_stream("hub", f"{kind}{number}"), STREAM.full(_renamed(config, kind, f"{kind}{number}"), NEWEST), complete=True)
+        for number, config in enumerate(configs.values())
+    ]
+    assert len(found) > 500
+    read_back(tmp_path, found, TWO)
+
+
+def test_a_bucket_that_copies_a_stream_is_named(tmp_path: Path) -> None:
+    """The words of a bucket name buckets alone: another origin stays as it is, and that is said."""
+    found = there(Address("hub", "kv", "B"), {"name": "KV_B", "mirror": {"name": "O"}, "deny_delete": True, "allow_rollup_hdrs": True})
+    written = document([found], TWO)
+    assert [note.partition(":")[0] for note in written.notes] == ["hub/kv/B"]
+    assert "its mirror reads a stream that is not a bucket" in written.notes[0]
+    assert "ignore_changes: [mirror]" in written.text
+
+
+def _renamed(config: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """The same under another name, with what its subjects and transforms say of the name."""
+    text = json.dumps(config).replace(f"$KV.{old[3:]}.", f"$KV.{new[3:]}.").replace(f"$O.{old[4:]}.", f"$O.{new[4:]}.")
+    renamed: dict[str, Any] = json.loads(text)
+    return renamed | {"name": new} | ({"subjects": [new]} if renamed.get("subjects") == [old] else {})
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
