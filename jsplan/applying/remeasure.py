@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard, Op, Plan, Step
@@ -21,6 +21,7 @@ from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi
 from jsplan.planning.interest import looks, snapshot
 from jsplan.planning.leaving import question_of
+from jsplan.planning.preserve.sizes import about_copy, moves_to
 from jsplan.planning.questions import about_origin, about_update, new_origins
 from jsplan.planning.verdict import table_of
 from jsplan.resources.fields import Config
@@ -38,10 +39,14 @@ STEADY = frozenset({"max_msgs", "max_bytes", "max_msgs_per_subject"})
 
 @dataclass
 class Deletions:
-    """What the steps of one plan delete, against what the plan said. `apis` are the domains that answer."""
+    """What the steps of one plan delete, against what the plan said. `apis` are the domains that answer.
+
+    `replacements` are those that state knows by now.
+    """
 
     plan: Plan
     apis: Mapping[str, DomainApi]
+    replacements: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _planned: dict[tuple[Address, bool], Hazard] = field(default_factory=dict)
     _changes: dict[Address, dict[str, ConsumerChange]] = field(default_factory=dict)
     _placeholders: set[Address] = field(default_factory=set)
@@ -106,6 +111,8 @@ class Deletions:
         if step.op == "stream.update" and live is not None:
             changes = tuple(self._changes.get(address, {}).values())
             found.append(about_update(live, _after(step), self._level(address.domain), changes))
+        if step.op == "stream.compare" and live is not None and not (step.carries or {}).get("new"):
+            found.append(self._about_copy(step, live))
         if step.op in ("stream.create", "stream.update") and expected:
             found += self._about_origins(step, live)
         if step.op in _LOSING or step.op == "consumer.hold":
@@ -129,6 +136,13 @@ class Deletions:
                 since=snapshot(since) if since is not None else None,
             )
         ]  # fmt: skip
+
+    def _about_copy(self, step: Step, copy: LiveObject) -> Question | None:
+        """What the limits of the new stream will delete of the messages that the stand-in has: the last look before the old one goes."""
+        last = next(s for s in self.plan.steps if s.op == "stream.return" and s.address == step.address)
+        after, level, record = _after(last), self._level(last.domain), self.replacements[(step.carries or {})["recorded"]]
+        found = about_update(copy, after, level, moved=moves_to(copy, after, level, copy.address.stream))
+        return about_copy(replace(found, address=Address.parse(step.address)), copy.address, record) if found is not None else None
 
     def _level(self, domain: str) -> int:
         return int((self.plan.domains.get(domain) or {}).get("api_level") or 0)

@@ -81,7 +81,7 @@ class Work:
     deletions: Deletions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.deletions = Deletions(self.plan, self.apis)
+        self.deletions = Deletions(self.plan, self.apis, self.state.replacements)
 
     def api(self, step: Step) -> DomainApi:
         """The API of the domain that the step is sent to."""

@@ -95,8 +95,9 @@ class _Survey:
         self.messages, self.bytes = int(self.state["messages"]), int(self.state["bytes"])
         batches = bool(self.config.get("allow_direct")) and level >= HAS_BATCHES
         self.reader = Reader(
-            api, question.stream.stream, self.config["storage"], self.state["first_seq"], self.state["last_seq"], batches, self.budget
-        )
+            api, question.stream.stream, self.config["storage"], self.state["first_seq"], self.state["last_seq"], batches, self.budget,
+            resized=question.resized,
+        )  # fmt: skip
         self.counts: dict[str, int] = {}
         self.read_by_copies = False
 
@@ -204,7 +205,9 @@ class _Survey:
         least = most = 0
         if limits.max_msgs:
             least = most = max(0, self.messages - limits.max_msgs)
-        if limits.max_bytes and self.bytes > limits.max_bytes:
+        if limits.max_bytes and self.question.resized is not None:
+            most = self.messages
+        elif limits.max_bytes and self.bytes > limits.max_bytes:
             least, most = max(least, 1), self.messages
         least, most = max(least, old[0]), max(most, old[1])
         if limits.max_msgs_per_subject:
@@ -226,7 +229,8 @@ class _Survey:
         blind = self.reader.gaps is None and not self.reader.batches
         if blind or min(likely, self.messages - likely) > self.limit:
             return self._measured(bounds, None, limits.causes)
-        nearer = self._from_the_oldest if likely * 2 <= self.messages else self._from_the_newest
+        moved = bool(limits.max_bytes and self.question.resized)  # how much all of it will be is not known before all is read
+        nearer = self._from_the_oldest if likely * 2 <= self.messages and not moved else self._from_the_newest
         found = await nearer(limits, young, bounds)
         if limits.max_age and limits.max_msgs_per_subject and self.level < EXPIRES_AT_ONCE:
             return replace(found, at_least=bounds[0], least_bytes=0)

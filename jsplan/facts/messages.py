@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from jsplan.errors import ApiError, ServerRefusedError
-from jsplan.facts.stored import Stored, stored_size
+from jsplan.facts.stored import Resized, Stored, stored_size
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import NO_MESSAGE
 
@@ -49,8 +49,8 @@ class Budget:
 class Reader:
     """One stream as it was at one INFO: messages after `last` are not seen. `gaps` are the deleted sequences, sorted.
 
-    Without `gaps` (None: nobody asked for them) MSG.GET cannot be used to read. A stream that never had a message calls its
-    first sequence 0, which servers refuse to read.
+    Without `gaps` (None: nobody asked for them) MSG.GET cannot be used to read. `resized`: the messages are to be moved so. A stream
+    that never had a message calls its first sequence 0, which servers refuse to read.
     """
 
     api: DomainApi
@@ -61,6 +61,7 @@ class Reader:
     batches: bool
     budget: Budget
     gaps: Sequence[int] | None = field(default_factory=list)
+    resized: Resized | None = None
 
     def __post_init__(self) -> None:
         self.first = max(self.first, 1)
@@ -122,8 +123,16 @@ class Reader:
 
     def _from_json(self, message: dict[str, Any]) -> Stored:
         headers, payload = base64.b64decode(message.get("hdrs") or ""), _decoded_length(message.get("data") or "")
-        size = stored_size(self.storage, len(message["subject"].encode()), len(headers), payload)
-        return Stored(message["seq"], message["subject"], size, message["time"], _is_forever(headers), _source(headers))
+        subject = len(message["subject"].encode())
+        size, moved = stored_size(self.storage, subject, len(headers), payload), self._moved(message["seq"], subject, headers, payload)
+        return Stored(message["seq"], message["subject"], size, message["time"], _is_forever(headers), _source(headers), moved)
+
+    def _moved(self, seq: int, subject: int, headers: bytes, payload: int) -> int | None:
+        """What a message counts in the stream that it is moved to. A source numbers messages without gaps."""
+        if self.resized is None:
+            return None
+        position = seq - self.first + 1 - bisect_left(self.gaps or [], seq) + bisect_left(self.gaps or [], self.first)
+        return self.resized.size(subject, headers, payload, position)
 
     async def _batch(self, start: int, end: int) -> tuple[list[Stored], int]:
         """One batch. Any mirror and any replica may have answered: what is not surely all of the stream itself is not taken."""
@@ -158,9 +167,10 @@ class Reader:
         own = dict(line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n"))
         headers = block[:at] if at > len(b"NATS/1.0") else b""
         subject = own[b"Nats-Subject"]
-        size = stored_size(self.storage, len(subject), len(headers) + 4 if headers else 0, len(payload))
-        time = own[b"Nats-Time-Stamp"].decode()
-        return Stored(int(own[b"Nats-Sequence"]), subject.decode(), size, time, _is_forever(headers), _source(headers))
+        block = headers + b"\r\n\r\n" if headers else b""
+        size, seq = stored_size(self.storage, len(subject), len(block), len(payload)), int(own[b"Nats-Sequence"])
+        time, moved = own[b"Nats-Time-Stamp"].decode(), self._moved(seq, len(subject), block, len(payload))
+        return Stored(seq, subject.decode(), size, time, _is_forever(headers), _source(block), moved)
 
     async def at_or_after(self, seq: int) -> Stored | None:
         """The first message from a sequence on, or None after the last one."""

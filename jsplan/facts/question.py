@@ -8,6 +8,7 @@ from typing import Any, Literal
 from jsplan.address import Address
 from jsplan.facts.interest import ConsumerChange, Snapshot
 from jsplan.facts.redelivered import Redelivery
+from jsplan.facts.stored import Resized
 from jsplan.facts.trims import Limits
 
 #: Reads that one measurement may take unless somebody says otherwise.
@@ -34,6 +35,7 @@ class Question:
     message of each subject. `finished` are messages that go because consumers of a stream that becomes a work queue have finished
     them. `again` asks what a consumer that continues at its position is given again, and nothing else. `uncertain`: messages may
     stay although no consumer wants them, since the server reads the stream for a copy of it, or since its subjects change.
+    `resized`: the messages are moved to a stream in which they count otherwise.
     """
 
     address: Address
@@ -49,6 +51,7 @@ class Question:
     finished: tuple[Finished, ...] = ()
     again: Redelivery | None = None
     uncertain: bool = False
+    resized: Resized | None = None
 
 
 @dataclass(frozen=True, slots=True)

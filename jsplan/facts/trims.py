@@ -122,7 +122,7 @@ class FromTheNewest:
         """Look at the next older message; whether more can follow that stay."""
         limits = self.limits
         self._messages += 1
-        self._bytes += message.size
+        self._bytes += message.limited
         trimmed = (limits.max_msgs and self._messages > limits.max_msgs) or (limits.max_bytes and self._bytes > limits.max_bytes)
         old = message.seq < self.young
         if trimmed or (old and not self.ttl):

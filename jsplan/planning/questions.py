@@ -14,6 +14,7 @@ from jsplan.address import Address
 from jsplan.facts.interest import ConsumerChange
 from jsplan.facts.live import LiveObject
 from jsplan.facts.question import Question
+from jsplan.facts.stored import Resized
 from jsplan.facts.trims import Limits
 from jsplan.planning.following import copies
 from jsplan.planning.inputs import Inputs
@@ -21,6 +22,7 @@ from jsplan.planning.interest import Interest, interests
 from jsplan.planning.interest import question as about_interest
 from jsplan.planning.preserve.consumers import redelivery
 from jsplan.planning.preserve.costs import about_consumers, about_stream
+from jsplan.planning.preserve.sizes import moves_to, where_it_is
 from jsplan.planning.verdict import Verdict
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
@@ -61,19 +63,24 @@ def _ask(inputs: Inputs, verdicts: Mapping[Address, Verdict], verdict: Verdict, 
     elif verdict.after is not None and _updates(inputs, verdict):
         one = changing.get(address)
         consumers = one.consumers if one is not None else ()
-        found = about_update(live, verdict.after, inputs.level(address), consumers, replaced=verdict.preserves, renewed=verdict.renews)
+        moved = moves_to(live, verdict.after, inputs.level(address)) if verdict.preserves else None
+        found = about_update(
+            live, verdict.after, inputs.level(address), consumers, replaced=verdict.preserves, renewed=verdict.renews, moved=moved
+        )
         if found is not None and one is not None and (more := about_interest(inputs, address, one)) is not None:
-            found = replace(more, address=address, limits=found.limits, later=found.later)
+            found = replace(more, address=address, limits=found.limits, later=found.later, resized=found.resized)
         if verdict.preserves:
             finished = about_stream(inputs, verdict, verdicts)
             found = replace(found or Question(address, address), finished=finished) if found or finished else None
             yield from (Question(address, address, again=span) for span in about_consumers(inputs, verdict, verdicts))
+        found = where_it_is(inputs, found) if found is not None else None
         yield from [found] if found is not None else []
 
 
 def _updates(inputs: Inputs, verdict: Verdict) -> bool:
-    """Whether what the stream holds meets other limits; once a replacement is under way that was allowed before."""
-    return (verdict.actions == ["update"] or verdict.preserves) and verdict.address not in inputs.under_way
+    """Whether what the stream holds meets other limits, and all of it is in one place."""
+    under_way = inputs.under_way.get(verdict.address)
+    return (verdict.actions == ["update"] or verdict.preserves) and not (under_way is not None and under_way.only_copy)
 
 
 def _is_uncertain(inputs: Inputs, verdicts: Mapping[Address, Verdict], stream: Address) -> bool:
@@ -96,33 +103,37 @@ def about_update(
     *,
     replaced: bool = False,
     renewed: bool = False,
+    moved: Resized | None = None,
 ) -> Question | None:
     """What an update of a stream to the compact configuration `after` may delete; `consumers` change before it becomes one of interest.
 
     `replaced`: the stream is replaced with its messages, so it keeps by limits until then; `renewed`: and its consumers are made again.
+    `moved`: the messages are moved to a stream in which they count otherwise.
     """
     messages = live.state.get("messages", 0)
     was = "limits" if replaced else live.compact.get("retention")
     becomes_interest = after.get("retention") == "interest" != was and messages > 0
-    limits = _exceeded(live, after)
+    limits = _exceeded(live, after, moved)
     if not becomes_interest and not limits.causes:
         return None
     first = limits.max_msgs_per_subject > 0 and not _set(live.compact.get("max_msgs_per_subject"))
     return Question(
         live.address, live.address, limits, interest="becomes" if becomes_interest else "", renewed=renewed,
         consumers=consumers if becomes_interest else (), later=first and level < FIRST_LIMIT_AT_ONCE,
+        resized=moved if limits.max_bytes else None,
     )  # fmt: skip
 
 
-def _exceeded(live: LiveObject, after: Config) -> Limits:
+def _exceeded(live: LiveObject, after: Config, moved: Resized | None) -> Limits:
     """The limits that will hold and that the stream may exceed. Lowered ones, and all once `discard: old` comes into force."""
     state, before = live.state, live.compact
+    held = state.get("bytes", 0) + (state.get("messages", 0) * moved.most(before.get("storage", "file")) if moved is not None else 0)
     messages, drops_old = state.get("messages", 0), after.get("discard", "old") == "old"
     most, size = (_set(after.get(name)) if drops_old else 0 for name in ("max_msgs", "max_bytes"))
     age, keep = _set(after.get("max_age")), _set(after.get("max_msgs_per_subject"))
     return Limits(
         max_msgs=most if most < messages else 0,
-        max_bytes=size if size < state.get("bytes", 0) else 0,
+        max_bytes=size if size < held else 0,
         max_age=age if messages and _lowered(before.get("max_age"), age) else 0,
         max_msgs_per_subject=keep if keep < messages and _lowered(before.get("max_msgs_per_subject"), keep) else 0,
     )

@@ -37,6 +37,8 @@ async def compare(work: Work, step: Step) -> None:
             kept = "the old one is untouched" if not carries(step)["new"] else f"its messages are in {other}"
             raise StepFailed(f"{step.touches} is not equal to {other}: {missing}; {kept}")
         await asyncio.sleep(0.1)
+    if (more := await work.deletions.more_than_planned(step, live)) is not None:
+        raise StepFailed(f"the new {step.address} {more}")
     await note(work, step, phase="recompared" if carries(step)["new"] else "compared")
 
 
