@@ -123,7 +123,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS420": "What is to be imported does not exist on the server.",
     "JS421": "Other settings decide a field that the files name; what the server makes of it is said, and not sent again.",
     "JS422": "A filter changes, and messages that the consumer has passed are not delivered by the new one.",
-    "JS424": "A replacement of a stream that an apply began and did not end: where its messages are, or why it cannot go on.",
+    "JS424": "The replacement of a stream was interrupted: where its messages are, what ends it, or why it cannot be finished.",
     "JS425": "A stream is made anew with its messages: what is worth knowing about that.",
     "JS426": "A copy was not seen to follow a stream that was made anew, or is out of reach, so that nobody can see it.",
     "JS423": "A consumer is made anew where the old one stood: what is worth knowing about that.",

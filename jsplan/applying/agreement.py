@@ -43,6 +43,7 @@ RULES: Final[Mapping[Op, Rule]] = {
     "stream.update": Rule("stream", "STREAM.UPDATE", "stream"),
     "stream.delete": Rule("stream", "STREAM.DELETE", deletes=True),
     "stream.restore": Rule("stream", "STREAM.RESTORE", "restore"),
+    "stream.probe": Rule("stream", "STREAM.UPDATE", "stream", staging=True, carries=("recorded", "level", "begins", "first")),
     "stream.stop": Rule("stream", "STREAM.UPDATE", "stream", optional=True, carries=("recorded", "level", "begins")),
     "stream.hold": Rule("stream", carries=("recorded", "level")),
     "stream.copy": Rule("stream", "STREAM.RESTORE", "stream", staging=True, carries=_COPY),
@@ -160,6 +161,8 @@ def _of_carries(step: Step, address: Address) -> Iterator[str]:
         yield f"it copies from {other}"
     if begins is not None and not _is_staging(address, Address.parse(begins["stand_in"])):
         yield f"its messages would be put into {begins['stand_in']}"
+    if "first" in carried and carried["first"].get("name") != step.touches.stream:
+        yield f"it would make stream {carried['first'].get('name')}"
     if step.op == "stream.resume" and not isinstance(consumers, dict):
         yield "carries does not say how consumers come back"
     for name, coming in consumers.items() if isinstance(consumers, dict) else ():

@@ -9,7 +9,7 @@ from jsplan.applying import placeholders
 from jsplan.applying.downstream import create_origin, delete_origin, leave, rejoin
 from jsplan.applying.following import verify
 from jsplan.applying.positions import replace_consumer, tidy_up
-from jsplan.applying.preserve import comparing, copying, returning, stopping
+from jsplan.applying.preserve import comparing, copying, probing, returning, stopping
 from jsplan.applying.preserve.undoing import undone_if_failed
 from jsplan.applying.work import Work, gone, settled
 from jsplan.documents.plan import Op, Step
@@ -39,11 +39,12 @@ async def _forget(work: Work, step: Step) -> None:
 
 OPERATIONS: Final[Mapping[Op, Operation]] = {
     "state.forget": _forget,
-    "stream.stop": stopping.stop,
+    "stream.probe": undone_if_failed(probing.probe),
+    "stream.stop": undone_if_failed(stopping.stop),
     "stream.hold": undone_if_failed(stopping.hold),
     "stream.copy": undone_if_failed(copying.copy),
     "stream.compare": undone_if_failed(comparing.compare),
-    "stream.retire": stopping.retire,
+    "stream.retire": undone_if_failed(stopping.retire),
     "stream.resume": returning.resume,
     "stream.return": returning.give_back,
     "stream.clear": returning.clear,

@@ -78,7 +78,7 @@ class Deletions:
         """
         if (behind := await self._left_behind(step)) is not None:
             return behind
-        stream, consumer = _key(step.touches)
+        stream, consumer = _key(Address.parse(step.address) if step.op == "stream.compare" else step.touches)
         hazard = self._planned.get((stream, consumer)) or self._planned.get((stream, False))
         if hazard is not None and live is not None and _nothing_arrived(hazard, live):
             return None

@@ -21,7 +21,8 @@ Effect = Literal["in_place", "one_way", "replace", "ignored"]
 Severity = Literal["destructive", "functional", "cosmetic"]
 Op = Literal[
     "stream.create", "stream.update", "stream.delete",
-    "stream.stop", "stream.hold", "stream.copy", "stream.compare", "stream.retire", "stream.resume", "stream.return", "stream.clear",
+    "stream.probe", "stream.stop", "stream.hold",
+    "stream.copy", "stream.compare", "stream.retire", "stream.resume", "stream.return", "stream.clear",
     "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace", "consumer.settle",
     "consumer.hold", "consumer.release",
     "origin.delete", "origin.create", "sources.leave", "sources.rejoin",

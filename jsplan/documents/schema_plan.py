@@ -92,6 +92,7 @@ CARRIES = fields_of(
         "recorded": ADDRESS, "level": COUNT, "from": STREAM_ADDRESS, "way": one_of("archive", "mirror", "source"),
         "consumers": {"anyOf": [FLAG, map_of(_COMING)]}, "sources": list_of(TEXT), "follows": list_of(FLOW), "position": or_null(UINT64),
         "guard": or_null(fields_of({"name": NAME})), "pause_until": or_null(INSTANT),
+        "first": A_CONFIG,
         "begins": fields_of(
             {
                 "id": TEXT, "stand_in": STREAM_ADDRESS, "way": one_of("archive", "mirror", "source"),

@@ -85,7 +85,7 @@ _STREAM_REPLACED = fields_of(
         "old": fields_of({"config": A_CONFIG, "created": TEXT}, {"state": _SEQUENCES}), "phase": one_of(*PHASES),
     },
     {
-        "held": _SEQUENCES, "mark": UINT64, "made": TEXT,
+        "held": _SEQUENCES, "mark": UINT64, "made": TEXT, "allowed": map_of(UINT64),
         "consumers": map_of(fields_of({"config": A_CONFIG, "created": TEXT, "state": _STANDS})),
     },
 )  # fmt: skip

@@ -28,6 +28,7 @@ from jsplan.planning.origins import check_origins
 from jsplan.planning.ownership import settle_owners
 from jsplan.planning.parents import expect_streams
 from jsplan.planning.permissions import unknown_permissions
+from jsplan.planning.preserve.brought import shown_after, starts_anew
 from jsplan.planning.recovered import in_the_middle
 from jsplan.planning.refusals import refusals
 from jsplan.planning.stakes import bound
@@ -171,10 +172,10 @@ def _resource_change(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, V
     change = Change(
         actions=verdict.actions,
         before=live.config if live else None,
-        after=_after(verdict, inputs.level(address)),
+        after=shown_after(inputs, verdict, verdicts) or _after(verdict, inputs.level(address)),
         fields=in_words(address, [*verdict.fields, *verdict.ignored]),
         replace_paths=_replace_paths(verdict),
-        unknown=verdict.unknown,
+        unknown=["opt_start_seq"] if starts_anew(inputs, verdict, verdicts) else verdict.unknown,
         importing={"id": str(address)} if verdict.adopts and not verdict.deletes else None,
     )
     return ResourceChange(

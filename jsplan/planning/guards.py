@@ -20,9 +20,8 @@ from jsplan.planning.preserve.consumers import findings, held
 from jsplan.planning.preserve.costs import findings as worth_knowing
 from jsplan.planning.preserve.costs import refused
 from jsplan.planning.preserve.positions import STARTS
-from jsplan.planning.preserve.resumed import UnderWay
 from jsplan.planning.preserve.ways import ALLOWS
-from jsplan.planning.verdict import UNTOUCHED, Verdict, table_of
+from jsplan.planning.verdict import UNDER_WAY, UNTOUCHED, Verdict, table_of
 from jsplan.planning.words import in_words
 from jsplan.resources.buckets import word_of
 from jsplan.resources.fields import Config
@@ -138,6 +137,9 @@ def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool
 
 
 def _prevented(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    found = inputs.under_way.get(verdict.address)
+    if found is not None and not found.old_is_there:
+        return  # what the guard is for is gone; to finish the replacement brings it back
     if is_guarded(inputs.workspace, verdict.address, guarded=bool(verdict.entry and verdict.entry.prevent_destroy)):
         yield Diagnostic(
             "error", PREVENT_DESTROY, f"is guarded by prevent_destroy and would be {_fate(verdict)}",
@@ -156,6 +158,8 @@ def _fate(verdict: Verdict) -> str:
 def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     """`refuse`, `recreate` or `preserve`; `--replace` names the resource and so stands for `recreate`."""
     consumer = verdict.address.kind == "consumer"
+    if not consumer and verdict.reason == UNDER_WAY:
+        return  # to finish it loses nothing, whatever the files let a replacement do by now
     mode, forced = inputs.on_replace(verdict.address), verdict.reason == "replace_by_request"
     if mode == "recreate" or (forced and mode == "refuse"):
         return
@@ -164,9 +168,6 @@ def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     if mode == "preserve":
         yield from _cannot_preserve(inputs, verdict)
         return
-    if (found := inputs.under_way.get(verdict.address)) is not None:
-        yield _changed_their_mind(inputs, verdict, found)
-        return
     paths = ", ".join(f.path for f in in_words(verdict.address, verdict.fields) if f.effect == "replace") or "the request"
     what = "its position" if consumer else "its messages"
     detail = f"To delete it with {what} and make it anew: lifecycle: {{on_replace: recreate}}."
@@ -174,16 +175,6 @@ def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
         detail += " To keep them, where servers can: on_replace: preserve."
     summary = f"must be replaced ({paths}), and on_replace is refuse"
     yield Diagnostic("error", REPLACE_REFUSED, summary, detail, str(verdict.address), _place(inputs, verdict.address))
-
-
-def _changed_their_mind(inputs: Inputs, verdict: Verdict, found: UnderWay) -> Diagnostic:
-    """The files refuse a replacement that was begun under others, and can only be ended."""
-    gone = "which cannot be undone any more" if not found.old_is_there else "and the old stream has not all of them any more"
-    text = f"an apply has begun to make it anew, {gone}: its messages are in {found.where}. By now on_replace is refuse"
-    detail = (
-        "Write lifecycle: {on_replace: preserve} again and run jsplan apply: the stream becomes what the files say, with all its messages."
-    )
-    return Diagnostic("error", REPLACE_REFUSED, text, detail, str(verdict.address), _place(inputs, verdict.address))
 
 
 def _cannot_preserve(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:

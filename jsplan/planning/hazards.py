@@ -60,9 +60,16 @@ def _decide(inputs: Inputs, address: Address, hazard: Hazard) -> None:
     hazard.flag = "--allow-hazard " + shell_word(f"{hazard.code}:{address}")
     declared = inputs.declared(address)
     in_review = declared.lifecycle.allow_hazards if declared else ()
-    hazard.allowed = permits(inputs.request.allow_hazards, hazard.code, address) or _permitted_in_review(
-        in_review, hazard.code, inputs.request.now
-    )
+    flags, now = inputs.request.allow_hazards, inputs.request.now
+    hazard.allowed = permits(flags, hazard.code, address) or _permitted_in_review(in_review, hazard.code, now)
+    hazard.allowed = hazard.allowed or _permitted_before(inputs, address, hazard)
+
+
+def _permitted_before(inputs: Inputs, address: Address, hazard: Hazard) -> bool:
+    """Whether the apply that began the replacement of the stream was allowed it, with as many messages."""
+    found = inputs.under_way.get(address)
+    before = found.record.get("allowed", {}).get(hazard.code) if found is not None else None
+    return before is not None and (hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= before)
 
 
 def permits(flags: Iterable[str], code: str, address: Address | str) -> bool:

@@ -63,6 +63,10 @@ def expected_new(table: Table, body: Mapping[str, Any], level: int, around: Conf
     mirror the `mirror_direct` that its origin decides, where the origin is in the same JetStream.
     """
     target = table.compact(explicit(body))
+    if target.get("sealed"):  # no stream is made sealed: a replacement gives it that last, and the server drops max_age only then
+        unsealed = {name: value for name, value in target.items() if name != "sealed"}
+        table.settle(unsealed, level)
+        target |= {name: unsealed[name] for name in ("duplicate_window",) if name in unsealed}
     return _settled(table, target, level, around)
 
 

@@ -72,7 +72,8 @@ def _ask(inputs: Inputs, verdicts: Mapping[Address, Verdict], verdict: Verdict, 
         if verdict.preserves:
             finished = about_stream(inputs, verdict, verdicts)
             found = replace(found or Question(address, address), finished=finished) if found or finished else None
-            yield from (Question(address, address, again=span) for span in about_consumers(inputs, verdict, verdicts))
+            spans = about_consumers(inputs, verdict, verdicts) if address not in inputs.under_way else ()
+            yield from (Question(address, address, again=span) for span in spans)
         found = where_it_is(inputs, found) if found is not None else None
         yield from [found] if found is not None else []
 

@@ -28,8 +28,6 @@ UNTOUCHED = "equal"
 UNDER_WAY = "replacement_under_way"
 #: That of a stream whose replacement was begun, and that the files want as it was.
 GIVEN_UP = "replacement_given_up"
-#: What to do where somebody else was there meanwhile.
-LOOK = "Look at both streams before you change anything; jsplan state pull shows under `replacements` what was done."
 
 
 @dataclass(slots=True)
@@ -291,13 +289,11 @@ def _goes_on(inputs: Inputs, verdict: Verdict) -> Verdict:
     if inputs.request.refresh_only or found.begin == "clear":
         return verdict
     if found.broken or inputs.declared(address) is None:
-        what = found.broken or f"its messages are in {found.record['stand_in']}, and it is in no file any more, or all is to be destroyed"
-        detail = "Put it back into the files and run: jsplan apply. Then it can go." if not found.broken else LOOK
-        text = f"is in the middle of a replacement that cannot go on: {what}"
-        error = Diagnostic("error", "JS424", text, detail, str(address))
+        what = found.broken or "it is in no file any more, or all is to be destroyed"
+        detail = found.detail if found.broken else "Put it back into the files and run: jsplan apply. Then it can go."
+        error = Diagnostic("error", "JS424", f"{found.summary}. It cannot be finished: {what}", detail, str(address))
         return replace(verdict, actions=["no-op"], reason=UNDER_WAY, fields=[], adopts=False, diagnostics=[error])
-    text = f"is in the middle of a replacement: its messages are in {found.where}"
-    told = Diagnostic("warning", "JS424", text, "An apply goes on where the last one stopped.", str(address))
+    told = Diagnostic("warning", "JS424", found.summary, found.detail, str(address))
     if found.can_be_given_up and not verdict.replaces:
         return replace(verdict, actions=["update"], reason=GIVEN_UP, adopts=False, diagnostics=[told])
     after = expected_new(table_of(address), inputs.creation(address), inputs.level(address), around(inputs, address))

@@ -137,7 +137,9 @@ async def _unlock(load: LoadOptions, lock_id: str) -> LockInfo:
 
 
 def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observer: Observer | None = None) -> list[str]:
-    """Forget what the addresses or globs name; nothing on a server is touched. Returns what was forgotten.
+    """Forget what the addresses or globs name, and replacements of it that were interrupted; nothing on a server is touched.
+
+    Returns what was forgotten.
 
     Raises JsplanError when one of them names nothing.
     """
@@ -147,7 +149,12 @@ def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observe
 async def _rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observer: Observer | None = None) -> list[str]:
     async with open_world(load) as world, locked(world, "state rm", lock_timeout, observer):
         gone = dict.fromkeys(str(a) for text in addresses for a in _named(world, text))
-        await _record(world, [{"drop": address} for address in gone], "state rm", [{"address": a, "actions": ["forget"]} for a in gone])
+        await _record(
+            world,
+            [{"drop": address, "replaced": address} for address in gone],
+            "state rm",
+            [{"address": a, "actions": ["forget"]} for a in gone],
+        )
     return list(gone)
 
 

@@ -160,7 +160,8 @@ def test_what_dies_by_kill_9_is_taken_up(tmp_path: Path, server: Server) -> None
 
     planned = jsplan(tmp_path, "plan")
     assert planned.code == 0
-    assert "is in the middle of a replacement: its messages are in" in planned.text
+    assert "A is down: publishes to A.> are rejected, because its replacement was interrupted" in planned.text
+    assert "Its messages are in the old stream" in planned.text
     assert jsplan(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
     scene.all_is_well(places=True)
 
@@ -213,7 +214,7 @@ def test_nothing_is_destroyed_in_the_middle(tmp_path: Path, server: Server) -> N
 
 
 def test_files_that_refuse_what_was_begun(tmp_path: Path, server: Server) -> None:
-    """Once the old stream is gone, files without `preserve` are told what has happened and what ends it; then it ends with all messages."""
+    """Once the old stream is gone, files without `preserve` end the replacement as well: to refuse it would keep the stream down."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
     scene.fresh(AFTER)
     with Raw(server.url) as raw:
@@ -223,10 +224,9 @@ def test_files_that_refuse_what_was_begun(tmp_path: Path, server: Server) -> Non
             with dying(point), suppress(Died):
                 scene.space.apply(allow_hazards=PERMITTED)
             point += 1
-    found = [d for d in scene.space.write(streams=[BEFORE]).plan().diagnostics if d.code == "JS303"]
+    plan, result = scene.space.write(streams=[BEFORE]).apply()
 
-    assert len(found) == 1
-    assert "begun to make it anew, which cannot be undone any more: its messages are in main/stream/JSPLAN_STAGING_A" in found[0].summary
-    assert "on_replace: preserve" in found[0].detail
-    scene.space.write(streams=[BEFORE | {"lifecycle": {"on_replace": "preserve"}}]).apply(allow_hazards=PERMITTED)
+    assert [d.code for d in plan.diagnostics] == ["JS424"]
+    assert "Its messages are in main/stream/JSPLAN_STAGING_A" in plan.diagnostics[0].summary
+    assert result.exit_code == 0
     scene.all_is_well(places=True)

@@ -34,6 +34,7 @@ _BY: dict[str, set[tuple[str, ...]]] = {
     "state.update": {("no-op",)},
     "stream.return": {_KEPT, _CHANGED},
     "stream.clear": {_KEPT, _CHANGED},
+    "stream.probe": {_KEPT},
     "stream.stop": {_KEPT},
     "stream.hold": {_KEPT},
     "stream.copy": {_KEPT},

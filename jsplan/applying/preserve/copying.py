@@ -17,14 +17,13 @@ from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import snapshots
 from jsplan.jetstream.api import NO_MESSAGE
+from jsplan.planning.preserve.standins import MARK
 from jsplan.resources.fields import Config
 
 #: Seconds without a single message more after which a copy is given up.
 STALLED: Final = 60.0
 #: Seconds for a server to finish what a restore that was killed has left of the name.
 TURN: Final = 20.0
-#: What a message that marks the end of a stream says.
-MARK: Final = b"the last sequence of this stream"
 
 
 async def copy(work: Work, step: Step) -> None:
@@ -37,6 +36,9 @@ async def copy(work: Work, step: Step) -> None:
         if found.created == record["old"]["created"]:
             raise StepFailed(f"the old {step.touches} is still there; nothing was written")
         require_ours(found, record)
+        if carries(step)["new"]:  # an earlier attempt, or one for other files; the stand-in has everything
+            await delete_stream(work, step, f"STREAM.DELETE.{step.touches.stream}")
+            found = None
     origin = await work.read(source)
     if origin is None:
         raise StepFailed(f"{source} is gone: somebody else deleted it; {step.touches} was not filled")
@@ -90,7 +92,7 @@ def _passes(error: ApiError) -> bool:
 async def _by_server(work: Work, step: Step, origin: LiveObject, found: LiveObject | None) -> None:
     """A mirror or a source of the other stream, cut off once it has everything.
 
-    What is there already is never deleted: copying a work queue consumes it, so it may be the only copy.
+    A stand-in that is there already is not deleted: copying a work queue consumes it, so it may be the only copy.
     """
     assert step.request is not None
     config, mirrors = step.request["payload"], carries(step)["way"] == "mirror"

@@ -11,6 +11,7 @@ from typing import Any, Final
 from jsplan.address import Address
 from jsplan.applying.downstream import long_ago, told_where
 from jsplan.applying.preserve.journal import Record, carries, delete_stream, go_on, note, ready, record_of, require_ours, take_mark_out
+from jsplan.applying.preserve.probing import remove
 from jsplan.applying.preserve.stopping import HELD
 from jsplan.applying.readback import describe, not_kept
 from jsplan.applying.work import StepFailed, Work
@@ -22,6 +23,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.planning.downstream import KNOWS_ORIGINS
 from jsplan.planning.pauses import PAUSE, is_over
 from jsplan.planning.preserve.positions import PAUSES, position_of, starting_at, way_to
+from jsplan.planning.preserve.standins import probe_of
 from jsplan.planning.verdict import table_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
@@ -230,7 +232,7 @@ async def _where_sources_go_on(work: Work, step: Step) -> dict[str, int]:
 
 
 async def clear(work: Work, step: Step) -> None:
-    """Delete the stand-in, and the record with it."""
+    """Delete the stand-in, a probe that an earlier apply left, and the record with them."""
     go_on(work)
     record = work.state.replacements.get(carries(step)["recorded"])
     if record is None:
@@ -240,4 +242,5 @@ async def clear(work: Work, step: Step) -> None:
         require_ours(found, record)
         assert step.request is not None
         await delete_stream(work, step, step.request["api"])
+    await remove(work, step, probe_of(step.touches), record)
     await work.record({"replaced": carries(step)["recorded"], "end": step.address})

@@ -9,7 +9,6 @@ from jsplan.applying.preserve.journal import Record, carries, delete_stream, go_
 from jsplan.applying.readback import describe, not_kept
 from jsplan.applying.work import StepFailed, Work
 from jsplan.documents.plan import Step
-from jsplan.errors import ServerRefusedError
 from jsplan.facts.survey import consumer_of
 from jsplan.planning.pauses import PAUSE
 from jsplan.planning.preserve.positions import PAUSES
@@ -19,24 +18,13 @@ HELD: Final = "2249-12-31T23:59:59.987654321Z"
 
 
 async def stop(work: Work, step: Step) -> None:
-    """Take its subjects, its origins and its age from the stream, after the replacement is on record."""
+    """Take its subjects, its origins and its age from the stream; the probe has put the replacement on record."""
     live = await work.check(step)
     go_on(work)
-    known = work.state.replacements.get(carries(step)["recorded"], {})
-    consumers = {"consumers": known["consumers"]} if known.get("id") == carries(step)["begins"]["id"] and "consumers" in known else {}
-    if known.get("id") != carries(step)["begins"]["id"]:
-        begins = carries(step)["begins"]
-        # Once: later it could be taken for the stand-in, which servers before 2.15 restore with the time of its own creation.
-        await work.record(*work.seen(step, live), {"replacing": {"address": carries(step)["recorded"], "phase": "begun"} | begins})
-    else:
-        await note(work, step, phase="begun", **consumers)
+    record_of(work, step)
+    await note(work, step, phase="begun")
     if step.request is not None:
-        try:
-            await work.send(step, step.request["api"], step.request["payload"])
-        except ServerRefusedError:
-            if not known:
-                await work.record({"replaced": carries(step)["recorded"]})
-            raise
+        await work.send(step, step.request["api"], step.request["payload"])
         live = await work.read(step.touches)
         if live is None:
             raise StepFailed(f"{step.touches} is gone: somebody else deleted it at the same moment")

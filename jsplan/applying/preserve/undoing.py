@@ -14,13 +14,15 @@ from jsplan.applying.preserve.journal import Record, carries, take_mark_out
 from jsplan.applying.work import StepFailed, Work
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE, ApiError, JsplanError, ServerRefusedError
+from jsplan.facts.live import LiveObject
 from jsplan.jetstream.api import CONSUMER_NOT_FOUND
 from jsplan.planning.pauses import PAUSE, is_over
 from jsplan.planning.preserve.positions import PAUSES
-from jsplan.planning.preserve.standins import marked
+from jsplan.planning.preserve.standins import is_stopped, marked, probe_of
 
 Operation = Callable[[Work, Step], Awaitable[None]]
 GIVEN_BACK: Final = "the old stream has its subjects back, and nothing of it is lost"
+UNTOUCHED: Final = "the stream was not touched"
 
 
 def undone_if_failed(operation: Operation) -> Operation:
@@ -32,36 +34,46 @@ def undone_if_failed(operation: Operation) -> Operation:
         except OFFLINE:
             raise
         except (StepFailed, ApiError) as error:
-            if getattr(error, "status", "failed") == "unknown" or carries(step).get("new") or not await _give_back(work, step):
+            undone = None
+            if getattr(error, "status", "failed") != "unknown" and not carries(step).get("new"):
+                undone = await _give_back(work, step)
+            if undone is None:
                 raise
-            raise StepFailed(f"{error}; {GIVEN_BACK}") from None
+            raise StepFailed(f"{error}; {undone}") from None
 
     return tried
 
 
-async def _give_back(work: Work, step: Step) -> bool:
-    """Whether the old stream is as it was; then nothing stands in for it any more."""
+async def _give_back(work: Work, step: Step) -> str | None:
+    """Let the old stream be as it was, with nothing beside it; None where that cannot be. A stream that was not stopped is not written."""
     record, address = work.state.replacements.get(carries(step)["recorded"]), Address.parse(step.address)
-    if record is None or "stand_in" not in record or record["old"]["config"].get("mirror"):
-        return False
+    if record is None or "stand_in" not in record:
+        return None
     try:
-        if not await _still_whole(work, address, record):
-            return False
-        level = int(carries(step)["level"])
-        await take_mark_out(work, step, record, address)
-        await work.send(step, f"STREAM.UPDATE.{address.stream}", record["old"]["config"])
-        for name, consumer in record.get("consumers", {}).items():
-            until = consumer["config"].get(PAUSE)
-            payload = None if is_over(until, datetime.now(UTC)) else {PAUSE: until}
-            if level >= PAUSES:
-                await _resume(work, step, f"{address.stream}.{name}", payload)
-        stand_in = await work.read(Address.parse(record["stand_in"]))
-        if stand_in is not None and marked(stand_in.raw, record["id"]):
-            await work.send(step, f"STREAM.DELETE.{stand_in.address.stream}")
+        old = await _still_whole(work, address, record)
+        was_stopped = old is not None and is_stopped(address, old, record["id"])
+        if old is None or (was_stopped and record["old"]["config"].get("mirror")):
+            return None
+        if was_stopped:
+            await _as_it_was(work, step, address, record)
+        for extra in (Address.parse(record["stand_in"]), probe_of(Address.parse(record["stand_in"]))):
+            found = await work.read(extra)
+            if found is not None and marked(found.raw, record["id"]):
+                await work.send(step, f"STREAM.DELETE.{extra.stream}")
         await work.record({"replaced": carries(step)["recorded"]})
     except JsplanError:
-        return False
-    return True
+        return None
+    return GIVEN_BACK if was_stopped else UNTOUCHED
+
+
+async def _as_it_was(work: Work, step: Step, address: Address, record: Record) -> None:
+    await take_mark_out(work, step, record, address)
+    await work.send(step, f"STREAM.UPDATE.{address.stream}", record["old"]["config"])
+    for name, consumer in record.get("consumers", {}).items():
+        until = consumer["config"].get(PAUSE)
+        payload = None if is_over(until, datetime.now(UTC)) else {PAUSE: until}
+        if int(carries(step)["level"]) >= PAUSES:
+            await _resume(work, step, f"{address.stream}.{name}", payload)
 
 
 async def _resume(work: Work, step: Step, consumer: str, payload: dict[str, str] | None) -> None:
@@ -72,11 +84,11 @@ async def _resume(work: Work, step: Step, consumer: str, payload: dict[str, str]
             raise
 
 
-async def _still_whole(work: Work, address: Address, record: Record) -> bool:
-    """Whether the old stream is there and has everything: a copy of a work queue may have taken messages out of it."""
+async def _still_whole(work: Work, address: Address, record: Record) -> LiveObject | None:
+    """The old stream, if it is there and has everything: a copy of a work queue may have taken messages out of it."""
     now = await work.read(address)
     if now is None or now.created != record["old"]["created"]:
-        return False
+        return None
     stand_in = await work.read(Address.parse(record["stand_in"]))
     consumed = now.raw.get("retention") == "workqueue" and record["way"] != "archive"
-    return not (consumed and stand_in is not None and stand_in.state.get("messages"))
+    return None if consumed and stand_in is not None and stand_in.state.get("messages") else now

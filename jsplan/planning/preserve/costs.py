@@ -13,6 +13,8 @@ from jsplan.facts.live import LiveObject
 from jsplan.facts.question import Finished, Measured
 from jsplan.facts.redelivered import Redelivery, most_by_state, redelivery_of
 from jsplan.planning.following import copies
+from jsplan.planning.preserve.brought import start_of
+from jsplan.planning.preserve.capacity import no_capacity, staging_of
 from jsplan.planning.preserve.positions import position_of
 from jsplan.planning.preserve.ways import Way, becomes_queue, obstacle, way_of
 from jsplan.resources.fields import Config
@@ -40,8 +42,11 @@ def refused(inputs: Inputs, verdict: Verdict) -> str | None:
     copied = {edge.kind for edge in inputs.topology.edges if edge.origin == verdict.address}
     copied |= {kind for _, kind, _ in copies(inputs, {}, verdict.address)}
     level = inputs.level(verdict.address)
-    theirs = [c for c in consumers_of(inputs, verdict.address) if not _we_made_it_start(inputs, c)]
-    return obstacle(verdict.live, verdict.after or {}, level, theirs, copied)
+    consumers, after = consumers_of(inputs, verdict.address), verdict.after or {}
+    theirs = [c for c in consumers if not _we_made_it_start(inputs, c)]
+    why = obstacle(verdict.live, after, level, consumers, theirs, copied)
+    info = inputs.live.domains[verdict.address.domain].info
+    return why or no_capacity(verdict.live, after, staging_of(inputs, verdict.address, verdict.live), info)
 
 
 def _we_made_it_start(inputs: Inputs, consumer: LiveObject) -> bool:
@@ -86,11 +91,14 @@ def hazards(inputs: Inputs, verdict: Verdict, verdicts: Mapping[Address, Verdict
     assert live is not None
     coming = [consumer for consumer, _ in coming_back(inputs, verdict, verdicts)]
     counts = {answer.causes[-1]: answer.at_most for answer in again}
-    yield from _unheard(live)
-    if verdict.address in inputs.under_way:  # the old stream may be gone: it was measured before
+    begun = inputs.under_way.get(verdict.address)
+    if begun is None or not begun.rejected:
+        yield from _unheard(live)
+    if begun is not None:  # the old stream may be gone: its consumers were measured before
         counts = {span.consumer: most_by_state(span, live.state) for span in about_consumers(inputs, verdict, verdicts)}
-        yield from _finished(live, about_stream(inputs, verdict, verdicts))
-    yield from _again(coming, counts)
+        yield from _finished(live, about_stream(inputs, verdict, verdicts)) if begun.only_copy else ()
+    if begun is None or begun.old_is_there or "DUPLICATES_MESSAGES" in begun.record.get("allowed", {}):
+        yield from _again(coming, counts)
     yield from _renumbered(live, way_of(inputs.level(verdict.address)))
 
 
@@ -153,9 +161,21 @@ def _given(consumer: LiveObject) -> int:
     return int((consumer.state.get("delivered") or {}).get("stream_seq") or 0)
 
 
+def _started(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+    """Consumers that keep their position only with another start than they were made with."""
+    level, declared = inputs.level(verdict.address), inputs.declared(verdict.address)
+    consumers = consumers_of(inputs, verdict.address)
+    names = [c.address.consumer for c in consumers if start_of(c, c.compact, verdict, level) is not None]
+    if names:
+        text = f"{', '.join(names)} will have deliver_policy by_start_sequence: this server takes no consumer to a position that it had"
+        detail = "That is neither drift nor a change, as long as the files say the same of where it starts."
+        yield Diagnostic("info", "JS425", text, detail, str(verdict.address), declared.range if declared else None)
+
+
 def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     """What is worth knowing and stops nothing."""
     live, declared = verdict.live, inputs.declared(verdict.address)
+    yield from _started(inputs, verdict)
     if live is None or not live.compact.get("duplicate_window") or not live.state.get("messages"):
         return
     text = "a message that is published again with the id of one from before the replacement is stored again"

@@ -6,16 +6,24 @@ Meanwhile the resource counts as it was before, so that everything is decided as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
+from jsplan.diagnostics import shell_word
 from jsplan.facts.live import LiveObject
-from jsplan.planning.preserve.standins import marked
+from jsplan.planning.merge import as_created
+from jsplan.planning.preserve.standins import bare, marked, needs_new
+from jsplan.planning.preserve.ways import way_of
+from jsplan.resources.buckets import CARRYING
+from jsplan.subjects import covered
 
 if TYPE_CHECKING:
     from jsplan.planning.inputs import Inputs
 
+#: What to do where somebody else was there meanwhile.
+LOOK: Final = "Look at both streams. To plan with what is there, which deletes nothing: jsplan state rm"
 #: What state says of how far it came: the last of these that is done. From `compared` on the stand-in has everything.
 PHASES: Final = ("begun", "stopped", "held", "copied", "compared", "retired", "refilled", "recompared", "resumed", "returned")
 
@@ -30,7 +38,7 @@ class UnderWay:
     record: dict[str, Any]
     now: LiveObject | None
     stand_in: LiveObject | None
-    begin: str = "stop"
+    begin: str = "probe"
     broken: str = ""
 
     @property
@@ -42,9 +50,33 @@ class UnderWay:
     def where(self) -> str:
         """Where the messages are, in words."""
         place = str(self.record["stand_in"])
+        if self.broken:
+            return place if self.stand_in is not None else "no stream that jsplan knows"
         if self.old_is_there:
-            return f"the old stream, which takes no new ones{f', and in {place}' if self.only_copy else ''}"
-        return place if self.begin in ("refill", "recompare") else f"the new stream, which takes none yet, and in {place}"
+            return f"the old stream{f' and in {place}' if self.only_copy else ''}"
+        return place if self.begin in ("refill", "recompare") else f"the new stream and in {place}"
+
+    @property
+    def rejected(self) -> list[str]:
+        """The subjects on which publishers are rejected for as long as it is not finished. A sealed stream took no messages before."""
+        old = self.record["old"]["config"]
+        taken = self.now.raw.get("subjects") or [] if self.now is not None else []
+        return [] if old.get("sealed") else [s for s in old.get("subjects") or [] if not covered(s, taken)]
+
+    @property
+    def summary(self) -> str:
+        """What is the matter, in words: first that publishers are rejected, then where the messages are."""
+        name, safe = Address.parse(self.record["address"]).name, f"Its messages are in {self.where}"
+        if self.rejected:
+            return f"{name} is down: publishes to {', '.join(self.rejected)} are rejected, because its replacement was interrupted. {safe}"
+        return f"the replacement of {name} was interrupted. {safe}"
+
+    @property
+    def detail(self) -> str:
+        """What ends it."""
+        if self.broken:
+            return f"{LOOK} {shell_word(self.record['address'])}"
+        return "To finish it: jsplan apply. To go back: put the old configuration back into the files, and run jsplan apply."
 
     @property
     def can_be_given_up(self) -> bool:
@@ -59,6 +91,10 @@ class UnderWay:
         consumed = self.now.compact.get("retention") == "workqueue" and self.record["way"] != "archive"
         return bool(consumed and self.stand_in.state.get("messages"))
 
+    def to_json(self, address: Address) -> dict[str, Any]:
+        """The element of `interrupted` in the documents of apply, drift and status."""
+        return {"address": str(address), "rejected": self.rejected, "summary": self.summary, "detail": self.detail}
+
     def fingerprint_of(self, address: Address) -> str:
         """What the first step must find under the address that it touches."""
         found = self.stand_in if str(address) == self.record["stand_in"] else self.now
@@ -68,6 +104,12 @@ class UnderWay:
 def stand_ins(inputs: Inputs) -> set[Address]:
     """The streams that must be read to know how far the replacements came."""
     return {Address.parse(r["stand_in"]) for a, r in inputs.replacements.items() if a.kind != "consumer" and "stand_in" in r}
+
+
+def interrupted(found: Mapping[Address, UnderWay]) -> list[dict[str, Any]]:
+    """Those that are not finished, for documents; of one that only left its stand-in behind there is nothing to say."""
+    shown = {address: one for address, one in found.items() if one.begin != "clear"}
+    return [one.to_json(address) for address, one in sorted(shown.items(), key=lambda item: (not item[1].rejected, item[0]))]
 
 
 def take_up(inputs: Inputs) -> None:
@@ -82,7 +124,23 @@ def take_up(inputs: Inputs) -> None:
 
 
 def _found(inputs: Inputs, address: Address, record: dict[str, Any]) -> UnderWay:
-    now, stand = inputs.live.get(address), inputs.live.get(Address.parse(record["stand_in"]))
+    found = standing(address, record, inputs.live.get(address), inputs.live.get(Address.parse(record["stand_in"])))
+    if found.begin in ("recompare", "update") and found.now is not None and inputs.declared(address) is not None:
+        return replace(found, begin="refill") if _for_other_files(inputs, address, found) else found
+    return found
+
+
+def _for_other_files(inputs: Inputs, address: Address, found: UnderWay) -> bool:
+    """Whether the new stream was made for files that said something else, and cannot become what they say now: it is filled once more."""
+    assert found.now is not None
+    level, old = inputs.level(address), LiveObject(address, found.record["old"]["config"], found.record["old"]["created"], {})
+    creation = as_created(CARRYING[address.kind], inputs.creation(address), level)
+    wanted = bare(address, old, creation, mirrors=way_of(level) == "archive")
+    return marked(found.now.raw, found.record["id"]) and needs_new(found.now.raw, wanted)
+
+
+def standing(address: Address, record: dict[str, Any], now: LiveObject | None, stand: LiveObject | None) -> UnderWay:
+    """How far a replacement came, by what is there under its stream's name and that of its stand-in."""
     done = PHASES.index(record.get("phase", "begun"))
     complete = done >= PHASES.index("compared")
     ours = stand is not None and marked(stand.raw, record["id"])

@@ -2,7 +2,8 @@
 
 Three configurations lead from the old stream to the new one. The *stopped* old stream takes no more messages and loses none.
 The *stand-in* holds them under a name of our own, without any limit. The *bare* new stream has what no update can give it
-(storage, a work queue, its mirror) and none of what could delete a message; the rest it is given last.
+(storage, a work queue, its mirror) and none of what could delete a message; the rest it is given last. A *probe* is given both
+before the old stream is touched, so that the server refuses then what it would refuse later.
 """
 
 from __future__ import annotations
@@ -13,15 +14,27 @@ from typing import Any, Final
 
 from jsplan.address import PARKING, STAGING, Address
 from jsplan.facts.live import LiveObject
+from jsplan.resources import STREAM
 from jsplan.resources.fields import Config
+from jsplan.units import SECOND
 
+#: What a message says that marks the end of a stopped stream whose last message was deleted.
+MARK: Final = b"the last sequence of this stream"
 #: Metadata of whatever stands in for something: for whom, and for which object of that name.
 FOR, ID = "jsplan.replaces", "jsplan.replacement"
 #: What only a new stream can be given, and what decides where its messages lie.
-_FROM_THE_START: Final = ("storage", "persist_mode", "allow_msg_counter", "compression", "num_replicas", "placement")
-#: What the old stream must not do any more while its messages are copied: expire, make room; its limits for consumers also
-#: bind those by which servers copy, which then never begin (measured on 2.10 to 2.14).
-_STOPPED: Final[Config] = {"max_age": 0, "max_msgs": -1, "consumer_limits": {}}
+_FROM_THE_START: Final = (
+    "storage", "persist_mode", "allow_msg_counter", "compression", "num_replicas", "placement", "max_consumers",
+)  # fmt: skip
+#: Those that no update changes, on some server at least: with another one of them the messages need a new stream.
+_ONLY_NEW: Final = ("storage", "persist_mode", "allow_msg_counter", "max_consumers", "retention", "mirror")
+#: What the old stream must not do any more while its messages are copied: expire, make room.
+_STOPPED: Final[Config] = {"max_age": 0, "max_msgs": -1}
+#: API level (2.14) from which a stream's limits for consumers can be taken out although its consumers have such values.
+LIMITS_GO: Final = 4
+CONSUMER_LIMITS: Final = ("max_ack_pending", "inactive_threshold")
+#: Nanoseconds after which servers delete the consumers by which they copy: what consumer_limits must allow (measured on 2.10 to 2.12).
+_COPIERS_LIVE: Final = 10 * SECOND
 #: Stream names may have 255 bytes.
 _LONGEST: Final = 200
 
@@ -34,6 +47,11 @@ def identity(address: Address, created: str) -> str:
 def stand_in_of(address: Address, created: str) -> Address:
     """The stream that holds the messages meanwhile."""
     return Address(address.domain, "stream", f"{STAGING}{address.stream[:_LONGEST]}_{identity(address, created)[:8]}")
+
+
+def probe_of(stand_in: Address) -> Address:
+    """The empty stream that shows whether the server accepts what the new stream is to be."""
+    return Address.of_stream(stand_in.domain, f"{stand_in.stream}_PROBE")
 
 
 def parked(stream: str, ident: str) -> str:
@@ -50,7 +68,22 @@ def _mark(address: Address, ident: str) -> Config:
     return {"metadata": {FOR: str(address), ID: ident}}
 
 
-def stopped(address: Address, live: LiveObject) -> Config | None:
+def is_stopped(address: Address, live: LiveObject, ident: str) -> bool:
+    """Whether a stream has the subject of a stopped one."""
+    return parked(address.stream, ident) in (live.raw.get("subjects") or ())
+
+
+def binds_copiers(limits: Mapping[str, Any]) -> bool:
+    """Whether limits for consumers also bind those by which servers copy, which then never begin (measured on 2.10 to 2.14)."""
+    return bool(limits.get("max_ack_pending", 0) > 0 or 0 < limits.get("inactive_threshold", 0) < _COPIERS_LIVE)
+
+
+def keeps_limits(limits: Mapping[str, Any], level: int) -> bool:
+    """Whether a stopped stream keeps its limits for consumers: before 2.14 taking them out is refused for the consumers' sake (10069)."""
+    return level < LIMITS_GO and not binds_copiers(limits)
+
+
+def stopped(address: Address, live: LiveObject, level: int) -> Config | None:
     """The old stream so that no message comes and none goes; None where it is so already, because it is sealed.
 
     A mirror can only be stopped by promoting it. Interest retention becomes limits, so that copying consumes nothing.
@@ -60,6 +93,8 @@ def stopped(address: Address, live: LiveObject) -> Config | None:
         return None
     out = {name: value for name, value in raw.items() if name not in ("mirror", "sources", "republish")} | _STOPPED
     out["subjects"] = [parked(address.stream, identity(address, live.created))]
+    if not keeps_limits(raw.get("consumer_limits") or {}, level):
+        out["consumer_limits"] = {}
     if raw.get("retention") == "interest":
         out["retention"] = "limits"
     if not out.get("duplicate_window"):
@@ -68,9 +103,13 @@ def stopped(address: Address, live: LiveObject) -> Config | None:
 
 
 def stand_in(address: Address, live: LiveObject, *, memory: bool) -> Config:
-    """The stream that holds the messages meanwhile: with as many copies as the old one, on disk unless the account has none."""
+    """The stream that holds the messages meanwhile: with as many copies as the old one, on disk unless the account has none.
+
+    Before 2.14 a copy takes messages with Nats-Rollup only where rollups are allowed; what they roll up is gone already.
+    """
     ident, name = identity(address, live.created), stand_in_of(address, live.created).stream
     out: Config = {"name": name, "subjects": [parked(name, ident)], "retention": "limits", "storage": "memory" if memory else "file"}
+    out["allow_rollup_hdrs"] = True
     out |= {key: live.raw[key] for key in ("num_replicas", "placement") if live.raw.get(key)}
     if live.raw.get("max_bytes", -1) > 0 and memory:
         out["max_bytes"] = live.raw["max_bytes"]
@@ -82,8 +121,23 @@ def bare(address: Address, live: LiveObject, creation: Config, *, mirrors: bool)
     ident = identity(address, live.created)
     out: Config = {"name": address.stream} | {key: creation[key] for key in _FROM_THE_START if key in creation}
     out["retention"] = "workqueue" if creation.get("retention") == "workqueue" else "limits"
+    if not creation.get("allow_msg_counter"):
+        out["allow_rollup_hdrs"] = True
     if mirrors and creation.get("mirror"):
         out["mirror"] = creation["mirror"]
     else:
         out["subjects"] = [parked(address.stream, ident)]
     return out | _mark(address, ident)
+
+
+def probed(name: str, ident: str, config: Config, *, most_bytes: int) -> Config:
+    """A configuration on the way, or the last one, as the probe is given it: it copies nothing and reserves `most_bytes`."""
+    out = {key: value for key, value in config.items() if key not in ("mirror", "mirror_direct", "sources", "max_bytes")}
+    out |= {"name": name, "subjects": [parked(name, ident)]} | ({"max_bytes": most_bytes} if most_bytes else {})
+    return out | {"metadata": {**(config.get("metadata") or {}), ID: ident}}
+
+
+def needs_new(now: Mapping[str, Any], wanted: Config) -> bool:
+    """Whether a bare stream that was made for other files cannot become what they say by now; both are raw configurations."""
+    before, after = STREAM.compact(dict(now)), STREAM.compact(wanted)
+    return any(before.get(name) != after.get(name) for name in _ONLY_NEW)

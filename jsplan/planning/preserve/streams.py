@@ -1,6 +1,7 @@
 """The steps of a replacement that keeps a stream's messages. Carrying them out is left to `applying.preserve`.
 
 At every moment all messages are in one stream that was compared with the one before: the old one, the stand-in, the new one.
+Before the first of them is touched, a probe without messages shows whether the server accepts what the new one is to be.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from jsplan.address import Address
 from jsplan.documents.plan import Op
 from jsplan.planning.merge import as_created
 from jsplan.planning.order import Draft
-from jsplan.planning.preserve.standins import bare, identity, stand_in, stand_in_of, stopped
+from jsplan.planning.preserve.capacity import more_bytes, staging_of, with_room
+from jsplan.planning.preserve.standins import bare, identity, probe_of, probed, stand_in_of, stopped
 from jsplan.planning.preserve.ways import way_of
 from jsplan.planning.verdict import Verdict, table_of
 
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
 
 #: The steps in order, by the last part of their keys. The one that ends it has the key of an update: whoever waits for the
 #: stream waits for that.
-ORDER: Final = ("stop", "hold", "copy", "compare", "retire", "refill", "recompare", "resume", "update", "clear")
+ORDER: Final = ("probe", "stop", "hold", "copy", "compare", "retire", "refill", "recompare", "resume", "update", "clear")
 OPS: Final[Mapping[str, Op]] = {
-    "stop": "stream.stop", "hold": "stream.hold", "copy": "stream.copy", "compare": "stream.compare", "retire": "stream.retire",
+    "probe": "stream.probe", "stop": "stream.stop", "hold": "stream.hold",
+    "copy": "stream.copy", "compare": "stream.compare", "retire": "stream.retire",
     "refill": "stream.copy", "recompare": "stream.compare", "resume": "stream.resume", "update": "stream.return", "clear": "stream.clear",
 }  # fmt: skip
 #: What is left to do for a replacement that the files do not want any more, while the old stream is still there.
@@ -40,7 +43,7 @@ def carried_over(inputs: Inputs, verdict: Verdict, final: Draft, consumers: Mapp
     address, old = verdict.address, verdict.live
     assert old is not None
     under_way = inputs.under_way.get(address)
-    kinds = ORDER if under_way is None else ORDER[ORDER.index(under_way.begin) :]
+    kinds = ORDER if under_way is None or under_way.begin == "clear" else ORDER[ORDER.index(under_way.begin) :]
     yield from _chain(inputs, verdict, final, kinds, consumers)
 
 
@@ -57,19 +60,21 @@ def cleared(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Dra
         stand = Address.parse(found.record["stand_in"])
         request = {"api": f"STREAM.DELETE.{stand.stream}", "payload": None}
         carries = {"recorded": found.record["address"]}
-        yield Draft((address, "clear"), "stream.clear", f"delete {stand.stream}", request, "", touches=stand, carries=carries)
+        yield Draft((address, "cleared"), "stream.clear", f"delete {stand.stream}", request, "", touches=stand, carries=carries)
 
 
 def _chain(inputs: Inputs, verdict: Verdict, final: Draft, kinds: tuple[str, ...], consumers: Mapping[str, Any]) -> Iterable[Draft]:
     """One after the other. What the first of them finds under the stream's name must be what planning found."""
     under_way, before = inputs.under_way.get(verdict.address), None
+    if under_way is not None and under_way.begin == "clear":
+        under_way = None  # that one is over; what is left of it is cleared before
+    looks = next(kind for kind in kinds if kind != "probe")
     for kind in kinds:
         draft = _draft(inputs, verdict, final, kind)
         if kind == "resume":
             draft.carries = (draft.carries or {}) | {"consumers": dict(consumers)}
-        if before is not None:
-            draft.after.add(before.key)
-        elif under_way is not None:
+        draft.after |= {before.key} if before is not None else set()
+        if kind == looks and under_way is not None:
             draft.precondition = under_way.fingerprint_of(draft.touches or verdict.address)
         before = draft
         yield draft
@@ -79,10 +84,10 @@ def _draft(inputs: Inputs, verdict: Verdict, final: Draft, kind: str) -> Draft:
     address, old = verdict.address, verdict.live
     assert old is not None
     stand = stand_in_of(address, old.created)
-    on_stand_in = kind in ("copy", "compare", "clear")
+    touches = {"probe": probe_of(stand), "copy": stand, "compare": stand, "clear": stand}.get(kind, address)
     draft = Draft(
         (address, kind), OPS[kind], _title(verdict, kind, stand), _request(inputs, verdict, final, kind), "",
-        touches=stand if on_stand_in else address, carries=_carries(inputs, verdict, kind, stand),
+        touches=touches, carries=_carries(inputs, verdict, kind, stand),
     )  # fmt: skip
     if kind == "stop":
         draft.precondition, draft.frees = old.fingerprint, list(old.compact.get("subjects", []))
@@ -94,6 +99,7 @@ def _draft(inputs: Inputs, verdict: Verdict, final: Draft, kind: str) -> Draft:
 def _title(verdict: Verdict, kind: str, stand: Address) -> str:
     what, place = f"{verdict.address.kind} {verdict.address.name} in {verdict.address.domain}", stand.stream
     return {
+        "probe": f"try on {probe_of(stand).stream} what {what} is to become",
         "stop": f"stop {what}: no message comes and none goes",
         "hold": f"hold the consumers of {what} and note where they stand",
         "copy": f"copy {what} into {place}",
@@ -111,11 +117,17 @@ def _request(inputs: Inputs, verdict: Verdict, final: Draft, kind: str) -> Confi
     address, old = verdict.address, verdict.live
     assert old is not None
     match kind:
+        case "probe":
+            assert final.request is not None
+            name = probe_of(stand_in_of(address, old.created)).stream
+            most = more_bytes(old, final.request["payload"], _account(inputs, address))
+            config = probed(name, identity(address, old.created), final.request["payload"], most_bytes=most)
+            return {"api": f"STREAM.UPDATE.{name}", "payload": config}
         case "stop":
-            config = stopped(address, old)
-            return {"api": f"STREAM.UPDATE.{address.stream}", "payload": config} if config else None
+            calm = stopped(address, old, inputs.level(address))
+            return {"api": f"STREAM.UPDATE.{address.stream}", "payload": calm} if calm else None
         case "copy":
-            return {"api": f"STREAM.RESTORE.{stand_in_of(address, old.created).stream}", "payload": _stand_in(inputs, address, old)}
+            return {"api": f"STREAM.RESTORE.{stand_in_of(address, old.created).stream}", "payload": staging_of(inputs, address, old)}
         case "refill":
             return {"api": f"STREAM.RESTORE.{address.stream}", "payload": _bare(inputs, address, old)}
         case "update":
@@ -129,24 +141,20 @@ def _request(inputs: Inputs, verdict: Verdict, final: Draft, kind: str) -> Confi
             return None
 
 
-def _stand_in(inputs: Inputs, address: Address, old: LiveObject) -> Config:
-    limits = inputs.live.domains[address.domain].info.get("limits") or {}
-    config = stand_in(address, old, memory=limits.get("max_storage") == 0)
-    return _with_room(config, old, limits)
+def _account(inputs: Inputs, address: Address) -> Mapping[str, Any]:
+    """What the account of the domain has and may have, as `API.INFO` shows it."""
+    return inputs.live.domains[address.domain].info
 
 
 def _bare(inputs: Inputs, address: Address, old: LiveObject) -> Config:
-    limits = inputs.live.domains[address.domain].info.get("limits") or {}
+    return with_room(bare_of(inputs, address, old), old, _account(inputs, address).get("limits") or {})
+
+
+def bare_of(inputs: Inputs, address: Address, old: LiveObject) -> Config:
+    """The new stream as it is first, for what the files say now."""
     level = inputs.level(address)
     creation = as_created(table_of(address), inputs.creation(address), level)
-    return _with_room(bare(address, old, creation, mirrors=way_of(level) == "archive"), old, limits)
-
-
-def _with_room(config: Config, old: LiveObject, limits: Mapping[str, Any]) -> Config:
-    """Where the account wants every stream bounded, twice what is there."""
-    if not limits.get("max_bytes_required"):
-        return config
-    return config | {"max_bytes": max(int(old.raw.get("max_bytes") or 0), 2 * int(old.state.get("bytes") or 0) + 1_048_576)}
+    return bare(address, old, creation, mirrors=way_of(level) == "archive")
 
 
 def _carries(inputs: Inputs, verdict: Verdict, kind: str, stand: Address) -> dict[str, Any]:
@@ -155,9 +163,13 @@ def _carries(inputs: Inputs, verdict: Verdict, kind: str, stand: Address) -> dic
     assert old is not None
     out: dict[str, Any] = {"recorded": str(inputs.moved_from.get(address, address)), "level": inputs.level(address)}
     way = way_of(inputs.level(address))
-    if kind == "stop":
+    if kind in ("probe", "stop"):
         ident = identity(address, old.created)
         out["begins"] = {"id": ident, "stand_in": str(stand), "way": way, "old": {"config": old.raw, "created": old.created}}
+    if kind == "probe":
+        config = bare_of(inputs, address, old)
+        required = bool((_account(inputs, address).get("limits") or {}).get("max_bytes_required"))
+        out["first"] = probed(probe_of(stand).stream, ident, config, most_bytes=int(required))
     if kind in ("copy", "compare", "refill", "recompare"):
         new = kind in ("refill", "recompare")
         out |= {"from": str(stand if new else address), "way": way, "new": new}

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 from jsplan.facts.live import LiveObject
+from jsplan.planning.preserve.standins import CONSUMER_LIMITS, LIMITS_GO, binds_copiers
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
@@ -41,16 +42,32 @@ def tightens(before: Config, after: Config) -> bool:
     return any(value > 0 and not 0 < int(old.get(name) or 0) <= value for name, value in new.items() if isinstance(value, int))
 
 
-def obstacle(live: LiveObject, after: Config, level: int, consumers: Iterable[LiveObject], copied: Collection[str]) -> str | None:
+def obstacle(
+    live: LiveObject, after: Config, level: int, consumers: Collection[LiveObject], renumbered: Collection[LiveObject],
+    copied: Collection[str],
+) -> str | None:  # fmt: skip
     """Why the messages of `live` cannot be carried over to a stream that is `after` (compact), or None where they can.
 
-    `copied`: by what somebody else copies it, `mirror` and `source`.
+    `consumers` are all that it has, `renumbered` those for which sequences matter. `copied`: by what somebody else copies it, `mirror`
+    and `source`.
     """
     way, before = way_of(level), live.compact
-    found = _mirror(before, after, way) or _counter(live, after, way)
+    found = _mirror(before, after, way) or _counter(live, after, way) or _limited(before, level, consumers)
     if found is None and way == "source":
-        found = _renumbered(live, consumers, copied)
+        found = _renumbered(live, renumbered, copied)
     return found
+
+
+def _limited(before: Config, level: int, consumers: Iterable[LiveObject]) -> str | None:
+    """Limits that bind the server's own consumers too, by which it copies, and that stay while consumers have such values."""
+    limits = before.get("consumer_limits") or {}
+    if level >= LIMITS_GO or not binds_copiers(limits):
+        return None
+    names = (c.address.consumer for c in consumers if any(c.compact.get(name, 0) > 0 for name in CONSUMER_LIMITS))
+    held = sorted(names)
+    shown = ", ".join(name for name in CONSUMER_LIMITS if limits.get(name))
+    text = f"its consumer_limits ({shown}) also bind the consumers by which servers before 2.14 copy, and stay while consumer"
+    return f"{text} {held[0]} is there" if held else None
 
 
 def _mirror(before: Config, after: Config, way: Way) -> str | None:
