@@ -71,7 +71,8 @@ ApplyEvent = ApplyStarted | StepStarted | BytesMoved | MessagesMoved | StepFinis
 class ApplyResult:
     """The document that `apply --json` prints. `summary` counts resources: imported, added, changed, replaced,
     destroyed, forgotten, deferred, failed, skipped. `backup` is `{"folder", "streams"}` where streams were saved before, `backfills`
-    what became of each of the plan's: `{"name", "status": "done|failed|left", "copied", "gap_messages", "error"}`.
+    what became of each of the plan's: `{"name", "status": "done|failed|left", "copied", "gap_messages", "error"}`. `interrupted` are
+    replacements of streams that it did not finish: `{"address", "rejected", "summary", "detail"}`.
     """
 
     plan_id: str
@@ -82,6 +83,7 @@ class ApplyResult:
     deferred: list[dict[str, str]] = field(default_factory=list)
     backup: dict[str, Any] | None = None
     backfills: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -91,4 +93,5 @@ class ApplyResult:
             "deferred": self.deferred, "exit_code": self.exit_code,
         }  # fmt: skip
         out |= {"backup": self.backup} if self.backup is not None else {}
+        out |= {"interrupted": self.interrupted} if self.interrupted else {}
         return out | ({"backfills": self.backfills} if self.backfills else {})

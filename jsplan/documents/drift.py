@@ -39,7 +39,9 @@ class Drift:
     """The document that `drift --json` prints.
 
     A missing resource is an element of `resource_drift` whose `after` is null. `away` are the domains that
-    could not be read, with whether their `may_be_offline` covers it. `mutes` are findings that are known and not counted:
+    could not be read, with whether their `may_be_offline` covers it. `interrupted` are replacements of streams that an apply
+    did not finish: `{address, rejected, summary, detail}`, unhealthy whatever kinds are asked for.
+    `mutes` are findings that are known and not counted:
     `{address, kind, severity, owner, reason, until, fields}`. `places` says where each resource with a finding is declared; it is no
     part of the JSON.
     """
@@ -50,6 +52,7 @@ class Drift:
     timestamp: str
     id: str
     resource_drift: list[ResourceChange] = field(default_factory=list)
+    interrupted: list[dict[str, Any]] = field(default_factory=list)
     replication: list[dict[str, Any]] = field(default_factory=list)
     unmanaged: list[Unmanaged] = field(default_factory=list)
     mutes: list[dict[str, Any]] = field(default_factory=list)
@@ -66,7 +69,8 @@ class Drift:
         missing = sum(1 for r in self.resource_drift if r.change.after is None)
         return {
             "changed": len(self.resource_drift) - missing, "missing": missing,
-            "unhealthy": sum(1 for r in self.replication if r["healthy"] is False), "unmanaged": len(self.unmanaged),
+            "unhealthy": sum(1 for r in self.replication if r["healthy"] is False) + len(self.interrupted),
+            "unmanaged": len(self.unmanaged),
             "pending": self.pending, "muted": len(self.mutes), "away": len(self.away),
         }  # fmt: skip
 
@@ -75,7 +79,7 @@ class Drift:
         return {
             "format_version": FORMAT_VERSION, "kind": "drift", "jsplan_version": self.jsplan_version,
             "workspace": self.workspace, "environment": self.environment, "timestamp": self.timestamp, "id": self.id,
-            "resource_changes": [], "resource_drift": [r.to_json() for r in self.resource_drift],
+            "interrupted": self.interrupted, "resource_changes": [], "resource_drift": [r.to_json() for r in self.resource_drift],
             "replication": self.replication, "unmanaged": [u.to_json() for u in self.unmanaged], "mutes": self.mutes,
             "away": self.away, "deferred": [d.to_json() for d in self.deferred],
             "diagnostics": [d.to_json() for d in self.diagnostics], "summary": self.summary, "exit_code": self.exit_code,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 FORMAT_VERSION = "1.0"
 
 Occasion = Literal["opened", "changed", "resolved"]
-Kind = Literal["changed", "missing", "replication", "unmanaged", "away", "check"]
+Kind = Literal["interrupted", "changed", "missing", "replication", "unmanaged", "away", "check"]
 Severity = Literal["destructive", "functional", "cosmetic"]
 
 

@@ -53,6 +53,12 @@ APPLY = HEAD | {
     "kind": one_of("apply"), "plan_id": TEXT, "steps": list_of(ref("result")), "summary": map_of(COUNT), "state": OBJECT,
     "deferred": list_of(ref("deferred")), "exit_code": COUNT,
 }  # fmt: skip
+INTERRUPTED = list_of(
+    fields_of(
+        {"address": ADDRESS, "rejected": list_of(TEXT), "summary": TEXT, "detail": TEXT},
+        description="A replacement that an apply did not finish; on the subjects of `rejected` publishers are rejected until then.",
+    )
+)
 STEP_RESULT = fields_of(
     {"id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "status": one_of(*get_args(StepStatus)), "error": or_null(TEXT)}
 )
@@ -74,7 +80,8 @@ UNMANAGED = fields_of(
     {"severity": one_of(*get_args(Severity)), "ephemeral": FLAG},
 )
 DRIFT = HEAD | RUN | {
-    "kind": one_of("drift"), "resource_changes": {"type": "array", "maxItems": 0}, "resource_drift": list_of(ref("resource")),
+    "kind": one_of("drift"), "interrupted": INTERRUPTED,
+    "resource_changes": {"type": "array", "maxItems": 0}, "resource_drift": list_of(ref("resource")),
     "replication": list_of(ref("replication")), "unmanaged": list_of(ref("unmanaged")), "mutes": list_of(OBJECT), "away": list_of(OBJECT),
     "deferred": list_of(ref("deferred")), "diagnostics": list_of(ref("diagnostic")), "exit_code": COUNT,
     "summary": counts("changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "away"),
@@ -119,7 +126,7 @@ STATUS_DOMAIN = fields_of(
 )  # fmt: skip
 STATUS_STREAM = fields_of(
     {
-        "address": ADDRESS, "type": one_of(*KINDS), "managed": FLAG, "copies": one_of("mirror", "sources", None),
+        "address": ADDRESS, "type": one_of(*KINDS), "managed": FLAG, "down": FLAG, "copies": one_of("mirror", "sources", None),
         "last_time": or_null(TIME), "created": TEXT,
     }
     | dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumers"), COUNT)
@@ -129,9 +136,10 @@ STATUS_CONSUMER = fields_of(
     | dict.fromkeys(("pending", "ack_pending", "redelivered", "waiting"), COUNT)
 )
 STATUS = HEAD | RUN | {
-    "kind": one_of("status"), "domains": list_of(ref("domain")), "streams": list_of(ref("stream")), "consumers": list_of(ref("consumer")),
+    "kind": one_of("status"), "domains": list_of(ref("domain")), "interrupted": INTERRUPTED,
+    "streams": list_of(ref("stream")), "consumers": list_of(ref("consumer")),
     "replication": list_of(ref("replication")), "diagnostics": list_of(ref("diagnostic")),
-    "summary": counts("domains", "away", "streams", "consumers", "messages", "bytes", "flows", "unhealthy", "unknown"),
+    "summary": counts("domains", "away", "streams", "down", "consumers", "messages", "bytes", "flows", "unhealthy", "unknown"),
 }  # fmt: skip
 _STATUS = {
     "domain": STATUS_DOMAIN, "stream": STATUS_STREAM, "consumer": STATUS_CONSUMER, "replication": REPLICATION, "diagnostic": DIAGNOSTIC,
@@ -228,7 +236,7 @@ def schemas() -> dict[str, Schema]:
     """All published schemas by file name, such as `plan-v1.json`."""
     return {
         "plan-v1.json": _document("plan", PLAN, PARTS_OF_CHANGES | {"step": STEP, "backfill": BACKFILL}),
-        "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
+        "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}, {"interrupted": INTERRUPTED}),
         "drift-v1.json": _document("drift", DRIFT, PARTS_OF_CHANGES | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
         "notice-v1.json": _document("notice", NOTICE, {"field": FIELD, "situation": SITUATION}),
         "state-v1.json": _document("state", STATE, STATE_DEFS),

@@ -15,7 +15,8 @@ class Status:
     """The whole of it, everything sorted by address.
 
     `domains`, `streams`, `consumers` and `replication` are plain data, described in `documents.schema_status`; `managed` says of a stream
-    or consumer whether this workspace manages it.
+    or consumer whether this workspace manages it. `interrupted` are replacements of streams that an apply did not finish; a stream
+    is `down` while publishers are rejected for that reason, and is listed even while it does not exist.
     """
 
     jsplan_version: str
@@ -24,6 +25,7 @@ class Status:
     timestamp: str
     id: str
     domains: list[dict[str, Any]] = field(default_factory=list)
+    interrupted: list[dict[str, Any]] = field(default_factory=list)
     streams: list[dict[str, Any]] = field(default_factory=list)
     consumers: list[dict[str, Any]] = field(default_factory=list)
     replication: list[dict[str, Any]] = field(default_factory=list)
@@ -31,11 +33,12 @@ class Status:
 
     @property
     def summary(self) -> dict[str, int]:
-        """Counts: domains and those away, streams, consumers, messages, bytes, flows, and of these unhealthy and not known ones."""
+        """Counts: domains and those away, streams and those down, consumers, messages, bytes, flows, and unhealthy and not known flows."""
         health = [flow["healthy"] for flow in self.replication]
         return {
             "domains": len(self.domains), "away": sum(1 for d in self.domains if not d["reachable"]), "streams": len(self.streams),
-            "consumers": len(self.consumers), "messages": sum(s["messages"] for s in self.streams),
+            "down": sum(1 for s in self.streams if s["down"]), "consumers": len(self.consumers),
+            "messages": sum(s["messages"] for s in self.streams),
             "bytes": sum(s["bytes"] for s in self.streams), "flows": len(health), "unhealthy": health.count(False),
             "unknown": health.count(None),
         }  # fmt: skip
@@ -44,7 +47,8 @@ class Status:
         """The document."""
         return {
             "format_version": FORMAT_VERSION, "kind": "status", "jsplan_version": self.jsplan_version, "workspace": self.workspace,
-            "environment": self.environment, "timestamp": self.timestamp, "id": self.id, "domains": self.domains, "streams": self.streams,
+            "environment": self.environment, "timestamp": self.timestamp, "id": self.id, "domains": self.domains,
+            "interrupted": self.interrupted, "streams": self.streams,
             "consumers": self.consumers, "replication": self.replication, "diagnostics": [d.to_json() for d in self.diagnostics],
             "summary": self.summary,
         }  # fmt: skip

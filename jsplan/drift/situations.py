@@ -30,13 +30,22 @@ def identity(workspace: str, *parts: str) -> str:
 
 
 def situations_of(drift: Drift, kinds: Collection[str], describe: Describe = plainly) -> list[Situation]:
-    """Every finding of these kinds. Consumers that their server removes by itself are none: they come and go with their readers."""
+    """Every finding of these kinds, and each interrupted replacement.
+
+    Consumers that their server removes by itself are none: they come and go with their readers.
+    """
     name = f"{drift.workspace}.{drift.environment or ''}"
-    found = [_of_resource(name, resource, describe) for resource in drift.resource_drift]
+    found = [_of_interruption(name, item) for item in drift.interrupted]
+    found += [_of_resource(name, resource, describe) for resource in drift.resource_drift]
     found += [_of_flow(name, flow) for flow in drift.replication if flow["healthy"] is False]
     found += [_of_stranger(name, item) for item in drift.unmanaged if not item.ephemeral]
     found += [away(name, str(domain["domain"]), str(domain["reason"])) for domain in drift.away if not domain["excused"]]
-    return [situation for situation in found if situation.kind in kinds]
+    return [situation for situation in found if situation.kind in kinds or situation.kind == "interrupted"]
+
+
+def _of_interruption(name: str, item: Mapping[str, Any]) -> Situation:
+    address, says, detail = str(item["address"]), str(item["summary"]), (str(item["detail"]),)
+    return Situation(identity(name, "interrupted", address), "interrupted", "destructive", address, says, detail, content=says)
 
 
 def _of_resource(name: str, resource: ResourceChange, describe: Describe) -> Situation:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.render import collapse, summary
 from jsplan.render.backup_text import place
+from jsplan.render.interrupted_text import interruptions
 from jsplan.render.lines import Lines
 from jsplan.render.safe import safe, safe_lines
 
@@ -20,6 +21,7 @@ _SHOWN = 10
 def render(result: ApplyResult, console: Console, line: str | None = None) -> None:
     """Failed, unknown and skipped steps, then the greppable line, which is that of an apply unless another is given."""
     lines = Lines()
+    interruptions(lines, result.interrupted)
     by_status: dict[str, list[StepResult]] = {}
     for step in result.steps:
         by_status.setdefault(step.status, []).append(step)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jsplan.render.drift_rows import Row
 
 _PASSING = {
+    "interrupted": "no replacement was interrupted",
     "changed": "nothing was changed",
     "missing": "nothing is missing",
     "replication": "replication works",
@@ -33,7 +34,7 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
         if kind not in kinds
     ]
     cases += [_skipped(name, str(m.get("kind", "muted")), str(m["address"]), f"muted by {m['owner']}: {m['reason']}") for m in drift.mutes]
-    failures = sum(row.kind in fail_on for row in found)
+    failures = sum(drift_rows.fails(row, fail_on) for row in found)
     errors = sum(row.kind == "away" for row in found)
     skipped = len(found) - failures - errors + len(drift.mutes)
     counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
@@ -48,7 +49,7 @@ def _attribute(text: str) -> str:
 
 
 def _case(name: str, row: Row, fail_on: Collection[str]) -> str:
-    if row.kind not in fail_on and row.kind != "away":
+    if not drift_rows.fails(row, fail_on) and row.kind != "away":
         return _skipped(name, row.kind, row.address, row.says)
     word = "error" if row.kind == "away" else "failure"
     text = "\n".join(map(markup, [f"{row.address} {row.says}", *row.details]))

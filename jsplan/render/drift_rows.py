@@ -12,15 +12,16 @@ from jsplan.render.lines import Lines
 from jsplan.render.safe import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from jsplan.documents.drift import Drift, Unmanaged
     from jsplan.documents.plan import ResourceChange
 
 #: The kinds as `--fail-on` calls them, and `away` for domains that should be there.
-KINDS = ("missing", "changed", "replication", "away", "unmanaged", "excused")
+KINDS = ("interrupted", "missing", "changed", "replication", "away", "unmanaged", "excused")
 _GRAVITY = {"destructive": 0, "functional": 1, "cosmetic": 2}
 _TITLES = {
+    "interrupted": "Interrupted replacements",
     "missing": "Gone",
     "changed": "Changed outside of jsplan",
     "replication": "Replication that does not work",
@@ -48,7 +49,8 @@ def title(kind: str) -> str:
 
 def rows(drift: Drift) -> list[Row]:
     """All findings: what is gone first, then by gravity."""
-    found = [_resource(r) for r in drift.resource_drift]
+    found = [_interrupted(item) for item in drift.interrupted]
+    found += [_resource(r) for r in drift.resource_drift]
     found += [_flow(flow) for flow in drift.replication if flow["healthy"] is False]
     found += [_away(domain) for domain in drift.away]
     found += [_unmanaged(item) for item in drift.unmanaged]
@@ -64,6 +66,15 @@ def mark(drift: Drift, found: Iterable[Row]) -> str:
 def verdict(drift: Drift) -> str:
     """The greppable line."""
     return summary.drift_line(drift)
+
+
+def fails(row: Row, fail_on: Collection[str]) -> bool:
+    """Whether a finding fails a check; an interrupted replacement does unless nothing is to fail it."""
+    return row.kind in fail_on or (row.kind == "interrupted" and bool(fail_on))
+
+
+def _interrupted(item: dict[str, Any]) -> Row:
+    return Row("interrupted", "destructive", safe(str(item["address"])), safe(str(item["summary"])), (safe(str(item["detail"])),))
 
 
 def _resource(resource: ResourceChange) -> Row:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan import units
 from jsplan.render import collapse, diagnostics_text, summary
+from jsplan.render.interrupted_text import interruptions
 from jsplan.render.lines import Lines
 from jsplan.render.plan_text import outside
 from jsplan.render.safe import safe
@@ -22,6 +23,7 @@ _SHOWN = 20
 def render(drift: Drift, console: Console, *, verbose: bool = False) -> None:
     """Print all findings, the greppable summary last."""
     lines = Lines()
+    interruptions(lines, drift.interrupted)
     outside(lines, drift.resource_drift, verbose=verbose)
     _replication(lines, drift)
     _unmanaged(lines, drift, verbose=verbose)

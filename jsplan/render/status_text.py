@@ -10,6 +10,7 @@ from jsplan import units
 from jsplan.address import compressed
 from jsplan.render import diagnostics_text, grid
 from jsplan.render.collapse import ENOUGH, anonymous
+from jsplan.render.interrupted_text import interruptions
 from jsplan.render.lines import Lines
 from jsplan.render.safe import safe
 from jsplan.render.summary import count
@@ -36,6 +37,7 @@ def render(status: Status, console: Console, *, verbose: bool = False) -> None:
 def text_of(status: Status, width: int | None, *, verbose: bool = False) -> Lines:
     """Everything but findings and summary."""
     lines = Lines()
+    interruptions(lines, status.interrupted)
     _domains(lines, status.domains, width, verbose=verbose)
     _flows(lines, status.replication, width, verbose=verbose)
     _streams(lines, status, width, verbose=verbose)
@@ -44,11 +46,12 @@ def text_of(status: Status, width: int | None, *, verbose: bool = False) -> Line
 
 
 def summary_line(status: Status) -> str:
-    """`Status: 3 domains (1 away), 12 streams, 4 consumers, 2 flows (1 unhealthy).`."""
+    """`Status: 3 domains (1 away), 12 streams (1 down), 4 consumers, 2 flows (1 unhealthy).`."""
     s = status.summary
     flows = [f"{s['unhealthy']} unhealthy"] if s["unhealthy"] else []
     flows += [f"{s['unknown']} not known"] if s["unknown"] else []
-    parts = [count(s["domains"], "domain") + (f" ({s['away']:,} away)" if s["away"] else ""), count(s["streams"], "stream")]
+    parts = [count(s["domains"], "domain") + (f" ({s['away']:,} away)" if s["away"] else "")]
+    parts += [count(s["streams"], "stream") + (f" ({s['down']:,} down)" if s["down"] else "")]
     parts += [count(s["consumers"], "consumer"), count(s["flows"], "flow") + (f" ({', '.join(flows)})" if flows else "")]
     return f"Status: {', '.join(parts)}."
 
@@ -186,7 +189,9 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
     lines.add(0, ("Streams", "strong"))
     head = ("stream", "messages", "size", "first", "last", "newest", "consumers", "")
     now = datetime.fromisoformat(status.timestamp)
-    rows = [_stream_row(members, now) for members in _same_names(status.streams, verbose=verbose)]
+    # What is down stands first.
+    groups = sorted(_same_names(status.streams, verbose=verbose), key=lambda members: not members[0]["down"])
+    rows = [_stream_row(members, now) for members in groups]
     grid.add(lines, head, rows, width=width)
     lines.blank()
 
@@ -194,11 +199,12 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
 def _stream_row(members: list[Row], now: datetime) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
     newest = max((m["last_time"] or "" for m in members), default="")
-    mine = "" if all(m["managed"] for m in members) else "unmanaged"
+    mark: grid.Cell = ("", "dim") if all(m["managed"] for m in members) else ("unmanaged", "dim")
+    mark = ("DOWN", "bad") if members[0]["down"] else mark
     places = [f"{one[name]:,}" if one else "" for name in ("first_seq", "last_seq")]
     return [
         _address(members), f"{_total(members, 'messages'):,}", units.format_bytes(_total(members, "bytes")), *places, _age(newest, now),
-        f"{_total(members, 'consumers'):,}", (mine, "dim"),
+        f"{_total(members, 'consumers'):,}", mark,
     ]  # fmt: skip
 
 
@@ -232,7 +238,10 @@ def _consumer_row(members: list[Row]) -> list[grid.Cell]:
 
 
 def _same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
-    return _grouped(rows, lambda row: (row["address"].partition("/")[2], row["managed"], row.get("copies")), _home, verbose=verbose)
+    def alike(row: Row) -> tuple[Any, ...]:
+        return (row["address"].partition("/")[2], row["managed"], row.get("copies"), row.get("down"))
+
+    return _grouped(rows, alike, _home, verbose=verbose)
 
 
 def _home(row: Row) -> str:

@@ -31,12 +31,13 @@ from jsplan.errors import (
     combine,
 )
 from jsplan.facts.live import DomainFacts
-from jsplan.facts.survey import answering, roll_call
+from jsplan.facts.survey import answering, read_object, roll_call
 from jsplan.facts.witnesses import Witnesses
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import is_guarded, name_of, refusal_reasons, same_server
 from jsplan.planning.hazards import permits
 from jsplan.planning.permissions import unknown_permissions
+from jsplan.planning.preserve.resumed import UnderWay, interrupted, standing
 from jsplan.workflows.backfill.following import follow_up, require_means
 from jsplan.workflows.backfill.keeping import keeping, require_origins
 from jsplan.workflows.backfill.seeding import Seeding
@@ -197,8 +198,21 @@ async def carry_out(
         result = _result(plan, world, execution.ended(), gone | execution.lost, interrupted=execution.stop.is_set())
         if securing is not None and securing.saved:
             result.backup = {"folder": str(securing.path), "streams": sorted(securing.saved)}
+        result.interrupted = interrupted(await _unfinished(execution))
         await _save(world, execution, recording, result)
     return result
+
+
+async def _unfinished(execution: Execution) -> dict[Address, UnderWay]:
+    """Replacements of streams that are not finished, as they are on the servers now, as far as those answer."""
+    found: dict[Address, UnderWay] = {}
+    for name, record in execution.state.replacements.items():
+        address, api = Address.parse(name), execution.apis.get(Address.parse(name).domain)
+        if "stand_in" in record and api is not None and address.domain not in execution.lost:
+            with suppress(ApiError):
+                now, stand = await read_object(api, address), await read_object(api, Address.parse(record["stand_in"]))
+                found[address] = standing(address, record, now, stand)
+    return found
 
 
 async def _in_waves(

@@ -24,7 +24,7 @@ from jsplan.planning.away import excused, last_seen
 from jsplan.planning.downstream import named
 from jsplan.planning.drifted import drift_of
 from jsplan.planning.inputs import Inputs, Request
-from jsplan.planning.preserve.resumed import stand_ins
+from jsplan.planning.preserve.resumed import interrupted, stand_ins
 from jsplan.planning.recovered import in_the_middle, recover
 from jsplan.planning.unanswered import unanswered
 from jsplan.units import stamp
@@ -138,6 +138,9 @@ def _document(
         if address in live.broken:
             out.deferred.append(Deferred(str(address), f"it is offline on its server: {live.broken[address]}"))
             continue
+        if (begun := inputs.under_way.get(address)) is not None and begun.begin != "clear":
+            out.interrupted += interrupted({address: begun})
+            continue
         if how_far := in_the_middle(inputs, address):
             out.deferred.append(Deferred(str(address), f"{MIDDLE}: {how_far}"))
             continue
@@ -153,6 +156,7 @@ def _document(
         out.resource_drift += [found] if found is not None else []
         if found is None and address in inputs.taken_out:
             out.deferred.append(Deferred(str(address), f"{MIDDLE}: {named(inputs.taken_out[address])} is to be put back into it"))
+    out.interrupted.sort(key=lambda item: not item["rejected"])
     out.replication = [graded(found.to_json()) for found in flows if not _ignored(workspace, found.flow.copy)]
     out.unmanaged = [stranger(o, live) for o in strangers if not _ignored(workspace, o.address)]
     seen = last_seen(inputs)
@@ -197,7 +201,7 @@ def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
     """For drift, 2 comes before 1 (contract, section 3): the document holds both."""
     counts = out.summary
     names = {"changed": "changed", "missing": "missing", "replication": "unhealthy", "unmanaged": "unmanaged"}
-    if any(counts[names[what]] for what in options.fail_on):
+    if (out.interrupted and options.fail_on) or any(counts[names[what]] for what in options.fail_on):
         return ExitCode.CHANGES
     unread = any(not away["excused"] for away in out.away) or (live.unlisted and "unmanaged" in options.fail_on)
     return combine([ExitCode.ERROR] if unread else [])

@@ -170,7 +170,7 @@ class Watcher:
         unread = _unread(drift)
         self._settle(
             drift,
-            [s for s in found if s.id not in news],
+            [s for s in found if s.id not in news and not (s.kind == "interrupted" and held(s.address))],
             lambda s: s.kind != "replication" and not {s.id, s.domain, s.address} & (news | unread) and not held(s.address),
         )
         self._follow_flows()

@@ -18,8 +18,11 @@ from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.facts.inventory import keeps_state
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.facts.overview import overview
+from jsplan.facts.survey import read_object
+from jsplan.jetstream import Pool
 from jsplan.planning.away import excused, last_seen
 from jsplan.planning.inputs import Inputs, Request
+from jsplan.planning.preserve.resumed import UnderWay, interrupted, standing
 from jsplan.planning.unanswered import unanswered
 from jsplan.units import stamp
 from jsplan.workflows.health import Found, Health, History
@@ -84,6 +87,7 @@ async def _status(load: LoadOptions, observer: Observer, targets: Collection[str
         observer.phase(f"Asking {named:,} domain{'' if named == 1 else 's'}")
         wanted = with_streams({*world.workspace.resources, *inputs.entries})
         inputs.live = await overview(pool, world.workspace.domains, known_domains(world), wanted)
+        await _read_stand_ins(world, pool, inputs)
         await name_domains(inputs, pool)
         own = state_bucket(world.workspace)
         listed = {a: o for a, o in inputs.live.objects.items() if not (keeps_state(o) or own & {a, a.parent})}
@@ -96,6 +100,14 @@ async def _status(load: LoadOptions, observer: Observer, targets: Collection[str
     return _document(world, inputs, chosen, flows, targets)
 
 
+async def _read_stand_ins(world: World, pool: Pool, inputs: Inputs) -> None:
+    """Find out how far replacements came that an apply did not finish; what is listed stays as it is."""
+    for address, record in inputs.replacements.items():
+        if "stand_in" in record and inputs.live.reachable(address.domain):
+            api, stand = pool.api(world.workspace.domains[address.domain]), Address.parse(record["stand_in"])
+            inputs.under_way[address] = standing(address, record, inputs.live.get(address), await read_object(api, stand))
+
+
 def _document(world: World, inputs: Inputs, chosen: list[LiveObject], flows: list[Found], targets: Collection[str]) -> Status:
     workspace = world.workspace
     out = Status(__version__, workspace.name, workspace.environment, stamp(), str(uuid.uuid4()))
@@ -103,11 +115,22 @@ def _document(world: World, inputs: Inputs, chosen: list[LiveObject], flows: lis
     seen = last_seen(inputs)
     shown = [key for key in sorted(inputs.live.domains) if not targets or any(matches(t.split("/", 1)[0], key) for t in targets)]
     out.domains = [_domain(inputs, inputs.live.domains[key], seen.get(key)) for key in shown]
-    out.streams = [_stream(o, ours) for o in chosen if o.address.kind != "consumer"]
+    out.interrupted = interrupted({a: u for a, u in inputs.under_way.items() if not targets or any(matches(t, a) for t in targets)})
+    down = {item["address"] for item in out.interrupted if item["rejected"]}
+    gone = [_meanwhile(Address.parse(a), inputs.under_way[Address.parse(a)]) for a in down if inputs.live.get(Address.parse(a)) is None]
+    listed = sorted([*(o for o in chosen if o.address.kind != "consumer"), *gone], key=lambda o: o.address)
+    out.streams = [_stream(o, ours) | {"down": str(o.address) in down} for o in listed]
     out.consumers = [_consumer(o, ours) for o in chosen if o.address.kind == "consumer"]
     out.replication = [found.to_json() for found in flows]
     out.diagnostics = [*_unread(inputs.live, shown), *unanswered(inputs)]
     return out
+
+
+def _meanwhile(address: Address, found: UnderWay) -> LiveObject:
+    """A stream that does not exist at the moment: with the messages that are kept for it."""
+    old, kept = found.record["old"], found.stand_in
+    empty = {"messages": 0, "bytes": 0, "first_seq": 0, "last_seq": 0}
+    return LiveObject(address, old["config"], old["created"], empty | (kept.state if kept is not None else {}) | {"consumer_count": 0})
 
 
 def _domain(inputs: Inputs, facts: DomainFacts, seen: datetime | None) -> dict[str, Any]:

@@ -1,0 +1,20 @@
+"""Interrupted replacements as text: before anything else, since publishers are rejected until they are finished."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jsplan.render.safe import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jsplan.render.lines import Lines
+
+
+def interruptions(lines: Lines, found: Iterable[dict[str, Any]]) -> None:
+    """Two lines for each: what is the matter, and what ends it."""
+    for item in found:
+        lines.add(0, (safe(item["summary"]), "bad"))
+        lines.add(2, (safe(item["address"]), "strong"), f": {safe(item['detail'])}")
+        lines.blank()

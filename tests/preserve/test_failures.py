@@ -1,0 +1,210 @@
+"""Wherever a replacement fails: nothing is lost, it is said that publishers are rejected, and each way out works."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.errors import ExitCode
+from jsplan.sandbox import binary
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from jsplan.workflows.reverting import RevertOptions, revert
+from jsplan.workflows.status import status
+from tests.conftest import PROGRAM
+from tests.preserve.test_deaths import AFTER, BEFORE, PERMITTED, Scene
+from tests.preserve.test_streams import level
+from tests.support.mortal import Died, dying_at
+from tests.support.raw import NoResponders, Raw, streams
+from tests.support.refusing import refusing
+from tests.support.state import read_state
+from tests.support.workspaces import Quiet, single_space, yes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jsplan.sandbox import Server
+
+pytestmark = pytest.mark.matrix
+
+#: The API level of the server under test: from 5 on it restores archives, below it copies by itself; 0 cannot pause consumers.
+LEVEL = level(tuple(int(part) for part in binary.version(PROGRAM).split("-")[0].split(".")))
+ARCHIVES = LEVEL >= 5
+#: Requests of each step: the verb, and which of those with it is meant.
+BEFORE_THE_OLD_ONE_IS_GONE = {
+    "probe": ("STREAM.CREATE.JSPLAN_STAGING", 1),
+    "probe-at-last": ("STREAM.UPDATE.JSPLAN_STAGING", 1),
+    "stop": ("STREAM.UPDATE.A", 1),
+    "copy": ("STREAM.RESTORE.JSPLAN_STAGING", 1) if ARCHIVES else ("STREAM.CREATE.JSPLAN_STAGING", 2),
+    "retire": ("STREAM.DELETE.A", 1),
+} | ({"hold": ("CONSUMER.PAUSE.A", 1)} if LEVEL else {})
+REFILL = "STREAM.RESTORE.A" if ARCHIVES else "STREAM.CREATE.A"
+AFTER_IT_IS_GONE = {
+    "refill": (REFILL, 1),
+    "resume": ("CONSUMER.PAUSE.A", 4) if ARCHIVES else ("CONSUMER.CREATE.A", 2),
+    "return": ("STREAM.UPDATE.A", 2 if ARCHIVES else 3),
+}
+
+
+@pytest.fixture
+def scene(tmp_path: Path, server: Server) -> Scene:
+    """A stream of ten messages and three consumers, whose files ask for another storage."""
+    found = Scene(single_space(tmp_path, server), server, BEFORE, 24)
+    found.fresh(AFTER)
+    return found
+
+
+def rejected(server: Server) -> bool:
+    """Whether no stream takes what is published."""
+    with Raw(server.url) as raw:
+        try:
+            raw.request("A.try", b"")
+        except NoResponders:
+            return True
+    return False
+
+
+def left_down(scene: Scene, result: Any = None) -> None:
+    """Everything says that the stream is down, where its messages are, and what ends that."""
+    looked, shown = drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), Quiet()), status(scene.space.load, Quiet())
+    told = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
+
+    assert rejected(scene.server)
+    scene.nothing_is_lost()
+    assert looked.exit_code == ExitCode.CHANGES
+    assert looked.summary["unhealthy"] == 1
+    assert [(s["address"], s["down"]) for s in shown.streams if s["down"]] == [("main/stream/A", True)]
+    for said in (looked.interrupted, shown.interrupted, *([result.interrupted] if result is not None else [])):
+        assert [item["rejected"] for item in said] == [["A.>"]]
+        assert said[0]["summary"].startswith("A is down: publishes to A.> are rejected, because its replacement was interrupted. ")
+        assert [said[0]["summary"]] == [d.summary for d in told]
+        assert "To finish it: jsplan apply." in said[0]["detail"]
+
+
+def stays_as_it_was(scene: Scene) -> None:
+    """The old stream takes messages again, and nothing else is there."""
+    assert drift(scene.space.load, DriftOptions(), Quiet()).exit_code == 0
+    scene.space.write(streams=[BEFORE])
+    assert read_state(scene.space.folder).replacements == {}
+    scene.all_is_well(places=LEVEL >= 2)
+    with Raw(scene.server.url) as raw:
+        assert raw.done("$JS.API.STREAM.INFO.A")["config"]["storage"] == "file"
+
+
+@pytest.mark.parametrize("step", BEFORE_THE_OLD_ONE_IS_GONE)
+def test_a_refusal_before_the_old_stream_is_gone_changes_nothing(step: str, scene: Scene) -> None:
+    """Apply exits with 6, the old stream has what it had, and nothing is left beside it."""
+    with refusing(*BEFORE_THE_OLD_ONE_IS_GONE[step]):
+        _, result = scene.space.apply(allow_hazards=PERMITTED)
+
+    failed = [s.error or "" for s in result.steps if s.status == "failed"]
+    assert (result.exit_code, len(failed), result.interrupted) == (6, 1, [])
+    assert "insufficient memory resources available" in failed[0]
+    assert failed[0].endswith("the old stream has its subjects back, and nothing of it is lost" if step in ("hold", "copy", "retire")
+                              else "the stream was not touched")  # fmt: skip
+    stays_as_it_was(scene)
+
+
+def ways_of_failing() -> Iterator[Any]:
+    """A refusal at each step after the old stream is gone, and a death at those whose request comes once."""
+    for step, where in AFTER_IT_IS_GONE.items():
+        yield pytest.param(lambda where=where: refusing(*where), id=f"refused-{step}")
+    yield pytest.param(lambda: dying_at("STREAM.DELETE.A", answered=True), id="killed-retire")
+    yield pytest.param(lambda: dying_at(REFILL, answered=True), id="killed-refill")
+
+
+WAYS = pytest.mark.parametrize("failing", list(ways_of_failing()))
+
+
+def fail(scene: Scene, failing: Any) -> None:
+    """Let the apply fail in the middle, and see that everything says so."""
+    result = None
+    with failing(), suppress(Died):
+        _, result = scene.space.apply(allow_hazards=PERMITTED)
+    assert result is None or result.exit_code == 6
+    left_down(scene, result)
+
+
+@WAYS
+def test_the_way_forward(failing: Any, scene: Scene) -> None:
+    """An apply without any flag makes the stream what the files say, with all its messages."""
+    fail(scene, failing)
+    plan, result = scene.space.apply()
+
+    assert [s.error for s in result.steps if s.error] == []
+    assert [h.code for c in plan.resource_changes for h in c.hazards if not h.allowed] == []
+    assert "REMOVES_SUBJECTS" not in {h.code for c in plan.resource_changes for h in c.hazards}
+    scene.all_is_well(places=LEVEL >= 2)
+    with Raw(scene.server.url) as raw:
+        assert raw.done("$JS.API.STREAM.INFO.A")["config"]["storage"] == "memory"
+
+
+@WAYS
+def test_the_way_back_by_the_files(failing: Any, scene: Scene) -> None:
+    """With the old files, which name no on_replace, an apply without any flag makes the stream what it was, with all its messages."""
+    fail(scene, failing)
+    _, result = scene.space.write(streams=[BEFORE | {"lifecycle": {"prevent_destroy": True}}]).apply()
+
+    assert [s.error for s in result.steps if s.error] == []
+    scene.all_is_well(places=LEVEL >= 2)
+    with Raw(scene.server.url) as raw:
+        config = raw.done("$JS.API.STREAM.INFO.A")["config"]
+        assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
+
+
+@WAYS
+def test_the_way_back_by_revert(failing: Any, scene: Scene) -> None:
+    """Reverting the apply that failed makes the stream what it was, with all its messages."""
+    fail(scene, failing)
+    number = read_state(scene.space.folder).history[-1]["id"]
+    _, result = revert(scene.space.load, RevertOptions(number), yes, Quiet())
+
+    assert [s.error for s in result.steps if s.error] == []
+    scene.space.write(streams=[BEFORE])
+    scene.all_is_well(places=LEVEL >= 2)
+    with Raw(scene.server.url) as raw:
+        config = raw.done("$JS.API.STREAM.INFO.A")["config"]
+        assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
+
+
+def test_another_storage_than_the_one_that_was_refused(scene: Scene) -> None:
+    """Where the new stream exists in a storage that the files no longer ask for, it is filled once more in the one that they ask for."""
+    fail(scene, lambda: refusing(*AFTER_IT_IS_GONE["return"]))
+    other = AFTER | {"storage": "file", "max_bytes": "1MiB"}
+    _, result = scene.space.write(streams=[other]).apply()
+
+    assert [s.error for s in result.steps if s.error] == []
+    scene.all_is_well(places=LEVEL >= 2)
+    with Raw(scene.server.url) as raw:
+        config = raw.done("$JS.API.STREAM.INFO.A")["config"]
+        assert (config["storage"], config["max_bytes"], streams(raw)) == ("file", 1 << 20, ["A"])
+
+
+def test_smaller_limits_than_those_that_were_begun_with(scene: Scene) -> None:
+    """What the files ask for by now and would delete messages is counted, and refused until it is allowed."""
+    fail(scene, lambda: refusing(*AFTER_IT_IS_GONE["return"]))
+    plan = scene.space.write(streams=[AFTER | {"max_msgs": 20}]).plan()
+    hazards = {h.code: (h.messages, h.exact, h.allowed) for c in plan.resource_changes for h in c.hazards}
+
+    assert hazards["DELETES_MESSAGES"] == (2, True, False)
+    _, result = scene.space.apply(allow_hazards=("DELETES_MESSAGES",))
+    assert result.exit_code == 0
+    with Raw(scene.server.url) as raw:
+        assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
+
+
+def test_a_death_before_the_stream_is_stopped_stops_nobody(scene: Scene) -> None:
+    """A probe that an apply left behind rejects no publisher, is no down stream, and goes with the next apply."""
+    with dying_at("STREAM.UPDATE.JSPLAN_STAGING", answered=True), suppress(Died):
+        scene.space.apply(allow_hazards=PERMITTED)
+    looked, shown = drift(scene.space.load, DriftOptions(), Quiet()), status(scene.space.load, Quiet())
+
+    assert [item["rejected"] for item in looked.interrupted] == [[]]
+    assert looked.interrupted[0]["summary"] == "the replacement of A was interrupted. Its messages are in the old stream"
+    assert [s["down"] for s in shown.streams] == [False]
+    _, result = scene.space.write(streams=[BEFORE]).apply()
+    assert result.exit_code == 0
+    stays_as_it_was(scene)
