@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.drift.situations import situations_of
 from jsplan.errors import ExitCode
+from jsplan.render import drift_rows
 from jsplan.sandbox import binary
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
@@ -72,6 +74,9 @@ def left_down(scene: Scene, result: Any = None) -> None:
     looked, shown = drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), Quiet()), status(scene.space.load, Quiet())
     told = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
 
+    (alert,) = situations_of(looked, ())
+    assert (alert.kind, alert.severity, alert.says) == ("interrupted", "destructive", looked.interrupted[0]["summary"])
+    assert next(row.kind for row in drift_rows.rows(looked)) == "interrupted"
     assert rejected(scene.server)
     scene.nothing_is_lost()
     assert looked.exit_code == ExitCode.CHANGES

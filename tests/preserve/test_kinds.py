@@ -30,6 +30,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "nothing-may-be-deleted": ({"deny_delete": True, "deny_purge": True}, {}, 0),
     "full": ({"max_msgs": 20, "discard": "new"}, {"max_msgs": 20, "discard": "new", "storage": "memory"}, 0),
     "full-in-bytes": ({"max_bytes": 4000}, {"max_bytes": 4000, "storage": "memory"}, 0),
+    "as-large-as-it-may-be": ({"max_msg_size": 70}, {"max_msg_size": 70, "storage": "memory"}, 0),
     "limits-for-consumers": (LIMITED, LIMITED | {"storage": "memory"}, 0),
     "begins-high": ({"first_seq": 1000}, {"first_seq": 1000, "storage": "memory"}, 0),
     "no-acknowledgements": ({"no_ack": True}, {"no_ack": True, "storage": "memory"}, 0),
