@@ -90,8 +90,7 @@ class ApplyResult:
         out = {
             "format_version": FORMAT_VERSION, "kind": "apply", "plan_id": self.plan_id,
             "steps": [s.to_json() for s in self.steps], "summary": self.summary, "state": self.state,
-            "deferred": self.deferred, "exit_code": self.exit_code,
+            "interrupted": self.interrupted, "deferred": self.deferred, "exit_code": self.exit_code,
         }  # fmt: skip
         out |= {"backup": self.backup} if self.backup is not None else {}
-        out |= {"interrupted": self.interrupted} if self.interrupted else {}
         return out | ({"backfills": self.backfills} if self.backfills else {})

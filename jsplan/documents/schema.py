@@ -49,16 +49,16 @@ from jsplan.documents.schema_words import (
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-APPLY = HEAD | {
-    "kind": one_of("apply"), "plan_id": TEXT, "steps": list_of(ref("result")), "summary": map_of(COUNT), "state": OBJECT,
-    "deferred": list_of(ref("deferred")), "exit_code": COUNT,
-}  # fmt: skip
 INTERRUPTED = list_of(
     fields_of(
         {"address": ADDRESS, "rejected": list_of(TEXT), "summary": TEXT, "detail": TEXT},
         description="A replacement that an apply did not finish; on the subjects of `rejected` publishers are rejected until then.",
     )
 )
+APPLY = HEAD | {
+    "kind": one_of("apply"), "plan_id": TEXT, "steps": list_of(ref("result")), "summary": map_of(COUNT), "state": OBJECT,
+    "interrupted": INTERRUPTED, "deferred": list_of(ref("deferred")), "exit_code": COUNT,
+}  # fmt: skip
 STEP_RESULT = fields_of(
     {"id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "status": one_of(*get_args(StepStatus)), "error": or_null(TEXT)}
 )
@@ -236,7 +236,7 @@ def schemas() -> dict[str, Schema]:
     """All published schemas by file name, such as `plan-v1.json`."""
     return {
         "plan-v1.json": _document("plan", PLAN, PARTS_OF_CHANGES | {"step": STEP, "backfill": BACKFILL}),
-        "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}, {"interrupted": INTERRUPTED}),
+        "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
         "drift-v1.json": _document("drift", DRIFT, PARTS_OF_CHANGES | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
         "notice-v1.json": _document("notice", NOTICE, {"field": FIELD, "situation": SITUATION}),
         "state-v1.json": _document("state", STATE, STATE_DEFS),

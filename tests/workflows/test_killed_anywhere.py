@@ -140,7 +140,7 @@ class Scene:
         """The next plan tells the truth, and the next apply leaves just what the files say, all of it ours, and every message."""
         space, scenario = self.use(self.server.url, LONG, self.scenario.after), self.scenario
         found = drift(space.load, DriftOptions(), Quiet())
-        assert (found.resource_drift, found.unmanaged, found.exit_code) == ([], [], 0)
+        assert (found.resource_drift, found.unmanaged, found.exit_code) == ([], [], 2 if found.interrupted else 0)
         plan, result = space.apply(allow_hazards=scenario.permitted, lock_timeout=40_000_000_000)
         assert result.exit_code == 0, result
         assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
