@@ -12,16 +12,18 @@ from typing import Any, Final, Literal
 
 from jsplan.address import Address
 from jsplan.documents.plan import Hazard, Op, Plan, Step
-from jsplan.facts.interest import ConsumerChange, filters_of
+from jsplan.facts.interest import ConsumerChange, filters_of, wants_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure
-from jsplan.facts.question import MEASURE_LIMIT, Question
+from jsplan.facts.question import MEASURE_LIMIT, Finished, Question
 from jsplan.facts.recopied import not_copied
 from jsplan.facts.survey import read_object
 from jsplan.jetstream import DomainApi
 from jsplan.planning.interest import looks, snapshot
 from jsplan.planning.leaving import question_of
+from jsplan.planning.preserve.positions import position_of
 from jsplan.planning.preserve.sizes import about_copy, moves_to
+from jsplan.planning.preserve.ways import becomes_queue
 from jsplan.planning.questions import about_origin, about_update, new_origins
 from jsplan.planning.verdict import table_of
 from jsplan.resources.fields import Config
@@ -58,17 +60,15 @@ class Deletions:
                 if hazard.code == "DELETES_MESSAGES":
                     self._planned[_key(Address.parse(change.address))] = hazard
         for step in self.plan.steps:
+            self._kept.add(_settled_by(step))
             if step.op == "consumer.hold":
                 self._placeholders.add(step.touches)
-                self._kept.add(step.touches.parent)
-            elif step.op == "stream.update" and ((step.request or {}).get("payload") or {}).get("retention", "limits") == "limits":
-                self._kept.add(step.touches)
             if step.op in _POSITIONS:
                 address = step.touches
                 self._changes.setdefault(address.parent or address, {})[address.consumer] = _change(step)
 
     def is_held(self, consumer: Address) -> bool:
-        """Check whether a step before that of the consumer keeps the stream's messages: a placeholder, or retention limits."""
+        """Check whether what the consumer's step deletes is decided by a step before it: a placeholder, or another retention."""
         return consumer.parent in self._kept and consumer not in self._placeholders
 
     async def more_than_planned(self, step: Step, live: LiveObject | None) -> str | None:
@@ -112,7 +112,9 @@ class Deletions:
             changes = tuple(self._changes.get(address, {}).values())
             found.append(about_update(live, _after(step), self._level(address.domain), changes))
         if step.op == "stream.compare" and live is not None and not (step.carries or {}).get("new"):
-            found.append(self._about_copy(step, live))
+            found += [self._about_copy(step, live), await self._about_replaced(step)]
+        if step.op == "stream.stop" and live is not None:
+            found.append(await self._about_replaced(step))
         if step.op in ("stream.create", "stream.update") and expected:
             found += self._about_origins(step, live)
         if step.op in _LOSING or step.op == "consumer.hold":
@@ -144,6 +146,27 @@ class Deletions:
         found = about_update(copy, after, level, moved=moves_to(copy, after, level, copy.address.stream))
         return about_copy(replace(found, address=Address.parse(step.address)), copy.address, record) if found is not None else None
 
+    async def _about_replaced(self, step: Step) -> Question | None:
+        """What goes for the consumers of a stream that is replaced with its messages, as long as the old one is there."""
+        address, steps = Address.parse(step.address), {s.op: s for s in self.plan.steps if s.address == step.address}
+        old, after = await read_object(self.apis[address.domain], address), _after(steps["stream.return"])
+        if old is None or not old.state.get("messages"):
+            return None
+        copies = (s.carries or {} for s in self.plan.steps if s.address == step.address and s.op == "stream.copy")
+        made = any(carried["new"] and not carried["consumers"] for carried in copies)
+        coming = {name: _coming(name, one, made=made) for name, one in (steps["stream.resume"].carries or {})["consumers"].items()}
+        finished: tuple[Finished, ...] = ()
+        if becomes_queue(old.compact, after):
+            stay = [
+                i for i in await self.apis[address.domain].consumers(address.stream) if coming.get(i["name"], _STAYS).position != "gone"
+            ]
+            finished = tuple(Finished(filters_of(i["config"]), wants_of(i).delivered, position_of(i["config"], i)) for i in stay)
+        interest = after.get("retention") == "interest"
+        if not interest and not finished:
+            return None
+        changes = tuple((coming | self._changes.get(old.address, {})).values())
+        return Question(address, address, interest="becomes" if interest else "", renewed=made, consumers=changes, finished=finished)
+
     def _level(self, domain: str) -> int:
         return int((self.plan.domains.get(domain) or {}).get("api_level") or 0)
 
@@ -159,9 +182,25 @@ class Deletions:
                 yield about_origin(address, Address.of_stream(str(domain), origin["name"]), origin)
 
 
+def _settled_by(step: Step) -> Address | None:
+    """The stream of whose messages none go with the consumers whose steps come after this one, unless those are measured then."""
+    if step.op == "consumer.hold":
+        return step.touches.parent
+    limits = step.op == "stream.update" and ((step.request or {}).get("payload") or {}).get("retention", "limits") == "limits"
+    return step.touches if limits or step.op == "stream.stop" else None
+
+
 def _key(address: Address) -> tuple[Address, bool]:
     """The stream whose messages are at stake, and whether consumers decide: one hazard states it for all that change."""
     return address.parent or address, address.kind == "consumer"
+
+
+_STAYS: Final = ConsumerChange("", "same")
+
+
+def _coming(name: str, said: Mapping[str, Any] | None, *, made: bool) -> ConsumerChange:
+    """What becomes of a consumer that comes back with its stream, `made` again or out of an archive."""
+    return ConsumerChange(name, "floor" if made else "same", filters_of(said["config"])) if said else ConsumerChange(name, "gone")
 
 
 def _change(step: Step) -> ConsumerChange:

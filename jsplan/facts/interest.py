@@ -168,7 +168,7 @@ class Unwanted:
     `becoming`: the stream turns from limits to interest; then what no filter matches stays, and what is acknowledged
     by all goes. Else consumers go or change, and what none wants any more goes; `unsure_below` is the floor of one that goes, below
     which the server does not always look. `sure` go; `doubtful` may, depending on acknowledgements, and `passed`, depending on how far
-    a consumer with an updated filter has looked.
+    a consumer with an updated filter has looked, or a copy of the stream (`copied`) has read.
     """
 
     consumers: tuple[Wants, ...]
@@ -176,6 +176,7 @@ class Unwanted:
     becoming: bool
     last_seq: int
     unsure_below: int = 0
+    copied: bool = False
     sure: Tally = field(default_factory=Tally)
     doubtful: Tally = field(default_factory=Tally)
     passed: Tally = field(default_factory=Tally)
@@ -185,6 +186,8 @@ class Unwanted:
     @property
     def horizon(self) -> int:
         """The last sequence that must be read."""
+        if self.becoming and self.copied:
+            return MAX_SEQUENCE
         if not self.becoming and any(c.filters_before is not None and c.searched for c in self.consumers):
             return MAX_SEQUENCE
         return max((*(c.delivered for c in self.consumers), self.unsure_below), default=0)
@@ -195,6 +198,8 @@ class Unwanted:
         self._note_searches(message)
         wanting = [c for c in self.consumers if c.matches(message.subject)]
         if self.becoming and not self._is_looked_at(message, wanting):
+            if self.copied and not wanting:
+                self.passed.add(message)
             return True
         if all(message.seq <= self._surely_done(c) for c in wanting) and message.seq > self.unsure_below:
             self.sure.add(message)

@@ -99,7 +99,7 @@ class _Survey:
             resized=question.resized,
         )  # fmt: skip
         self.counts: dict[str, int] = {}
-        self.read_by_copies = False
+        self.copied = question.copied
 
     async def answer(self) -> Measured:
         """Everything that the question names, as one number."""
@@ -116,7 +116,7 @@ class _Survey:
             found.append(await self._finished(question.finished))
         if question.interest:
             unwanted = await self._unwanted(question)
-            found.append(replace(unwanted, at_least=0, least_bytes=0) if question.uncertain or self.read_by_copies else unwanted)
+            found.append(replace(unwanted, at_least=0, least_bytes=0) if question.resubjected or self.copied else unwanted)
         return self._combined(found)
 
     def _combined(self, found: list[Measured]) -> Measured:
@@ -282,13 +282,15 @@ class _Survey:
         changing = {change.name for change in question.consumers}
         leaver = max((one.floor for one in consumers if one.name in changing), default=0)
         unsure = 0 if becomes or question.placeholder or leaver < self.state["first_seq"] else leaver
-        return await self._walk_wants(Unwanted(stay, self.level, becomes, self.state["last_seq"], unsure), causes, question.since)
+        return await self._walk_wants(
+            Unwanted(stay, self.level, becomes, self.state["last_seq"], unsure, copied=self.copied), causes, question.since
+        )
 
     async def _consumers(self) -> tuple[Wants, ...]:
         """All consumers but those by which the server itself reads for a copy: they acknowledge soon, nobody knows when."""
         found = [wants_of(info) for info in await self.api.consumers(self.question.stream.stream)]
         own = [one for one in found if one.name.startswith(SERVERS_CONSUMERS)]
-        self.read_by_copies = bool(own)
+        self.copied = self.copied or bool(own)
         return tuple(one for one in found if one not in own)
 
     async def _walk_wants(self, walk: Unwanted, causes: list[str], since: Snapshot | None = None) -> Measured:

@@ -33,8 +33,9 @@ class Question:
     consumer holds all messages until then; with `since`, what came or was acknowledged after it was made is left out.
     `drains` are filters through which a new copy consumes the stream. `later` says that the server deletes only with the next
     message of each subject. `finished` are messages that go because consumers of a stream that becomes a work queue have finished
-    them. `again` asks what a consumer that continues at its position is given again, and nothing else. `uncertain`: messages may
-    stay although no consumer wants them, since the server reads the stream for a copy of it, or since its subjects change.
+    them. `again` asks what a consumer that continues at its position is given again, and nothing else. `copied`: the server
+    reads the stream for a copy of it, by a consumer that it may not show, so messages may stay that no other consumer wants, or go.
+    `resubjected`: its subjects change, so some may stay.
     `resized`: the messages are moved to a stream in which they count otherwise.
     """
 
@@ -50,7 +51,8 @@ class Question:
     later: bool = False
     finished: tuple[Finished, ...] = ()
     again: Redelivery | None = None
-    uncertain: bool = False
+    copied: bool = False
+    resubjected: bool = False
     resized: Resized | None = None
 
 

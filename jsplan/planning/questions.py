@@ -45,7 +45,9 @@ def questions(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Quest
     stated = {question.stream for question in found if question.interest}
     alone = (about_interest(inputs, parent, one) for parent, one in changing.items() if one.stream.address not in stated)
     found += [question for question in alone if question is not None]
-    found = [replace(question, uncertain=_is_uncertain(inputs, verdicts, question.stream)) for question in found]
+    found = [
+        replace(q, copied=_is_copied(inputs, q.stream), resubjected=_changes_subjects(verdicts.get(q.stream))) for q in found
+    ]  # fmt: skip
     for address in sorted(verdicts):
         found += _about_copy(inputs, verdicts[address], flows.get(address, ()))
     return found
@@ -84,14 +86,12 @@ def _updates(inputs: Inputs, verdict: Verdict) -> bool:
     return (verdict.actions == ["update"] or verdict.preserves) and not (under_way is not None and under_way.only_copy)
 
 
-def _is_uncertain(inputs: Inputs, verdicts: Mapping[Address, Verdict], stream: Address) -> bool:
-    """Whether messages may stay that no consumer wants: those of subjects that the stream gives up, and what a copy still reads.
+def _changes_subjects(verdict: Verdict | None) -> bool:
+    return verdict is not None and any(change.path == "subjects" for change in verdict.fields)
 
-    As far as the files know that it is copied, or was until this plan.
-    """
-    verdict = verdicts.get(stream)
-    if verdict is not None and any(change.path == "subjects" for change in verdict.fields):
-        return True
+
+def _is_copied(inputs: Inputs, stream: Address) -> bool:
+    """Whether a stream that is there copies it, as far as the files know, or did until this plan."""
     known = any(edge.origin == stream and inputs.live.get(edge.copy) is not None for edge in inputs.topology.edges)
     return known or any(True for _ in copies(inputs, {}, stream))
 
