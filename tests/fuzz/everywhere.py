@@ -12,7 +12,7 @@ from tests.fuzz.documents import Document
 from tests.fuzz.mutate import Mutator, copied, json_text, parsed, places
 
 #: A text of JSON that is a value; and what may stand before and behind a name in texts that are made of names.
-_VALUE: Final = re.compile(rb'"([A-Za-z0-9_][A-Za-z0-9_./ -]{0,40})"(?!\s*:)')
+_VALUE: Final = re.compile(rb'"([A-Za-z0-9_][A-Za-z0-9_./=: -]{0,60})"(?!\s*:)')
 _EDGE: Final = '"/. @:'
 
 

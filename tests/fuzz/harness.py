@@ -71,7 +71,7 @@ class Target:
         parts = [name for name in document if self.changes(name)]
         if (whole := dice.random()) < 0.15:
             return (renamed if whole < 0.1 else filled)(document, parts, dice, self.words)
-        for _ in range(dice.choice((1, 1, 1, 2, 3))):
+        for _ in range(dice.choice((1, 1, 1, 1, 2, 3))):
             name = dice.choice(parts)
             others = [other[name] for other in self.documents if name in other]
             draw = dice.random()

@@ -263,7 +263,8 @@ class Mutator:
         holder[key] = self.dice.choice(
             (
                 self.dice.choice(words.NUMBERS),
-                self.dice.choice(words.NUMBERS),
+                self.dice.choice(words.EXTREMES),
+                self.dice.choice(words.EXTREMES),
                 value + 1,
                 value - 1,
                 -value,

@@ -71,6 +71,8 @@ NUMBERS: Final[tuple[int | float, ...]] = (
     1 << 63, -(1 << 63), 1 << 64, 10**30, 1_000_000, 10**9, 2 * 10**9, 0.5, -0.0, -5.5, 1e308, -1e308, 1.5e300,
     5e-324,
 )  # fmt: skip
+#: Those that break what is calculated.
+EXTREMES: Final[tuple[int | float, ...]] = (0, -1, 1 << 63, 10**30, 1e308, -1e308)
 #: Written as they are where a value is expected.
 RAW_JSON: Final = (
     "NaN", "-Infinity", "1e999", "9" * 5000, "-" + "9" * 400, "0" * 30 + "1",
