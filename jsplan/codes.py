@@ -162,7 +162,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS456": "The owner of an origin is known only by what another account imports, so what it exports cannot be worked out.",
     "JS457": "A mirror or source does not follow its origin: link down, missing export, re-created origin and the like.",
     "JS470": "A saved stream cannot be restored there: by that server, or under that name.",
-    "JS472": "A backfill asks for a strategy that cannot do it.",
+    "JS472": "A backfill asks for a strategy that cannot do it, or for a stream that nothing can read.",
     "JS471": "Messages of a backup are too old for their stream by now: they expire when they are restored.",
     "JS448": "An origin that a new copy may consume cannot be read, and neither files nor state know what it is.",
     "JS480": "A domain is away for longer than its `may_be_offline`.",

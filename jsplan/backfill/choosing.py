@@ -68,15 +68,36 @@ def choose(it: Situation) -> Choice:
         return Choice("snapshot", SNAPSHOT, against_snapshot)
     if asked == "native":
         return Choice("native", NATIVE, against_native)
+    against = next(filter(None, (unreadable(one.config) for one in it.origins)), "")
     if asked == "spark":
-        return Choice("spark", "copied by Spark, as the entry says")
+        return Choice("spark", "copied by Spark, as the entry says", against)
     if it.entry.keep != "server":
-        return Choice("spark", SAYS_WHERE_FROM)
+        return Choice("spark", SAYS_WHERE_FROM, against)
     if not against_snapshot:
         return Choice("snapshot", SNAPSHOT)
     if not against_native:
         return Choice("native", f"{NATIVE} (no snapshot: {against_snapshot})")
-    return Choice("spark", f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})")
+    return Choice("spark", f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})", against)
+
+
+def can_be_chosen(entry: Backfill) -> bool:
+    """Whether anything but Spark may come into question, so that it is worth asking the servers."""
+    return entry.strategy in ("native", "snapshot") or (entry.strategy == "auto" and entry.keep == "server")
+
+
+def not_possible(entry: Backfill, choice: Choice) -> tuple[str, str]:
+    """What to say of an entry that must not be run, and what to do."""
+    if choice.strategy == "spark":
+        return f"backfill {entry.name} is not possible: {choice.against}", "Take the entry out; a source can take what comes from now on."
+    text = f"backfill {entry.name}: `strategy: {entry.strategy}` is not possible: {choice.against}"
+    return text, "Leave it to `strategy: auto`."
+
+
+def unreadable(config: Config) -> str:
+    """Why the history of a stream of this configuration cannot be read; empty where it can."""
+    if config.get("retention") != "workqueue":
+        return ""
+    return f"{config.get('name', 'the origin')} is a work queue, and only a consumer that takes messages out of it can read it (10098)"
 
 
 #: What a target must not have, and why. Asked of servers: the messages would be stored under other subjects, never, or the source refused.

@@ -136,9 +136,9 @@ BACKFILL: Schema = {
         fields_of(
             _COPY | {
                 "from": list_of(fields_of(_STREAM | {"source": TEXT}, _BOUNDS), minItems=1), "to": fields_of(_STREAM, {"created": TEXT}),
-                "declared": one_of(False), "runs": FLAG, "command": TEXT,
+                "declared": one_of(False), "runs": FLAG,
             },
-            {"waits": TEXT},
+            {"waits": TEXT, "command": TEXT},
         ),
     ],
     "description": "Elements of `from` have the `range` that apply keeps: `first`, `last` and the origin's `created`. `text` is a hash of "

@@ -7,10 +7,22 @@ What exactly is missing is found when the copy runs: it looks through the target
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jsplan.address import Address, matches
-from jsplan.backfill.choosing import NATIVE, SAYS_WHERE_FROM, SNAPSHOT, Choice, Stream, choose, explained, situation
+from jsplan.backfill.choosing import (
+    NATIVE,
+    SAYS_WHERE_FROM,
+    SNAPSHOT,
+    Choice,
+    Stream,
+    choose,
+    explained,
+    not_possible,
+    situation,
+    unreadable,
+)
 from jsplan.backfill.estimating import estimate_for
 from jsplan.backfill.records import Leg, Record, kept, legs_of, text_of
 from jsplan.diagnostics import Diagnostic
@@ -126,9 +138,12 @@ def choice_of(inputs: Inputs, entry: Backfill) -> Choice:
     record = kept(inputs.state.backfills, entry)
     if record is not None and not record.waiting:
         return BEGUN.get(record.legs[0].strategy, Choice("spark", SAYS_WHERE_FROM)) if record.legs else Choice("spark", SAYS_WHERE_FROM)
-    origins = [found for side in entry.origins if side.parquet is None and (found := _stream(inputs, side)).exists]
+    origins = [_stream(inputs, side) for side in entry.origins if side.parquet is None]
     target = _stream(inputs, entry.target) if entry.target.parquet is None else Stream()
-    return choose(situation(inputs.topology, entry, origins, target, inputs.request.now))
+    there = [origin for origin in origins if origin.exists]
+    choice = choose(situation(inputs.topology, entry, there, target, inputs.request.now))
+    declared = next(filter(None, (unreadable(origin.config) for origin in origins)), "") if choice.strategy == "spark" else ""
+    return replace(choice, against=choice.against or declared)
 
 
 def _stream(inputs: Inputs, side: BackfillSide) -> Stream:
@@ -144,9 +159,8 @@ def _stream(inputs: Inputs, side: BackfillSide) -> Stream:
 def impossible_backfills(inputs: Inputs) -> Iterable[Diagnostic]:
     """Entries that ask for a tool that cannot do it."""
     for entry in open_entries(inputs):
-        if not _away(inputs, entry) and (against := choice_of(inputs, entry).against):
-            text = f"backfill {entry.name}: `strategy: {entry.strategy}` is not possible: {against}"
-            yield Diagnostic("error", IMPOSSIBLE, text, "Leave it to `strategy: auto`.", str(entry.target), entry.range)
+        if not _away(inputs, entry) and (choice := choice_of(inputs, entry)).against:
+            yield Diagnostic("error", IMPOSSIBLE, *not_possible(entry, choice), str(entry.target), entry.range)
 
 
 def end_of(side: BackfillSide) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.backfill.choosing import SAYS_WHERE_FROM, unfit
+from jsplan.backfill.choosing import SAYS_WHERE_FROM, unfit, unreadable
 from jsplan.backfill.estimating import estimate
 from jsplan.backfill.records import DECLINED, Leg, Record, between_two, kept
 from jsplan.documents.plan import Deferred
@@ -58,8 +58,8 @@ class _Cut:
 def left_out(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[dict[str, Any]]:
     """The elements of the plan's `backfills` that no entry declares. With `runs` false they are only told of."""
     found: list[dict[str, Any]] = []
-    cuts = sorted(_cuts(inputs, verdicts), key=lambda cut: (str(cut.target), str(cut.origin), _against(cut)))
-    for (_, _, against), some in groupby(cuts, key=lambda cut: (cut.target, cut.origin, _against(cut))):
+    cuts = sorted(_cuts(inputs, verdicts), key=lambda cut: (str(cut.target), str(cut.origin), _against(inputs, cut)))
+    for (_, _, against), some in groupby(cuts, key=lambda cut: (cut.target, cut.origin, _against(inputs, cut))):
         found += _elements(inputs, verdicts, [cut for cut in some if cut.new or not against], against)
     return found
 
@@ -80,7 +80,7 @@ def _elements(inputs: Inputs, verdicts: Mapping[Address, Verdict], cuts: Sequenc
 
 def left_out_and_away(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Deferred]:
     """Origins in domains that are away, of which nobody can tell what sources leave out."""
-    away = [cut for cut in _cuts(inputs, verdicts) if _is_away(inputs, cut) and not _against(cut)]
+    away = [cut for cut in _cuts(inputs, verdicts) if _is_away(inputs, cut) and not _against(inputs, cut)]
     pairs = dict.fromkeys((cut.origin, cut.target) for cut in away)
     words = "history that a source of {} leaves out waits: {}"
     return [Deferred(str(origin), words.format(target, inputs.live.domains[origin.domain].absence)) for origin, target in pairs]
@@ -146,8 +146,11 @@ def _is_away(inputs: Inputs, cut: _Cut) -> bool:
     return not inputs.live.reachable(cut.origin.domain)
 
 
-def _against(cut: _Cut) -> str:
+def _against(inputs: Inputs, cut: _Cut) -> str:
     """Why apply does not copy it; empty where it does."""
+    live = inputs.live.get(cut.origin)
+    if live is not None and (why := unreadable(live.raw)):
+        return f"it cannot be copied: {why}"
     renamed = [one for one in cut.source.get("subject_transforms") or () if one.get("dest") and one["dest"] != (one.get("src") or ">")]
     if renamed:
         return "the source changes subjects, and a copy of that would not: make an entry of `backfills:` with `subject_transform`"
@@ -206,7 +209,10 @@ def _element(inputs: Inputs, spans: Sequence[tuple[_Cut, _Span]], live: LiveObje
     if messages is not None and size is not None:
         pair = {(cut.origin.domain, cut.target.domain)}
         guess = estimate("spark", messages, size, None, pair, past_legs(inputs.state)).to_json()
-    return _common([one for one, _ in spans]) | {
+    common = _common([one for one, _ in spans])
+    if unreadable(live.raw):
+        del common["command"]
+    return common | {
         "from": [_side(one, span) for one, span in spans], "messages": messages, "bytes": size, "estimate": guess,
         "reason": f"{_reason(one for one, _ in spans)}; {against or SAYS_WHERE_FROM}", "runs": not against,
     }  # fmt: skip

@@ -39,14 +39,18 @@ def _key(job: Job) -> str:
     return repr((job["to"], streams, job["runs"], collapse.anonymous(job["reason"], _domain(job))))
 
 
+def _anywhere(end: Job) -> Job:
+    return {"domain": collapse.ANY} | {key: end[key] for key in ("stream", "filter_subjects") if key in end}
+
+
 def _sum(jobs: Sequence[Job]) -> Job:
     first, domain = jobs[0], _domain(jobs[0])
     known = all(job.get("messages") is not None for job in jobs)
     guesses = [job["estimate"] for job in jobs if job.get("estimate")]
     guess = {"seconds": sum(one["seconds"] for one in guesses), "basis": guesses[0]["basis"]} if len(guesses) == len(jobs) else None
     return first | {
-        "from": [{"domain": collapse.ANY, "stream": end["stream"]} for end in first["from"]],
+        "from": [_anywhere(end) for end in first["from"]],
         "messages": sum(job["messages"] for job in jobs) if known else None,
         "bytes": sum(job["bytes"] for job in jobs) if known else None,
-        "estimate": guess, "reason": collapse.anonymous(first["reason"], domain), "command": collapse.anonymous(first["command"], domain),
-    }  # fmt: skip
+        "estimate": guess, "reason": collapse.anonymous(first["reason"], domain),
+    } | ({"command": collapse.anonymous(first["command"], domain)} if "command" in first else {})  # fmt: skip

@@ -153,6 +153,8 @@ def backfills(plan: Plan) -> Lines:
             lines.add(resource_text.BODY, (safe(str(words)), "dim"))
         if job.get("command"):
             lines.add(resource_text.BODY, f"{_undeclared(plan, job)}: {safe(str(job['command']))}")
+        elif not job.get("declared", True):
+            lines.add(resource_text.BODY, "Apply does not copy it.")
         lines.blank()
     return lines
 
@@ -168,7 +170,9 @@ def _undeclared(plan: Plan, job: Mapping[str, Any]) -> str:
 
 def amount(job: Mapping[str, Any]) -> list[str]:
     """How many messages and bytes, and about how long, as far as anybody knows."""
-    found = [summary.count(job["messages"], "message")] if job.get("messages") is not None else []
+    filtered = any(isinstance(end, dict) and end.get("filter_subjects") for end in job.get("from") or ())
+    most = "up to " if filtered and job.get("messages") else ""
+    found = [most + summary.count(job["messages"], "message")] if job.get("messages") is not None else []
     found += [units.format_bytes(job["bytes"])] if job.get("bytes") is not None else []
     guess = job.get("estimate")
     return [*found, f"about {units.format_duration(max(1, round(guess['seconds'])) * units.SECOND)}"] if guess else found

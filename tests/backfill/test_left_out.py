@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
 from jsplan.documents.schema import schemas
-from jsplan.errors import NotAvailableError
+from jsplan.errors import JsplanError, NotAvailableError
 from jsplan.units import instant_after
 from jsplan.workflows import backfill
 from jsplan.workflows.history import history
@@ -347,6 +347,29 @@ def test_what_a_copy_cannot_do_is_told_once(pair: Pair, source: dict[str, Any], 
     assert [(job["runs"], why in job["reason"]) for job in plan.backfills] == [(False, True)]
     assert (plan.summary["backfill"], result.exit_code, result.backfills[0]["status"]) == (0, 0, "left")
     require_nothing_planned(pair)
+
+
+def test_the_history_of_a_work_queue_is_not_promised(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing but its own consumers can read a work queue: the plan says so, apply is done without it, and a run is refused."""
+    pair.stream("leaf", "Q", [(b"q.a", b"", b"1"), (b"q.b", b"", b"2")], retention="workqueue")
+    source = {"name": "Q", "domain": "leaf", "opt_start_seq": 2, "filter_subject": "q.b"}
+    space = pair.space.write(streams=[ALL | {"sources": [source]}])
+
+    assert main(["-C", str(space.folder), "plan"]) == 0
+    said = capsys.readouterr().out
+    assert "history left out leaf/stream/Q -> hub/stream/ALL [up to 1 message, " in said
+    assert "it cannot be copied: Q is a work queue" in said
+    assert "Apply does not copy it." in said
+    assert "jsplan backfill run" not in said
+    plan, result = apply(pair, allow_hazards=("DELETES_MESSAGES",))
+
+    assert [(job["runs"], "command" in job) for job in plan.backfills] == [(False, False)]
+    Draft202012Validator(schemas()["plan-v1.json"]).validate(plan.to_json())
+    assert (result.exit_code, result.backfills[0]["status"]) == (0, "left")
+    assert "it cannot be copied: Q is a work queue" in result.backfills[0]["error"]
+    require_nothing_planned(pair)
+    with pytest.raises(JsplanError, match="leaf/stream/Q cannot be copied: Q is a work queue"):
+        pair.result(name=None, origin="leaf/stream/Q", target="hub/stream/ALL")
 
 
 def test_a_transform_that_only_filters_is_a_filter(pair: Pair) -> None:

@@ -99,7 +99,8 @@ def _told(entry: dict[str, Any], options: PlanOptions) -> dict[str, Any]:
         return _declined(entry)
     if "waits" in entry:
         return {"status": "left", "error": f"{entry['waits']}; what the source leaves out is planned when it is back"}
-    return {"status": "left", "error": f"{entry['reason']}. To bring it as it is: {entry['command']}"}
+    by_hand = f". To bring it as it is: {entry['command']}" if "command" in entry else ""
+    return {"status": "left", "error": f"{entry['reason']}{by_hand}"}
 
 
 def _asked(entry: dict[str, Any], allow: tuple[str, ...] = (), clock: Clock = SYSTEM) -> BackfillOptions:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.backfill.choosing import unfit
+from jsplan.backfill.choosing import can_be_chosen, unfit, unreadable
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.ways import Way, export
 from jsplan.backfill.records import Leg, Record, between_two, kept, text_of
@@ -93,7 +93,17 @@ def record_of(world: World, entry: Backfill) -> Record | None:
 async def freeze(world: World, pool: Pool, entry: Backfill) -> Record:
     """Ask for the range of each origin. Raises JsplanError for what cannot be copied or into what nothing can be."""
     legs = [leg for side in entry.origins for leg in await _legs(world, pool, side, entry.target)]
+    if not can_be_chosen(entry):
+        await _require_readable(world, pool, entry)
     return Record(entry.name, text_of(entry), legs, stamp())
+
+
+async def _require_readable(world: World, pool: Pool, entry: Backfill) -> None:
+    """Raise JsplanError where an origin can be read by nothing but its own consumers."""
+    for side in (side for side in entry.origins if side.parquet is None):
+        info = await target_info(pool.api(world.workspace.domains[side.domain]), side.stream)
+        if why := unreadable(info["config"]):
+            raise JsplanError(f"{side} cannot be copied: {why}", hint="A source can take what comes from now on.")
 
 
 async def _legs(world: World, pool: Pool, side: BackfillSide, to: BackfillSide) -> list[Leg]:

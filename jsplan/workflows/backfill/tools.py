@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from functools import partial
 
-from jsplan.backfill.choosing import Choice, Situation, Stream, choose, situation
+from jsplan.backfill.choosing import Choice, Situation, Stream, can_be_chosen, choose, not_possible, situation
 from jsplan.backfill.job.promoting import target_info
 from jsplan.backfill.job.sourcing import detach, marked
 from jsplan.backfill.ranges import LISTED, Leg, common, total
@@ -26,11 +26,6 @@ from jsplan.workflows.backfill.waiting import patiently
 from jsplan.workflows.world import World
 
 
-def can_be_chosen(entry: Backfill) -> bool:
-    """Whether anything but Spark may come into question, so that it is worth asking the servers."""
-    return entry.strategy in ("native", "snapshot") or (entry.strategy == "auto" and entry.keep == "server")
-
-
 async def chosen(world: World, pool: Pool, entry: Backfill) -> Choice:
     """What copies an entry whose target exists. Raises RefusedError for a strategy that is not possible, and ApiError."""
     if not can_be_chosen(entry):
@@ -45,9 +40,8 @@ async def chosen(world: World, pool: Pool, entry: Backfill) -> Choice:
 def require_possible(entry: Backfill, choice: Choice) -> None:
     """Raise RefusedError where an entry asks for a strategy that cannot be."""
     if choice.against:
-        raise RefusedError(
-            f"backfill {entry.name}: `strategy: {choice.strategy}` is not possible: {choice.against}", hint="Leave it to `strategy: auto`."
-        )
+        text, hint = not_possible(entry, choice)
+        raise RefusedError(text, hint=hint)
 
 
 async def _stream(world: World, pool: Pool, side: BackfillSide) -> Stream:
