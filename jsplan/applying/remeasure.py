@@ -69,7 +69,7 @@ class Deletions:
 
     def is_held(self, consumer: Address) -> bool:
         """Check whether what the consumer's step deletes is decided by a step before it: a placeholder, or another retention."""
-        return consumer.parent in self._kept and consumer not in self._placeholders
+        return consumer.parent is not None and consumer.parent in self._kept and consumer not in self._placeholders
 
     async def more_than_planned(self, step: Step, live: LiveObject | None) -> str | None:
         """Why a step must not be done, in words: it would delete clearly more messages than the plan said. Raises ApiError.
