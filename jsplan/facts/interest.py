@@ -18,7 +18,7 @@ from jsplan.subjects import within
 
 #: Levels with which server behaviour changed: 2.12 counts acks above the floor, 2.14 starts, 2.15 streams without consumers.
 ACKS_ABOVE_FLOOR, STARTS_COUNT, NOBODY_COUNTS = 2, 4, 5
-#: From this level on an updated filter of a consumer whose ack floor is behind the end of the stream deletes everything (measured).
+#: From this level on a stream may be emptied by consumers whose ack floor is behind its end: see `empties`.
 PURGES = 4
 MAX_SEQUENCE = 2**64 - 1
 
@@ -105,20 +105,10 @@ def wants_of(info: Mapping[str, Any]) -> Wants:
     if config.get("ack_policy", "none") == "none":
         floor = delivered
     out, waiting = info.get("num_ack_pending") or 0, info.get("num_pending") or 0
-    searched = config.get("ack_policy", "none") == "explicit" and bool(
-        (info.get("delivered") or {}).get("consumer_seq") or info.get("num_waiting") or info.get("push_bound")
-    )
+    acks = config.get("ack_policy", "none")
     return Wants(
-        info["name"],
-        filters_of(config),
-        floor,
-        delivered,
-        out,
-        whole,
-        waiting,
-        searched=searched,
-        acks_all=config.get("ack_policy") == "all",
-    )
+        info["name"], filters_of(config), floor, delivered, out, whole, waiting, searched=acks == "explicit", acks_all=acks == "all"
+    )  # fmt: skip
 
 
 def after_changes(
@@ -138,6 +128,20 @@ def after_changes(
             waiting = old.unfinished if sorted(old.filters) == sorted(change.filters) else 0
             found[change.name] = Wants(change.name, change.filters, old.floor, old.floor, 0, change.policy == "all", waiting)
     return list(found.values())
+
+
+def empties(now: Iterable[Wants], changes: Iterable[ConsumerChange], last_seq: int) -> bool:
+    """Check whether the server deletes everything, whatever other consumers want (measured on 2.14 and 2.15).
+
+    It does when a consumer whose ack floor is behind the end of the stream gets another filter, or goes while there is another such
+    consumer.
+    """
+    behind = {one.name: one for one in now if one.floor > last_seq}
+    for change in changes:
+        one = behind.get(change.name)
+        if one is not None and (len(behind) > 1 if change.position != "same" else sorted(one.filters) != sorted(change.filters)):
+            return True
+    return False
 
 
 def _as_of(one: Wants, since: Snapshot | None) -> Wants:

@@ -15,7 +15,7 @@ from typing import Any
 from jsplan.address import SERVERS_CONSUMERS, Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
-from jsplan.facts.interest import NOBODY_COUNTS, PURGES, Snapshot, Unwanted, Wants, after_changes, wants_of
+from jsplan.facts.interest import NOBODY_COUNTS, PURGES, Snapshot, Unwanted, Wants, after_changes, empties, wants_of
 from jsplan.facts.messages import Budget, Reader, TooManyReads
 from jsplan.facts.question import MEASURE_LIMIT, Finished, Measured, Question
 from jsplan.facts.redelivered import Between, Redelivery, bounds, most_unread
@@ -269,9 +269,7 @@ class _Survey:
         everything, nothing = (self.messages, self.messages), (0, 0)
         consumers = await self._consumers()
         stay = tuple(after_changes(consumers, question.consumers, self.state["last_seq"], question.since, renewed=question.renewed))
-        updated = {change.name: change.filters for change in question.consumers if change.position == "same"}
-        refiltered = (one for one in consumers if sorted(updated.get(one.name, one.filters)) != sorted(one.filters))
-        if not becomes and self.level >= PURGES and any(one.floor > self.state["last_seq"] for one in refiltered):
+        if not becomes and self.level >= PURGES and empties(consumers, question.consumers, self.state["last_seq"]):
             return self._measured(everything, None, causes)
         if not stay and becomes and self.level < NOBODY_COUNTS:
             return self._measured(nothing, None, causes)

@@ -157,7 +157,9 @@ def wait_for_consumers(inputs: Inputs, verdicts: Mapping[Address, Verdict], draf
 
 
 def _within(payload: Config, after: Config) -> Config:
-    """What a consumer takes over from the limits of its stream, said in the request."""
-    config = payload["config"]
-    inherited = {name: after[name] for name in INHERITED if name in after and not config.get(name)}
-    return payload | {"config": config | inherited}
+    return payload | {"config": inheriting(payload["config"], after)}
+
+
+def inheriting(config: Config, after: Config) -> Config:
+    """The configuration of a request with what a consumer takes over from the limits of its stream, which hold only later."""
+    return config | {name: after[name] for name in INHERITED if name in after and not config.get(name)}

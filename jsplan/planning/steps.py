@@ -9,7 +9,7 @@ from typing import Any
 from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
 from jsplan.documents.plan import VERIFY, Op, Step
-from jsplan.planning.compound import KEEPS, first_part, in_parts, reorganises, streams_in_wait
+from jsplan.planning.compound import KEEPS, first_part, in_parts, inheriting, reorganises, streams_in_wait
 from jsplan.planning.downstream import kept_starts
 from jsplan.planning.following import following, only_reads
 from jsplan.planning.following import put_in_order as put_looks_in_order
@@ -186,7 +186,7 @@ def _as_it_shall_be(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
     assert verdict.live is not None
     body, table, live = inputs.body(verdict.address), table_of(verdict.address), verdict.live
     if verdict.preserves:
-        return marked(inputs, as_created(table, body, inputs.level(verdict.address)))
+        return marked(inputs, inheriting(as_created(table, body, inputs.level(verdict.address)), verdict.after or {}))
     return marked(inputs, patched(table, live.raw, body, live.compact, verdict.after or live.compact))
 
 

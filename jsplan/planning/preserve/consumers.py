@@ -18,6 +18,7 @@ from jsplan.planning.pauses import PAUSE, is_over
 from jsplan.planning.preserve.positions import PAUSES, STARTS, Way, is_below_floor, position_of, starting_at, way_to
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry
+from jsplan.subjects import covered
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -29,17 +30,21 @@ ONLY_LAST = {"last": "the last message", "last_per_subject": "the last message o
 
 
 def purges(inputs: Inputs, live: LiveObject, after: Config) -> bool:
-    """Check whether an update in place would empty the interest stream of a consumer.
+    """Check whether an update in place would delete messages of an interest stream that a replacement keeps.
 
     A server from 2.14 on deletes everything up to the ack floor of a consumer whose filter is updated while that floor is behind the
-    end of the stream, whatever other consumers want (measured).
+    end of the stream, whatever other consumers want. And what a consumer has looked at with its old filter counts as not wanted by its
+    new one; one that was never given anything loses nothing by starting again (measured).
     """
     stream = inputs.live.get(live.address.parent) if live.address.parent else None
-    if stream is None or inputs.level(live.address) < PURGES or retention_of(stream.compact) != "interest":
+    before, new = filters_of(live.compact), filters_of(after)
+    if stream is None or retention_of(stream.compact) != "interest" or sorted(before) == sorted(new):
         return False
-    floor = int((live.state.get("ack_floor") or {}).get("stream_seq") or 0)
-    refiltered = sorted(filters_of(live.compact)) != sorted(filters_of(after))
-    return refiltered and floor > int(stream.state.get("last_seq") or 0)
+    floor, given = (live.state.get(name) or {} for name in ("ack_floor", "delivered"))
+    gains = bool(before) and (not new or any(not covered(subject, before) for subject in new))
+    fresh = gains and not given.get("consumer_seq") and live.compact.get("ack_policy", "none") == "explicit"
+    behind_end = int(floor.get("stream_seq") or 0) > int(stream.state.get("last_seq") or 0)
+    return fresh or (behind_end and inputs.level(live.address) >= PURGES)
 
 
 def _way(inputs: Inputs, address: Address, after: Config, position: int) -> Way:
