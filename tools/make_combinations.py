@@ -42,7 +42,7 @@ EDITS: dict[str, Callable[[Body], None]] = {}
 #: Plans at a time.
 AT_ONCE = 6
 #: The steps that replace a stream with its messages.
-REPLACING = frozenset(f"stream.{op}" for op in ["stop", "hold", "copy", "compare", "retire", "resume", "return", "clear"])
+REPLACING = frozenset(f"stream.{op}" for op in ["probe", "stop", "hold", "copy", "compare", "retire", "resume", "return", "clear"])
 _CHAIN = f"replacement of {NAME} with its messages"
 
 
