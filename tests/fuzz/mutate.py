@@ -149,7 +149,7 @@ class Mutator:
             return self.dice.choice(words.NUMBERS)
         if kind < 8:
             return self.dice.choice((None, None, True, False, [], {}, "", [None], {"": None}, "text"))
-        return Raw(self.dice.choice(words.BOMBS if self.raw is words.RAW_YAML and kind == 9 else self.raw))
+        return Raw(self.dice.choice(words.BOMBS if self.raw is words.RAW_YAML and self.dice.random() < 0.7 else self.raw))
 
     def _replace(self, holder: Any, key: Any) -> None:
         holder[key] = self._scalar()

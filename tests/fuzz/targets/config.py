@@ -47,7 +47,7 @@ _LARGE: Final = WORKSPACE | {
         {"name": "A", "domain": "label:edge", "subjects": ["${domain}.>"], "metadata": {"a": "b"}},
         {"name": "a" * 40, "sources": [{"name": "A", "domain": "label:edge"}]},
     ],
-    "overrides": [{"address": "s-1*/stream/A*", "max_msgs": 5}],
+    "overrides": [{"address": "s-1*/stream/A*", "max_msgs": 5}, {"address": "hub/stream/a*", "max_msgs": 7}],
     "drift": {"ignore": ["hub/stream/a*"]},
 }
 
@@ -69,11 +69,11 @@ def seeds() -> list[Document]:
         found += with_commands(more | {"jsplan.yaml": json.dumps(some).encode()}, "validate", "plan -o out.plan", "sinks")
     sinks = {"jsplan.yaml": json.dumps(WORKSPACE | {"drift": {"sinks": everything["drift"]["sinks"]}}).encode()}
     found += with_commands(sinks, "sinks", "sinks", "sinks", "validate")
-    found += with_commands({"jsplan.yaml": json.dumps(WORKSPACE | {"streams": _FLOWS}).encode()}, "validate", "validate", "lint")
+    found += with_commands({"jsplan.yaml": json.dumps(WORKSPACE | {"streams": _FLOWS}).encode()}, *["validate"] * 12, "lint")
     password = {"connections": {"main": {"url": "nats://h:1", "user": "u", "password": "${var.pw}"}}}
     secret = {"jsplan.yaml": json.dumps(WORKSPACE | {"vars": {"pw": None}} | password).encode(), WRONG: b""}
     found += with_commands(secret, "validate", "plan -o out.plan")
-    found += with_commands({"jsplan.yaml": json.dumps(_LARGE).encode()}, "validate", "validate", "validate", "validate")
+    found += with_commands({"jsplan.yaml": json.dumps(_LARGE).encode()}, *["validate"] * 16)
     for jsplan in ((SEEDS / "everything.yaml").read_bytes(), json.dumps(small).encode()):
         found += with_commands(
             more | {"jsplan.yaml": jsplan},
@@ -131,4 +131,6 @@ def _make_sinks(scene: Scene, variable: str) -> None:
         sinks_of(World(workspace, resolve(workspace), None, State("w", None), environ))  # type: ignore[arg-type]
 
 
-TARGET: Final = Target("config", seeds, run, words=("http://[", "${env.FUZZ_SECRET}", "../outside/secret.txt"), share=4)
+TARGET: Final = Target(
+    "config", seeds, run, words=("http://[", "${env.FUZZ_SECRET}", "../outside/secret.txt", "*a" * 12 + "c", "${domain}"), share=4
+)
