@@ -52,7 +52,8 @@ class Deletions:
     _planned: dict[tuple[Address, bool], Hazard] = field(default_factory=dict)
     _changes: dict[Address, dict[str, ConsumerChange]] = field(default_factory=dict)
     _placeholders: set[Address] = field(default_factory=set)
-    _kept: set[Address | None] = field(default_factory=set)
+    _held: set[Address | None] = field(default_factory=set)
+    _kept: set[Address] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for change in self.plan.resource_changes:
@@ -60,16 +61,20 @@ class Deletions:
                 if hazard.code == "DELETES_MESSAGES":
                     self._planned[_key(Address.parse(change.address))] = hazard
         for step in self.plan.steps:
-            self._kept.add(_settled_by(step))
+            if _keeps(step):
+                self._kept.add(step.touches)
             if step.op == "consumer.hold":
                 self._placeholders.add(step.touches)
+                self._held.add(step.touches.parent)
             if step.op in _POSITIONS:
                 address = step.touches
                 self._changes.setdefault(address.parent or address, {})[address.consumer] = _change(step)
 
     def is_held(self, consumer: Address) -> bool:
         """Check whether what the consumer's step deletes is decided by a step before it: a placeholder, or another retention."""
-        return consumer.parent is not None and consumer.parent in self._kept and consumer not in self._placeholders
+        return consumer.parent is not None and (
+            consumer.parent in self._kept or (consumer.parent in self._held and consumer not in self._placeholders)
+        )
 
     async def more_than_planned(self, step: Step, live: LiveObject | None) -> str | None:
         """Why a step must not be done, in words: it would delete clearly more messages than the plan said. Raises ApiError.
@@ -184,12 +189,10 @@ class Deletions:
                 yield about_origin(address, Address.of_stream(str(domain), origin["name"]), origin)
 
 
-def _settled_by(step: Step) -> Address | None:
-    """The stream of whose messages none go with the consumers whose steps come after this one, unless those are measured then."""
-    if step.op == "consumer.hold":
-        return step.touches.parent
-    limits = step.op == "stream.update" and ((step.request or {}).get("payload") or {}).get("retention", "limits") == "limits"
-    return step.touches if limits or step.op == "stream.stop" else None
+def _keeps(step: Step) -> bool:
+    """Check for a step after which a stream keeps by limits, or is another one: what its consumers want matters only then."""
+    payload = (step.request or {}).get("payload") or {}
+    return step.op == "stream.stop" or (step.op == "stream.update" and payload.get("retention", "limits") == "limits")
 
 
 def _key(address: Address) -> tuple[Address, bool]:

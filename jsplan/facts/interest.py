@@ -95,6 +95,17 @@ def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (one,) if one else tuple(several)
 
 
+def with_start(one: Wants, config: Mapping[str, Any], last_seq: int) -> Wants:
+    """The consumer as a server up to 2.12 knows it: INFO shows no floor before the first acknowledgement, wherever it started."""
+    policy = config.get("deliver_policy", "all")
+    if policy == "all" or one.floor:
+        return one
+    if policy == "by_start_sequence":
+        before = int(config.get("opt_start_seq") or 1) - 1
+        return replace(one, floor=before, delivered=max(before, one.delivered))
+    return replace(one, delivered=last_seq, known=False)
+
+
 def wants_of(info: Mapping[str, Any]) -> Wants:
     """From an element of CONSUMER.LIST."""
     config = info["config"]

@@ -15,7 +15,18 @@ from typing import Any
 from jsplan.address import SERVERS_CONSUMERS, Address
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ConnectError
-from jsplan.facts.interest import NOBODY_COUNTS, PURGES, Snapshot, Unwanted, Wants, after_changes, empties, wants_of
+from jsplan.facts.interest import (
+    NOBODY_COUNTS,
+    PURGES,
+    STARTS_COUNT,
+    Snapshot,
+    Unwanted,
+    Wants,
+    after_changes,
+    empties,
+    wants_of,
+    with_start,
+)
 from jsplan.facts.messages import Budget, Reader, TooManyReads
 from jsplan.facts.question import MEASURE_LIMIT, Finished, Measured, Question
 from jsplan.facts.redelivered import Between, Redelivery, bounds, most_unread
@@ -267,7 +278,7 @@ class _Survey:
         becomes = question.interest == "becomes"
         causes = ["retention"] if becomes else ["interest"]
         everything, nothing = (self.messages, self.messages), (0, 0)
-        consumers = await self._consumers()
+        consumers = await self._consumers(starts=not becomes and self.level < STARTS_COUNT)
         stay = tuple(after_changes(consumers, question.consumers, self.state["last_seq"], question.since, renewed=question.renewed))
         if not becomes and self.level >= PURGES and empties(consumers, question.consumers, self.state["last_seq"]):
             return self._measured(everything, None, causes)
@@ -284,9 +295,12 @@ class _Survey:
             Unwanted(stay, self.level, becomes, self.state["last_seq"], unsure, copied=self.copied), causes, question.since
         )
 
-    async def _consumers(self) -> tuple[Wants, ...]:
+    async def _consumers(self, *, starts: bool) -> tuple[Wants, ...]:
         """All consumers but those by which the server itself reads for a copy: they acknowledge soon, nobody knows when."""
-        found = [wants_of(info) for info in await self.api.consumers(self.question.stream.stream)]
+        infos = await self.api.consumers(self.question.stream.stream)
+        found = [wants_of(info) for info in infos]
+        if starts:
+            found = [with_start(one, info["config"], int(self.state["last_seq"])) for one, info in zip(found, infos, strict=True)]
         own = [one for one in found if one.name.startswith(SERVERS_CONSUMERS)]
         self.copied = self.copied or bool(own)
         return tuple(one for one in found if one not in own)

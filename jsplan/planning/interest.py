@@ -28,6 +28,8 @@ from jsplan.subjects import covered
 
 #: The reason of a placeholder that an interrupted apply left, and that no other change of this plan needs.
 LEFT_OVER = "delete_because_left_over"
+#: Before 2.11 (level 1) consumers of a stream that keeps by limits now still delete what no consumer wants when they change.
+FORGETS_INTEREST = 1
 #: The placeholder needs to live as long as a plan takes: a stream whose consumers end sooner (ns) cannot be held by one.
 SHORTEST = 300 * 10**9
 
@@ -112,6 +114,8 @@ def stream_verdict(inputs: Inputs, verdicts: Mapping[Address, Verdict], parent: 
 def _decide(inputs: Inputs, parent: Address, one: Interest) -> None:
     giving = [v for v in one.verdicts if _gives_up(v, inputs.level(parent))]
     taking = [v for v in one.verdicts if _takes_on(v)]
+    if one.retention == "was" and inputs.level(parent) < FORGETS_INTEREST and giving:
+        one.held, one.lead = True, giving[0].address
     if one.retention != "is":
         return
     left = inputs.live.get(placeholder_of(inputs, parent)) is not None
@@ -166,7 +170,7 @@ def _change(inputs: Inputs, verdict: Verdict) -> ConsumerChange:
 
 def question(inputs: Inputs, parent: Address, one: Interest) -> Question | None:
     """What the stream deletes once all of its consumers have changed; None where nothing can go."""
-    if one.lead is None or not one.stream.state.get("messages"):
+    if one.lead is None or one.retention == "was" or not one.stream.state.get("messages"):
         return None
     return Question(
         one.lead, one.stream.address, interest="is", consumers=one.consumers, placeholder=one.held, since=_since(inputs, parent)
