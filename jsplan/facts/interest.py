@@ -96,9 +96,12 @@ def filters_of(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def with_start(one: Wants, config: Mapping[str, Any], last_seq: int) -> Wants:
-    """The consumer as a server up to 2.12 knows it: INFO shows no floor before the first acknowledgement, wherever it started."""
+    """The consumer as a server up to 2.12 knows it: INFO shows no floor before the first acknowledgement, wherever it started.
+
+    Only one that acknowledges each message does not want what is before its start.
+    """
     policy = config.get("deliver_policy", "all")
-    if policy == "all" or one.floor:
+    if policy == "all" or one.floor or config.get("ack_policy", "none") != "explicit":
         return one
     if policy == "by_start_sequence":
         before = int(config.get("opt_start_seq") or 1) - 1
@@ -113,8 +116,6 @@ def wants_of(info: Mapping[str, Any]) -> Wants:
     delivered = (info.get("delivered") or {}).get("stream_seq", 0)
     whole = config.get("deliver_policy", "all") == "all"
     delivered = max(floor, delivered)
-    if config.get("ack_policy", "none") == "none":
-        floor = delivered
     out, waiting = info.get("num_ack_pending") or 0, info.get("num_pending") or 0
     acks = config.get("ack_policy", "none")
     return Wants(
@@ -123,12 +124,13 @@ def wants_of(info: Mapping[str, Any]) -> Wants:
 
 
 def after_changes(
-    now: Iterable[Wants], changes: Iterable[ConsumerChange], last_seq: int, since: Snapshot | None = None, *, renewed: bool = False
-) -> list[Wants]:
+    now: Iterable[Wants], changes: Iterable[ConsumerChange], last_seq: int, level: int, since: Snapshot | None = None, *,
+    renewed: bool = False,
+) -> list[Wants]:  # fmt: skip
     """The consumers as a plan leaves them, from what they are now; `renewed`: each is made again at its ack floor."""
     found = {one.name: _as_of(one, since) for one in now}
     if renewed:
-        found = {name: replace(one, delivered=one.floor, pending=0, waiting=one.unfinished) for name, one in found.items()}
+        found = {name: _again(one, one.filters, level, whole=one.from_the_start) for name, one in found.items()}
     for change in changes:
         old = found.pop(change.name, None)
         if change.position == "start" or (change.position != "gone" and old is None):
@@ -136,8 +138,7 @@ def after_changes(
         elif old is not None and change.position == "same":
             found[change.name] = replace(old, filters=change.filters, filters_before=None if old.filters == change.filters else old.filters)
         elif old is not None and change.position == "floor":
-            waiting = old.unfinished if sorted(old.filters) == sorted(change.filters) else 0
-            found[change.name] = Wants(change.name, change.filters, old.floor, old.floor, 0, change.policy == "all", waiting)
+            found[change.name] = _again(old, change.filters, level, whole=change.policy == "all")
     return list(found.values())
 
 
@@ -160,6 +161,14 @@ def _as_of(one: Wants, since: Snapshot | None) -> Wants:
         return one
     floor, delivered, pending = since.consumers[one.name]
     return replace(one, floor=min(floor, one.floor), delivered=min(delivered, one.delivered), pending=pending)
+
+
+def _again(old: Wants, filters: tuple[str, ...], level: int, *, whole: bool) -> Wants:
+    """A consumer that is made again at its ack floor. Up to 2.12 not each ack policy takes that for a start."""
+    waiting = old.unfinished if sorted(old.filters) == sorted(filters) else 0
+    counts = level >= STARTS_COUNT or not old.floor
+    floor = old.floor if counts else 0
+    return Wants(old.name, filters, floor, old.floor, 0, whole and counts, waiting, known=counts)
 
 
 def _started(change: ConsumerChange, last_seq: int) -> Wants:

@@ -279,7 +279,9 @@ class _Survey:
         causes = ["retention"] if becomes else ["interest"]
         everything, nothing = (self.messages, self.messages), (0, 0)
         consumers = await self._consumers(starts=not becomes and self.level < STARTS_COUNT)
-        stay = tuple(after_changes(consumers, question.consumers, self.state["last_seq"], question.since, renewed=question.renewed))
+        stay = tuple(
+            after_changes(consumers, question.consumers, self.state["last_seq"], self.level, question.since, renewed=question.renewed)
+        )
         if not becomes and self.level >= PURGES and empties(consumers, question.consumers, self.state["last_seq"]):
             return self._measured(everything, None, causes)
         if not stay and becomes and self.level < NOBODY_COUNTS:

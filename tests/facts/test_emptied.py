@@ -1,4 +1,4 @@
-"""Streams that servers from 2.14 on empty by mistake. `jsplan.facts.interest.empties` and `planning.preserve.consumers.purges` rest on it."""
+"""Streams that servers from 2.14 on empty by mistake: what `jsplan.facts.interest.empties` rests on."""
 
 from __future__ import annotations
 
