@@ -237,3 +237,15 @@ def test_what_is_shown_of_a_stream_that_is_sealed_at_last(tmp_path: Path, server
     shown = next(c.change.after or {} for c in plan.resource_changes if c.type == "stream")
     assert (shown["duplicate_window"], config["duplicate_window"]) == (90 * 10**9, 90 * 10**9)
     assert not space.plan().has_changes
+
+
+def test_limits_that_consumers_come_to_keep(tmp_path: Path, server: Server) -> None:
+    """Limits that only the changed consumers keep do not keep the new stream from getting its configuration once the old one is gone."""
+    old = {"name": "C", "ack_policy": "explicit", "max_ack_pending": 1000}
+    space = single_space(tmp_path, server).write(streams=[BASE | {"consumers": [old]}])
+    space.apply()
+    with Raw(server.url) as raw:
+        stored.fill(raw, "A", 5)
+        limited_now = {"consumer_limits": {"max_ack_pending": 10}, "consumers": [old | {"max_ack_pending": 5}]}
+        replaced(space, BASE | {"storage": "memory"} | limited_now | PRESERVE)
+        assert raw.done("$JS.API.CONSUMER.INFO.A.C")["config"]["max_ack_pending"] == 5

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jsplan.address import Address
 from jsplan.facts.live import LiveObject
 from jsplan.planning.preserve.positions import position_of, starting_at, way_to
-from jsplan.planning.preserve.ways import one_by_one, way_of
+from jsplan.planning.preserve.ways import way_of
 from jsplan.resources import CONSUMER
 from jsplan.resources.fields import Config
 
@@ -22,7 +22,7 @@ def start_of(live: LiveObject, config: Config, stream: Verdict, level: int) -> i
 
     Before 2.12 messages get new sequences, which are known only then: this is the old one.
     """
-    if stream.live is None or not stream.preserves or not one_by_one(stream.live.compact, stream.after or {}, level):
+    if stream.live is None or not stream.preserves or not stream.renews:
         return None
     position = position_of(live.compact, live.state) or int((live.state.get("delivered") or {}).get("stream_seq") or 0) + 1
     first = 1 if way_of(level) == "source" else int(stream.live.state.get("first_seq") or 0)
