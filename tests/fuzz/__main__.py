@@ -68,7 +68,8 @@ def _kept(target: harness.Target) -> int:
     """Read what was found, and the seeds, which must be right."""
     documents = {str(path): load(path) for path in findings.kept(target)}
     failures = harness.judge_all(target, documents)
-    seeds = {f"seed {number}": document for number, document in enumerate(target.documents)}
+    once = {dump(document): number for number, document in enumerate(target.documents)}
+    seeds = {f"seed {number}": target.documents[number] for number in once.values()}
     failures |= harness.judge_all(target, seeds, seeds=True)
     for name, failure in failures.items():
         print(f"--- {target.name}, {name}: {failure.key}\n{failure.detail}")

@@ -42,14 +42,18 @@ _FLOWS: Final = [
 #: Many domains, and long names: what is multiplied by them shows.
 _LARGE: Final = WORKSPACE | {
     "vars": {"n": 1},
-    "domains": {"hub": {"connection": "main"}, "s-{1..200}": {"connection": "main", "labels": ["edge"], "vars": {"n": 1}}},
+    "domains": {"hub": {"connection": "main"}, "s-{1..200}": {"connection": "main", "labels": ["edge"], "vars": {"n": 1, "m": ["x"]}}},
+    "defaults": {"domain": "hub", "stream": {"metadata": {"of": "${domain}"}, "placement": {"tags": ["t", "${domain}"]}}},
     "streams": [
-        {"name": "A", "domain": "label:edge", "subjects": ["${domain}.>"], "metadata": {"a": "b"}},
+        {
+            "name": "A", "domain": "label:edge", "subjects": ["${domain}.>", "A.${domain}"], "description": "in ${domain}",
+            "metadata": {"a": "b", "n": "n${domain.n}"}, "consumers": [{"name": "C", "filter_subjects": ["${domain}.a", "A.${domain}"]}],
+        },
         {"name": "a" * 40, "sources": [{"name": "A", "domain": "label:edge"}]},
     ],
     "overrides": [{"address": "s-1*/stream/A*", "max_msgs": 5}, {"address": "hub/stream/a*", "max_msgs": 7}],
     "drift": {"ignore": ["hub/stream/a*"]},
-}
+}  # fmt: skip
 
 
 def seeds() -> list[Document]:
