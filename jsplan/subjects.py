@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 #: Beyond so many comparisons a tree is made of the subjects.
@@ -139,3 +139,8 @@ def within(one: str, other: str) -> bool:
 def covered(subject: str, by: Iterable[str]) -> bool:
     """Whether one of the patterns covers the subject entirely."""
     return any(within(subject, other) for other in by)
+
+
+def passes(subject: str, filters: Collection[str]) -> bool:
+    """Whether one of the filters lets the subject pass; no filter lets everything pass."""
+    return not filters or covered(subject, filters)

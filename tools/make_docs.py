@@ -47,7 +47,8 @@ MEANING = {
 HAZARD_MEANING = {
     "DELETES_STREAM": "A stream is deleted, or replaced without its data: with how many messages, bytes and consumers.",
     "DELETES_MESSAGES": "Messages go: by a lower limit, by lost interest, or to a copy that drains its origin. Measured, else bounded.",
-    "LOSES_CONSUMER_POSITION": "A consumer that has delivered something is replaced: the new one starts where its `deliver_policy` says.",
+    "LOSES_CONSUMER_POSITION": "A consumer that has delivered something is replaced and starts where its `deliver_policy` says; or its "
+    "filter changes, and messages of a work queue are delivered to no consumer any more.",
     "DELETES_CONSUMER": "A consumer is deleted; a warning only if nothing is pending for it.",
     "BREAKS_REPLICATION": "Somebody mirrors or sources a stream that goes.",
     "REMOVES_SUBJECTS": "Publishers to a subject will get no acknowledgement, because no stream of the domain stores it any more.",

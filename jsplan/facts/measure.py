@@ -30,9 +30,10 @@ from jsplan.facts.interest import (
 from jsplan.facts.messages import Budget, Reader, TooManyReads
 from jsplan.facts.question import MEASURE_LIMIT, Finished, Measured, Question
 from jsplan.facts.redelivered import Between, Redelivery, bounds, most_unread
+from jsplan.facts.stranded import Strands, Walk
 from jsplan.facts.trims import FromTheNewest, FromTheOldest, Limits, Tally
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.subjects import within
+from jsplan.subjects import passes, within
 from jsplan.units import SECOND
 
 #: 2.10 gives up expiring for a while where max_msgs_per_subject has just torn gaps (level 0).
@@ -119,6 +120,8 @@ class _Survey:
         await self._learn_gaps()
         if question.again is not None:
             return await self._given_again(question.again)
+        if question.strands is not None:
+            return await self._stranded(question.strands)
         if question.drains is not None:
             found.append(await self._drained(question.drains))
         if question.limits.causes:
@@ -333,7 +336,7 @@ class _Survey:
         end = max((one.position or one.given + 1) - 1 for one in consumers)
         try:
             async for message in replace(self.reader, last=min(self.reader.last, end)).forward(self.state["first_seq"]):
-                theirs = [one for one in consumers if not one.filters or any(within(message.subject, f) for f in one.filters)]
+                theirs = [one for one in consumers if passes(message.subject, one.filters)]
                 if any(one.position is not None and message.seq < one.position for one in theirs):
                     sure.add(message)
                 elif any(one.position is None and message.seq <= one.given for one in theirs):
@@ -358,6 +361,23 @@ class _Survey:
             return self._measured((0, most_unread(span, stored, missing=missing, anchored=anchored)), (0, 0), ["position", span.consumer])
         missing = span.given - span.floor - there.total
         return self._measured(bounds(span, there, missing=missing, anchored=anchored), (0, 0), ["position", span.consumer])
+
+    async def _stranded(self, asked: Strands) -> Measured:
+        """What a changed filter leaves undelivered. Subjects say where there is nothing to count."""
+        try:
+            known = await self._learn_counts()
+        except (TooManyReads, ApiError):
+            known = False
+        most = sum(n for subject, n in self.counts.items() if asked.concerns(subject)) if known else self.messages
+        walk, causes = Walk(asked), ["filter", asked.aspect]
+        if not most:
+            return self._measured((0, 0), None, causes)
+        try:
+            async for message in self.reader.forward(max(asked.start, int(self.state["first_seq"]))):
+                walk.take(message)
+        except (TooManyReads, ApiError):
+            return self._measured((walk.sure.messages, most), (0, 0), causes)
+        return self._measured((walk.sure.messages, walk.sure.messages + walk.doubtful.messages), (0, 0), causes)
 
     async def _drained(self, filters: tuple[str, ...]) -> Measured:
         """A copy of a workqueue or interest stream consumes it: as much as its filters match, sooner or later."""

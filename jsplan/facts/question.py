@@ -9,6 +9,7 @@ from jsplan.address import Address
 from jsplan.facts.interest import ConsumerChange, Snapshot
 from jsplan.facts.redelivered import Redelivery
 from jsplan.facts.stored import Resized
+from jsplan.facts.stranded import Strands
 from jsplan.facts.trims import Limits
 
 #: Reads that one measurement may take unless somebody says otherwise.
@@ -33,8 +34,9 @@ class Question:
     consumer holds all messages until then; with `since`, what came or was acknowledged after it was made is left out.
     `drains` are filters through which a new copy consumes the stream. `later` says that the server deletes only with the next
     message of each subject. `finished` are messages that go because consumers of a stream that becomes a work queue have finished
-    them. `again` asks what a consumer that continues at its position is given again, and nothing else. `copied`: the server
-    reads the stream for a copy of it, by a consumer that it may not show, so messages may stay that no other consumer wants, or go.
+    them. `again` asks what a consumer that continues at its position is given again, and nothing else; `strands` what a changed
+    filter leaves undelivered, and nothing else. `copied`: the server reads the stream for a copy of it, by a consumer that it may
+    not show, so messages may stay that no other consumer wants, or go.
     `resubjected`: its subjects change, so some may stay.
     `resized`: the messages are moved to a stream in which they count otherwise.
     """
@@ -51,6 +53,7 @@ class Question:
     later: bool = False
     finished: tuple[Finished, ...] = ()
     again: Redelivery | None = None
+    strands: Strands | None = None
     copied: bool = False
     resubjected: bool = False
     resized: Resized | None = None

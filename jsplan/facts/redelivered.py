@@ -8,12 +8,12 @@ delivered behind it, and else by no answer of the server. Nor does the server sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jsplan.facts.interest import filters_of
-from jsplan.subjects import within
+from jsplan.subjects import passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Between:
 
     def take(self, subject: str, span: Redelivery) -> None:
         """Count one message."""
-        before, after = _match(subject, span.before), _match(subject, span.after)
+        before, after = passes(subject, span.before), passes(subject, span.after)
         self.total += 1
         self.before += before
         self.after += after
@@ -96,7 +96,3 @@ def most_by_state(span: Redelivery, state: Mapping[str, Any]) -> int:
     whole = messages == last - first + 1 and stored == span.given - span.floor
     missing = 0 if whole else span.given - span.floor
     return most_unread(span, min(stored, messages), missing=missing, anchored=bool(messages) and first <= span.floor)
-
-
-def _match(subject: str, filters: Iterable[str]) -> bool:
-    return not filters or any(within(subject, one) for one in filters)

@@ -6,11 +6,9 @@ all of them, unless a leafnode denies the subject, which no file of ours says. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from jsplan.subjects import covered, meet
-from jsplan.topology.flows import pairs, through
+from jsplan.topology.flows import through, transformed
 from jsplan.topology.reach import is_import
 
 if TYPE_CHECKING:
@@ -79,17 +77,3 @@ def stored_by(view: View, address: Address) -> list[str] | None:
         arriving = through(theirs, edge.config)
         found += [*arriving, *transformed(arriving, config.get("subject_transform"))]
     return list(dict.fromkeys(found))
-
-
-def transformed(subjects: Iterable[str], transform: Mapping[str, Any] | None) -> list[str]:
-    """The subjects as they are stored after the stream's own transform; what it does not match stays."""
-    if not transform:
-        return list(subjects)
-    found = []
-    for subject in subjects:
-        (src, dest), *_ = pairs({"subject_transforms": [transform]})
-        if meet(subject, src) is not None:
-            found.append(dest)
-        if not covered(subject, [src]):
-            found.append(subject)
-    return found

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address, matches
 from jsplan.codes import LINT
-from jsplan.config.checks_consumers import filters_of
 from jsplan.config.model import Removed, Workspace
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan
 from jsplan.facts.live import Live
+from jsplan.planning import stranded
 from jsplan.planning.downstream import kept_starts
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.merge import overruled
@@ -26,7 +26,6 @@ from jsplan.planning.words import in_words
 from jsplan.resources.buckets import word_of
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
-from jsplan.subjects import covered
 
 #: Findings that stop an apply with exit 3 while the plan itself is sound.
 PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED = "JS301", "JS302", "JS303"
@@ -58,7 +57,8 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
         detail = "It is not sent: only a new object would have it. Put the old value back, or use --replace."
         yield Diagnostic("warning", "JS412", summary, detail, address, place)
     yield from _overruled(inputs, verdict)
-    yield from _passed_over(verdict, place)
+    yield from stranded.findings(inputs, verdict)
+    yield from stranded.orphans(inputs, verdict)
     if verdict.preserves and verdict.address.kind == "consumer":
         yield from findings(inputs, verdict)
     yield from _unknown_to_server(inputs, verdict)
@@ -74,19 +74,6 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
 def _place(inputs: Inputs, address: Address) -> SourceRange | None:
     declared = inputs.workspace.resources.get(address)
     return declared.range if declared else None
-
-
-def _passed_over(verdict: Verdict, place: SourceRange | None) -> Iterable[Diagnostic]:
-    """A filter that changes never goes back: what the consumer has passed is not delivered, in a work queue to nobody."""
-    if verdict.live is None or verdict.after is None or verdict.actions != ["update"] or verdict.address.kind != "consumer":
-        return
-    seen = (verdict.live.state.get("delivered") or {}).get("stream_seq", 0)
-    before, after = filters_of(verdict.live.compact), filters_of(verdict.after)
-    new = [subject for subject in after if not covered(subject, before)]
-    if seen and new:
-        text = f"messages up to sequence {seen:,} on {', '.join(new)} will not be delivered: a changed filter never goes back"
-        detail = "If they matter, make another consumer for them, or this one anew: --replace."
-        yield Diagnostic("warning", "JS422", text, detail, str(verdict.address), place)
 
 
 def _overruled(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:

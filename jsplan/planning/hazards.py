@@ -22,6 +22,7 @@ from jsplan.planning.leaving import left_behind
 from jsplan.planning.preserve.consumers import again_in_words
 from jsplan.planning.preserve.costs import hazards as carried
 from jsplan.planning.recopies import copies_again
+from jsplan.planning.stranded import is_about_filter, with_stranded
 from jsplan.planning.unread import unread_origins, with_unread
 from jsplan.planning.verdict import Verdict
 from jsplan.subjects import covered
@@ -34,7 +35,7 @@ def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -
     """Every hazard of one decided resource, with whether it is allowed."""
     if verdict.follows is not None and not verdicts[verdict.follows].preserves:
         return []
-    measured = inputs.measured.get(verdict.address, ())
+    measured = [answer for answer in inputs.measured.get(verdict.address, ()) if not is_about_filter(answer)]
     found = list(_deletes_messages([answer for answer in measured if GIVEN_AGAIN not in answer.causes]))
     if verdict.address.kind == "consumer":
         found += [_given_again(answer) for answer in measured if GIVEN_AGAIN in answer.causes]
@@ -43,6 +44,7 @@ def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -
     found += left_behind(inputs.left_behind.get(verdict.address, ()))
     if verdict.live is not None:
         found += _of_consumer(verdict) if verdict.address.kind == "consumer" else _of_stream(inputs, verdict, verdicts)
+        found = with_stranded(verdict.address, found, inputs.measured.get(verdict.address, ()))
     found = as_one([*found, *copied_twice(inputs, verdict, verdicts)])
     found = [h for h in found if not _is_safe(h, inputs.request.safe_below)]
     for hazard in found:

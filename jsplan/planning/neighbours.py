@@ -20,6 +20,8 @@ from jsplan.units import SECOND
 
 #: How the server itself reads a stream for its copies: by a consumer that it does not show, with this threshold.
 HIDDEN: Final[Config] = {"inactive_threshold": 10 * SECOND}
+#: The fields that decide which subjects a stream stores.
+STORES: Final = ("subjects", "subject_transform", "mirror", "sources")
 #: From this level (2.14) on work queues and interest streams are read by a consumer that is shown (`JS_SRC_…`).
 SHOWN: Final = 4
 
@@ -32,7 +34,7 @@ def wanted(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Wanted]:
         domain, parent = verdict.address.domain, verdict.address.parent
         if parent is None:
             subjects.setdefault(domain, {}).update(dict.fromkeys(taken(verdict)))
-            if limits_change(verdict) or (verdict.preserves and verdict.live is not None):
+            if limits_change(verdict) or reshapes(verdict) or (verdict.preserves and verdict.live is not None):
                 streams.setdefault(domain, set()).add(verdict.address)
         elif _is_queue(inputs, verdicts, parent):
             streams.setdefault(domain, set()).add(parent)
@@ -60,6 +62,13 @@ def limits_change(verdict: Verdict) -> bool:
     if verdict.live is None or verdict.deletes or verdict.after is None:
         return False
     return verdict.live.compact.get("consumer_limits") != verdict.after.get("consumer_limits")
+
+
+def reshapes(verdict: Verdict) -> bool:
+    """Whether a stream that stays will store other subjects than before."""
+    if verdict.live is None or verdict.loses or verdict.after is None or verdict.address.parent is not None:
+        return False
+    return any(verdict.live.compact.get(name) != verdict.after.get(name) for name in STORES)
 
 
 def _is_queue(inputs: Inputs, verdicts: Mapping[Address, Verdict], stream: Address) -> bool:
@@ -114,8 +123,12 @@ class Neighbours:
             for address, config in self.consumers(consumer.parent)
             if (address < consumer or address not in ours) and not address.consumer.startswith(OWN_CONSUMERS)
         ]
-        copies = self._copies.get(consumer.parent, ()) if level < SHOWN else ()
-        return found + [(f"the copy {copy}", {"filter_subject": origin.get("filter_subject")}) for copy, origin in copies]
+        hidden = self.copies(consumer.parent, level)
+        return found + [(f"the copy {copy}", {"filter_subject": origin.get("filter_subject")}) for copy, origin in hidden]
+
+    def copies(self, stream: Address, level: int) -> Iterable[tuple[Address, Config]]:
+        """Copies that read a work queue or an interest stream by consumers that the server does not show."""
+        return self._copies.get(stream, ()) if level < SHOWN else ()
 
     def hidden(self, stream: Address, retention: str, level: int) -> Iterable[tuple[str, Config]]:
         """Consumers that the server does not show but holds against the limits for consumers: one for each copy."""

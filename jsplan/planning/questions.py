@@ -23,6 +23,7 @@ from jsplan.planning.interest import question as about_interest
 from jsplan.planning.preserve.consumers import redelivery
 from jsplan.planning.preserve.costs import about_consumers, about_stream
 from jsplan.planning.preserve.sizes import moves_to, where_it_is
+from jsplan.planning.stranded import about_filters
 from jsplan.planning.verdict import Verdict
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
@@ -50,7 +51,7 @@ def questions(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Quest
     ]  # fmt: skip
     for address in sorted(verdicts):
         found += _about_copy(inputs, verdicts[address], flows.get(address, ()))
-    return found
+    return [*found, *about_filters(inputs, verdicts)]
 
 
 def _ask(inputs: Inputs, verdicts: Mapping[Address, Verdict], verdict: Verdict, changing: Mapping[Address, Interest]) -> Iterable[Question]:

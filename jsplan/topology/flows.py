@@ -14,7 +14,7 @@ from typing import Any, Final
 from jsplan.address import Address
 from jsplan.config.model import Declared
 from jsplan.diagnostics import Diagnostic
-from jsplan.subjects import meet
+from jsplan.subjects import covered, meet
 
 #: Streams looked at before the search for circles gives up; real workspaces need a few per circle.
 MOST_VISITS: Final = 20_000
@@ -48,6 +48,20 @@ def pairs(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _pair(src: str, dest: str) -> tuple[str, str]:
     """A transform that only filters keeps the names; `dest` ">" stands for the same."""
     return (src, src if dest in ("", ">") else ".".join("*" if _PLACEHOLDER.search(part) else part for part in dest.split(".")))
+
+
+def transformed(subjects: Iterable[str], transform: Mapping[str, Any] | None) -> list[str]:
+    """The subjects as they are stored after the stream's own transform; what it does not match stays."""
+    if not transform:
+        return list(subjects)
+    found = []
+    for subject in subjects:
+        (src, dest), *_ = pairs({"subject_transforms": [transform]})
+        if meet(subject, src) is not None:
+            found.append(dest)
+        if not covered(subject, [src]):
+            found.append(subject)
+    return found
 
 
 def through(patterns: Iterable[str], config: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jsplan.planning.stranded import reshaped
+
 if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.diagnostics import Diagnostic
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from jsplan.planning.verdict import Verdict
 
 _STAYS = (["no-op"], ["delete"], ["forget"])
+#: The rule about a consumer whose filter no subject of its stream passes. Said of one that stays as it is, too.
+HEARS_NOTHING = "JS241"
 
 
 def for_plan(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Diagnostic]:
@@ -30,7 +34,15 @@ def for_plan(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[Diagno
 
     everything = {a for a in inputs.selected if a in inputs.workspace.resources} if strict else set()
     found = _advice(inputs, verdicts, "error", RULES, everything)
-    return found + _advice(inputs, verdicts, "warning", [rule for rule in RULES if rule.in_plan], changing)
+    found += _advice(inputs, verdicts, "warning", [rule for rule in RULES if rule.in_plan], changing)
+    listening = _consumers_of(inputs, reshaped(inputs, verdicts)) - changing
+    return found + _advice(inputs, verdicts, "warning", [rule for rule in RULES if rule.code == HEARS_NOTHING], listening)
+
+
+def _consumers_of(inputs: Inputs, streams: set[Address]) -> set[Address]:
+    """Their consumers that the files declare."""
+    declared = (a for a in inputs.workspace.resources if a.parent is not None)
+    return {address for address in declared if address.parent is not None and inputs.topology.called(address.parent) in streams}
 
 
 def _advice(

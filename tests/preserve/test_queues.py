@@ -79,7 +79,7 @@ def test_what_goes_and_what_comes_again_is_as_planned(case: str, holes: tuple[in
             acked |= {int(replies[number - 1].split(".")[-4]) - 1 for number in which}
         held = numbers(raw)
     wanted = body(after or before, retention="workqueue")
-    plan, result = space.write(streams=[wanted]).apply(allow_hazards=(*PERMITTED, "DELETES_CONSUMER"))
+    plan, result = space.write(streams=[wanted]).apply(allow_hazards=(*PERMITTED, "DELETES_CONSUMER", "LOSES_CONSUMER_POSITION"))
 
     assert result.exit_code == 0, result
     with Raw(server.url) as raw:
