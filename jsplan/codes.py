@@ -166,6 +166,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS471": "Messages of a backup are too old for their stream by now: they expire when they are restored.",
     "JS448": "An origin that a new copy may consume cannot be read, and neither files nor state know what it is.",
     "JS474": "New subjects of a stream leave a consumer that is in no file without messages.",
+    "JS473": "A consumer is pinned to one client no more: until the pin ends it delivers nothing to others.",
     "JS480": "A domain is away for longer than its `may_be_offline`.",
     "JS481": "A stream's limits do not last for as long as its domain may be offline: copies would miss messages.",
     "JS482": "A domain has never answered: its name may be wrong, or its site is not installed yet.",

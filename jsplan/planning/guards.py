@@ -26,7 +26,10 @@ from jsplan.planning.words import in_words
 from jsplan.resources.buckets import word_of
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
+from jsplan.units import format_duration
 
+#: The policy that gives everything to one client at a time.
+PINNED = "pinned_client"
 #: Findings that stop an apply with exit 3 while the plan itself is sound.
 PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED = "JS301", "JS302", "JS303"
 RESTORE_OVER, REINSTALLED, SOMEBODY_ELSES = "JS304", "JS305", "JS306"
@@ -59,6 +62,7 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     yield from _overruled(inputs, verdict)
     yield from stranded.findings(inputs, verdict)
     yield from stranded.orphans(inputs, verdict)
+    yield from _stays_pinned(verdict, place)
     if verdict.preserves and verdict.address.kind == "consumer":
         yield from findings(inputs, verdict)
     yield from _unknown_to_server(inputs, verdict)
@@ -74,6 +78,20 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
 def _place(inputs: Inputs, address: Address) -> SourceRange | None:
     declared = inputs.workspace.resources.get(address)
     return declared.range if declared else None
+
+
+def _stays_pinned(verdict: Verdict, place: SourceRange | None) -> Iterable[Diagnostic]:
+    """A pin outlives its policy: until it ends the server serves nobody else (measured on 2.11 to 2.15)."""
+    before, after = (config.get("priority_policy") for config in (verdict.live.compact if verdict.live else {}, verdict.after or {}))
+    if verdict.live is None or verdict.actions != ["update"] or before != PINNED or after == PINNED:
+        return
+    pin = format_duration(verdict.live.compact.get("priority_timeout") or 0)
+    text = f"a client that is pinned stays so for up to {pin}: until then the consumer delivers nothing to others"
+    groups = " ".join(verdict.live.compact.get("priority_groups") or ())
+    detail = (
+        f"To end the pin at once: nats consumer unpin {verdict.address.stream} {verdict.address.consumer} {groups}, just before the apply."
+    )
+    yield Diagnostic("warning", "JS473", text, detail, str(verdict.address), place)
 
 
 def _overruled(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:

@@ -264,6 +264,22 @@ def test_a_work_queue_keeps_what_is_unfinished(space: Space, raw: Raw) -> None:
     assert pull(raw, "A", "C", 100) == [3, 4, 6, 7, 8, 9, 10]
 
 
+def test_a_plan_says_that_the_start_is_known_only_then(space: Space, raw: Raw) -> None:
+    """Where messages go in the same plan none may be left before the position: the new consumer then begins with all."""
+    write(space, deliver_policy="new").apply()
+    fill(raw, 10)
+    pull(raw, "A", "C", 4, None)
+    plan = write(space, {"max_msgs": 3}, deliver_policy="last").plan(allow_hazards=("DELETES_MESSAGES",))
+    change = next(c for c in plan.resource_changes if c.address == "main/consumer/A/C").change
+
+    assert change.unknown == ["deliver_policy", "opt_start_seq"]
+    assert change.after is not None
+    result = space.apply_saved(plan)
+    live = stands(raw, "A", "C")["config"]
+    assert result.exit_code == 0
+    assert {name for name in live if live[name] != change.after.get(name) and name != "metadata"} <= set(change.unknown)
+
+
 @pytest.fixture
 def listener(server: Server) -> Iterator[Raw]:
     """Another connection, which listens where the consumer pushes."""

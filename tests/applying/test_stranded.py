@@ -200,6 +200,25 @@ def test_where_nothing_is_before_it_nothing_is_said(space: Space, raw: Raw) -> N
     assert advice(write(space, "limits", consumer("C", "a", "c")).plan()) == []
 
 
+def test_a_pin_outlives_its_policy(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
+    """A consumer that is pinned to a client no more serves nobody else until the pin ends: the plan says for how long."""
+    if server_version < (2, 11):
+        return
+    pinned = {"priority_groups": ["g"], "priority_policy": "pinned_client", "priority_timeout": "1m"}
+    write(space, "limits", consumer("C", "a", **pinned)).apply()
+    publish(raw, "aa")
+    raw.subscribe("client")
+    raw.publish("$JS.API.CONSUMER.MSG.NEXT.Q.C", b'{"batch": 1, "group": "g"}', reply="client")
+    raw.next_reply()
+    raw.unsubscribe()
+    plan, _ = write(space, "limits", consumer("C", "a")).apply()
+
+    assert [d.summary for d in plan.diagnostics if d.code == "JS473"] == [
+        "a client that is pinned stays so for up to 1m: until then the consumer delivers nothing to others"
+    ]
+    assert pull(raw, "Q", "C", 5) == []
+
+
 # --- subjects ------------------------------------------------------------------------------------------------------
 
 

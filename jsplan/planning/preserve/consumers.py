@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from jsplan.planning.inputs import Inputs
     from jsplan.planning.verdict import Verdict
 
+#: A position behind every message.
+_BEHIND_ALL = 1 << 62
 #: What the new consumer is given besides what the old one missed, where it can only be told where to begin.
 ONLY_LAST = {"last": "the last message", "last_per_subject": "the last message of each subject"}
 
@@ -74,9 +76,9 @@ def goes_on(inputs: Inputs, verdict: Verdict) -> None:
     if PAUSE not in inputs.body(address) and not is_over(pause, inputs.request.now):
         after = after | {PAUSE: pause}
     position = _position(live, recorded) or _end_of(live)
-    if position is not None and _way(inputs, address, after, position) == "start":
-        after = starting_at(position, after)
-        verdict.unknown = ["opt_start_seq"]
+    if position is not None and _way(inputs, address, after, _BEHIND_ALL) == "start":
+        verdict.unknown = ["deliver_policy", "opt_start_seq"]  # a start is only needed where a message is still before it
+        after = starting_at(position, after) if _way(inputs, address, after, position) == "start" else after
     verdict.after = after
 
 
