@@ -191,7 +191,7 @@ def of_consumer(told: Announced, one: Drained, before: Snapshot, after: Snapshot
     now = after[one.key]
     old = before.get(one.key)
     fresh = old is None or one.before is None or one.books is None
-    fresh = fresh or told.has("LOSES_CONSUMER_POSITION", address)
+    fresh = fresh or (len(told.actions.get(address, ())) == 2 and told.has("LOSES_CONSUMER_POSITION", address))
     fresh = fresh or told.has("DELETES_STREAM", one.stream)
     wanted = _of_new(one, old, now) if fresh else _of_old(one, old, now)
     # By sequence: a consumer with `headers_only` is given no body.
@@ -215,9 +215,9 @@ def of_consumer(told: Announced, one: Drained, before: Snapshot, after: Snapshot
 
 
 def _of_stranded(told: Announced, one: Drained, address: str, never: list[Message]) -> Iterator[Finding]:
-    """A blocking hazard counts what stays in a work queue and can never be given to a consumer."""
+    """A blocking hazard of one of its consumers counts what stays in a work queue and can never be given to any."""
     codes = ("DELETES_MESSAGES", "LOSES_CONSUMER_POSITION")
-    said = sum(told.bounds(code, [address, one.stream]).high for code in codes)
+    said = sum(told.bounds(code, [*_consumers(told, one.key), one.stream]).high for code in codes)
     if len(never) > said:
         which = sorted(m.seq for m in never)
         yield Finding("stranded", address, f"{which} stay and are given to no consumer")
