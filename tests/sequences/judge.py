@@ -174,7 +174,7 @@ def _same(address: str, was: Stream, now: Stream, *, replaced: bool) -> Iterator
 
 @dataclass(frozen=True)
 class Drained:
-    """One consumer after the apply: what it was given when it was consumed to its end."""
+    """One consumer after the apply: what it was given when it was consumed to its end. `out` are messages that others will repeat."""
 
     key: tuple[str, str]
     stream: str
@@ -183,6 +183,7 @@ class Drained:
     books: Books | None
     got: list[Given]
     workqueue: bool
+    out: frozenset[int] = frozenset()
 
 
 def of_consumer(told: Announced, one: Drained, before: Snapshot, after: Snapshot) -> Iterator[Finding]:
@@ -201,7 +202,7 @@ def of_consumer(told: Announced, one: Drained, before: Snapshot, after: Snapshot
     if missing:
         yield Finding("position", address, f"never given {missing}, pending before")
     if one.workqueue:
-        yield from _of_stranded(told, one, address, [m for m in wanted.stranded if m.body not in got])
+        yield from _of_stranded(told, one, address, [m for m in wanted.stranded if m.body not in got and m.seq not in one.out])
     fine = {m.body for m in (*wanted.must, *wanted.may, *(wanted.stranded if one.workqueue else ()))}
     again = [body for body, times in got.items() for _ in range(times - (body in fine))]
     said = told.bounds("DUPLICATES_MESSAGES", [address, one.stream])

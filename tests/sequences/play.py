@@ -313,7 +313,9 @@ class _Play:
             got = self.sides[domain].drain(stream, name, books.owed)
             workqueue = after[key].config["retention"] == "workqueue"
             was = old.get((domain, stream, name))
-            one = Drained(key, address, was, body, books, got, workqueue)
+            others = (self._books(key, other) for d, s, other in old if (d, s) == key and other != name and other in after[key].consumers)
+            out = {seq for other in others if other is not None for seq in other.stands.outstanding}
+            one = Drained(key, address, was, body, books, got, workqueue, frozenset(out))
             self.outcome.findings += judge.of_consumer(told, one, before, after)
 
 
