@@ -314,7 +314,7 @@ class _Play:
             workqueue = after[key].config["retention"] == "workqueue"
             was = old.get((domain, stream, name))
             others = (self._books(key, other) for d, s, other in old if (d, s) == key and other != name and other in after[key].consumers)
-            out = {seq for other in others if other is not None for seq in other.stands.outstanding}
+            out = {seq for other in others for seq in other.stands.outstanding}
             one = Drained(key, address, was, body, books, got, workqueue, frozenset(out))
             self.outcome.findings += judge.of_consumer(told, one, before, after)
 
