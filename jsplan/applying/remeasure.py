@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from jsplan.address import Address
+from jsplan.address import OWN_CONSUMERS, Address
 from jsplan.documents.plan import Hazard, Op, Plan, Step
 from jsplan.facts.interest import ConsumerChange, filters_of, wants_of
 from jsplan.facts.live import LiveObject
@@ -164,9 +164,9 @@ class Deletions:
         coming = {name: _coming(name, one, made=made) for name, one in (steps["stream.resume"].carries or {})["consumers"].items()}
         finished: tuple[Finished, ...] = ()
         if becomes_queue(old.compact, after):
-            stay = [
-                i for i in await self.apis[address.domain].consumers(address.stream) if coming.get(i["name"], _STAYS).position != "gone"
-            ]
+            infos = await self.apis[address.domain].consumers(address.stream)
+            own = [i for i in infos if not i["name"].startswith(OWN_CONSUMERS)]
+            stay = [i for i in own if coming.get(i["name"], _STAYS).position != "gone"]
             finished = tuple(Finished(filters_of(i["config"]), wants_of(i).delivered, position_of(i["config"], i)) for i in stay)
         interest = after.get("retention") == "interest"
         if not interest and not finished:

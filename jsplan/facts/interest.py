@@ -255,7 +255,8 @@ class Unwanted:
     @property
     def at_least(self) -> int:
         """Below the horizon: what is delivered but neither acknowledged by all nor pending anywhere was acknowledged."""
-        reliable = all(self._counts_acks(c) and c.known for c in self.consumers) and not self.unsure_below
+        refiltered = self.becoming and any(c.filters_before is not None for c in self.consumers)
+        reliable = all(self._counts_acks(c) and c.known for c in self.consumers) and not self.unsure_below and not refiltered
         pending = sum(c.pending for c in self.consumers)
         return self.sure.messages + (max(0, self.doubtful.messages - pending) if reliable else 0)
 

@@ -27,6 +27,8 @@ def position_of(config: Mapping[str, Any], state: Mapping[str, Any]) -> int | No
     that of a deliver_policy new, last, or by_start_time that was given something. And see `is_below_floor`.
     """
     given, floor = (state.get(name) or {} for name in ("delivered", "ack_floor"))
+    if not given.get("consumer_seq") and config.get("deliver_policy", "all") == "all":  # `delivered` is how far it has looked
+        return int(floor.get("stream_seq") or 0) + 1
     if config.get("ack_policy", "none") == "none" or not given.get("consumer_seq"):
         return int(given.get("stream_seq") or 0) + 1
     if is_below_floor(config, state):
