@@ -230,6 +230,8 @@ def _of_new(one: Drained, old: Stream | None, now: Stream) -> Due:
     first = frozenset(first_delivery(one.after, messages))
     if old is not None and set(now.bodies) - set(old.bodies):
         return Due(frozenset(), frozenset(m for m in messages if wants(one.after, m.subject)))
+    if one.after.get("deliver_policy") == "last":  # the last sequence, which may be of a message that nobody wanted
+        return Due(frozenset(), first)
     return Due(first, frozenset())
 
 
