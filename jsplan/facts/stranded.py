@@ -103,10 +103,10 @@ class Walk:
         return "no" if "yes" in gets else "maybe" if "maybe" in gets else "yes"
 
     def _own(self, message: Stored) -> bool:
-        """Whether it is counted for this consumer, and not for another one that had it before or comes first."""
+        """Whether it is counted for this consumer: the one that a replacement would let deliver it, else the one that had it."""
         had = [r.name for r in self.asked.readers if r.before is not None and passes(message.subject, r.before) and _differs(r)]
         new = [r.name for r in self.asked.readers if _differs(r) and passes(message.subject, r.after)]
-        return (had or new)[:1] == [self.asked.name]
+        return (new or had)[:1] == [self.asked.name]
 
     def _gets(self, reader: Reader, message: Stored) -> Gets:
         after = passes(message.subject, reader.after)

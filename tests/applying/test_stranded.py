@@ -76,7 +76,7 @@ QUEUES: dict[str, tuple[list[Consumer], int, list[Consumer], dict[str, tuple[int
     "narrowed and replaced": ([A_AND_B], 0, [consumer("C", "a", max_waiting=9)], {"C": (4, 4)}),
     "narrowed and created again": ([A_AND_B], 2, [consumer("C", "a", max_waiting=9, lifecycle={"on_replace": "recreate"})], {"C": (3, 3)}),
     "another takes it": ([A_AND_B], 2, [consumer("C", "a"), consumer("D", "b")], {}),
-    "another that is there takes it": ([A_AND_B, consumer("D", "c")], 0, [consumer("C", "a"), consumer("D", "b", "c")], {"C": (0, 1)}),
+    "another that is there takes it": ([A_AND_B, consumer("D", "c")], 0, [consumer("C", "a"), consumer("D", "b", "c")], {"D": (0, 1)}),
     "swapped": ([consumer("C", "a"), consumer("D", "b")], 0, [consumer("C", "b"), consumer("D", "a")], {"C": (0, 4), "D": (0, 4)}),
     "swapped and replaced": (
         [consumer("C", "a"), consumer("D", "b")],
