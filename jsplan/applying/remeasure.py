@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from jsplan.address import OWN_CONSUMERS, Address
-from jsplan.documents.plan import Hazard, Op, Plan, Step
+from jsplan.documents.plan import Hazard, Op, Plan, Step, configuration_in
 from jsplan.facts.interest import ConsumerChange, filters_of, wants_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measure import measure
@@ -230,4 +230,4 @@ def exceeds(found: int, planned: int, safe_below: int) -> bool:
 
 def _after(step: Step) -> Config:
     payload = (step.request or {}).get("payload") or {}
-    return table_of(Address.parse(step.address)).compact(payload.get("config") or payload)
+    return table_of(Address.parse(step.address)).compact(configuration_in(payload))

@@ -225,6 +225,11 @@ class Step:
         return cls(**known_fields(cls, raw))
 
 
+def configuration_in(payload: dict[str, Any]) -> Any:
+    """The configuration in a request: a stream's is the whole of it, and may have a field `config`; others are held by it."""
+    return payload if "name" in payload or "config" not in payload else payload["config"]
+
+
 @dataclass(slots=True)
 class Deferred:
     """A resource left for a later plan, because its domain is away."""

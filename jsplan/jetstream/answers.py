@@ -210,12 +210,12 @@ _STREAM_STATE: Final = _object(
 )
 _STREAM_INFO: Final = _object(
     {"config": _table(STREAM), "created": _time, "state": _STREAM_STATE},
-    {"cluster": _CLUSTER, "mirror": _FLOW, "sources": _list(_FLOW), "total": _count, "ts": _text},
+    {"cluster": _CLUSTER, "mirror": _FLOW, "sources": _list(_FLOW), "total": _count, "ts": _time},
 )
 _CONSUMER_INFO: Final = _object(
     {"stream_name": _name, "name": _name, "config": _table(CONSUMER), "created": _time, "delivered": _PLACE, "ack_floor": _PLACE,
      "num_ack_pending": _count, "num_redelivered": _count, "num_pending": _count},
-    {"num_waiting": _count, "push_bound": _flag, "cluster": _CLUSTER},
+    {"num_waiting": _count, "push_bound": _flag, "cluster": _CLUSTER, "ts": _time},
 )  # fmt: skip
 _LIMITS: Final = _map(_whole_or_flag)
 _USED: Final[dict[str, Check]] = {

@@ -40,8 +40,9 @@ TAKING = 60.0
 
 
 def believed(said: dict[str, Any]) -> dict[str, Any]:
-    """The greeting of a server without what is of another type than servers send."""
-    return {name: value for name, value in said.items() if isinstance(value, _SAID.get(name, object))}
+    """The greeting of a server without what is of another type than servers send; halves of characters are question marks."""
+    found = {name: value for name, value in said.items() if isinstance(value, _SAID.get(name, object))}
+    return {name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value for name, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

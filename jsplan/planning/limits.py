@@ -190,7 +190,7 @@ def _over(account: _Account, code: str, summary: str, what: str) -> Diagnostic:
 def _stream_bytes(inputs: Inputs, change: _Change, limits: Mapping[str, Any]) -> Iterator[Diagnostic]:
     if not change.written or change.after is None:
         return
-    size, most = _bytes(change.after), limits.get(_PER_STREAM[_storage(change.after)], -1)
+    size, most = _bytes(change.after), limits.get(_PER_STREAM.get(_storage(change.after), ""), -1)
     if limits.get("max_bytes_required") and not size:
         yield _at(
             inputs, change.verdict, "JS443", "max_bytes", "the account requires max_bytes of every stream (10113)", "Add `max_bytes:`."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, shell_word
-from jsplan.documents.plan import FieldChange, Op
+from jsplan.documents.plan import FieldChange, Op, configuration_in
 from jsplan.resources.fields import OWNER, Config
 
 if TYPE_CHECKING:
@@ -103,8 +103,10 @@ def mark_drafts(inputs: Inputs, drafts: Drafts) -> None:
 
 def marked(inputs: Inputs, payload: dict[str, Any]) -> Config:
     """A configuration, or what a consumer's is sent in, with our mark or without it."""
-    if "config" in payload:
-        return payload | {"config": marked(inputs, payload["config"])}
+    config = configuration_in(payload)
+    is_held = config is not payload
+    if is_held:
+        return payload | {"config": marked(inputs, config)}
     wanted = inputs.owner if inputs.workspace.ownership_marker else None
     rest = {key: value for key, value in (payload.get("metadata") or {}).items() if key != OWNER}
     ours = rest | ({OWNER: wanted} if wanted else {})

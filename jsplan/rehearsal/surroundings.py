@@ -12,7 +12,7 @@ from typing import Any
 
 from jsplan.address import OWN_CONSUMERS, Address
 from jsplan.config.model import Domain, Workspace
-from jsplan.documents.plan import Step
+from jsplan.documents.plan import Step, configuration_in
 from jsplan.errors import ApiError, ServerRefusedError
 from jsplan.facts.live import DomainFacts, Live, LiveObject
 from jsplan.facts.survey import identify
@@ -156,5 +156,5 @@ def sent(step: Step) -> Config | None:
     payload = (step.request or {}).get("payload")
     if not isinstance(payload, dict):
         return None
-    config = payload.get("config", payload)
+    config = configuration_in(payload)
     return config if isinstance(config, dict) and "name" in config else None

@@ -189,6 +189,25 @@ def test_an_answer_that_is_none(scene: Scene, answer: Any, words: str, capfd: py
     assert words in shown
 
 
+@pytest.mark.parametrize("more", [{"config": 5}, {"config": {"name": "A"}}, {"storage": "brand-new"}], ids=str)
+def test_a_newer_configuration(scene: Scene, more: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    """A field that happens to be called as the one that holds a configuration, and another kind of storage, are no bug."""
+    scene.impostor.twist = lambda api, real: real | {"config": real["config"] | more} if api == "STREAM.INFO.A" else real
+
+    code = scene.run("plan")
+    shown = "".join(capfd.readouterr())
+    assert "bug in jsplan" not in shown
+    assert code == (0 if "config" in more else code), shown
+
+
+def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
+    """When an answer was made is calculated with."""
+    scene.impostor.twist = lambda api, real: real | {"ts": "x"} if api == "STREAM.INFO.A" else real
+
+    assert scene.run("plan") == 1
+    assert "ts is 'x', expected" in " ".join("".join(capfd.readouterr()).split())
+
+
 def test_an_answer_about_something_else(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     """What is said of another stream is not taken for the one that was asked for."""
     scene.impostor.twist = lambda api, real: changed(real, ("config", "name"), "EVIL") if api == "STREAM.INFO.A" else real
@@ -237,8 +256,10 @@ async def test_a_greeting_of_other_types_is_not_believed(server: Server) -> None
     link = Link(Target(key="main", url=server.url, shown="it"))
     await link.open()
     try:
-        link._client._server_info |= {"domain": {}, "version": 5, "max_payload": "1"}  # noqa: SLF001 - only a broken server says so
+        said = {"domain": {}, "version": 5, "max_payload": "1", "server_name": "\ud800x"}
+        link._client._server_info |= said  # noqa: SLF001 - only a broken server says so
         assert {"domain", "version", "max_payload"}.isdisjoint(link.server)
         assert link.server["server_id"]
+        assert link.server["server_name"] == "?x"
     finally:
         await link.close()
