@@ -90,7 +90,7 @@ def _pack(scene: Scene, script: Script) -> None:
     }
     try:
         said = json.loads(scene.part(HEAD))
-    except ValueError:
+    except (ValueError, RecursionError):
         said = scene.part(HEAD).decode("utf-8", "replace")
     head = head | said if isinstance(said, dict) else said
     for number, part in enumerate(parts, 1):

@@ -71,7 +71,7 @@ def run(scene: Scene) -> None:
 def _is_held(content: bytes) -> bool:
     try:
         said: Any = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(said, dict) and isinstance(said.get("lock"), dict) and "lease" in said
 
