@@ -141,7 +141,6 @@ def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
         ("kv: [{bucket: A, limit_marker_ttl: 1ms}]", "JS164", "limit_marker_ttl"),
         ("kv: [{bucket: A, mirror: {name: B}, sources: [{name: C}]}]", "JS150", "sources"),
         ("kv: [{bucket: A, mirror: {name: B}, limit_marker_ttl: 1m}]", "JS150", "limit_marker_ttl"),
-        ("kv: [{bucket: A, sources: [{name: B, filter_subject: $KV.B.x}]}]", "JS151", "subject_transforms"),
         ("kv: [{bucket: A, max_msgs_per_subject: 3}]", "JS105", '"history"'),
         ("kv: [{bucket: A, max_msg_size: 3}]", "JS105", '"max_value_size"'),
         ("kv: [{bucket: A, lifecycle: {ignore_changes: [max_age]}}]", "JS140", "max_age"),
