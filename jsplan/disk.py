@@ -38,9 +38,12 @@ def expanded(path: str) -> Path:
 def open_regular(path: Path, *, pipe: bool = False) -> BinaryIO:
     """Open a regular file for reading, or with `pipe` a pipe too.
 
-    Raises OSError for everything else: a pipe waits for its other end, a device may never end.
+    Raises OSError for everything else: a pipe waits for its other end, a device may never end, and some texts name no file.
     """
-    mode = path.stat().st_mode
+    try:
+        mode = path.stat().st_mode
+    except ValueError:  # a NUL, or half a character
+        raise OSError(errno.EINVAL, "no file has such a name", str(path)) from None
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):

@@ -51,8 +51,6 @@ def read_bytes(source: Source, findings: Findings, at: Place | None = None, *, p
         return read_regular(source.path, MAX_BYTES, pipe=pipe)
     except OSError as error:
         findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {_reason(error)}", _file_hint(source.path, error))
-    except ValueError as error:  # a NUL in the name
-        findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {error}", "Check the file's name.")
     return None
 
 

@@ -14,7 +14,7 @@ from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
 from jsplan.disk import read_regular, replace_file, write_private
 from jsplan.errors import ConfigError, ConnectError, JsplanError, StateError
-from jsplan.jetstream.contexts import resolve
+from jsplan.jetstream.contexts import Target, resolve
 from jsplan.jetstream.trouble import check_files
 from jsplan.state.local import LocalBackend
 from jsplan.workflows.converting_files import read_nats
@@ -125,6 +125,13 @@ def test_a_home_that_is_not_known(tmp_path: Path) -> None:
     (tmp_path / "nats/context/ctx.json").write_text(json.dumps({"creds": "~no-such-user/a.creds"}), "utf-8")
     found = resolve(Connection("main", context="ctx"), {"XDG_CONFIG_HOME": str(tmp_path)})
     assert found.creds == "~no-such-user/a.creds"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=["NUL", "half"])
+def test_a_text_that_is_no_name(name: str) -> None:
+    """JSON may hold what no file can be called, as a context of the nats CLI names its files."""
+    with pytest.raises(ConnectError, match=r"cannot read its creds file .*: no file has such a name"):
+        check_files(Target("main", "nats://h", "nats://h", creds=name))
 
 
 def test_a_variable_file_may_be_a_pipe(workspace: Loader) -> None:

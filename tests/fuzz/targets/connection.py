@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from tests.fuzz import words
@@ -30,6 +31,8 @@ _CONTEXT: Final = {
     "nsc": "",
     "jetstream_domain": "hub",
 }
+#: Where it is known for a secret.
+_AS_SECRET: Final = re.compile(rf'"?(?:password|token)"?: "?{words.IN_CREDENTIALS}(?="?[,}}\s])|://u:{words.IN_CREDENTIALS}(?=@)')
 _CONTEXTS: Final = "home/.config/nats/context"
 
 
@@ -69,9 +72,10 @@ def seeds() -> list[Document]:
 
 def run(scene: Scene) -> None:
     """The command of the document. What listens on no port refuses each connection."""
-    text = scene.part("jsplan.yaml").decode("utf-8", "replace")
-    if words.IN_CREDENTIALS in text and text.count(words.IN_CREDENTIALS) != text.count(f"://u:{words.IN_CREDENTIALS}@"):
-        return  # a password that a mutation put where none is expected
+    for name in ("jsplan.yaml", f"{_CONTEXTS}/ctx.json"):
+        text = scene.part(name).decode("utf-8", "replace")
+        if text.count(words.IN_CREDENTIALS) != len(_AS_SECRET.findall(text)):
+            return  # a mutation put it where no secret is expected
     scene.jsplan(*scene.command())
 
 

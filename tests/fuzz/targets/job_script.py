@@ -54,7 +54,11 @@ def run(scene: Scene) -> None:
     """Write the job of the first backfill, and look at what kind of program it is."""
     play({}, known=True)
     options = LoadOptions(scene.ws, environ=_ENVIRON)
-    name = next(iter(load(options).backfills), "b")
+    workspace = load(options)
+    state = workspace.backend.path
+    if state is not None and not state.resolve().is_relative_to(scene.ws.resolve()):
+        return  # a workspace may keep its state outside of its folder
+    name = next(iter(workspace.backfills), "b")
     path = scene.ws / "job.py"
     try:
         backfill.write_job(options, BackfillOptions(name=name), path, Quiet())
