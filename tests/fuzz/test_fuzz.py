@@ -38,6 +38,7 @@ def calm(ended: subprocess.CompletedProcess[str]) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", FEW)
 def test_hostile_documents_are_refused_in_words(group: str) -> None:
     """What was found once, the seeds themselves, and documents of a fixed seed: no traceback, hang, escape or secret."""
