@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import os
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_timeout import Settings
+
     from jsplan.sandbox import Server
 
 # One seeded sample, the same everywhere: what is found by chance is found by `make soak`, and not in somebody else's change.
@@ -30,6 +34,7 @@ PROGRAM = binary.find() if os.environ.get(binary.VARIABLE) else binary.from_whee
 SERVER_CACHE = versions.cache_folder()
 #: Seconds. What may take longer is for `make soak`: five servers are tried one after the other.
 LONGEST_IN_THE_MATRIX = 300
+STANDARD_ERROR = pytest.StashKey[int]()
 _number = itertools.count()
 
 
@@ -59,6 +64,25 @@ class MakeHubLeaf(Protocol):
         extra: dict[str, str] | None = None,
         version: str | None = None,
     ) -> Sandbox: ...
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep standard error as it is while nothing is captured yet."""
+    config.stash[STANDARD_ERROR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
+    """Print where each thread is and end the process: a test that waits for a thread, or holds the interpreter, would outlast a signal."""
+    faulthandler.dump_traceback_later(settings.timeout, exit=True, file=item.config.stash[STANDARD_ERROR])
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_cancel_timer() -> bool:
+    """The test has ended."""
+    faulthandler.cancel_dump_traceback_later()
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)
