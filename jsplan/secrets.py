@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
@@ -16,7 +17,8 @@ _known: dict[str, str] = {}
 def remember(value: str, shown: str) -> None:
     """From now on `conceal` shows the value as `shown`."""
     if len(value) >= SHORTEST:
-        _known[value] = shown
+        for text in _spellings(value):
+            _known[text] = shown
 
 
 def shown_for(value: str) -> str | None:
@@ -26,7 +28,8 @@ def shown_for(value: str) -> str | None:
 
 def release(value: str) -> None:
     """The value is public after all: the files have the same name in the open."""
-    _known.pop(value, None)
+    for text in _spellings(value):
+        _known.pop(text, None)
 
 
 def clear() -> None:
@@ -42,3 +45,8 @@ def conceal(text: str) -> str:
             word = pattern if len(value) >= LONG else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
             text = re.sub(word, lambda _, value=value: _known[value], text)  # type: ignore[misc]
     return text
+
+
+def _spellings(value: str) -> set[str]:
+    """The value as it is, and as a message quotes it: with line breaks and the like escaped."""
+    return {value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}

@@ -32,6 +32,7 @@ FIELDS: list[tuple[str, str]] = [
     ("connections.main.url", f"nats://127.0.0.1:{SECRET}"),
     ("connections.main.url", f"nats://127.0.0.1:1/{SECRET}"),
     *[(f"connections.main.{name}", SECRET) for name in ("user", "password", "token", "context", "account", "inbox_prefix", "timeout")],
+    ("connections.main.context", JWT),
     ("connections.main.inbox_prefix", f"{SECRET} x.*"),
     *[(f"connections.main.{name}", value) for name in PATHS for value in (SECRET, f"/{SECRET}//x/./y", JWT, PEM, "S" + "A" * 57)],
     ("backend.local.path", SECRET),
