@@ -3,8 +3,8 @@
 
 SHELL := /bin/sh
 BIN := .venv/bin
-# Much of it is waiting for servers: three keep two cores busy.
-WORKERS ?= 3
+# Much of it is waiting for servers: four keep two cores busy.
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest
 # Whatever the shell says: hundreds of processes, each of which would compile all of jsplan for itself.
 export PYTHONDONTWRITEBYTECODE :=
@@ -17,7 +17,7 @@ endif
 # Lint first, tests last: the last line is the summary of the tests.
 .NOTPARALLEL:
 
-.PHONY: help setup setup-spark demo test lint types imports pytest test-matrix soak bench docs docs-pages demo-svg reports format lock build clean
+.PHONY: help setup setup-spark spark-classes demo test lint types imports pytest test-matrix soak bench docs docs-pages demo-svg reports format lock build clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -31,6 +31,9 @@ setup: ## .venv with everything that development needs
 
 setup-spark: ## the same with PySpark, for backfill
 	@"$(PYTHON)" tools/bootstrap.py spark
+
+spark-classes: setup-spark ## once: an archive of the classes of Spark, which starts faster with it
+	@$(BIN)/python -m tools.spark_classes
 
 demo: setup-spark ## plan, apply, drift and backfill on embedded nats-servers, hub and leaf
 	@$(BIN)/python examples/demo.py
@@ -48,18 +51,18 @@ imports: setup-spark ## the arrows between the rooms
 	@$(BIN)/lint-imports --no-logo
 
 # What fails runs once more, alone: hundreds of servers on two cores answer late now and then. What fails twice fails, and both are printed.
-pytest: setup-spark ## the tests alone
+pytest: spark-classes ## the tests alone
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) || \
 		{ test $$? -eq 1 && echo "== what failed, once more, alone" && $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
 
-test-matrix: setup-spark ## the reports in a browser, and the tests marked `matrix` against every supported nats-server
+test-matrix: spark-classes ## the reports in a browser, and the tests marked `matrix` against every supported nats-server
 	$(PYTEST) -m download tests/sandbox tests/facts tests/workflows tests/render tests/examples
 	@for server in $$($(BIN)/python -m jsplan.sandbox.versions); do \
 		echo "== $$("$$server" --version)"; \
 		JSPLAN_NATS_SERVER="$$server" $(PYTEST) -n $(WORKERS) --dist worksteal -m matrix $(PYTEST_ARGS) || exit 1; \
 	done
 
-soak: setup-spark ## long runs
+soak: spark-classes ## long runs
 	$(PYTEST) -m soak --timeout 3600 $(PYTEST_ARGS)
 	$(PYTEST) -m "hypothesis and not download" --hypothesis-profile open $(PYTEST_ARGS)
 

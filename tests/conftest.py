@@ -15,6 +15,7 @@ from hypothesis import settings
 from jsplan import secrets
 from jsplan.sandbox import Sandbox, binary, versions
 from tests.support.raw import Raw, delete_all_streams
+from tools import spark_classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +68,10 @@ class MakeHubLeaf(Protocol):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep standard error as it is while nothing is captured yet."""
+    """Keep standard error as it is while nothing is captured yet; let Spark start with the classes that are prepared."""
     config.stash[STANDARD_ERROR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
+    if spark_classes.place().exists():
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.USE.format(spark_classes.place()))
 
 
 @pytest.hookimpl(tryfirst=True)

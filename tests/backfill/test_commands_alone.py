@@ -57,11 +57,11 @@ def command_lines() -> Iterator[bytes]:
 
 
 def giving_away(folder: Path) -> list[str]:
-    """Files that have the secret in them."""
+    """Files that have the secret in them; the links to programs of this machine are passed over."""
     found = []
     for path in folder.rglob("*"):
         try:
-            if path.is_file() and SECRET.encode() in path.read_bytes():
+            if path.is_file() and not path.is_symlink() and SECRET.encode() in path.read_bytes():
                 found.append(str(path))
         except OSError:
             continue

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Seeds of one test: enough to fill the waiting of each other, few enough to share them among workers.
 PORTION = 25
-PORTIONS = range(10)
+PORTIONS = range(8)
 #: Seeds that `make soak` plays of each kind.
 MANY = 5_000
 #: Cases at a time; most of a case is waiting for servers.

@@ -1,0 +1,82 @@
+"""Makes an archive of the classes that Spark loads, beside the interpreter: Spark then starts with half the work.
+
+`make pytest` makes it once per environment, and tests/conftest.py lets every Java of the tests use it. Without it, or with another
+Java, Spark starts as always.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from jsplan.cli.main import main as cli
+from jsplan.sandbox import Sandbox
+from tests.support.raw import Raw
+
+#: For Java: an archive that does not fit is passed over without a word.
+USE: Final = "-Xlog:disable -XX:SharedArchiveFile={}"
+MAKE: Final = "-Xlog:disable -XX:ArchiveClassesAtExit={}"
+COPIES: Final = (
+    {"name": "stream", "from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}, "strategy": "spark"},
+    {"name": "shaped", "from": {"domain": "main", "stream": "S"}, "to": {"parquet": "shaped"}, "where": "length(subject) > 1"},
+)
+
+
+def place() -> Path:
+    """The archive of this environment."""
+    return Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
+
+
+def main() -> int:
+    """Make the archive unless it is there."""
+    if place().exists() or not shutil.which("java"):
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "classes.jsa"
+        os.environ["SPARK_SUBMIT_OPTS"] = MAKE.format(archive)
+        copy_in(Path(folder))
+        if archive.exists():
+            shutil.move(archive, place())
+    return 0
+
+
+def copy_in(folder: Path) -> None:
+    """Copy and compare a few messages, then wait until Java has ended."""
+    from pyspark import SparkContext  # noqa: PLC0415 - only when there is something to make
+
+    with Sandbox.single() as sandbox:
+        url = sandbox["server"].url
+        streams = [{"name": name, "domain": "main", "subjects": [f"{name.lower()}.>"]} for name in "ST"]
+        (folder / "jsplan.yaml").write_text(json.dumps({
+            "jsplan": 1, "workspace": "classes", "connections": {"main": {"url": url}},
+            "domains": {"main": {"connection": "main", "js_domain": None}}, "streams": streams, "backfills": COPIES,
+        }), encoding="utf-8")  # fmt: skip
+        jsplan(folder, "apply", "-y", "--no-backfill")
+        with Raw(url, None, None) as raw:
+            for number in range(100):
+                raw.request("s.x", b"%d" % number)
+        for words in (("run", "stream"), ("verify", "stream"), ("run", "shaped")):
+            jsplan(folder, "backfill", *words)
+        gateway = SparkContext._gateway  # noqa: SLF001 - Java writes the archive when it ends, and nothing else waits for that
+        if gateway is not None:
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait()
+
+
+def jsplan(folder: Path, *words: str) -> None:
+    """One command in this process, so that all of them have the same Java."""
+    with (folder / "log").open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+        if cli(["-C", str(folder), *words]):
+            sys.exit(f"jsplan {' '.join(words)}: {(folder / 'log').read_text(encoding='utf-8')}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
