@@ -12,7 +12,6 @@ from textwrap import dedent
 from typing import Any
 
 import click
-import yaml
 
 from jsplan import errors, units
 from jsplan.cli.lazy import LazyGroup
@@ -27,6 +26,7 @@ from jsplan.resources.buckets import raw_rows
 from jsplan.resources.fields import ABSENT, Field, Table, ignored, in_place, one_way, replace
 from jsplan.resources.nested import CONSUMER_LIMITS, CONSUMER_SOURCE, EXTERNAL, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM
 from jsplan.workflows.lint import explanations
+from tests.support.yaml_text import read_yaml
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -208,7 +208,7 @@ def _rule(rule: Explanation) -> str:
     path = min((ROOT / "tests" / "lint" / "cases").glob(f"{rule.code.lower()}_*.yaml"))
     case = re.search(r"^bad:\n(.*?)^good:", path.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     assert case is not None
-    found = yaml.safe_load(path.read_text("utf-8"))["find"]
+    found = read_yaml(path.read_text("utf-8"))["find"]
     said = "\n".join(f"{address}: {text}" for address, text in found.items())
     example = f"```yaml\n{dedent(case[1])}```\n\n```text\n{said}\n```"
     return f"\n## {rule.code}\n\n*{rule.title}* ({rule.level})\n\n{example}\n\n{rule.why}\n\n{rule.fix}\n"

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from jsplan.address import Address
 from jsplan.errors import RefusedError
@@ -37,6 +36,7 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
 from tests.support.workspaces import Quiet, Space, hub_leaf_space
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from jsplan.documents.plan import Plan, ResourceChange
@@ -57,7 +57,7 @@ class Case:
     def load(cls, path: Path, folder: Path, sandbox: Sandbox) -> Case:
         """Read the file; the servers must be empty."""
         hub = sandbox["hub"]
-        return cls(yaml.safe_load(path.read_text("utf-8")), hub_leaf_space(folder, sandbox), Raw(hub.url, hub.user, hub.password))
+        return cls(read_yaml(path.read_text("utf-8")), hub_leaf_space(folder, sandbox), Raw(hub.url, hub.user, hub.password))
 
     def run(self) -> None:
         """The whole sequence."""

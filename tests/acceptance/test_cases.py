@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
 from tests.acceptance.harness import CASES, Case
 from tests.support.raw import Raw
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +25,14 @@ def test_case(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
         level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
-    if yaml.safe_load(path.read_text("utf-8")).get("level", 0) > level:
+    if read_yaml(path.read_text("utf-8")).get("level", 0) > level:
         return  # this server does not know what the case is about; test-matrix runs it on one that does
     Case.load(path, tmp_path, clean_hub_leaf).run()
 
 
 def test_every_case_says_what_it_expects() -> None:
     """A case without a sentence or without an expectation proves nothing."""
-    texts = {path: yaml.safe_load(path.read_text("utf-8")) for path in FILES}
+    texts = {path: read_yaml(path.read_text("utf-8")) for path in FILES}
 
     assert len(texts) >= 40
     assert [str(p) for p, text in texts.items() if not text.get("about") or "expect" not in text] == []

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from jsplan.address import Address
 from jsplan.config.load import load
 from jsplan.config.model import LoadOptions
@@ -22,6 +20,7 @@ from jsplan.topology import resolve
 from tests.acceptance.harness import CASES
 from tests.fields.rules import cases
 from tests.support.workspaces import HUB_LEAF_DOMAINS
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +56,7 @@ def of_cases(folder: Path, level: int) -> list[Known]:
     """
     found: list[Known] = []
     for number, path in enumerate(sorted(CASES.rglob("*.yaml"))):
-        text = yaml.safe_load(path.read_text("utf-8"))
+        text = read_yaml(path.read_text("utf-8"))
         if text.get("level", 0) > level:
             continue
         states: list[_State] = [[(Address.parse(address), config) for address, config in text.get("streams", {}).items()]]

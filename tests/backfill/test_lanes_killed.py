@@ -81,6 +81,7 @@ def require_whole(pair: Pair, count: int) -> None:
     assert all(each == sorted(each) for each in numbers.values())
 
 
+@pytest.mark.soak
 def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
     """The driver is killed while two workers write, which sleep and wake up when everything is over; the run after it loses its workers
     and goes on by itself. Each subject is in its order, and nothing is missing or there twice.

@@ -69,7 +69,7 @@ def payloads(pair: Pair) -> list[int]:
 
 def arrived(pair: Pair, count: int) -> None:
     """Wait until the target has so many messages; the servers copy when they are ready to."""
-    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "ALL")["messages"] >= count, f"have {count} messages in ALL")
+    pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "ALL")["messages"] >= count, f"have {count} messages in ALL", 60)
 
 
 def kept(pair: Pair) -> dict[str, Any]:

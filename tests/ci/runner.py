@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.support.yaml_text import read_yaml
 
 ROOT = Path(__file__).parent.parent.parent
-ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+ACTION: dict[str, Any] = read_yaml((ROOT / "action.yml").read_text(encoding="utf-8"))
 _EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 _TERM = re.compile(r"'([^']*)'|([a-z][\w.-]*)|(==|!=|&&|\|\|)|\s+")
 INSTALL = "Install jsplan"

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from jsplan.workflows.converting import Target, convert
 from tests.support.workspaces import single_space
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
@@ -41,7 +40,7 @@ class Case:
 
 def cases(name: str, version: tuple[int, ...] = (99,)) -> list[Case]:
     """All cases of one file that a server of the version can have."""
-    document = yaml.safe_load((FOLDER / f"{name}.yaml").read_text("utf-8"))
+    document = read_yaml((FOLDER / f"{name}.yaml").read_text("utf-8"))
     return [
         Case(
             found["title"],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
 from jsplan.errors import RefusedError
 from tests.acceptance.harness import CASES, Case
 from tests.history.conftest import ALL, everything, found, planned, undo
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def cases() -> list[object]:
     assert {*SAMPLE, *ONE_WAY} <= {str(path.relative_to(CASES).with_suffix("")) for path in CASES.rglob("*.yaml")}
     for path in sorted(CASES.rglob("*.yaml")):
         name = str(path.relative_to(CASES).with_suffix(""))
-        expect = yaml.safe_load(path.read_text("utf-8"))["expect"]
+        expect = read_yaml(path.read_text("utf-8"))["expect"]
         if "error" not in expect and "refused" not in expect:
             made.append(pytest.param(path, id=name, marks=() if name in SAMPLE else pytest.mark.soak))
     return made

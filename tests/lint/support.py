@@ -14,6 +14,7 @@ from jsplan.config.model import LoadOptions
 from jsplan.facts.live import LiveObject
 from jsplan.lint import RULES, Report, View, advise
 from jsplan.topology import resolve
+from tests.support.yaml_text import read_yaml
 
 CASES = Path(__file__).parent / "cases"
 #: Two domains of one account, and one of another that hears neither.
@@ -48,7 +49,7 @@ class Case:
 
 def cases() -> list[Case]:
     """Every case, by name."""
-    return [Case(path, yaml.safe_load(path.read_text("utf-8"))) for path in sorted(CASES.glob("*.yaml"))]
+    return [Case(path, read_yaml(path.read_text("utf-8"))) for path in sorted(CASES.glob("*.yaml"))]
 
 
 def view(sections: dict[str, Any], folder: Path, live: dict[str, Any] | None = None) -> View:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from jsplan.errors import ConfigError
 from jsplan.lint import RULES, View, advise
 from jsplan.topology import resolve
 from tests.lint.support import HEAD
+from tests.support.yaml_text import read_yaml
 
 CASES = sorted((Path(__file__).parents[1] / "cases").rglob("*.yaml"))
 
@@ -41,7 +41,7 @@ def judged(folder: Path, sections: dict[str, Any], head: dict[str, Any] = HEAD) 
 def test_no_acceptance_case_is_too_much(tmp_path: Path) -> None:
     """Whatever is planned and applied elsewhere in these tests can be advised on."""
     for path in CASES:
-        text = yaml.safe_load(path.read_text("utf-8"))
+        text = read_yaml(path.read_text("utf-8"))
         for side in ("first", "desired"):
             judged(tmp_path, text.get(side) or {})
 

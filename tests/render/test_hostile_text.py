@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import unicodedata
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 #: What is no letter, sign or mark that a font draws: controls, separators, formats, halves of pairs, no characters.
 HIDDEN = [
     chr(code)
-    for code in range(sys.maxunicode + 1)
+    for code in (*range(0x20000), *range(0xE0000, 0xE1000), *(plane | 0xFFFF for plane in range(0x20000, 0x110000, 0x10000)))
     if (category := unicodedata.category(chr(code))) in ("Cc", "Zl", "Zp", "Cs")
     or (category == "Zs" and code != 0x20)
     or code & 0xFFFE == 0xFFFE
