@@ -113,7 +113,7 @@ class LocalBackend:
     async def start(self, state: State) -> None:
         """Open a writing session under the lock: fold what a dead process left, then begin a new serial."""
         state.require_writable(self.place)
-        self._make_folder()
+        self._make_place()
         if self._beside(".journal").exists():
             await self.replace(state)
         state.begin()
@@ -166,7 +166,7 @@ class LocalBackend:
     async def replace(self, state: State) -> None:
         """Replace the document atomically and durably; the ones before stay as backups. Raises StateError."""
         state.require_writable(self.place)
-        self._make_folder()
+        self._make_place()
         try:
             with files.beside(self._beside(".tmp"), dumps(state.to_json())) as written:
                 if self.path.exists():
@@ -224,7 +224,12 @@ class LocalBackend:
             raise StateError(f"serial {serial} of {self.place} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
         return kept[serial]
 
-    def _make_folder(self) -> None:
+    def _make_place(self) -> None:
+        if self.path.exists() and not self.path.is_file():
+            raise StateError(
+                f"{self.place} is not a regular file",
+                hint="Move away what is there, or name another path under backend.local.path.",
+            )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -244,7 +249,7 @@ class LocalBackend:
 
         Raises StateLockedError that says who holds it. The system frees the lock when its holder dies.
         """
-        self._make_folder()
+        self._make_place()
         lock = filelock.FileLock(self._beside(".lock"), mode=0o600)
         await self._acquire(lock, time.monotonic() + timeout / SECOND, Waiting(tell))
         try:

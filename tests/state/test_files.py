@@ -163,6 +163,22 @@ async def test_what_is_no_file(tmp_path: Path, make: Callable[[Path], None], wha
     assert "backend.local.path" in str(raised.value.hint)
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, _fifo, _device], ids=["folder", "pipe", "device"])
+async def test_what_is_no_file_is_not_replaced(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """`state push --force` does not read the state first, and must not put a file in the place of a device either."""
+    path = tmp_path / "state.json"
+    make(path)
+    before = path.lstat().st_mode
+    backend = LocalBackend(path, "shop", None)
+
+    with pytest.raises(StateError, match="is not a regular file"):
+        await backend.replace(State("shop", None))
+    with pytest.raises(StateError, match="is not a regular file"):
+        async with backend.lock(LockInfo.here("state push"), 0):
+            pass
+    assert path.lstat().st_mode == before
+
+
 async def test_a_pipe_that_says_who_holds_the_lock(tmp_path: Path) -> None:
     """A named pipe where the lock's holder is written down says nothing, and is not waited for."""
     os.mkfifo(tmp_path / "state.json.lock.info")
