@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from jsplan.config.model import Connection
 from jsplan.config.secret_fields import is_content
@@ -133,7 +134,7 @@ def _read_context(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
         raise ConnectError(f"{name!r} is not a name of a nats context", hint="Write the name alone, as nats context ls shows it.")
     path = folder / f"{name}.json"
     try:
-        raw = json.loads(read_regular(path, MEGABYTE).decode())
+        raw = orjson.loads(read_regular(path, MEGABYTE))  # refuses what is nested too deeply in words
     except OSError as error:
         known = sorted(p.stem for p in folder.glob("*.json"))
         hint = f"The contexts in {folder} are: {', '.join(known) or 'none'}. See: nats context ls"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from pathlib import Path
+
+import orjson
 
 from jsplan import __version__
 from jsplan.config import load
@@ -68,7 +69,7 @@ def account_of(creds: Path) -> str | None:
     try:
         token = next(line for line in read_regular(creds, MEGABYTE).decode().splitlines() if line.startswith("eyJ"))
         payload = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        claims = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         issuer = (claims.get("nats") or {}).get("issuer_account") or claims.get("iss")
     except (OSError, StopIteration, IndexError, ValueError, binascii.Error, AttributeError):
         return None

@@ -69,11 +69,12 @@ def test_xdg_config_home(home: Path) -> None:
     [
         (None, ["broken", "other, shop"]),
         ("{", ["not JSON"]),
+        ("[" * 100_000, ["not JSON"]),
         ("[]", ["not a JSON object"]),
         ({"nsc": "nsc://o/a/u"}, ["nsc", "creds file"]),
         ({"url": 5}, ["url", "text"]),
     ],
-    ids=["missing", "no-json", "list", "nsc", "number"],
+    ids=["missing", "no-json", "nested", "list", "nsc", "number"],
 )
 def test_a_context_that_cannot_be_used(home: Path, context: Any, words: list[str]) -> None:
     """Each says which context, and what to do."""
