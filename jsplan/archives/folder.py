@@ -46,7 +46,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         data = read_regular(path, LARGEST)
     except FileNotFoundError:
-        raise BackupError(f"{folder} is no backup: it has no {MANIFEST}", hint=_nested(folder)) from None
+        raise BackupError(f"{folder} is not a backup folder: it has no {MANIFEST}", hint=_nested(folder)) from None
     except OSError as error:
         raise BackupError(f"cannot read {path}: {error.strerror}") from None
     return Manifest.from_json(parse(data, str(path), UNUSABLE), str(path))

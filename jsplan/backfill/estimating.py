@@ -1,4 +1,4 @@
-"""About how long a copy takes: at the rate that one between the same domains had, else at a stated one. Pure; a guess."""
+"""About how long a copy takes: at the rate that one between the same domains had, else assuming one. Pure; a guess."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def estimate(strategy: Strategy, messages: int, size: int, rate: int | None, pai
         seconds, basis = messages / per_second, f"at {per_second:,} messages/s, as {last.origin} was copied to {last.target}"
     else:
         seconds = max(messages / per_second, size / bytes_per_second)
-        basis = f"at a stated {per_second:,} messages/s and {format_bytes(bytes_per_second)}/s"
+        basis = f"assuming {per_second:,} messages/s and {format_bytes(bytes_per_second)}/s"
     if rate is not None and size / rate > seconds:
         seconds, basis = size / rate, f"at `rate: {format_bytes(rate)}/s`"
     return Estimate(seconds + start, f"{basis}, and {start}s for Spark to start" if start else basis)

@@ -67,7 +67,7 @@ class Approval:
     def _ask(self) -> None:
         if not self._can_ask:
             raise NotApprovedError(
-                "this plan needs approval and there is nobody to ask; nothing was changed",
+                "this plan needs approval, and nothing can be asked here (no terminal, or --no-input); nothing was changed",
                 hint=self.unasked,
             )
         sys.stderr.write(f"\n{self._question}\n  Only the word yes approves: ")

@@ -80,7 +80,11 @@ def _meant(node: Node | None, reading: Reading) -> bool:
     wanted = grammar.texts(node, "`environments`", reading.findings)
     for name in wanted:
         if node is not None and name not in reading.environments:
-            there = f"There are {', '.join(reading.environments)}." if reading.environments else "The workspace has no `environments:`."
+            there = (
+                f"Known environments: {', '.join(reading.environments)}."
+                if reading.environments
+                else "The workspace has no `environments:`."
+            )
             reading.findings.error("JS118", node, f'there is no environment "{name}"', there)
     return not wanted or reading.environment in wanted
 

@@ -109,7 +109,7 @@ class Declarer:
         known = self.context.environments
         for name in wanted:
             if name not in known:
-                there = f"There are {', '.join(known)}." if known else "The workspace has no `environments:`."
+                there = f"Known environments: {', '.join(known)}." if known else "The workspace has no `environments:`."
                 self.findings.error("JS118", node, f'there is no environment "{name}"', there)
         if self.context.environment in wanted:
             return True

@@ -144,12 +144,14 @@ class Domains:
         if key is None:
             if len(self.connections) != 1:
                 self.findings.error(
-                    "JS106", node, f"{what} has no `connection`", f"Add `connection:`; there are {', '.join(self.connections)}."
+                    "JS106", node, f"{what} has no `connection`", f"Add `connection:`. Known connections: {', '.join(self.connections)}."
                 )
             return next(iter(self.connections))
         if key not in self.connections:
             guess = did_you_mean(key, self.connections)
-            self.findings.error("JS122", item, f'there is no connection "{key}"', f"There are {', '.join(self.connections)}.{guess}")
+            self.findings.error(
+                "JS122", item, f'there is no connection "{key}"', f"Known connections: {', '.join(self.connections)}.{guess}"
+            )
         return key
 
     def _resolved(self, domains: dict[str, Domain]) -> dict[str, Domain]:

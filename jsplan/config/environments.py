@@ -27,12 +27,15 @@ def choose(document: Node, asked: str | None, findings: Findings) -> str | None:
     if asked is None:
         if names:
             findings.error(
-                "JS117", section, "an environment must be chosen", f"Pass -e NAME or set JSPLAN_ENV; there are {', '.join(names)}."
+                "JS117",
+                section,
+                "an environment must be chosen",
+                f"Pass -e NAME or set JSPLAN_ENV. Known environments: {', '.join(names)}.",
             )
         return None
     if asked not in names:
         known = (
-            f"There are {', '.join(names)}.{did_you_mean(asked, names)}"
+            f"Known environments: {', '.join(names)}.{did_you_mean(asked, names)}"
             if names
             else "The workspace has no `environments:`; leave -e and JSPLAN_ENV away."
         )

@@ -104,10 +104,10 @@ class Selectors:
                 "JS124", node, f"no domain has the label of {text}", f"Labels are given under `domains:`.{did_you_mean(text, labels)}"
             )
         elif is_pattern(text):
-            self._findings.warning("JS124", node, f'"{text}" matches no domain', f"There are {_some(self._domains)}.")
+            self._findings.warning("JS124", node, f'"{text}" matches no domain', f"Known domains: {_some(self._domains)}.")
         else:
             self._findings.error(
-                "JS122", node, f'there is no domain "{text}"', f"There are {_some(self._domains)}.{did_you_mean(text, self._domains)}"
+                "JS122", node, f'there is no domain "{text}"', f"Known domains: {_some(self._domains)}.{did_you_mean(text, self._domains)}"
             )
 
 

@@ -133,7 +133,7 @@ def _look_up(name: str | None, at: Node, scope: Scope, findings: Findings) -> No
         found = _named(f"var.{key}", key, scope.variables, at, findings, "Add it to `vars:`")
         return None if found is not None and _is_unresolved(found) else found
     guess = f" Did you mean ${{var.{name}}}?" if name in scope.variables else did_you_mean(space, ("var", "env", "domain"))
-    findings.error("JS113", at, f"${{{name}}} is not known", f"There are {_NAMES}.{guess}")
+    findings.error("JS113", at, f"${{{name}}} is not known", f"Known names: {_NAMES}.{guess}")
     return None
 
 

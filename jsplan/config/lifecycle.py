@@ -54,7 +54,10 @@ def _hazards(node: Node | None, findings: Findings) -> tuple[AllowedHazard, ...]
         code = grammar.required(item, "code", "an allowed hazard", findings)
         if code is not None and code not in HAZARDS:
             findings.error(
-                "JS141", item.value["code"], f'there is no hazard "{code}"', f"There are {', '.join(HAZARDS)}.{did_you_mean(code, HAZARDS)}"
+                "JS141",
+                item.value["code"],
+                f'there is no hazard "{code}"',
+                f"Known hazards: {', '.join(HAZARDS)}.{did_you_mean(code, HAZARDS)}",
             )
         reason = grammar.required(item, "reason", "an allowed hazard", findings)
         until = grammar.day(item.get("until"), "`until`", findings)

@@ -71,7 +71,8 @@ ApplyEvent = ApplyStarted | StepStarted | BytesMoved | MessagesMoved | StepFinis
 class ApplyResult:
     """The document that `apply --json` prints. `summary` counts resources: imported, added, changed, replaced,
     destroyed, forgotten, deferred, failed, skipped. `backup` is `{"folder", "streams"}` where streams were saved before, `backfills`
-    what became of each of the plan's: `{"name", "status": "done|failed|left", "copied", "gap_messages", "error"}`. `interrupted` are
+    what became of each of the plan's: `{"name", "status": "done|failed|deferred|skipped", "copied", "gap_messages", "error"}`.
+    `interrupted` are
     replacements of streams that it did not finish: `{"address", "rejected", "summary", "detail"}`.
     """
 

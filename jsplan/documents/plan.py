@@ -176,7 +176,7 @@ class Step:
     step that only touches state. `object` is the address of what it touches where that is not the resource itself, as
     the stream that holds the messages while theirs is made anew. `expect` is what the read-back must show, in compact form; None for a
     deletion. `record` is what state remembers once the step is done. `depends_on` are step ids, and `unless_away` those of them
-    that are not waited for when their domain is away: a source may be made before its origin. `carries` says how what the object holds
+    that are not waited for when their domain is offline: a source may be made before its origin. `carries` says how what the object holds
     is carried over by a step that is more than one request.
     """
 

@@ -146,7 +146,7 @@ class DomainFacts:
     @property
     def absence(self) -> str:
         """That it is away, and why: what is said of everything in it."""
-        return f"domain {self.key} is away: {self.why}"
+        return f"domain {self.key} is offline: {self.why}"
 
     @property
     def streams(self) -> int:

@@ -72,7 +72,7 @@ class DomainApi:
         try:
             return await self.link.request(subject, orjson.dumps(payload) if payload is not None else b"", timeout)
         except NoRespondersError:
-            raise NoRespondersError(f"domain {self.domain.key} does not answer: nobody listens on {self.domain.api_prefix}") from None
+            raise NoRespondersError(f"domain {self.domain.key} does not answer: no responders on {self.domain.api_prefix}") from None
         except NotPermittedError as error:
             raise NotPermittedError(f"domain {self.domain.key}: {error}", hint=error.hint) from None
         except ApiTimeoutError as error:

@@ -71,8 +71,8 @@ def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     if verdict.replaces and verdict.follows is None:
         yield from _replacement(inputs, verdict)
     if verdict.adopts and verdict.actions != ["no-op"] and verdict.reason != OWNED and not inputs.request.adopt:
-        yield Diagnostic("error", ADOPT_NEEDED, "exists on the server, is not ours yet, and differs from the files",
-                         "To take it over and change it: --adopt. Or write into the files what is live.", address, place)  # fmt: skip
+        yield Diagnostic("error", ADOPT_NEEDED, "exists on the server, is not managed yet, and differs from the files",
+                         "To manage and change it: --adopt. Or change the files to match the server.", address, place)  # fmt: skip
 
 
 def _place(inputs: Inputs, address: Address) -> SourceRange | None:
@@ -175,17 +175,17 @@ def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
         return
     paths = ", ".join(f.path for f in in_words(verdict.address, verdict.fields) if f.effect == "replace") or "the request"
     what = "its position" if consumer else "its messages"
-    detail = f"To delete it with {what} and make it anew: lifecycle: {{on_replace: recreate}}."
+    detail = f"To delete and recreate it without {what}: lifecycle: {{on_replace: recreate}}."
     if not consumer:
-        detail += " To keep them, where servers can: on_replace: preserve."
-    summary = f"must be replaced ({paths}), and on_replace is refuse"
+        detail += " To keep them: on_replace: preserve."
+    summary = f"cannot be changed in place ({paths}), and on_replace: refuse does not let jsplan replace it"
     yield Diagnostic("error", REPLACE_REFUSED, summary, detail, str(verdict.address), _place(inputs, verdict.address))
 
 
 def _cannot_preserve(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     """What stands against carrying a stream's messages over, or is worth knowing before."""
     if (why := refused(inputs, verdict)) is not None:
-        summary = f"must be replaced, and its messages cannot be carried over (on_replace: preserve): {why}"
+        summary = f"cannot be changed in place, and its messages cannot be preserved (on_replace: preserve): {why}"
         yield Diagnostic("error", REPLACE_REFUSED, summary, ALLOWS, str(verdict.address), _place(inputs, verdict.address))
     else:
         yield from worth_knowing(inputs, verdict)

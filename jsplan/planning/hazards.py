@@ -159,7 +159,11 @@ def _removes_subjects(verdict: Verdict, verdicts: dict[Address, Verdict]) -> Ite
     lost = [s for s in given_up if not covered(s, stored)]
     passed_on = [s for s in given_up if s not in lost]
     texts = [f"publishers to {', '.join(lost)} will get no acknowledgement"] if lost else []
-    texts += [f"publishers to {', '.join(passed_on)} will get none until another stream takes over, a step later"] if passed_on else []
+    texts += (
+        [f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step lets another stream store them"]
+        if passed_on
+        else []
+    )
     if texts:
         yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=given_up)
 
@@ -194,7 +198,7 @@ def _in_words(answers: Sequence[Measured], at_least: int, at_most: int) -> str:
     count = f"{at_most:,}" if at_least == at_most else f"between {at_least:,} and {at_most:,}" if at_least else f"up to {at_most:,}"
     many = f"{count} of {total} ({'' if first.exact else 'up to '}{size:,} bytes{_period(answers)})"
     if first.causes == ("origin",):
-        return f"consumes its origin: {many}, as they are copied"
+        return f"copying removes messages from its origin: {many}, as they are copied"
     if first.causes == ("interest",):
         return f"the server deletes {many} that no consumer wants after this plan"
     if first.causes == ("finished",):

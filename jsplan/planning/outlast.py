@@ -44,7 +44,10 @@ def outlasting(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[
             continue
         allowed, declared = format_duration(domain.may_be_offline), inputs.declared(address)
         text = f"keeps its messages for {_about(found.keeps)} ({found.because}), and {address.domain} may be offline for {allowed}"
-        detail = f"What {found.limit} drops before the link is back is missed by every copy, in silence. Raise it, or lower may_be_offline."
+        detail = (
+            f"What {found.limit} drops before the link is back is lost to every mirror and source, without an error. "
+            "Raise it, or lower may_be_offline."
+        )
         place = (declared.ranges.get(found.limit) or declared.range) if declared else None
         yield Diagnostic("warning", TOO_SHORT, text, detail, str(address), place)
 

@@ -60,7 +60,7 @@ def with_unread(found: Sequence[Hazard], unread: Sequence[Unread]) -> list[Hazar
     if not known:
         return list(found)
     names = ", ".join(str(one.origin) for one in known)
-    text = f"consumes its origin {names}; how many messages is not known ({known[0].reason})"
+    text = f"copying removes messages from its origin {names}; their number is unknown ({known[0].reason})"
     if not found:
         return [Hazard("DELETES_MESSAGES", text, exact=False, at_least=0, causes=["origin"])]
     first, *rest = found

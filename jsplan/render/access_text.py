@@ -24,7 +24,7 @@ def render(found: Access, console: Console, *, style: str = "both") -> None:
     if found.checked:
         _checked(found, console)
     elif not found.needs:
-        _line(console, "No flow of this workspace goes from one account to another: nothing is needed.", "green")
+        _line(console, "No mirror or source crosses accounts: no exports are needed.", "green")
     else:
         _flows(found, console)
         for account in found.accounts:
@@ -71,7 +71,7 @@ def described(need: Need) -> str:
 def sentence(found: Access) -> str:
     """The last line of a check."""
     if not found.needs:
-        return "No flow of this workspace goes from one account to another: nothing is needed."
+        return "No mirror or source crosses accounts: no exports are needed."
     missing, unknown = len(found.with_status("missing")), len(found.with_status("unknown"))
     parts = [f"{missing} missing"] if missing else []
     parts += [f"{unknown} not known"] if unknown else []

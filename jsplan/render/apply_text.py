@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.render import collapse, summary
 from jsplan.render.backup_text import place
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult, StepResult
 
 _SHOWN = 10
+
+_HEADS: Final = {"failed": ("Error: ", "bad"), "deferred": ("Deferred: ", "warn"), "skipped": ("Skipped: ", "warn")}
 
 
 def render(result: ApplyResult, console: Console, line: str | None = None) -> None:
@@ -53,7 +55,7 @@ def _backfill(lines: Lines, copy: dict[str, Any]) -> None:
         gaps = f"; {summary.count(copy['gap_messages'], 'message')} were gone before" if copy["gap_messages"] else ""
         lines.add(0, name, f": {summary.count(copy['copied'], 'message')} copied and compared{gaps}")
         return
-    lines.add(0, ("Error: ", "bad") if copy["status"] == "failed" else ("Left for later: ", "warn"), name)
+    lines.add(0, _HEADS[copy["status"]], name)
     for line in safe_lines(copy["error"] or ""):
         lines.add(2, line)
 

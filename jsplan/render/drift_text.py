@@ -55,7 +55,7 @@ def _behind(origin: object, copy: object) -> str:
 def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
     if not drift.unmanaged:
         return
-    lines.add(0, ("On the servers, in no file and not in state:", "strong"))
+    lines.add(0, ("Unmanaged (on the servers, in no file and not in state):", "strong"))
     shown = drift.unmanaged if verbose else drift.unmanaged[:_SHOWN]
     for item in shown:
         amount = [summary.count(item.messages, "message")] if item.messages is not None else []

@@ -23,7 +23,7 @@ _OPEN = 40
 #: Hazards shown before the rest is folded away.
 _HAZARDS = 8
 _GRADES = ("stop", "warn", "allowed")
-_LATER = "Left for later"
+_LATER = "Deferred"
 
 
 def render(plan: Plan, *, verbose: bool = False) -> str:

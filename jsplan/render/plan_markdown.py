@@ -124,7 +124,7 @@ def _beside(plan: Plan, *, verbose: bool) -> list[str]:
     parts = [
         ("Changed outside of jsplan", _drift(drift)),
         ("Copied", [Piece(line, line) for line in _plain(plan_text.backfills(plan))]),
-        ("Left for later", [Piece(line, line) for line in _plain(plan_text.deferred(plan, verbose=verbose))]),
+        ("Deferred", [Piece(line, line) for line in _plain(plan_text.deferred(plan, verbose=verbose))]),
     ]
     room = _BESIDE // (len(parts) + 1)
     said = [_blocked(heading, fit(pieces, room)) for heading, pieces in parts]

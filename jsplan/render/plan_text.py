@@ -194,7 +194,7 @@ def deferred(plan: Plan, *, verbose: bool) -> Lines:
     said = [(domain, (reason, *addresses)) for (domain, reason), addresses in reasons.items()]
     for (reason, *addresses), domains in [(w, [d]) for d, w in said] if verbose else collapse.by_domain(said):
         where = f", {collapse.in_domains(domains)}" if len(domains) > 1 else ""
-        lines.add(0, ("Left for later: ", "warn"), safe(reason), (safe(where), "strong"))
+        lines.add(0, ("Deferred: ", "warn"), safe(reason), (safe(where), "strong"))
         shown = addresses if verbose else addresses[:_SHOWN]
         for address in shown:
             lines.add(4, safe(address))

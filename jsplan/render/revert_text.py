@@ -26,7 +26,7 @@ def origin(plan: Plan) -> Lines:
     """The line about that entry; none for any other plan."""
     lines = Lines()
     if (entry := plan.options.get("revert")) is not None:
-        lines.add(0, ("The way back from ", "strong"), (safe(f"{entry['operation']} {entry['id']}"), "strong"),
+        lines.add(0, ("Reverting ", "strong"), (safe(f"{entry['operation']} {entry['id']}"), "strong"),
                   safe(f" of {entry['who']}@{entry['host']}, {entry['at']}:"))  # fmt: skip
     return lines
 
@@ -42,9 +42,9 @@ def afterwards(plan: Plan) -> Lines:
     if (entry := plan.options.get("revert")) is None:
         return lines
     if following := entry["next"]:
-        lines.add(0, ("The files still say otherwise. ", "warn"), f"With them as they are, the next plan would be: {_counts(following)}.")
+        lines.add(0, ("The files still contain the change. ", "warn"), f"The next plan would be: {_counts(following)}.")
     elif plan.has_changes:
-        lines.add(0, "The files say the same already: the next plan shows nothing of this.")
+        lines.add(0, "The files already match: the next plan shows nothing of this.")
     return lines
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NO_CHANGES = "No changes. Your streams match the configuration."
 NOTHING_TO_DESTROY = "No changes. There is nothing that this workspace manages."
 NOTHING_TO_UNDO = "Nothing to undo: all of it is as it was before."
-NO_DRIFT = "No drift. The servers are as jsplan left them."
+NO_DRIFT = "No drift."
 
 _HEADS = {0: "Apply complete!", 130: "Apply interrupted."}
 

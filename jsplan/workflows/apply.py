@@ -127,8 +127,8 @@ def _check_belongs(plan: Plan, world: World, path: Path, *, again: bool) -> None
         raise UsageError(f"{path} was planned for workspace {theirs}", hint="Run it in that workspace, with its -e.")
     if not again and (plan.state["lineage"], plan.state["serial"]) != (state.lineage or None, state.serial):
         raise StalePlanError(
-            f"{path} was planned against serial {plan.state['serial']} of the state, which is now at {state.serial}: "
-            "it was applied before, or something else was. Nothing was changed",
+            f"the state changed after {path} was made (serial {plan.state['serial']}, now {state.serial}): "
+            "this plan was applied already, or another one was. Nothing was changed",
             hint="Plan again: jsplan plan -o FILE",
         )
 

@@ -117,7 +117,7 @@ async def _wanted(
         mine = [address for address in there if matches(text, address) and not (is_glob(text) and address in states)]
         away = [key for key, one in facts.items() if not one.reachable and (_reaches(text.partition("/")[0], key))]
         if not mine and not away:
-            raise JsplanError(f"{text} names no stream that exists", hint="Globs go over what is on the servers: hub/**, hub/kv/*")
+            raise JsplanError(f"{text} matches no stream", hint="Globs go over what is on the servers: hub/**, hub/kv/*")
         found |= set(mine)
     return sorted(found)
 

@@ -60,7 +60,9 @@ def discover_domains(options: LoadOptions, observer: Observer, *, connection: st
     connections, declared = load_reach(options)
     for key in (connection, system):
         if key is not None and key not in connections:
-            raise UsageError(f'there is no connection "{key}". There are {", ".join(connections)}.{did_you_mean(key, connections)}')
+            raise UsageError(
+                f'there is no connection "{key}". Known connections: {", ".join(connections)}.{did_you_mean(key, connections)}'
+            )
     asked = [connection] if connection else [key for key in connections if key != system]
     return run(_discover(connections, declared, options.environ, asked, system, observer))
 

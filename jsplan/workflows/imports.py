@@ -164,7 +164,7 @@ def globs_of(world: World, addresses: tuple[str, ...]) -> tuple[str, ...]:
                 raise UsageError(f"{key} matches no domain", hint="Labels are given under `domains:` in jsplan.yaml.")
             out |= dict.fromkeys(f"{name}/{rest}" for name in found)
         elif rest == "**" and key not in domains and not is_glob(key):
-            raise UsageError(f'there is no domain "{key}". There are {", ".join(domains)}.{did_you_mean(key, domains)}')
+            raise UsageError(f'there is no domain "{key}". Known domains: {", ".join(domains)}.{did_you_mean(key, domains)}')
         else:
             out[text] = None
     return tuple(out)

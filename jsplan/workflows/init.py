@@ -18,7 +18,7 @@ def init(directory: Path, template: str, name: str) -> list[Path]:
     `name` becomes the workspace's; raises UsageError when it cannot be one, or for an unknown template.
     """
     if template not in TEMPLATES:
-        raise UsageError(f'there is no template "{template}"; there are {", ".join(TEMPLATES)}')
+        raise UsageError(f'there is no template "{template}". Known templates: {", ".join(TEMPLATES)}')
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise UsageError(f'"{name}" cannot be a workspace name; use small letters, digits, - and _', hint="Give one with --name.")
     source = resources.files("jsplan.workflows") / "templates" / template

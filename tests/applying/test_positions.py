@@ -407,7 +407,5 @@ def test_a_policy_that_changes_is_explained(space: Space, raw: Raw) -> None:
     pull(raw, "A", "C", 3, None)
     plan = write(space, deliver_policy="new").plan()
 
-    assert [(d.code, d.summary) for d in plan.diagnostics] == [
-        ("JS423", "goes on at sequence 4, wherever deliver_policy lets a new consumer begin")
-    ]
+    assert [(d.code, d.summary) for d in plan.diagnostics] == [("JS423", "keeps its position (sequence 4): its new start has no effect")]
     assert "on_replace: recreate" in plan.diagnostics[0].detail

@@ -136,7 +136,7 @@ def test_the_plan_says_what_becomes_of_it(pair: Pair, capsys: pytest.CaptureFixt
     assert lines[-5].startswith("> history left out leaf/stream/S -> hub/stream/ALL [15 messages, ")
     assert lines[-5].endswith(", about 10s]")
     assert lines[-4].startswith("its new source begins at sequence 16 and leaves out what is before; copied by Spark")
-    assert lines[-3].startswith("the time is an estimate, at a stated ")
+    assert lines[-3].startswith("the time is an estimate, assuming ")
     assert lines[-2:] == [f"{says}{COMMAND}", "Plan: 1 to add, 0 to change, 0 to destroy, 1 to backfill."]
 
 
@@ -166,8 +166,8 @@ def test_no_backfill_declines_it(pair: Pair) -> None:
     _, result = apply(pair, backfill=False)
 
     assert result.exit_code == 0
-    told = f"left out by --no-backfill, and not planned again; run it with: {COMMAND}"
-    assert result.backfills == [{"name": NAME, "status": "left", "error": told}]
+    told = f"skipped by --no-backfill, and not planned again; run it with: {COMMAND}"
+    assert result.backfills == [{"name": NAME, "status": "skipped", "error": told}]
     arrived(pair, 5)
     assert payloads(pair) == [16, 17, 18, 19, 20]
     require_nothing_planned(pair)
@@ -186,7 +186,7 @@ def test_a_saved_plan_declines_it(pair: Pair) -> None:
     plan = with_sources(pair, {"opt_start_seq": 16}).plan(backfill=False)
 
     assert plan.options["backfill"] is False
-    assert [done["status"] for done in pair.space.apply_saved(plan).backfills] == ["left"]
+    assert [done["status"] for done in pair.space.apply_saved(plan).backfills] == ["skipped"]
     require_nothing_planned(pair)
 
 
@@ -345,7 +345,7 @@ def test_what_a_copy_cannot_do_is_told_once(pair: Pair, source: dict[str, Any], 
     plan, result = apply(pair)
 
     assert [(job["runs"], why in job["reason"]) for job in plan.backfills] == [(False, True)]
-    assert (plan.summary["backfill"], result.exit_code, result.backfills[0]["status"]) == (0, 0, "left")
+    assert (plan.summary["backfill"], result.exit_code, result.backfills[0]["status"]) == (0, 0, "deferred")
     require_nothing_planned(pair)
 
 
@@ -365,7 +365,7 @@ def test_the_history_of_a_work_queue_is_not_promised(pair: Pair, capsys: pytest.
 
     assert [(job["runs"], "command" in job) for job in plan.backfills] == [(False, False)]
     Draft202012Validator(schemas()["plan-v1.json"]).validate(plan.to_json())
-    assert (result.exit_code, result.backfills[0]["status"]) == (0, "left")
+    assert (result.exit_code, result.backfills[0]["status"]) == (0, "deferred")
     assert "it cannot be copied: Q is a work queue" in result.backfills[0]["error"]
     require_nothing_planned(pair)
     with pytest.raises(JsplanError, match="leaf/stream/Q cannot be copied: Q is a work queue"):

@@ -183,7 +183,7 @@ def test_the_command_prints_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -
         "      19 messages missing, about 699 B (counted by the origin's server)".replace("699 B", text.split("about ")[1].split(" (")[0]),
         "      gap: 1 message of the range gone at the origin",
         "  by spark: copied by Spark, so that each message says where it comes from",
-        "  about 10s, an estimate: at a stated 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start",
+        "  about 10s, an estimate: assuming 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start",
         "",
         "Backfill: 19 messages to copy.",
         "To copy it: jsplan backfill run x",
@@ -200,7 +200,7 @@ def test_estimates() -> None:
     elsewhere = estimate("spark", 600_000, 1 << 20, None, {("leaf", "store")}, [past])
     slow = estimate("spark", 10_000, 1 << 30, 1 << 20, pairs, [past])
 
-    assert (stated.seconds, stated.basis) == (10.0, "at a stated 100,000 messages/s and 80.0 MiB/s")
+    assert (stated.seconds, stated.basis) == (10.0, "assuming 100,000 messages/s and 80.0 MiB/s")
     assert measured.seconds == 12.0
     assert measured.basis.startswith("at 5,000 messages/s, as leaf/stream/A was copied to hub/stream/B")
     assert elsewhere.seconds == 20.0

@@ -55,7 +55,7 @@ def test_a_plan_lists_what_is_to_be_copied(space: Space) -> None:
             "to": {"domain": "hub", "stream": "ALL"}, "text": plan.backfills[0]["text"],
             "messages": 20, "bytes": plan.backfills[0]["bytes"], "strategy": "spark",
             "reason": "copied by Spark, so that each message says where it comes from",
-            "estimate": {"seconds": 10.0, "basis": "at a stated 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start"},
+            "estimate": {"seconds": 10.0, "basis": "assuming 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start"},
         }
     ]  # fmt: skip
     assert plan.backfills[0]["bytes"] >= 20 * 100
@@ -93,7 +93,7 @@ def test_without_backfill_it_is_left_and_said(space: Space) -> None:
 
     assert result.exit_code == 0
     assert result.backfills == [
-        {"name": "history", "status": "left", "error": "left out by --no-backfill; run it with: jsplan backfill run history"}
+        {"name": "history", "status": "skipped", "error": "skipped by --no-backfill; run it with: jsplan backfill run history"}
     ]
     again = space.plan()
     assert (again.steps, again.has_changes, len(again.backfills)) == ([], True, 1)

@@ -210,7 +210,7 @@ def test_apply_leaves_what_is_outside_of_its_window(pair: Pair) -> None:
     assert left.exit_code == 0
     assert left.backfills == [
         {
-            "name": "x", "status": "left",
+            "name": "x", "status": "deferred",
             "error": "outside of its window (01:00-05:00, which opens 01:00 by this machine's clock); the next apply inside of it runs it, "
             "or let it wait for that: jsplan backfill run x",
         }
@@ -233,7 +233,7 @@ def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
     there = pair.state("hub", "T")["messages"]
 
     said = left.backfills[0]
-    assert (left.exit_code, said["status"], said["copied"]) == (0, "left", there)
+    assert (left.exit_code, said["status"], said["copied"]) == (0, "deferred", there)
     assert 0 < there < COUNT
     assert said["error"].startswith(
         f"its window (01:00-05:00) closed after {there:,} messages of this run; the next apply inside of it goes on"

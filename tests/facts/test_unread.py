@@ -45,7 +45,9 @@ def test_an_origin_that_is_known_to_be_consumed(space: Space, clean_hub_leaf: Sa
 
     (hazard,) = of_copy(plan)
     assert (hazard.code, hazard.messages, hazard.exact, hazard.at_least, hazard.causes) == ("DELETES_MESSAGES", None, False, 0, ["origin"])
-    assert hazard.message.startswith("consumes its origin leaf/stream/Q; how many messages is not known (domain leaf does not answer")
+    assert hazard.message.startswith(
+        "copying removes messages from its origin leaf/stream/Q; their number is unknown (domain leaf does not answer"
+    )
     assert hazard.blocking
     assert not hazard.allowed
 
@@ -93,4 +95,4 @@ def test_what_is_counted_and_what_is_not_are_one_hazard(space: Space, clean_hub_
 
     assert (hazard.messages, hazard.exact, hazard.at_least, hazard.at_most) == (None, False, 0, None)
     assert "up to 1 of 1 message" in hazard.message
-    assert "leaf/stream/Q; how many messages is not known" in hazard.message
+    assert "leaf/stream/Q; their number is unknown" in hazard.message

@@ -106,7 +106,7 @@ def _until_named(lines: Any) -> dict[str, Any]:
 
 
 def test_what_a_domain_that_is_away_leaves_unknown(land: Land, tmp_path: Path) -> None:
-    """Seen through the hub alone, a leaf behind a cut link is away: of what it gives nothing is known, and nothing is unhealthy."""
+    """Seen through the hub alone, a leaf behind a cut link is offline: of what it gives nothing is known, and nothing is unhealthy."""
     space = land.space(tmp_path)
     space.base["domains"]["leaf"] = {"connection": "hub", "may_be_offline": "7d"}
     land.stream("leaf", "FAR", 1)

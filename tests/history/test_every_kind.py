@@ -76,5 +76,5 @@ COUNTED = ("import", "add", "change", "replace", "destroy", "forget")
 def _is_refused(case: Case, number: int) -> None:
     """It says that only a new object would be as the old one was, and changes nothing."""
     assert found(planned(case.space, number, allow_hazards=ALL), "JS303")
-    with pytest.raises(RefusedError, match="must be replaced"):
+    with pytest.raises(RefusedError, match="cannot be changed in place"):
         undo(case.space, number)

@@ -60,8 +60,8 @@ def test_saved(place: Place) -> None:
     path = place.space.folder / "back.plan"
     ended = place.run("revert", str(number), "-o", str(path))
     assert (ended.code, entries(place.space)[0]["id"]) == (0, number)
-    assert "The way back from apply 2" in ended.out
-    assert "The way back from apply 2" in place.run("show", str(path)).out
+    assert "Reverting apply 2" in ended.out
+    assert "Reverting apply 2" in place.run("show", str(path)).out
     assert load_plan(path).mode == "revert"
 
     assert place.run("apply", str(path)).code == 0
@@ -81,7 +81,7 @@ def test_destroy(place: Place) -> None:
     assert ((place.config("A"), place.config("B"), place.config("KV_K")), remembered(place)) == (before, was)
     assert [(a, s) for a, s, _ in found(plan, "JS491")] == [
         ("main/consumer/B/C", "the position that the consumer had does not come back"),
-        (A, "4 messages that were deleted with the stream do not come back"),
+        (A, "4 messages that were deleted with the stream cannot be restored"),
     ]
     assert found(plan, "JS492") == []
     assert not place.space.plan().has_changes
@@ -175,8 +175,8 @@ def test_messages_do_not_come_back(place: Place) -> None:
     number = apply(place.write({"name": "A", "max_msgs": 3}).space, backup=saves)
     told = {a: (s, d) for a, s, d in found(planned(place.space, number), "JS491")}
 
-    assert told[A][0] == "2 messages that were deleted do not come back"
-    assert told["main/stream/B"][0] == "2 messages that were deleted with the stream do not come back"
+    assert told[A][0] == "2 messages that were deleted cannot be restored"
+    assert told["main/stream/B"][0] == "2 messages that were deleted with the stream cannot be restored"
     folder = entry(place.space, number)["backup"]
     assert f"--exclude main/stream/B and run: jsplan restore {folder} --target main/stream/B" in told["main/stream/B"][1]
     assert place.run("revert", str(number), "-y", "--exclude", "main/stream/B").code == 0
@@ -248,7 +248,7 @@ def test_the_files_say_otherwise(place: Place) -> None:
     plan, _ = undo(place.space, number)
     told = {a: (s, d) for a, s, d in found(plan, "JS492")}
 
-    assert told[A][0] == "the files still say otherwise: the next plan changes it again"
+    assert told[A][0] == "the files still contain the change: the next plan changes it again"
     assert told[A][1].startswith("max_age: 6d in the files (jsplan.yaml:1:")
     assert told[A][1].endswith("); for it to stay, write: 30d")
     assert told["main/stream/NEW"][0] == "the files still have it: the next plan makes it again"

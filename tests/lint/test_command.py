@@ -44,7 +44,7 @@ def test_findings_are_told_with_their_place_and_what_to_do(folder: Path, capsys:
     assert main(["-C", str(folder), "lint"]) == 0
     out = capsys.readouterr().out
 
-    assert out.index('Warning: hub/stream/A: "a": what is published there is stored by leaf/stream/A too') < out.index("Note: hub/stream/B")
+    assert out.index('Warning: hub/stream/A: "a": also stored by leaf/stream/A') < out.index("Note: hub/stream/B")
     assert "at jsplan.yaml:" in out
     assert "Lint: 1 warning, 1 note, 1 ignored." in out
     assert "jsplan lint --explain JS201" in out
@@ -246,7 +246,7 @@ def test_a_domain_that_is_away_is_told(clean_hub_leaf: Sandbox, tmp_path: Path, 
 
     assert main(["-C", str(space.folder), "lint", "--live"]) == 0
     told = capsys.readouterr()
-    assert "domain leaf is away" in told.err
+    assert "domain leaf is offline" in told.err
     assert "[JS201]" in told.out
 
 

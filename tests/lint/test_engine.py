@@ -138,7 +138,7 @@ def test_a_fleet_that_shares_a_subject_is_one_finding(tmp_path: Path) -> None:
     (found,) = [d for d in report.findings if d.code == "JS201"]
 
     assert found.summary.endswith(
-        "store-002/stream/P, store-003/stream/P, store-004/stream/P and 296 more too, in domains that hear this one"
+        "store-002/stream/P, store-003/stream/P, store-004/stream/P and 296 more; leafnodes forward the messages, so each is stored twice"
     )
 
 

@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]], str]] = {
         [{"name": "X"}, {"name": "Y"}, {"name": "A", "mirror": {"name": "Y"}} | PRESERVE],
         "a mirror of another origin has that one's messages",
     ),
-    "refuse": ([BASE], [BASE | {"storage": "memory"}], "on_replace is refuse"),
+    "refuse": ([BASE], [BASE | {"storage": "memory"}], "on_replace: refuse"),
 }  # fmt: skip
 
 

@@ -199,7 +199,7 @@ def everything() -> Plan:
                 "reason": "history before the first source",
             }
         ],
-        deferred=[Deferred(f"far/stream/S{n}", "domain far is away: no answer in 5s") for n in range(1, 4)],
+        deferred=[Deferred(f"far/stream/S{n}", "domain far is offline: no answer in 5s") for n in range(1, 4)],
         diagnostics=[
             Diagnostic(
                 "warning",
@@ -265,7 +265,7 @@ def opening(size: int) -> Plan:
     source = [FieldChange(f'sources["SALES@{api}"]', None, {"name": "SALES", "external": {"api": api}}, "in_place") for api in apis]
     plain = {"name": "SALES", "max_bytes": GIB}
     made = [resource(f"{s}/stream/SALES", ["create"], after=plain | {"subjects": [f"sales.{s}.>"]}) for s in stores[: size // 2]]
-    gone = [(s, f"domain {s} is away: nobody listens on $JS.{s}.API") for s in stores[size // 2 :]]
+    gone = [(s, f"domain {s} is offline: no responders on $JS.{s}.API") for s in stores[size // 2 :]]
     away = [Deferred(f"{s}/stream/{name}", reason) for s, reason in gone for name in "AB"]
     odd = [Diagnostic("warning", "JS999", f"{s} is odd", "Look at it.", f"{s}/stream/SALES") for s in stores]
     rates = [Diagnostic("warning", "JS998", f"{n} messages a day", "", f"{s}/stream/SALES") for n, s in enumerate(stores)]
@@ -286,7 +286,7 @@ def partial_apply() -> ApplyResult:
         {"imported": 0, "added": 1, "changed": 0, "replaced": 0, "destroyed": 0, "forgotten": 0, "deferred": 1, "failed": 2, "skipped": 1},
         {"lineage": "l1", "serial": 8},
         6,
-        [{"address": "leaf/stream/X", "reason": "domain leaf is away: no answer"}],
+        [{"address": "leaf/stream/X", "reason": "domain leaf is offline: no answer"}],
     )
 
 
@@ -344,7 +344,7 @@ def drift() -> Drift:
             {"domain": "far", "reason": "no answer in 5s", "may_be_offline": 7 * DAY, "excused": True},
             {"domain": "near", "reason": "no such domain", "may_be_offline": None, "excused": False},
         ],
-        deferred=[Deferred("far/stream/S1", "domain far is away: no answer in 5s")],
+        deferred=[Deferred("far/stream/S1", "domain far is offline: no answer in 5s")],
         pending=2,
         exit_code=2,
     )

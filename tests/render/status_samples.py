@@ -60,7 +60,7 @@ def country() -> Status:
     return status(
         domains=[
             domain("hub", streams=3, consumers=1, messages=2401, storage=88_211, limits=limits),
-            domain("leaf", version=None, api_level=0, memory=2048), domain("far", away="nobody listens on $JS.far.API", excused=False),
+            domain("leaf", version=None, api_level=0, memory=2048), domain("far", away="no responders on $JS.far.API", excused=False),
         ],
         streams=[
             stream("hub/stream/ORDERS", 1200), stream("hub/kv/CONFIG", 1, type="kv", managed=False, consumers=0),
@@ -95,7 +95,7 @@ def fleet(stores: int) -> Status:
     ]  # fmt: skip
     return status(
         domains=[domain("hub", streams=2, messages=1200 * stores)]
-        + [domain(name, away=f"nobody listens on $JS.{name}.API" if name in gone else "") for name in names],
+        + [domain(name, away=f"no responders on $JS.{name}.API" if name in gone else "") for name in names],
         streams=[stream("hub/stream/ALL_SALES", 1200 * stores, copies="sources"), *(stream(f"{name}/stream/SALES") for name in there)],
         consumers=[consumer(f"{name}/consumer/SALES/TILL") for name in there],
         replication=[*flows, *(flow("hub/stream/PRICES", f"{name}/stream/PRICES", kind="mirror") for name in there)],

@@ -118,8 +118,8 @@ def test_a_way_back_says_what_it_undoes() -> None:
     plan = replace(samples.everything(), options={"revert": undone})
 
     for page in (plan_markdown.render(plan), plan_html.render(plan)):
-        assert "The way back from apply a1b2 of ann@" in page
-        assert "the next plan would be: 1 to add, 0 to change, 0 to destroy." in page
+        assert "Reverting apply a1b2 of ann@" in page
+        assert "The next plan would be: 1 to add, 0 to change, 0 to destroy." in page
 
 
 @pytest.mark.parametrize("words", ["`", "``", "a`b", "`a", "a``b`", "plain"])

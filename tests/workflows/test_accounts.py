@@ -156,7 +156,7 @@ def test_a_mirror_that_leads_back_is_not_equal(space: Space, system: Sandbox) ->
 
 
 def test_an_import_that_is_not_there_is_named(space: Space) -> None:
-    """A domain that is reached by an import nobody made is no domain that is away: plan says what is missing, and where to see it."""
+    """A domain that is reached by an import nobody made is no domain that is offline: plan says what is missing, and where to see it."""
     space.base["domains"]["hub-by-imp"] = {"connection": "imp", "api_prefix": "JS.nobody.API", "same_as": "hub"}
     consumer = {"domain": "hub-by-imp", "stream": "ORDERS", "name": "C", "ack_policy": "explicit"}
     with pytest.raises(ConnectError, match=r"nobody answers JS\.nobody\.API over connection imp") as caught:

@@ -116,7 +116,7 @@ def test_wrong_credentials(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
 
 
 def test_wrong_credentials_of_one_of_two_connections(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
-    """Credentials that are refused are no domain that is away: nothing is deferred, it is an error."""
+    """Credentials that are refused are no domain that is offline: nothing is deferred, it is an error."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["leaf"] = {"url": clean_hub_leaf["leaf"].url, "user": "acc", "password": "wr0ng"}
     space.base["domains"] = {"hub": {"connection": "hub"}, "leaf": {"connection": "leaf"}}

@@ -130,5 +130,5 @@ def test_what_cannot_be_asked(tmp_path: Path, make_server: MakeServer) -> None:
     assert list(found.failures) == ["dead"]
     with pytest.raises(ConnectError):
         discover_domains(workspace(tmp_path, dead=dead), Quiet())
-    with pytest.raises(UsageError, match="There are dead"):
+    with pytest.raises(UsageError, match="Known connections: dead"):
         discover_domains(workspace(tmp_path, dead=dead), Quiet(), connection="daed")

@@ -63,7 +63,7 @@ def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
     assert took < 15, "one wait, not one for each of thirty"
     assert (result.exit_code, changes(plan), len(plan.deferred), plan.complete) == (0, {"hub/stream/H": ["create"]}, 31, False)
     assert result.summary["deferred"] == 31
-    assert {d.reason.split("$")[0] for d in plan.deferred} == {"domain leaf is away: no answer to "}
+    assert {d.reason.split("$")[0] for d in plan.deferred} == {"domain leaf is offline: no answer to "}
     assert (found.exit_code, [a["domain"] for a in found.away], [d.address for d in found.deferred]) == (1, ["leaf"], ["leaf/stream/SAME"])
     assert names(clean_hub_leaf, "leaf") == ["SAME"]
     assert sorted(changes(space.plan())) == sorted(f"leaf/stream/L{n}" for n in range(30))
@@ -154,7 +154,7 @@ def test_away_must_not_be(space: Space, clean_hub_leaf: Sandbox) -> None:
     """With --offline fail a domain that is away is an error; excluded, it is not even asked."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
     clean_hub_leaf["leaf"].freeze()
-    with pytest.raises(ConnectError, match="domain leaf is away"):
+    with pytest.raises(ConnectError, match="domain leaf is offline"):
         space.plan(offline="fail")
     plan = space.plan(offline="fail", excludes=("leaf/**",))
     clean_hub_leaf["leaf"].thaw()

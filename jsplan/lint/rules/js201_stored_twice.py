@@ -24,8 +24,8 @@ def check(view: View) -> Iterator[Hit]:
             others = [a for a in known if a != first]
             shown = ", ".join(map(str, others[:3])) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
             which = ", ".join(f'"{subject}"' for subject in subjects[:3])
-            yield Hit(first, f"{which}: what is published there is stored by {shown} too, in domains that hear this one", "subjects",
-                      also=tuple(others))  # fmt: skip
+            text = f"{which}: also stored by {shown}; leafnodes forward the messages, so each is stored twice"
+            yield Hit(first, text, "subjects", also=tuple(others))
 
 
 def _shared(view: View) -> Iterator[tuple[list[Item], list[str]]]:

@@ -15,8 +15,8 @@ def check(view: View) -> Iterator[Hit]:
             origin = view.all_streams.get(edge.origin)
             if origin is None or origin.retention == "limits":
                 continue
-            what = "a work queue: what is copied is taken out of it" if origin.retention == "workqueue" else (
-                "kept only for those who wait: the copy is one of them, and what all have is removed")  # fmt: skip
+            what = "a work queue: messages that were copied are deleted there" if origin.retention == "workqueue" else (
+                "kept by interest: messages that this copy and every consumer have read are deleted there")  # fmt: skip
             yield Hit(item.address, f"{origin.address} is {what}", "mirror" if edge.kind == "mirror" else "sources", also=(origin.address,))
 
 

@@ -16,7 +16,7 @@ def check(view: View) -> Iterator[Hit]:
         for edge in view.origins.get(item.address, ()):
             origin = view.all_streams.get(edge.origin)
             if origin is not None and origin.config.get("allow_msg_ttl"):
-                text = f"messages of {origin.address} have life times of their own, and stay here when they end"
+                text = f"messages of {origin.address} have TTLs of their own, which this copy does not apply: expired messages stay here"
                 yield Hit(item.address, text, "mirror" if edge.kind == "mirror" else "sources")
                 break
 

@@ -14,7 +14,7 @@ def check(view: View) -> Iterator[Hit]:
         name = next((name for name in ("deny_purge", "deny_delete") if item.said.get(name)), None)
         guarded = item.declared is not None and item.declared.lifecycle.prevent_destroy is not None
         if name is not None and item.address.kind == "stream" and not guarded:
-            yield Hit(item.address, f"{name} guards the messages, and not against the deletion of the stream", name)
+            yield Hit(item.address, f"{name} protects messages, not the stream itself", name)
 
 
 RULE = Rule(

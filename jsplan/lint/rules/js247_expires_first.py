@@ -15,7 +15,7 @@ def check(view: View) -> Iterator[Hit]:
         stream = view.stream_of(item)
         age, wait = (stream.config.get("max_age", 0) if stream else 0), item.config.get("ack_wait", 0)
         if item.config.get("ack_policy", "none") != "none" and 0 < age <= wait:
-            text = f"messages live for {format_duration(age)}, and are delivered again after {format_duration(wait)}: never"
+            text = f"ack_wait ({format_duration(wait)}) is not shorter than max_age ({format_duration(age)}): nothing is ever redelivered"
             yield Hit(item.address, text, "ack_wait")
 
 

@@ -144,8 +144,8 @@ def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     place = f"sequence {position:,}" if position else "the first message that was not acknowledged"
     if any(change.path in STARTS for change in verdict.fields):
         yield _finding(
-            inputs, verdict, f"goes on at {place}, wherever deliver_policy lets a new consumer begin",
-            "To begin anew as the files say: lifecycle: {on_replace: recreate}.",
+            inputs, verdict, f"keeps its position ({place}): its new start has no effect",
+            "To start where the files say: lifecycle: {on_replace: recreate}.",
         )  # fmt: skip
     elif said.get("deliver_policy") in ONLY_LAST:
         text = f"is given every message from {place} on, not only {ONLY_LAST[said['deliver_policy']]}"

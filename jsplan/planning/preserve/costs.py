@@ -117,7 +117,7 @@ def _unheard(live: LiveObject) -> Iterable[Hazard]:
     text = f"publishers to {', '.join(subjects)} get no acknowledgement while {messages} are carried over, for about {seconds(live)} s"
     yield Hazard(
         "REMOVES_SUBJECTS",
-        f"{text}; nothing is stored meanwhile, so whoever repeats what was not acknowledged loses nothing",
+        f"{text}; publishers that retry unacknowledged messages lose nothing",
         causes=list(subjects),
     )
 
@@ -178,6 +178,6 @@ def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     yield from _started(inputs, verdict)
     if live is None or not live.compact.get("duplicate_window") or not live.state.get("messages"):
         return
-    text = "a message that is published again with the id of one from before the replacement is stored again"
+    text = "deduplication is reset: a retry of a message that was published before the replacement is stored twice"
     detail = "The server remembers ids of what was published to this very stream only; it matters for as long as duplicate_window."
     yield Diagnostic("info", "JS425", text, detail, str(verdict.address), declared.range if declared else None)

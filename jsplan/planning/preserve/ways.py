@@ -18,7 +18,7 @@ from jsplan.resources.nested import origin_key
 Way = Literal["archive", "mirror", "source"]
 #: API levels that restore an archive under another name (2.15), and that promote mirrors (2.12).
 ARCHIVES, PROMOTES = 5, 2
-ALLOWS: Final = "To delete it with its messages and make it anew: lifecycle: {on_replace: recreate}."
+ALLOWS: Final = "To delete and recreate it without its messages: lifecycle: {on_replace: recreate}."
 
 
 def way_of(level: int) -> Way:

@@ -10,8 +10,8 @@ from jsplan.documents.plan import Hazard
 
 #: Hazards whose effect stays whatever the configuration is later, and what to say of it.
 _SAYS = {
-    "DELETES_STREAM": "{messages} that were deleted with the stream do not come back",
-    "DELETES_MESSAGES": "{messages} that were deleted do not come back",
+    "DELETES_STREAM": "{messages} that were deleted with the stream cannot be restored",
+    "DELETES_MESSAGES": "{messages} that were deleted cannot be restored",
     "LOSES_CONSUMER_POSITION": "the position that the consumer had does not come back",
     "DELETES_CONSUMER": "the position that the consumer had does not come back",
     "DUPLICATES_MESSAGES": "messages that were copied twice stay",

@@ -152,7 +152,7 @@ def _said(files: Inputs, verdict: Verdict, kind: str) -> Diagnostic:
     elif kind == "import" and not verdict.fields:
         summary, detail = "the files still have it: the next plan takes it over again", "Take it out of the files."
     else:
-        summary = f"the files still say otherwise: the next plan {'replaces' if kind == 'replace' else 'changes'} it again"
+        summary = f"the files still contain the change: the next plan {'replaces' if kind == 'replace' else 'changes'} it again"
         detail, where = _fields(verdict, declared, where)
     return Diagnostic("warning", FILES, summary, detail, str(verdict.address), where)
 

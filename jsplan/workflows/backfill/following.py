@@ -81,16 +81,16 @@ def _left(plan: Plan, entry: dict[str, Any], result: ApplyResult, options: PlanO
         return _declined(entry)
     if not options.backfill:
         late = "its target was made empty, so a snapshot is not possible any more; " if entry["strategy"] == "snapshot" else ""
-        return {"status": "left", "error": f"left out by --no-backfill; {late}run it with: jsplan backfill run {entry['name']}"}
+        return {"status": "skipped", "error": f"skipped by --no-backfill; {late}run it with: jsplan backfill run {entry['name']}"}
     if result.exit_code != int(ExitCode.OK):
-        return {"status": "left", "error": "the changes before it were not all made; the next apply runs it"}
+        return {"status": "deferred", "error": "the changes before it were not all made; the next apply runs it"}
     ends = [end for end in (*entry["from"], entry["to"]) if "domain" in end]
     away = sorted({end["domain"] for end in ends if not plan.domains.get(end["domain"], {}).get("reachable", True)})
-    return {"status": "left", "error": f"domain {', '.join(away)} is away; the next apply runs it"} if away else None
+    return {"status": "deferred", "error": f"domain {', '.join(away)} is offline; the next apply runs it"} if away else None
 
 
 def _declined(entry: dict[str, Any]) -> dict[str, Any]:
-    return {"status": "left", "error": f"left out by --no-backfill, and not planned again; run it with: {entry['command']}"}
+    return {"status": "skipped", "error": f"skipped by --no-backfill, and not planned again; run it with: {entry['command']}"}
 
 
 def _told(entry: dict[str, Any], options: PlanOptions) -> dict[str, Any]:
@@ -98,9 +98,9 @@ def _told(entry: dict[str, Any], options: PlanOptions) -> dict[str, Any]:
     if "waits" in entry and not options.backfill:
         return _declined(entry)
     if "waits" in entry:
-        return {"status": "left", "error": f"{entry['waits']}; what the source leaves out is planned when it is back"}
+        return {"status": "deferred", "error": f"{entry['waits']}; what the source leaves out is planned when it is back"}
     by_hand = f". To bring it as it is: {entry['command']}" if "command" in entry else ""
-    return {"status": "left", "error": f"{entry['reason']}{by_hand}"}
+    return {"status": "deferred", "error": f"{entry['reason']}{by_hand}"}
 
 
 def _asked(entry: dict[str, Any], allow: tuple[str, ...] = (), clock: Clock = SYSTEM) -> BackfillOptions:
@@ -115,7 +115,7 @@ def _closed(world: World, entry: dict[str, Any], options: PlanOptions) -> dict[s
     """That the window of an entry is closed: an apply does not wait for it."""
     declared = world.workspace.backfills.get(entry["name"])
     words = closed_words(declared, options.clock) if declared is not None else None
-    return {"status": "left", "error": words} if words else None
+    return {"status": "deferred", "error": words} if words else None
 
 
 async def _copied(world: World, pool: Pool, wanted: dict[str, BackfillOptions], observer: Observer) -> dict[str, dict[str, Any]]:
@@ -133,7 +133,11 @@ async def _copied(world: World, pool: Pool, wanted: dict[str, BackfillOptions], 
                 else:
                     found[name] = {"status": "done", "copied": done.copied, "gap_messages": done.gap_messages, "error": None}
                     if done.closed:
-                        found[name] = {"status": "left", "copied": done.copied, "error": left_words(world.workspace.backfills[name], done)}
+                        found[name] = {
+                            "status": "deferred",
+                            "copied": done.copied,
+                            "error": left_words(world.workspace.backfills[name], done),
+                        }
     except JsplanError as error:  # the state could not be written
         return dict.fromkeys(wanted, _failed(error))
     return found
