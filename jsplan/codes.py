@@ -149,6 +149,7 @@ AGAINST_SERVERS: Final[Mapping[str, str]] = {
     "JS446": "Priority groups, or a priority timeout, without a policy; servers since 2.12 refuse that.",
     "JS447": "What else a domain has cannot be listed: whether it gets in the way of a plan, or is unmanaged, is not known.",
     "JS449": "A stream copies an origin over two ways of different lengths, which the server takes for a cycle.",
+    "JS458": "A mirror or source of a stream whose `consumer_limits` have `max_ack_pending`: the server cannot read it.",
     "JS460": "A server of the rehearsal refuses a step (`--rehearse`); the number is its err_code.",
     "JS461": "A server of the rehearsal takes a step and does not keep all of it.",
     "JS462": "Something was not rehearsed; what, and why, is said.",

@@ -56,6 +56,7 @@ def refusals(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Di
             yield from _shown(inputs, verdict, cycles.refused(verdict))
     yield from _overlaps(inputs, verdicts, changed)
     yield from _too_many(inputs, verdicts)
+    yield from _unreadable_origins(inputs, verdicts)
     yield from _unlisted(inputs)
     yield from unread_findings(inputs, verdicts)
 
@@ -238,3 +239,33 @@ def _too_many(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[D
             text = f"the stream would have {count.total} consumers, {count.stay} of them as now; its max_consumers is {count.most} (10026)"
             detail = "Raise max_consumers, or take consumers out."
             yield from _shown(inputs, count.made[-1], iter([Problem("JS439", "name", text, detail)]))
+
+
+def _unreadable_origins(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[Diagnostic]:
+    """Refuse mirrors and sources of a stream with `consumer_limits.max_ack_pending`: the server's own consumer is refused (10082).
+
+    A copy that runs is only stopped when it reconnects, so both are left alone where this plan changes neither.
+    """
+    for edge in inputs.topology.edges:
+        origin, copy = (will_be(inputs, verdicts, address) for address in (edge.origin, edge.copy))
+        if origin is None or copy is None or not _pending_limit(origin):
+            continue
+        before = inputs.live.get(edge.origin)
+        limited = before is None or not _pending_limit(before.compact)
+        starting = _starts(verdicts.get(edge.origin)) or _starts(verdicts.get(edge.copy))
+        at = verdicts.get(edge.origin if limited else edge.copy)
+        if at is not None and at.writes and (limited or starting):
+            text = f"{edge.copy} cannot copy {edge.origin}: its consumer_limits.max_ack_pending refuses the server's own consumer (10082)"
+            detail = "Take max_ack_pending out of these consumer_limits, and set it at each consumer."
+            yield from _shown(inputs, at, iter([Problem("JS458", "consumer_limits" if limited else edge.kind, text, detail)]))
+
+
+def _pending_limit(config: Config) -> bool:
+    return int((config.get("consumer_limits") or {}).get("max_ack_pending") or 0) > 0
+
+
+def _starts(verdict: Verdict | None) -> bool:
+    """Check whether the plan makes the stream, which starts its copies from nothing."""
+    return verdict is not None and (
+        verdict.replaces or verdict.live is None or any(f.path in ("mirror", "sources") for f in verdict.fields)
+    )
