@@ -1,4 +1,4 @@
-"""Whole streams by the tools of the servers, as a backfill uses them with `keep: server`: what `auto` takes, and a source.
+"""Whole streams by the tools of the servers, as a backfill uses them with `mode: exact`: what `auto` takes, and a source.
 
 Both with everything around it that makes them exact: the comparison of both sides, and what is put right before and after.
 """
@@ -17,7 +17,7 @@ from jsplan.workflows.backfill.freeze import freeze
 from jsplan.workflows.backfill.leg import Work
 from jsplan.workflows.backfill.native import NativeRun
 
-ENTRY = Backfill("tools", (BackfillSide("leaf", "BENCH"),), BackfillSide("hub", "COPY"), keep="server")
+ENTRY = Backfill("tools", (BackfillSide("leaf", "BENCH"),), BackfillSide("hub", "COPY"), mode="exact")
 CONFIG = {"name": "COPY", "subjects": ["copies.>"], "num_replicas": 1, "storage": "file"}
 
 

@@ -16,7 +16,7 @@ from jsplan.units import format_duration
 Strategy = Literal["native", "snapshot", "spark"]
 #: Servers of this API level restore a snapshot under any name and into any storage.
 ANY_NAME_LEVEL: Final = 5
-#: Why Spark where `keep: origin` asks for what nothing else does.
+#: Why Spark where `mode: tagged` asks for what nothing else does.
 SAYS_WHERE_FROM: Final = "copied by Spark, so that each message says where it comes from"
 NATIVE: Final = "a source of the target brings it: the server copies by itself, and the range has no end"
 SNAPSHOT: Final = "the whole stream into a target that does not exist yet: a snapshot keeps sequences and times"
@@ -71,7 +71,7 @@ def choose(it: Situation) -> Choice:
     against = next(filter(None, (unreadable(one.config) for one in it.origins)), "")
     if asked == "spark":
         return Choice("spark", "copied by Spark, as the entry says", against)
-    if it.entry.keep != "server":
+    if it.entry.mode != "exact":
         return Choice("spark", SAYS_WHERE_FROM, against)
     if not against_snapshot:
         return Choice("snapshot", SNAPSHOT)
@@ -82,7 +82,7 @@ def choose(it: Situation) -> Choice:
 
 def can_be_chosen(entry: Backfill) -> bool:
     """Whether anything but Spark may come into question, so that it is worth asking the servers."""
-    return entry.strategy in ("native", "snapshot") or (entry.strategy == "auto" and entry.keep == "server")
+    return entry.strategy in ("native", "snapshot") or (entry.strategy == "auto" and entry.mode == "exact")
 
 
 def not_possible(entry: Backfill, choice: Choice) -> tuple[str, str]:
@@ -138,8 +138,8 @@ def explained(entry: Backfill, choice: Choice) -> Choice:
 def _against_both(it: Situation) -> str:
     """What neither of them does. An entry whose origin is not there yet is judged by what it says."""
     entry = it.entry
-    if entry.keep != "server":
-        return "it keeps no Jsplan-Origin; say `keep: server` to do without"
+    if entry.mode != "exact":
+        return "it keeps no Jsplan-Origin; say `mode: exact` to do without"
     if any(side.parquet is not None for side in (*entry.origins, entry.target)):
         return "an archive is read and written by Spark"
     if entry.window is not None:

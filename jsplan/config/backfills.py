@@ -16,14 +16,14 @@ from jsplan.config.model import Backfill, BackfillSide
 from jsplan.config.node import Node, range_of
 
 _KEYS: Final = (
-    "name", "from", "to", "order", "strategy", "keep", "oversize", "rate", "window", "where", "transform", "subject_transform",
+    "name", "from", "to", "order", "strategy", "mode", "oversize", "rate", "window", "where", "transform", "subject_transform",
     "environments",
 )  # fmt: skip
 _FROM: Final = ("domain", "stream", "start_seq", "start_time", "end_seq", "end_time", "filter_subject", "filter_subjects", "parquet")
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "order": ("stream", "subject", "none"),
     "strategy": ("auto", "native", "snapshot", "spark"),
-    "keep": ("origin", "server"),
+    "mode": ("tagged", "exact"),
     "oversize": ("error", "native", "skip"),
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -33,12 +33,12 @@ _WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 class _Words(TypedDict):
     order: str
     strategy: str
-    keep: str
+    mode: str
     oversize: str
 
 
 #: What an entry means that does not say it.
-_DEFAULTS: Final[_Words] = {"order": "stream", "strategy": "auto", "keep": "origin", "oversize": "error"}
+_DEFAULTS: Final[_Words] = {"order": "stream", "strategy": "auto", "mode": "tagged", "oversize": "error"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ class Backfill:
     target: BackfillSide
     order: str = "stream"
     strategy: str = "auto"
-    keep: str = "origin"
+    mode: str = "tagged"
     oversize: str = "error"
     rate: int | None = None
     window: str | None = None

@@ -337,7 +337,7 @@ def _backfill() -> Schema:
             "to": target,
             "order": _choice("stream", "subject", "none"),
             "strategy": _choice("auto", "native", "snapshot", "spark"),
-            "keep": _choice("origin", "server"),
+            "mode": _choice("tagged", "exact"),
             "oversize": _choice("error", "native", "skip"),
             "rate": _any({"type": ["integer", "null"]}, {"type": "string"}, description="2MB/s"),
             "window": _text("01:00-05:00"),

@@ -464,7 +464,7 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
     [
         ({"to": {"parquet": "s3a://bucket/archive"}}, {}, NotAvailableError, r"s3a://bucket/archive is no folder"),
         ({"from": {"parquet": "a"}}, {}, UsageError, "from an archive to an archive"),
-        ({"keep": "server"}, {}, NotAvailableError, "an archive is written and read by Spark"),
+        ({"mode": "exact"}, {}, NotAvailableError, "an archive is written and read by Spark"),
         ({}, {"from": [{"parquet": "a"}, {"domain": "leaf", "stream": "S"}]}, UsageError, "mixes archives and streams"),
         ({}, {"from": {"parquet": "nowhere"}}, ArchiveError, "nowhere is no archive"),
     ],

@@ -129,7 +129,7 @@ def test_what_was_planned_and_never_run_can_be_looked_at(pair: Pair) -> None:
 
 def test_by_what_it_is_copied_is_chosen_when_it_is(pair: Pair) -> None:
     """A plan takes a snapshot for a target that is not there; once it was made without one, a source is what is left."""
-    says(pair, keep="server")
+    says(pair, mode="exact")
     planned = pair.space.plan().backfills[0]["strategy"]
     apply(pair, backfill=False)
 

@@ -379,7 +379,7 @@ def test_a_job_that_cannot_be(pair: Pair) -> None:
     pair.stream("hub", "T")
     for entry, words in (
         ({"transform": "gone.py:run"}, "gone.py cannot be read"),
-        ({"order": "none", "keep": "server"}, "only Spark applies"),
+        ({"order": "none", "mode": "exact"}, "only Spark applies"),
     ):
         pair.says(**entry)
         with pytest.raises(UsageError, match=words):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub by a source."""
-    return Pair.of(tmp_path, clean_hub_leaf, strategy="native", keep="server")
+    return Pair.of(tmp_path, clean_hub_leaf, strategy="native", mode="exact")
 
 
 def require_sourced(pair: Pair, seqs: list[int], others: int = 0) -> None:
@@ -47,7 +47,7 @@ def test_the_server_copies(pair: Pair) -> None:
     pair.stream("leaf", "S", [(b"s.a", b"NATS/1.0\r\nKind: order\r\n\r\n", b"%d" % n) for n in range(1, 31)])
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     pair.delete("leaf", "S", 7, 30)
-    pair.says(origin={"start_seq": 5}, strategy="native", keep="server")
+    pair.says(origin={"start_seq": 5}, strategy="native", mode="exact")
 
     found = pair.run()
 
@@ -63,7 +63,7 @@ def test_only_one_filter(pair: Pair) -> None:
     """A filter is the source's own; what it leaves out is no gap."""
     pair.stream("leaf", "S", [(b"s.a" if n % 3 else b"s.b", b"", b"%d" % n) for n in range(1, 31)])
     pair.stream("hub", "T")
-    pair.says(origin={"filter_subjects": ["s.b"]}, strategy="native", keep="server")
+    pair.says(origin={"filter_subjects": ["s.b"]}, strategy="native", mode="exact")
 
     found = pair.run()
 
@@ -99,7 +99,7 @@ def test_what_died_is_carried_on_with_the_same_tool(pair: Pair) -> None:
         pair.run()
     pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] == 20, "the source brings everything")
     assert pair.ask("hub", "STREAM.INFO.T")["config"]["metadata"]["jsplan.backfill.source"] == "S@$JS.leaf.API"
-    pair.says(keep="server", strategy="spark")
+    pair.says(mode="exact", strategy="spark")
 
     found = pair.run()
 
@@ -149,7 +149,7 @@ def test_the_last_message_is_refused(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("entry", "target", "words"),
     [
-        ({"keep": "origin"}, {}, "keeps no Jsplan-Origin"),
+        ({"mode": "tagged"}, {}, "keeps no Jsplan-Origin"),
         ({"origin": {"end_seq": 5}}, {}, "the range has an end"),
         ({"rate": "1MB/s"}, {}, "only Spark knows `rate`"),
         ({"origin": {"filter_subjects": ["s.a", "s.b"]}}, {}, "a source has one filter"),
@@ -162,7 +162,7 @@ def test_what_a_source_cannot_do_is_refused(pair: Pair, entry: dict[str, Any], t
     """An entry that asks for a tool that cannot do it is told why, and nothing is written."""
     pair.stream("leaf", "S", numbered(5))
     pair.stream("hub", "T", **target)
-    pair.says(**({"keep": "server", "strategy": "native"} | entry))
+    pair.says(**({"mode": "exact", "strategy": "native"} | entry))
 
     with pytest.raises(RefusedError, match=words):
         pair.run()
@@ -175,7 +175,7 @@ def test_auto_takes_a_source_where_a_snapshot_is_too_late(pair: Pair) -> None:
     """Sequence and time are wanted, and the target exists: the next best tool is the server's own source."""
     pair.stream("leaf", "S", numbered(5))
     pair.stream("hub", "T")
-    pair.says(keep="server")
+    pair.says(mode="exact")
 
     assert pair.run().path == "a source of the server"
     assert pair.record["legs"][0]["strategy"] == "native"
@@ -185,7 +185,7 @@ def test_auto_takes_spark_where_the_range_has_an_end(pair: Pair) -> None:
     """What only Spark can do it does, also where the server's words were asked for."""
     pair.stream("leaf", "S", numbered(5))
     pair.stream("hub", "T")
-    pair.says(keep="server", origin={"end_seq": 3})
+    pair.says(mode="exact", origin={"end_seq": 3})
 
     assert pair.run().path == "spark, by way of a staging stream"
     pair.require_copied(seqs=range(1, 4))

@@ -103,7 +103,7 @@ def test_begun_and_done(pair: Pair) -> None:
 def test_a_target_that_is_not_there_yet(pair: Pair) -> None:
     """What the files declare is what it will be: a snapshot can make it, and the whole range is missing."""
     pair.stream("leaf", "S", numbered(20))
-    pair.says(keep="server")
+    pair.says(mode="exact")
     pair.space.write(streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry])
 
     found = look(pair)

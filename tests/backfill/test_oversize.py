@@ -364,7 +364,7 @@ def test_only_spark_does_it(pair: Pair) -> None:
     """A source or a snapshot takes everything as it is anyway."""
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
-    pair.says(oversize="native", strategy="native", keep="server")
+    pair.says(oversize="native", strategy="native", mode="exact")
 
     with pytest.raises(RefusedError, match="`oversize: native` is for copies by Spark"):
         pair.run()

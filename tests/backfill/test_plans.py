@@ -147,7 +147,7 @@ def test_an_entry_that_cannot_be_run_stops_an_apply_before_it_begins(space: Spac
 def test_an_entry_that_reads_a_work_queue_is_an_error(space: Space) -> None:
     """Nothing but its own consumers can read it, so no apply begins what could not be done."""
     queue = {"name": "Q", "domain": "leaf", "subjects": ["q"], "retention": "workqueue"}
-    for more in ({}, {"strategy": "spark"}, {"keep": "server", "order": "subject"}):
+    for more in ({}, {"strategy": "spark"}, {"mode": "exact", "order": "subject"}):
         entry = ENTRY | {"from": {"domain": "leaf", "stream": "Q"}} | more
         found = [d for d in space.write(streams=[ALL, queue], backfills=[entry]).plan().diagnostics if d.severity == "error"]
         assert [(d.code, "Q is a work queue" in d.summary, d.range is not None) for d in found] == [("JS472", True, True)], more

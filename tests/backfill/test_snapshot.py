@@ -33,7 +33,7 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 def declared(pair: Pair, stream: dict[str, Any] | None = None, /, **entry: Any) -> Pair:
     """Write the workspace: the target, and the entry."""
-    pair.says(**({"keep": "server"} | entry))
+    pair.says(**({"mode": "exact"} | entry))
     pair.space.write(streams=[stream or TARGET], backfills=[pair.entry])
     return pair
 
@@ -167,7 +167,7 @@ def test_somebody_elses_half_stays(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("entry", "target", "words"),
     [
-        ({"keep": "origin"}, {}, "keeps no Jsplan-Origin"),
+        ({"mode": "tagged"}, {}, "keeps no Jsplan-Origin"),
         ({"origin": {"start_seq": 2}}, {}, "the entry has a start or filters"),
         ({"origin": {"end_seq": 2}}, {}, "the range has an end"),
         ({}, {"max_msgs": 2}, "would not keep all of it (`max_msgs`)"),

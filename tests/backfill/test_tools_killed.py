@@ -30,7 +30,7 @@ TARGET: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"]}
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream."""
-    return Pair.of(tmp_path, clean_hub_leaf, keep="server")
+    return Pair.of(tmp_path, clean_hub_leaf, mode="exact")
 
 
 def struck(pair: Pair, share: float, *words: str) -> bool:

@@ -190,11 +190,11 @@ def test_what_cannot_be_paused_is_refused(pair: Pair, strategy: str) -> None:
     """A server that copies by itself does not stop when the window closes; with `auto` Spark copies."""
     pair.stream("leaf", "S", numbered(20))
     pair.stream("hub", "T")
-    pair.says(window=WINDOW, strategy=strategy, keep="server")
+    pair.says(window=WINDOW, strategy=strategy, mode="exact")
 
     with pytest.raises(RefusedError, match="cannot be paused when the window closes"):
         pair.run(clock=Stepping(local("02:00")))
-    pair.says(window=WINDOW, keep="server")
+    pair.says(window=WINDOW, mode="exact")
 
     assert pair.run(clock=Stepping(local("02:00"))).path.startswith("spark")
 

@@ -151,7 +151,7 @@ backfills:
     to: {domain: imp, stream: ORDERS_ALL}
     order: subject
     strategy: auto
-    keep: origin
+    mode: tagged
     oversize: error
     rate: 2MB/s
     window: "01:00-05:00"
@@ -181,7 +181,7 @@ def test_backfills(workspace: Loader) -> None:
     assert history.origins[0].filters == ("ORDERS.received",)
     assert history.origins[0].start_time == "2026-01-01T00:00:00Z"
     assert (files.origins[0].start_seq, files.origins[0].end_seq) == (1, 9)
-    assert (files.order, files.strategy, files.keep, files.oversize) == ("stream", "auto", "origin", "error")
+    assert (files.order, files.strategy, files.mode, files.oversize) == ("stream", "auto", "tagged", "error")
     assert everywhere.origins[1].filters == ("a.b",)
 
 

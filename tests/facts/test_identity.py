@@ -153,7 +153,7 @@ def test_a_backfill_makes_no_other_stream_of_its_target(tmp_path: Path, make_ser
         stored.fill(raw, "S", 5)
     server.restart()
     ends = {"from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}}
-    space.write(streams=streams, backfills=[{"name": "copy", "strategy": "native", "keep": "server"} | ends])
+    space.write(streams=streams, backfills=[{"name": "copy", "strategy": "native", "mode": "exact"} | ends])
     assert space.apply()[1].exit_code == 0
     with Raw(server.url) as raw:
         assert raw.done("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5

@@ -51,7 +51,7 @@ def check_archives(world: World, entry: Backfill) -> None:
             f"backfill {entry.name}: an archive is written in the order of the stream, and `order: {entry.order}` would be lost in it",
             hint="Leave `order` out here, and say it where the archive is brought into a stream.",
         )
-    if entry.keep == "server" or entry.strategy not in {"auto", "spark"}:
+    if entry.mode == "exact" or entry.strategy not in {"auto", "spark"}:
         raise NotAvailableError(
             f"backfill {entry.name}: an archive is written and read by Spark, and a copy out of it says where it is from"
         )

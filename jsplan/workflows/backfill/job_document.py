@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _REFERENCE: Final = re.compile(r"\$\{env\.[A-Za-z_][A-Za-z0-9_]*\}")
 _SIDE: Final = ("start_seq", "end_seq", "start_time", "end_time")
-_WORDS: Final = ("order", "strategy", "keep", "oversize", "rate", "window", "where", "transform")
+_WORDS: Final = ("order", "strategy", "mode", "oversize", "rate", "window", "where", "transform")
 
 
 def unfilled(options: LoadOptions) -> LoadOptions:

@@ -77,10 +77,10 @@ def distinct(sides: Iterable[BackfillSide]) -> bool:
 
 
 def _require_possible(entry: Backfill) -> None:
-    if entry.keep == "server" or entry.strategy not in ("auto", "spark"):
+    if entry.mode == "exact" or entry.strategy not in ("auto", "spark"):
         raise UsageError(
             f"backfill {entry.name}: servers copy messages as they are; only Spark applies order, where, transform and subject_transform",
-            hint="Leave out `keep: server` and `strategy`.",
+            hint="Leave out `mode: exact` and `strategy`.",
         )
     if not distinct(entry.origins):
         raise UsageError(

@@ -40,7 +40,7 @@ def is_wide(entry: Backfill) -> bool:
         return True
     if out_of_archive(entry):
         return False
-    return distinct(entry.origins) and len(entry.origins) > 1 and entry.keep == "origin" and entry.strategy in ("auto", "spark")
+    return distinct(entry.origins) and len(entry.origins) > 1 and entry.mode == "tagged" and entry.strategy in ("auto", "spark")
 
 
 def out_of_archive(entry: Backfill) -> bool:
