@@ -9,7 +9,7 @@ from jsplan.address import Address
 from jsplan.applying.remeasure import Deletions
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import OFFLINE
-from jsplan.facts.live import LiveObject, retention_of
+from jsplan.facts.live import LiveObject, is_durable, retention_of
 from jsplan.facts.survey import in_parallel, read_object
 from jsplan.jetstream import DomainApi
 
@@ -32,9 +32,7 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
             return
         try:
             live = await read_object(apis[address.domain], address)
-            more = outgrown(wanted[address], live)
-            for step in () if more or deletions.is_held(address) else of_one[address]:
-                more = more or await deletions.more_than_planned(step, live)
+            more = outgrown(wanted[address], live) or await _more(deletions, of_one[address], live, apis[address.domain])
         except OFFLINE as error:
             lost.setdefault(address.domain, str(error))
             return
@@ -62,6 +60,16 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
     return sorted(stale), lost
 
 
+async def _more(deletions: Deletions, steps: Iterable[Step], live: LiveObject | None, api: DomainApi) -> str | None:
+    """What else is not as it was for the steps of one object, in words."""
+    for step in steps:
+        if (why := await other_consumers(step, api)) is not None:
+            return why
+        if not deletions.is_held(step.touches) and (why := await deletions.more_than_planned(step, live)) is not None:
+            return why
+    return None
+
+
 def _parents(steps: Iterable[Step]) -> dict[Address, Mapping[str, Any]]:
     """The streams of the consumers that the plan touches, each with what its steps expect of it."""
     expected = ((step.touches.parent, step.precondition.get("parent")) for step in steps)
@@ -76,6 +84,21 @@ def other_stream(expected: Mapping[str, Any], live: LiveObject | None) -> str | 
         return "was recreated"
     now, before = retention_of(live.compact), expected["retention"]
     return f"has {now} retention now, and had {before}" if now != before else None
+
+
+async def other_consumers(step: Step, api: DomainApi) -> str | None:
+    """Compare the durable consumers of a stream with those that were planned with; the difference in words."""
+    expected = step.precondition.get("consumers")
+    if expected is None:
+        return None
+    infos = await api.consumers(step.touches.stream)
+    there = {info["name"]: info["created"] for info in infos if is_durable(info["config"])}
+    for name in sorted({*expected, *there}):
+        if name not in there:
+            return f"lost its consumer {name}, which was deleted"
+        if expected.get(name) != there[name]:
+            return f"has a consumer {name} that was {'recreated' if name in expected else 'created'}"
+    return None
 
 
 def outgrown(step: Step, live: LiveObject | None) -> str | None:

@@ -80,10 +80,12 @@ PRECONDITION = fields_of(
     {
         "fingerprint": FINGERPRINT, "after_step": TEXT, "at_stake": UINT64, "settled": ADDRESS,
         "parent": fields_of({"created": TEXT, "retention": TEXT}),
+        "consumers": map_of(TEXT),
         "copied": list_of(fields_of({"source": AN_ORIGIN, "at_most": or_null(UINT64)})),
     },
     description="`at_stake`: with more messages (for a consumer: unfinished ones) than that, the step is not done. "
-    "`settled`: a stream that the step waits for until the cluster has moved or scaled it. `parent`: the stream of a consumer.",
+    "`settled`: a stream that the step waits for until the cluster has moved or scaled it. `parent`: the stream of a consumer. "
+    "`consumers`: the durable consumers of a stream that is replaced with its messages, by name, and when each was created.",
 )  # fmt: skip
 _COMING = or_null(fields_of({"address": ADDRESS, "config": A_CONFIG, "record": or_null(RECORD)}))
 CARRIES = fields_of(

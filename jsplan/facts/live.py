@@ -110,6 +110,11 @@ def retention_of(config: Mapping[str, Any]) -> str:
     return str(config.get("retention", "limits"))
 
 
+def is_durable(config: Mapping[str, Any]) -> bool:
+    """Check whether a consumer stays until somebody deletes it."""
+    return bool(config.get("durable_name")) and not config.get("inactive_threshold")
+
+
 def tier_of(copies: int) -> str:
     """The tier of an account's limits that streams and consumers with so many copies count in."""
     return f"R{copies}"

@@ -132,6 +132,11 @@ class Neighbours:
 
     def hidden(self, stream: Address, retention: str, level: int) -> Iterable[tuple[str, Config]]:
         """Consumers that the server does not show but holds against the limits for consumers: one for each copy."""
-        if level >= SHOWN and retention != "limits":
+        if acknowledges(retention, level):
             return ()
         return ((f"of the copy {copy}", HIDDEN) for copy, _ in self._copies.get(stream, ()))
+
+
+def acknowledges(retention: str, level: int) -> bool:
+    """Check whether the server's own consumers of such a stream acknowledge, as they do since 2.14 where that frees messages."""
+    return level >= SHOWN and retention != "limits"

@@ -1,4 +1,4 @@
-"""What the steps of consumers expect of their streams: that they are still the same, and keep messages by the same rule. Pure.
+"""Expect a stream and its consumers to be the same as when they were read. Pure.
 
 Which messages go with a consumer, or stay for a new one, is decided by the retention of its stream. What the plan itself does to the
 stream is seen by the executor.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from jsplan.address import Address
 from jsplan.documents.plan import Step
-from jsplan.facts.live import retention_of
+from jsplan.facts.live import is_durable, retention_of
 from jsplan.planning.compound import stream_of
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.verdict import Verdict
@@ -23,12 +23,23 @@ def expect_streams(inputs: Inputs, verdicts: Mapping[Address, Verdict], steps: I
     """
     for step in steps:
         address = Address.parse(step.address)
+        if step.op == "stream.stop":
+            step.precondition["consumers"] = _consumers(inputs, step.touches)
         if address.parent is None or step.request is None:
             continue
         planned = verdicts.get(stream_of(inputs, verdicts, address))
         live = inputs.live.get(address.parent) or (planned.live if planned is not None else None)
         if live is not None and not (planned is not None and _is_made(inputs, planned, address.parent)):
             step.precondition["parent"] = {"created": live.created, "retention": retention_of(live.compact)}
+
+
+def _consumers(inputs: Inputs, stream: Address) -> dict[str, str]:
+    """The durable consumers of a stream that is replaced with its messages, by name, with `created`.
+
+    Whether one is there decides which messages stay, and whether the new stream may have its limits.
+    """
+    there = ((a, live) for a, live in inputs.live.objects.items() if a.kind == "consumer" and a.parent == stream)
+    return {a.consumer: live.created for a, live in there if is_durable(live.raw)}
 
 
 def _is_made(inputs: Inputs, stream: Verdict, name: Address) -> bool:

@@ -15,7 +15,7 @@ from jsplan.config.problem import Found, Problem
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.inputs import Inputs
-from jsplan.planning.neighbours import Neighbours, limits_change, taken, written
+from jsplan.planning.neighbours import Neighbours, acknowledges, limits_change, taken, written
 from jsplan.planning.source_cycles import SourceCycles
 from jsplan.planning.unread import unread_findings
 from jsplan.planning.verdict import Verdict, will_be
@@ -249,6 +249,8 @@ def _unreadable_origins(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> 
     for edge in inputs.topology.edges:
         origin, copy = (will_be(inputs, verdicts, address) for address in (edge.origin, edge.copy))
         if origin is None or copy is None or not _pending_limit(origin):
+            continue
+        if acknowledges(origin.get("retention", "limits"), inputs.level(edge.origin)):
             continue
         before = inputs.live.get(edge.origin)
         limited = before is None or not _pending_limit(before.compact)

@@ -65,7 +65,7 @@ def _not_there(step: Step, prints: Mapping[Address, str]) -> str | None:
 
 def _precondition(step: Step, kept: set[str], prints: Mapping[Address, str]) -> dict[str, object]:
     """What holds on the embedded servers: another `created`, so another fingerprint, and no data at stake."""
-    wanted = {name: value for name, value in step.precondition.items() if name not in ("at_stake", "parent")}
+    wanted = {name: value for name, value in step.precondition.items() if name not in ("at_stake", "parent", "consumers")}
     if wanted.get("fingerprint", "absent") != "absent":
         wanted["fingerprint"] = prints[step.touches]
     if "after_step" in wanted and wanted["after_step"] not in kept:

@@ -85,8 +85,9 @@ def test_limits_for_consumers_of_strangers(
         plan = space.write(streams=[ours | {"consumer_limits": limits}, *copies]).plan()
         answer = raw.api("$JS.API.STREAM.UPDATE.A", ours | {"consumer_limits": limits})
 
-    assert bool(errors(plan)) == ("error" in answer), (errors(plan), answer.get("error"))
-    assert all("(10069)" in text for text in errors(plan))
+    found = [text for text in errors(plan) if "(10082)" not in text]  # what stops a copy later, and the server takes now
+    assert bool(found) == ("error" in answer), (errors(plan), answer.get("error"))
+    assert all("(10069)" in text for text in found)
 
 
 @pytest.mark.matrix

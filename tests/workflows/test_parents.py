@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -121,6 +122,46 @@ def test_another_retention_stops_a_step_right_before_its_write(tmp_path: Path, s
         assert {step.status for step in result.steps} <= {"failed", "skipped"}
         assert all("was planned; nothing was written" in (s.error or "") for s in result.steps if s.status == "failed")
         assert found(raw) == (3, ["CHANGES", "GOES", "REPLACED"])
+
+
+def delete_consumer(raw: Raw) -> None:
+    raw.done("$JS.API.CONSUMER.DELETE.S.C")
+
+
+def recreate_consumer(raw: Raw) -> None:
+    delete_consumer(raw)
+    time.sleep(0.01)  # servers before 2.12 keep `created` in milliseconds
+    create_consumer(raw, "C")
+
+
+def create_consumer(raw: Raw, name: str = "ODD") -> None:
+    config = {"durable_name": name, "ack_policy": "explicit"}
+    raw.done(f"$JS.API.CONSUMER.DURABLE.CREATE.S.{name}", {"stream_name": "S", "config": config})
+
+
+CONSUMERS: list[tuple[Callable[[Raw], None], str]] = [
+    (delete_consumer, "lost its consumer C, which was deleted"),
+    (recreate_consumer, "has a consumer C that was recreated"),
+    (create_consumer, "has a consumer ODD that was created"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), CONSUMERS, ids=["deleted", "recreated", "created"])
+def test_other_consumers_make_a_replacement_with_messages_stale(
+    change: Callable[[Raw], None], says: str, tmp_path: Path, server: Server
+) -> None:
+    """A new interest stream keeps what its consumers want, so these must be those that were planned with."""
+    space = single_space(tmp_path, server)
+    consumers = [{"name": "C", "ack_policy": "explicit"}]
+    kept = {"retention": "interest", "lifecycle": {"on_replace": "preserve"}}
+    with Raw(server.url) as raw:
+        plan = planned(space, raw, stream(consumers, **kept), stream(consumers, storage="memory", **kept))
+        change(raw)
+
+        with pytest.raises(StalePlanError, match=f"main/stream/S {says}. Nothing was changed"):
+            space.apply_saved(plan, allow_hazards=("IRREVERSIBLE", "DELETES_MESSAGES"))
+
+        assert raw.done("$JS.API.STREAM.INFO.S")["config"]["storage"] == "file"
 
 
 @pytest.mark.parametrize(("before", "after"), [("interest", "limits"), ("limits", "interest")])

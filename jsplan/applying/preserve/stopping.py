@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from jsplan.address import OWN_CONSUMERS, Address
+from jsplan.applying.preconditions import other_consumers
 from jsplan.applying.preserve.journal import Record, carries, delete_stream, go_on, note, record_of
 from jsplan.applying.readback import describe, not_kept
 from jsplan.applying.work import StepFailed, Work
@@ -20,6 +21,8 @@ HELD: Final = "2249-12-31T23:59:59.987654321Z"
 async def stop(work: Work, step: Step) -> None:
     """Take its subjects, its origins and its age from the stream; the probe has put the replacement on record."""
     live = await work.check(step)
+    if (why := await other_consumers(step, work.api(step))) is not None:
+        raise StepFailed(f"{step.touches} {why}, since it was planned; nothing was written")
     go_on(work)
     record_of(work, step)
     await note(work, step, phase="begun")
