@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -17,46 +17,21 @@ from jsplan import errors, units
 from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import root
 from jsplan.cli.settings import GlobalOption
-from jsplan.codes import AGAINST_SERVERS, HAZARDS, IN_FILES
-from jsplan.documents.lint import Explanation
+from jsplan.codes import AGAINST_SERVERS, EXIT_CODES, HAZARD_TEXTS, HAZARDS, IN_FILES, Text
+from jsplan.documents.explanation import Explanation
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.planning.guards import LEVEL_NAMES
 from jsplan.resources import TABLES
 from jsplan.resources.buckets import raw_rows
 from jsplan.resources.fields import ABSENT, Field, Table, ignored, in_place, one_way, replace
 from jsplan.resources.nested import CONSUMER_LIMITS, CONSUMER_SOURCE, EXTERNAL, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM
-from jsplan.workflows.lint import explanations
+from jsplan.workflows.explaining import lint_rules
 from tests.support.yaml_text import read_yaml
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
 NOTE = "<!-- Written by tools/make_docs.py from {source}: `make docs-pages`. Do not edit. -->\n\n"
 
-MEANING = {
-    ExitCode.OK: "done (also with deferrals, which are printed); nothing to change; no drift",
-    ExitCode.ERROR: "error; for `drift` also a domain that could not be read although it has no `may_be_offline`",
-    ExitCode.CHANGES: "`plan --detailed-exitcode`: there are changes. `drift`: there is drift (`--fail-on`)",
-    ExitCode.REFUSED: "refused, nothing was changed: a hazard that is not allowed, `prevent_destroy`, `on_replace`, `--adopt` needed, "
-    "a finding of lint that the files make an error; `lint`: findings of `--fail-on`",
-    ExitCode.STALE: "the saved plan is stale: something it touches is no longer as planned, or it was applied before. Nothing was changed",
-    ExitCode.LOCKED: "the state is locked by somebody else",
-    ExitCode.PARTIAL: "applied in part; state says exactly how far, and the next plan shows the rest",
-    ExitCode.USAGE: "wrong usage of the command line",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C): the calls under way were finished, state was saved",
-}
-HAZARD_MEANING = {
-    "DELETES_STREAM": "A stream is deleted, or replaced without its data: with how many messages, bytes and consumers.",
-    "DELETES_MESSAGES": "Messages go: by a lower limit, by lost interest, or to a copy that drains its origin. Measured, else bounded.",
-    "LOSES_CONSUMER_POSITION": "A consumer that has delivered something is replaced and starts where its `deliver_policy` says; or its "
-    "filter changes, and messages of a work queue are delivered to no consumer any more.",
-    "DELETES_CONSUMER": "A consumer is deleted; a warning only if nothing is pending for it.",
-    "BREAKS_REPLICATION": "Somebody mirrors or sources a stream that goes.",
-    "REMOVES_SUBJECTS": "Publishers to a subject will get no acknowledgement, because no stream of the domain stores it any more.",
-    "IRREVERSIBLE": "A field is turned on that the server never turns off again.",
-    "DUPLICATES_MESSAGES": "Messages come once more: by a changed source, by two that take the same, by a consumer that goes back.",
-    "REDUCES_REPLICAS": "A stream will have fewer copies.",
-    "MOVES_DATA": "A stream moves to other servers.",
-}
 #: Update rules that depend on more than the field: what they come to, by field.
 CONDITIONAL = {
     "retention": "in place; to and from `workqueue` a new object",
@@ -165,12 +140,13 @@ def _help(option: click.Option, context: click.Context) -> str:
 
 def exit_codes() -> str:
     """The table of exit codes, which errors end with which, and which one wins."""
-    rows = [(int(code), MEANING[code], _classes(code)) for code in ExitCode]
+    rows = [(int(code), *EXIT_CODES[int(code)], _classes(code)) for code in ExitCode]
     order = ", ".join(str(int(code)) for code in errors.PRECEDENCE if code not in (ExitCode.USAGE, ExitCode.OK))
     return (
-        NOTE.format(source="jsplan/errors.py")
+        NOTE.format(source="jsplan/errors.py and jsplan/codes")
         + "# Exit codes\n\n"
-        + table(("code", "meaning", "errors (`error.type` in JSON)"), rows)
+        + _EXPLAIN.format(example=4)
+        + table(("code", "meaning", "why", "what to do", "errors (`error.type` in JSON)"), rows)
         + f"\nWhere several apply, the first of {order} wins; for `drift`, 2 comes before 1, and the JSON holds both.\n"
     )
 
@@ -183,25 +159,32 @@ def _classes(code: ExitCode) -> str:
 
 def diagnostics() -> str:
     """Every code that a finding can carry."""
-    parts = [NOTE.format(source="jsplan/codes.py"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO]
-    parts += ["## Found in the files\n\n", table(("code", "meaning"), sorted(IN_FILES.items()))]
+    parts = [NOTE.format(source="jsplan/codes"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO, _EXPLAIN.format(example="JS438")]
+    parts += ["## Found in the files\n\n", _texts(IN_FILES)]
     parts.append("\n## Advice\n\nJS2xx are advice, one page for all: [Lint](lint.md).\n")
-    parts += ["\n## Found against servers and state\n\n", table(("code", "meaning"), sorted(AGAINST_SERVERS.items()))]
+    parts += ["\n## Found against servers and state\n\n", _texts(AGAINST_SERVERS)]
     parts.append("\nJS301 to JS306 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n")
     return "".join(parts)
 
 
-_DIAGNOSTICS_INTRO = """A finding has a severity (`error`, `warning`, `info`), a stable code, one line that says what is wrong, one that
-says what to do, and the place in the files or the address it concerns. All of them are told at once, not only the first.
+def _texts(texts: Mapping[str, Text]) -> str:
+    rows = ((code, *text) for code, text in sorted(texts.items()))
+    return table(("code", "meaning", "why", "what to do"), rows)
+
+
+_DIAGNOSTICS_INTRO = """A finding has a severity (`error`, `warning`, `info`), a stable code, a line that says what is
+wrong, a line that says what to do, and the place in the files or the address that it concerns.
+jsplan reports all findings at once, not only the first.
 
 """
+_EXPLAIN = "`jsplan explain {example}` prints one of these texts.\n\n"
 
 
 def lint() -> str:
     """Every rule of lint, with what it is for."""
     head = NOTE.format(source="jsplan/lint/rules and tests/lint/cases") + "# Lint\n\n" + _LINT_INTRO
-    rows = [(f"[{rule.code}](#{rule.code.lower()})", rule.level, rule.title) for rule in explanations()]
-    return head + table(("code", "level", "what it finds"), rows) + "".join(map(_rule, explanations()))
+    rows = [(f"[{rule.code}](#{rule.code.lower()})", rule.level, rule.title) for rule in lint_rules()]
+    return head + table(("code", "level", "what it finds"), rows) + "".join(map(_rule, lint_rules()))
 
 
 def _rule(rule: Explanation) -> str:
@@ -214,13 +197,14 @@ def _rule(rule: Explanation) -> str:
     return f"\n## {rule.code}\n\n*{rule.title}* ({rule.level})\n\n{example}\n\n{rule.why}\n\n{rule.fix}\n"
 
 
-_LINT_INTRO = """`jsplan lint` advises on what the server accepts and somebody may regret. It reads the files and what follows from
-them; with `--live` also the servers, for what is there and for other people's streams: [Advice on a workspace](../how-to/lint.md).
+_LINT_INTRO = """`jsplan lint` checks for valid but risky configuration. It reads only the files; with `--live` it
+also reads the servers, including unmanaged streams: [Advice on a workspace](../how-to/lint.md).
 
-A *note* is told by `lint` alone, a *warning* also by a plan that creates or changes the resource. None is an error unless the
-files say so: `lint: {JS201: error}` (or `warning`, `ignore`) for the workspace. Then `lint` and `plan` end with exit code 3, and
-`apply` is refused. A resource is spared a finding with its reason: `lint: {ignore: [{code: JS201, reason: "…"}]}`. An ignore
-without a finding is told (JS200).
+A *note* is reported by `lint` only, a *warning* also by a plan that creates or changes the resource. A finding is an
+error only if the files say so: `lint: {JS201: error}` (or `warning`, `ignore`) for the workspace. Then `lint` and `plan`
+end with exit code 3, and `apply` is refused. To ignore a finding for one resource, give the reason:
+`lint: {ignore: [{code: JS201, reason: "…"}]}`. An entry that no finding needs any more is reported (JS200).
+`jsplan explain JS201` prints one of these texts.
 
 The examples have the domains `hub` and `leaf` over one connection; `hub` is the default.
 
@@ -229,14 +213,18 @@ The examples have the domains `hub` and `leaf` over one connection; `hub` is the
 
 def hazards() -> str:
     """The closed list of hazards."""
-    rows = [(f"`{code}`", "blocks" if HAZARDS[code] else "warns", HAZARD_MEANING[code]) for code in HAZARDS]
-    return NOTE.format(source="jsplan/planning/hazards.py") + "# Hazards\n\n" + _HAZARDS_INTRO + table(("code", "effect", "meaning"), rows)
+    effect = {True: "blocks", False: "warns"}
+    rows = [(f"`{code}`", effect[HAZARDS[code]], *text) for code, text in HAZARD_TEXTS.items()]
+    head = NOTE.format(source="jsplan/codes/hazards.py") + "# Hazards\n\n" + _HAZARDS_INTRO
+    explain = _EXPLAIN.format(example="DELETES_MESSAGES")
+    return head + explain + table(("code", "effect", "meaning", "why", "what to do"), rows)
 
 
-_HAZARDS_INTRO = """What a plan would cost. A blocking hazard stops the apply before its first write, with exit 3, unless it is allowed: by
-`--allow-hazard CODE` or `--allow-hazard CODE:ADDRESS` on the command line (recorded in a saved plan), or in review by
-`lifecycle: {allow_hazards: [{code, until, reason}]}`. The answer `yes` and `--auto-approve` allow none. The list is closed:
-other findings are [diagnostics](diagnostics.md) and stop nothing.
+_HAZARDS_INTRO = """A hazard is a loss that a plan would cause. A blocking hazard stops the apply before its first
+write, with exit 3, unless it is allowed: by `--allow-hazard CODE` or `--allow-hazard CODE:ADDRESS`
+on the command line (recorded in a saved plan), or in review by
+`lifecycle: {allow_hazards: [{code, until, reason}]}`. The answer `yes` and `--auto-approve` allow
+none. The list is closed: other findings are [diagnostics](diagnostics.md) and stop nothing.
 
 """
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "domains": Entry("Find the domains behind a connection.", "domains"),
     "graph": Entry("Draw streams, mirrors and sources.", "graph"),
     "lint": Entry("Advice on the workspace files.", "lint"),
+    "explain": Entry("Explain a code of a finding, a hazard or an exit code.", "explain"),
     "schema": Entry("Print the JSON Schema of workspace files.", "schema"),
     "completion": Entry("Print the completion script of a shell.", "completion"),
     "version": Entry("Print the version.", "version"),

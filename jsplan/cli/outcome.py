@@ -128,6 +128,7 @@ def _report(error: JsplanError, settings: Settings) -> int:
     diagnostics_text.render(diagnostics, output.err)
     if str(error) not in {said for d in diagnostics for said in (d.summary, f"{d.address} {d.summary}")}:
         diagnostics_text.render_error(scrub(str(error)), scrub(error.hint or ""), output.err)
+    diagnostics_text.render_explain(diagnostics, output.err)
     return int(error.exit_code)
 
 

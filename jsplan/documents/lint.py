@@ -7,24 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from jsplan.diagnostics import Diagnostic
+from jsplan.documents.explanation import Explanation
 
 FORMAT: Final = "1.0"
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """One rule in words: `level` is what it has by default (`note` or `warning`)."""
-
-    code: str
-    title: str
-    level: str
-    why: str
-    fix: str
-
-    def to_json(self) -> dict[str, Any]:
-        """What `lint --explain CODE --json` prints."""
-        body = {"code": self.code, "title": self.title, "level": self.level, "why": self.why, "fix": self.fix}
-        return {"format_version": FORMAT, "kind": "lint-rule"} | body
 
 
 @dataclass(slots=True)

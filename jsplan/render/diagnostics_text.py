@@ -11,7 +11,7 @@ from jsplan.render.lines import Lines
 from jsplan.render.safe import safe, safe_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console
 
@@ -101,3 +101,13 @@ def render_error(message: str, hint: str, console: Console) -> None:
     for line in (*rest, *safe_lines(hint)):
         lines.add(2, line)
     lines.print(console)
+
+
+def render_explain(diagnostics: Iterable[Diagnostic], console: Console) -> None:
+    """Name the command that explains the first error."""
+    code = next((d.code for d in diagnostics if d.severity == "error"), None)
+    if code is not None:
+        lines = Lines()
+        lines.blank()
+        lines.add(0, (f"To explain a code: jsplan explain {safe(code)}", "dim"))
+        lines.print(console)

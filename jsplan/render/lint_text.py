@@ -1,4 +1,4 @@
-"""The text of `jsplan lint`: the findings, what they come to, and a rule explained. Which there are is left to `lint`."""
+"""The text of `jsplan lint`: the findings, what they come to, and the list of rules. Which there are is left to `lint`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from jsplan.documents.lint import Explanation, Lint
+    from jsplan.documents.explanation import Explanation
+    from jsplan.documents.lint import Lint
 
 
 def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
@@ -38,20 +39,6 @@ def sentence(found: Lint) -> str:
     if not parts:
         return f"Lint: nothing found by {len(found.rules)} rules in {count(found.resources, 'resource')}."
     return f"Lint: {', '.join(parts)}."
-
-
-def explain(rule: Explanation, console: Console) -> None:
-    """One rule: what it finds, why that matters, what to do, and how to be spared it."""
-    lines = Lines()
-    lines.add(0, (rule.code, "strong"), f"  {rule.title}", (f"  ({rule.level})", "dim"))
-    lines.blank()
-    lines.add(0, rule.why)
-    lines.blank()
-    lines.add(0, ("What to do: ", "strong"), rule.fix)
-    lines.blank()
-    lines.add(0, "Not here, because it is right:   lint: {ignore: [{code: " + rule.code + ', reason: "…"}]}   beside the resource')
-    lines.add(0, "Never, or more severe:           lint: {" + rule.code + ": ignore}   or warning, or error   in jsplan.yaml")
-    lines.print(console)
 
 
 def overview(rules: Iterable[Explanation], console: Console) -> None:

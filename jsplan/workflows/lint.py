@@ -8,32 +8,22 @@ from typing import TYPE_CHECKING
 from jsplan import __version__
 from jsplan.address import Address
 from jsplan.config import load
-from jsplan.diagnostics import did_you_mean
-from jsplan.documents.lint import Explanation, Lint
-from jsplan.errors import ConfigError, UsageError
+from jsplan.documents.lint import Lint
+from jsplan.errors import ConfigError
 from jsplan.facts.live import Live
 from jsplan.facts.neighbours import read_neighbours
 from jsplan.facts.question import Wanted
 from jsplan.facts.survey import survey
 from jsplan.jetstream import Pool
 from jsplan.lint import RULES, View, advise
-from jsplan.lint.engine import UNUSED
 from jsplan.topology import resolve
+from jsplan.workflows.explaining import lint_rules
 from jsplan.workflows.running import run
 from jsplan.workflows.world import with_streams
 
 if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions, Workspace
     from jsplan.workflows.options import Observer
-
-_UNUSED = Explanation(
-    UNUSED,
-    "An ignored finding that is not found.",
-    "warning",
-    "An entry under lint.ignore says that a finding is known and why it is right. When the finding is gone, the reason stands for "
-    "nothing, and would hide the finding if it came back for another one.",
-    "Remove the entry.",
-)
 
 
 def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint:
@@ -49,23 +39,9 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
     live = run(_read(workspace, options.environ, observer)) if ask else Live()
     report = advise(View(workspace, topology, live.objects, live.domains), [r for r in RULES if ask or not r.asks])
     return Lint(
-        __version__, workspace.name, workspace.environment, ask, workspace.root, len(workspace.resources), explanations(),
+        __version__, workspace.name, workspace.environment, ask, workspace.root, len(workspace.resources), lint_rules(),
         [*known, *report.findings], report.ignored,
     )  # fmt: skip
-
-
-def explanations() -> list[Explanation]:
-    """Every rule in words, by code."""
-    return [_UNUSED, *(Explanation(rule.code, rule.title, rule.level, rule.why, rule.fix) for rule in RULES)]
-
-
-def explain(code: str) -> Explanation:
-    """One rule in words. Raises UsageError for a code that is none of lint's."""
-    known = {found.code: found for found in explanations()}
-    found = known.get(code.upper())
-    if found is None:
-        raise UsageError(f'there is no lint rule "{code}".{did_you_mean(code.upper(), known)}', hint="See: jsplan lint --explain all")
-    return found
 
 
 async def _read(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:

@@ -27,6 +27,7 @@ from jsplan.errors import (
 )
 
 FINDING = Diagnostic("error", "JS101", "unknown key", "Remove it.", "hub/stream/A", SourceRange("a.yaml", 3, 5))
+EXPLAIN = "\nTo explain a code: jsplan explain JS101\n"
 
 
 def _ends(error: BaseException, settings: Settings | None = None) -> int:
@@ -78,18 +79,19 @@ def test_an_error_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_all_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not only the first finding is printed, each with its place, and the count comes last."""
+    """Not only the first finding is printed, each with its place; then their count and a hint."""
     _ends(ConfigError([FINDING, FINDING]))
 
     one = "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
-    assert capsys.readouterr().err == f"{one}\n{one}\n2 errors.\n"
+    assert capsys.readouterr().err == f"{one}\n{one}\n2 errors.\n{EXPLAIN}"
 
 
 def test_one_finding_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """A single finding stands alone."""
     _ends(ConfigError([FINDING]))
 
-    assert capsys.readouterr().err == "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
+    one = "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
+    assert capsys.readouterr().err == f"{one}{EXPLAIN}"
 
 
 def test_a_bug_is_told_calmly(capsys: pytest.CaptureFixture[str]) -> None:

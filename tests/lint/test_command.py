@@ -171,15 +171,22 @@ def test_annotations_are_one_line_each(folder: Path, capsys: Capture, monkeypatc
 
 
 def test_a_code_is_explained(capsys: Capture) -> None:
-    """--explain says what, why, what to do, and how to be spared it; in JSON too; small letters do."""
+    """--explain says what, why, what to do, and how to ignore it; in JSON too; small letters do."""
     assert main(["lint", "--explain", "js201"]) == 0
     out = capsys.readouterr().out
-    for word in ("JS201", "One subject is stored", "leafnodes", "What to do:", "lint: {ignore: [{code: JS201", "lint: {JS201: ignore}"):
+    for word in (
+        "JS201",
+        "Streams of two connected domains",
+        "leafnodes",
+        "What to do:",
+        "lint: {ignore: [{code: JS201",
+        "lint: {JS201: ignore}",
+    ):
         assert word in out
 
     assert main(["lint", "--explain", "JS201", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["kind"], document["code"], document["level"]) == ("lint-rule", "JS201", "warning")
+    assert (document["kind"], document["code"], document["level"]) == ("explanation", "JS201", "warning")
 
 
 def test_all_rules_are_listed(capsys: Capture) -> None:
@@ -190,10 +197,10 @@ def test_all_rules_are_listed(capsys: Capture) -> None:
 
 
 def test_an_unknown_code_is_wrong_usage(capsys: Capture) -> None:
-    """A code that is none of lint's ends with 64 and the nearest one."""
+    """A code that is none of lint's ends with 64 and the closest ones."""
     assert main(["lint", "--explain", "JS2011"]) == 64
 
-    assert 'there is no lint rule "JS2011". Did you mean "JS2' in capsys.readouterr().err
+    assert 'there is no lint rule "JS2011". The closest are JS2' in capsys.readouterr().err
 
 
 def test_servers_are_read_when_asked_for(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:

@@ -26,7 +26,7 @@ FAILS = {"error": ("error",), "warning": ("error", "warning"), "note": ("error",
 
 @declare("lint")
 @click.option("--live", is_flag=True, help="Also read the servers, for rules about what is there and for other people's streams.")
-@click.option("--explain", metavar="CODE", help="Say what a finding means, why it matters and what to do; `all` lists the rules.")
+@click.option("--explain", metavar="CODE", help="Explain one rule (as jsplan explain does); `all` lists the rules.")
 @click.option("--fail-on", type=click.Choice(tuple(FAILS)), default="error", show_default=True,
               help="The least severity that ends with exit code 3.")  # fmt: skip
 @click.pass_context
@@ -59,17 +59,17 @@ def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -
 
 
 def _explain(output: Output, code: str, *, live: bool) -> int:
-    from jsplan.render import lint_text
-    from jsplan.workflows import lint as workflow
+    from jsplan.render import explanation_text, lint_text
+    from jsplan.workflows import explaining
 
     if live:
-        raise UsageError("--explain asks nobody; it does not go with --live")
+        raise UsageError("--explain reads no server, so it does not go with --live")
     if code == "all":
-        rules = workflow.explanations()
+        rules = explaining.lint_rules()
         output.result(lambda: {"rules": [rule.to_json() for rule in rules]}, lambda console: lint_text.overview(rules, console))
         return ExitCode.OK
-    rule = workflow.explain(code)
-    output.result(rule.to_json, lambda console: lint_text.explain(rule, console))
+    rule = explaining.explain_rule(code)
+    output.result(rule.to_json, lambda console: explanation_text.render(rule, console))
     return ExitCode.OK
 
 

@@ -1,0 +1,33 @@
+"""`jsplan explain [CODE]`: meaning, cause and way out of a code. Needs no workspace and no server."""
+
+from __future__ import annotations
+
+import click
+
+from jsplan.cli.lazy import declare
+from jsplan.cli.run import start
+from jsplan.errors import ExitCode
+
+
+@declare("explain")
+@click.argument("code", required=False, metavar="[CODE]")
+@click.pass_context
+def command(ctx: click.Context, /, code: str | None) -> int:
+    """Explain a code: what it means, why it is reported, and what to do.
+
+    CODE is the code of a finding or lint rule such as JS438, a hazard such as DELETES_MESSAGES, or
+    an exit code such as 4. Without CODE, list all codes.
+    """
+    _, output = start(ctx)
+    from jsplan.render import explanation_text
+    from jsplan.workflows import explaining
+
+    if code is not None:
+        found = explaining.explain(code)
+        output.result(found.to_json, lambda console: explanation_text.render(found, console))
+        return ExitCode.OK
+    from jsplan.documents.explanation import listing
+
+    known = explaining.explanations()
+    output.result(lambda: listing(known), lambda console: explanation_text.overview(known, console))
+    return ExitCode.OK

@@ -1,0 +1,13 @@
+"""A code in words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Text(NamedTuple):
+    """One code in words: `meaning` is a sentence, `cause` says why it is reported, `fix` what to do."""
+
+    meaning: str
+    cause: str
+    fix: str
