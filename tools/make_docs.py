@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from jsplan import errors, units
+from jsplan.cli.help_text import VALUES
 from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import root
 from jsplan.cli.settings import GlobalOption
@@ -75,6 +76,7 @@ def commands() -> str:
     context = click.Context(root, info_name="jsplan")
     parts = [NOTE.format(source="jsplan/cli"), "# Commands and options\n\n", _COMMANDS_INTRO]
     parts += ["## Global options\n\n", "They work before and after the command.\n\n", _options(context, root, everywhere=True), "\n"]
+    parts += ["## Values\n\n", table(("value", "meaning"), ((f"`{name}`", text) for name, text in sorted(VALUES.items()))), "\n"]
     for command, path in _walk(root, context, "jsplan"):
         parts.append(_command(command, path))
     return "".join(parts)
@@ -109,7 +111,9 @@ def _command(command: click.Command, path: str) -> str:
     usage = " ".join(word for word in command.collect_usage_pieces(context) if "COMMAND" not in word and word != "[ARGS]...")
     text = re.sub(r"\s*\n\s*", " ", (command.help or "").strip())
     options = _options(context, command, everywhere=False)
-    return f"## {path}\n\n```text\n{path} {usage}\n```\n\n{text}\n\n{options}{chr(10) if options else ''}"
+    examples = "\n".join(getattr(command, "examples", ()))
+    shown = f"```shell\n{examples}\n```\n\n" if examples else ""
+    return f"## {path}\n\n```text\n{path} {usage}\n```\n\n{text}\n\n{shown}{options}{chr(10) if options else ''}"
 
 
 def _options(context: click.Context, command: click.Command, *, everywhere: bool) -> str:
@@ -131,7 +135,7 @@ def _value(option: click.Option, context: click.Context) -> str:
 
 def _help(option: click.Option, context: click.Context) -> str:
     default = option.get_default(context) if option.show_default else None
-    text = (option.help or "").rstrip(".")
+    text = re.sub(r"\.\s+\[default: (.*)\]$", r" (default: \1)", option.help or "").rstrip(".")
     return f"{text} (default: `{default}`)." if default is not None else f"{text}."
 
 

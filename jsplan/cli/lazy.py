@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsplan.cli.settings import GlobalOption, with_globals
+from jsplan.cli.settings import with_globals
 from jsplan.diagnostics import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +28,6 @@ class Entry:
 HELP = ["-h", "--help"]
 
 
-def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    own: list[tuple[str, str]] = []
-    everywhere: list[tuple[str, str]] = []
-    for param in command.get_params(ctx):
-        # Arguments are in the usage line and in the text; newer releases of click would list them among the options, without a word.
-        record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-        if record is not None:
-            (everywhere if isinstance(param, GlobalOption) else own).append(record)
-    for title, rows in (("Options", own), ("Global options (before or after the command)", everywhere)):
-        if rows:
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-
 def _named(error: click.UsageError, ctx: click.Context) -> click.UsageError:
     """The error with the command it is about: click leaves that out where an option lacks its argument."""
     error.ctx = error.ctx or ctx
@@ -49,7 +35,11 @@ def _named(error: click.UsageError, ctx: click.Context) -> click.UsageError:
 
 
 class _Named(click.Command):
-    """A command or a group: wrong usage names the command, and `-h` is `--help`."""
+    """A command or a group: wrong usage names the command, `-h` is `--help`, and help has examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.examples = tuple(examples)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -60,20 +50,28 @@ class _Named(click.Command):
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(HELP)
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from jsplan.cli.help_text import write_options
+
+        write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        from jsplan.cli.help_text import write_end
+
+        write_end(self.examples, formatter)
+
 
 class Command(_Named):
-    """A command with the global options, listed apart in its help."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_options(self, ctx, formatter)
+    """A command with the global options, which its help does not list."""
 
 
 class LazyGroup(_Named, click.Group):
     """A group over a static table: names and one-line help are known without importing any command."""
 
-    def __init__(self, *args: Any, table: Mapping[str, Entry] | None = None, **attrs: Any) -> None:
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **attrs: Any) -> None:
         super().__init__(*args, **attrs)
-        self.table = table or {}
+        self.sections = sections
+        self.table = {name: entry for table in sections.values() for name, entry in table.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(self.table)
@@ -94,10 +92,10 @@ class LazyGroup(_Named, click.Group):
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if rows := [(name, entry.help) for name, entry in self.table.items()]:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
-        _write_options(self, ctx, formatter)
+        from jsplan.cli.help_text import write_commands
+
+        write_commands(self.sections, formatter)
+        super().format_options(ctx, formatter)
 
 
 def declare(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:
@@ -109,11 +107,18 @@ def declare(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], click.Com
     return wrap
 
 
-def group(name: str, table: Mapping[str, Entry], *, root: bool = False, **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:
+def group(name: str, table: Mapping[str, Entry], **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a lazy group that also takes the global options."""
+    return sectioned(name, {"Commands": table}, **attrs)
+
+
+def sectioned(
+    name: str, sections: Mapping[str, Mapping[str, Entry]], *, root: bool = False, **attrs: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a lazy group whose help lists the commands by section."""
 
     def wrap(function: Callable[..., Any]) -> click.Command:
-        made = click.group(name, cls=LazyGroup, table=table, no_args_is_help=False, **attrs)(function)
+        made = click.group(name, cls=LazyGroup, sections=sections, no_args_is_help=False, **attrs)(function)
         return with_globals(made, root=root)
 
     return wrap

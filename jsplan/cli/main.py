@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsplan import __version__, secrets
-from jsplan.cli.lazy import Entry, group
+from jsplan.cli.lazy import Entry, sectioned
 from jsplan.cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,37 +18,55 @@ if TYPE_CHECKING:
 PROGRAM = "jsplan"
 COMPLETE = "_JSPLAN_COMPLETE"
 
-COMMANDS = {
-    "init": Entry("Make a new workspace from a template.", "init"),
-    "validate": Entry("Check the files; never uses the network.", "validate"),
-    "plan": Entry("Show what apply would do.", "plan"),
-    "apply": Entry("Plan, show, ask, apply; or apply a saved plan.", "apply"),
-    "destroy": Entry("Delete everything this workspace manages.", "destroy"),
-    "drift": Entry("Show what changed behind our back. Read-only.", "drift"),
-    "status": Entry("Domains, streams, consumers and flows with their lag.", "status"),
-    "show": Entry("Show a saved plan, or the state.", "show"),
-    "import": Entry("Adopt what exists on the server.", "import_"),
-    "convert": Entry("Turn configurations of other tools into workspace files.", "convert"),
-    "backup": Entry("Save configuration, data and consumers.", "backup"),
-    "restore": Entry("Bring a backup back.", "restore"),
-    "state": Entry("Look at the state and correct it.", "state"),
-    "history": Entry("List what was applied.", "history"),
-    "revert": Entry("Plan the way back from an apply.", "revert"),
-    "backfill": Entry("Copy a range of one stream into another.", "backfill"),
-    "access": Entry("List exports and imports that cross-account flows need.", "access"),
-    "domains": Entry("Find the domains behind a connection.", "domains"),
-    "graph": Entry("Draw streams, mirrors and sources.", "graph"),
-    "lint": Entry("Advice on the workspace files.", "lint"),
-    "explain": Entry("Explain a code of a finding, a hazard or an exit code.", "explain"),
-    "schema": Entry("Print the JSON Schema of workspace files.", "schema"),
-    "completion": Entry("Print the completion script of a shell.", "completion"),
-    "version": Entry("Print the version.", "version"),
-    "help": Entry("Show the help of a command.", "help"),
-    "sandbox": Entry("Embedded nats-servers for trying things out.", "sandbox"),
+#: The commands as `jsplan --help` lists them.
+SECTIONS = {
+    "Everyday": {
+        "init": Entry("Create a workspace from a template.", "init"),
+        "validate": Entry("Check the files; never use the network.", "validate"),
+        "lint": Entry("Check for valid but risky configuration.", "lint"),
+        "plan": Entry("Show what apply would do.", "plan"),
+        "apply": Entry("Plan, show, ask, apply; or apply a saved plan.", "apply"),
+        "destroy": Entry("Delete everything that this workspace manages.", "destroy"),
+        "drift": Entry("Show changes made outside jsplan. Read-only.", "drift"),
+        "status": Entry("Show domains, streams, consumers and replication.", "status"),
+    },
+    "Migrate": {
+        "domains": Entry("Find the domains behind a connection.", "domains"),
+        "import": Entry("Adopt resources that exist on the servers.", "import_"),
+        "convert": Entry("Convert files of other tools to workspace files.", "convert"),
+        "access": Entry("List exports and imports between accounts.", "access"),
+    },
+    "Data": {
+        "backup": Entry("Save configuration, messages and consumers.", "backup"),
+        "restore": Entry("Restore a backup.", "restore"),
+        "backfill": Entry("Copy messages of one stream to another.", "backfill"),
+    },
+    "State": {
+        "show": Entry("Show a saved plan, or the state.", "show"),
+        "state": Entry("Inspect and correct the state.", "state"),
+        "history": Entry("List what was applied.", "history"),
+        "revert": Entry("Undo an apply.", "revert"),
+    },
+    "Tools": {
+        "explain": Entry("Explain a code, a hazard or an exit code.", "explain"),
+        "graph": Entry("Draw streams, mirrors and sources.", "graph"),
+        "schema": Entry("Print the JSON Schema of workspace files.", "schema"),
+        "sandbox": Entry("Run embedded nats-servers to try things out.", "sandbox"),
+        "completion": Entry("Print the completion script of a shell.", "completion"),
+        "version": Entry("Print the version.", "version"),
+        "help": Entry("Show the help of a command, or global options.", "help"),
+    },
 }
+COMMANDS = {name: entry for table in SECTIONS.values() for name, entry in table.items()}
 
 
-@group(PROGRAM, COMMANDS, root=True, invoke_without_command=True)
+@sectioned(
+    PROGRAM,
+    SECTIONS,
+    root=True,
+    invoke_without_command=True,
+    examples=["jsplan init shop", "jsplan plan", "jsplan apply"],
+)
 @click.option("--version", "show_version", is_flag=True, allow_from_autoenv=False, help="Print the version.")
 @click.pass_context
 def root(ctx: click.Context, show_version: bool) -> int:

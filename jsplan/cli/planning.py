@@ -11,7 +11,7 @@ from jsplan.cli.types import AbsolutePath, AddressGlob, Duration, HazardPermissi
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from jsplan.workflows.options import PlanOptions
 
@@ -36,54 +36,68 @@ SHAPING = frozenset(
 
 #: Options are named as they are written, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
 _FIELDS = {"target": "targets", "exclude": "excludes", "allow_hazard": "allow_hazards"}
-_ADDRESSES: dict[str, Any] = {"multiple": True, "type": AddressGlob(), "metavar": "ADDR"}
+_ADDRESSES: dict[str, Any] = {"multiple": True, "type": AddressGlob(), "metavar": "ADDRESS"}
 _CHOOSING = (
-    click.option("--target", **_ADDRESSES, help="Only this, with what it depends on; repeatable."),
-    click.option("--exclude", **_ADDRESSES, help="All but this; repeatable."),
-    click.option("--replace", **_ADDRESSES, help="Replace this although it need not be; repeatable."),
-    click.option("--refresh-only", is_flag=True, help="Only bring the state up to date with the servers."),
+    click.option("--target", **_ADDRESSES, help="Include only these resources and their dependencies; repeatable."),
+    click.option("--exclude", **_ADDRESSES, help="Skip these resources; repeatable."),
+    click.option("--replace", **_ADDRESSES, help="Force the replacement of these resources; repeatable."),
+    click.option("--refresh-only", is_flag=True, help="Only update the state from the servers; change no server."),
     click.option(
         "--allow-hazard",
         multiple=True,
         type=HazardPermission(),
-        metavar="CODE[:ADDR]",
-        help="Permit a hazard; repeatable.",
+        metavar="HAZARD[:ADDRESS]",
+        help="Allow a hazard of the plan; repeatable.",
     ),
-    click.option("--safe-below", type=click.IntRange(min=0), default=0, metavar="N", help="Deleting at most N messages is no hazard."),
+    click.option(
+        "--safe-below",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Do not count the deletion of at most N messages as a hazard.",
+    ),
     click.option(
         "--measure-limit",
         type=click.IntRange(min=0),
         default=100_000,
         show_default=True,
         metavar="N",
-        help="Messages read at most to count what one change deletes; beyond it, bounds are given.",
+        help="Read at most N messages to count the deletions of one change; report bounds beyond that.",
     ),
-    click.option("--no-backfill", is_flag=True, help="Leave the backfills out."),
-    click.option("--rehearse", is_flag=True, help="Try the plan first on embedded servers of the same shape."),
+    click.option("--no-backfill", is_flag=True, help="Skip the backfills."),
+    click.option("--rehearse", is_flag=True, help="First try the plan on embedded servers of the same shape."),
 )
 _DOING = (
     click.option(
-        "--reinstalled", multiple=True, metavar="DOMAIN", help="This domain came back empty, and is to be set up anew; a glob, repeatable."
+        "--reinstalled",
+        multiple=True,
+        metavar="DOMAIN",
+        help="Accept that this domain came back empty, and create its resources again; repeatable.",
     ),
-    click.option("--adopt", is_flag=True, help="Allow changing what exists but was never managed here."),
+    click.option("--adopt", is_flag=True, help="Take over existing resources that differ from the files."),
     click.option(
         "--offline",
         type=click.Choice(("defer", "fail")),
         default="defer",
         show_default=True,
-        help="What to do about a domain that is away.",
+        help="How to treat an offline domain: leave its changes for a later apply, or stop.",
     ),
     click.option(
-        "--parallelism", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Calls at once, per domain."
+        "--parallelism",
+        type=click.IntRange(min=1),
+        default=10,
+        show_default=True,
+        metavar="N",
+        help="Send at most N requests to a domain at once.",
     ),
     click.option(
-        "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to wait for the state lock."
+        "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
     ),
 )
 _OPTIONS = (*_CHOOSING, *_DOING)
 _APPROVAL = (
-    click.option("-y", "--auto-approve", is_flag=True, help="Do not ask."),
-    click.option("--no-input", is_flag=True, help="Never ask; refuse what would need an answer."),
+    click.option("-y", "--auto-approve", is_flag=True, help="Approve the plan without a question."),
+    click.option("--no-input", is_flag=True, help="Never ask; fail if approval is needed."),
 )
 
 
@@ -92,9 +106,21 @@ def planning_options(function: F) -> F:
     return _with(_OPTIONS, function)
 
 
+def destroy_options(function: F) -> F:
+    """Add the planning options; help lists only those that matter for a deletion."""
+    return _hide({"replace", "refresh_only", "no_backfill", "reinstalled", "adopt"}, planning_options(function))
+
+
 def import_options(function: F) -> F:
-    """Those that make sense where the addresses are given: how the work is done, not what is chosen."""
-    return _with(_DOING, function)
+    """Add the options that say how to work, not which resources to choose."""
+    return _hide({"reinstalled"}, _with(_DOING, function))
+
+
+def _hide(names: Collection[str], function: F) -> F:
+    for param in getattr(function, "__click_params__", ()):
+        if isinstance(param, click.Option) and param.name in names:
+            param.hidden = True
+    return function
 
 
 def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
@@ -105,7 +131,7 @@ def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
 
 def backup_option(function: F) -> F:
     """Add `--backup`, which goes to `plan_options` with the others."""
-    text = "Save each stream into a folder below DIR before messages of it are deleted."
+    text = "Back up each stream to a folder below DIR before its messages are deleted."
     return click.option("--backup", type=AbsolutePath(), metavar="DIR", help=text)(function)
 
 

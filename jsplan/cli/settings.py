@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "markdown", "html", "junit", "github", "sarif", "mermaid", "dot", "svg")
 #: The more explicit one wins; between equals the one nearer to the command does.
 _RANK = {ParameterSource.COMMANDLINE: 2, ParameterSource.ENVIRONMENT: 1}
+_OF_WORKSPACE = frozenset({"chdir", "env", "var", "var_file"})
 _REPEATABLE = frozenset({"variables", "var_files"})
 
 
@@ -92,23 +94,37 @@ def _options(autoenv_of_variables: bool) -> list[click.Option]:
         return GlobalOption(names, expose_value=False, callback=_remember(into), **attrs)
 
     return [
-        option("-C", "--chdir", into="chdir", metavar="DIR", type=click.Path(path_type=Path), help="Work in this folder."),
-        option("-e", "--env", into="environment", metavar="NAME", help="Environment of the workspace (also JSPLAN_ENV)."),
+        option("-C", "--chdir", into="chdir", metavar="DIR", type=click.Path(path_type=Path), help="Use the workspace in this folder."),
+        option("-e", "--env", into="environment", metavar="NAME", help="Use this environment of the workspace."),
         option("--var", into="variables", multiple=True, type=Assignment(), metavar="NAME=VALUE", allow_from_autoenv=autoenv_of_variables,
-               help="Set a variable; repeatable."),
+               help="Set a variable of the workspace; repeatable."),
         option("--var-file", into="var_files", multiple=True, type=path, metavar="FILE", allow_from_autoenv=autoenv_of_variables,
-               help="Set variables from a file; repeatable."),
-        option("--format", into="format", type=click.Choice(FORMATS), help="text, or json for scripts; some commands make more."),
+               help="Set variables from a YAML or JSON file; repeatable."),
+        option("--format", into="format", type=click.Choice(FORMATS),
+               help="Format of the result: text or json; the help of a command names others."),
         option("--json", into="format", is_flag=True, help="The same as --format json."),
-        option("--json-into", into="json_into", type=path, metavar="FILE", help="Write the JSON to this file too."),
-        option("--no-color", into="no_color", is_flag=True, help="No colours (also NO_COLOR)."),
-        option("-v", "--verbose", into="verbose", count=True, help="Log what is done, on stderr; -vv for more."),
-        option("--log-format", into="log_format", type=click.Choice(("text", "json")), help="Logs and progress as text or JSON lines."),
+        option("--json-into", into="json_into", type=path, metavar="FILE", help="Also write the JSON to this file."),
+        option("--no-color", into="no_color", is_flag=True, help="Print no colours (also NO_COLOR)."),
+        option("-v", "--verbose", into="verbose", count=True, help="Log to stderr what jsplan does; -vv logs details."),
+        option("--log-format", into="log_format", type=click.Choice(("text", "json")),
+               help="Write logs and progress as text or as JSON lines."),
     ]  # fmt: skip
 
 
+class GlobalSection(Enum):
+    """The sections of `jsplan help options`."""
+
+    WORKSPACE = "Workspace"
+    OUTPUT = "Output"
+
+
 class GlobalOption(click.Option):
-    """An option that works before and after the command; help lists it apart."""
+    """An option that works before and after the command; only `jsplan help options` lists it."""
+
+    @property
+    def section(self) -> GlobalSection:
+        """Where it is listed."""
+        return GlobalSection.WORKSPACE if self.name in _OF_WORKSPACE else GlobalSection.OUTPUT
 
 
 def with_globals(command: click.Command, *, root: bool = False) -> click.Command:

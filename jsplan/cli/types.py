@@ -83,7 +83,7 @@ class Assignment(ParamType):
 class Waves(ParamType):
     """`label:canary,10%,100%`: labels, names and globs of domains, and shares of all of them."""
 
-    name = "TERMS"
+    name = "WAVES"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):

@@ -224,7 +224,7 @@ READING: Final[Mapping[str, Text]] = {
     ),
     "JS143": Text(
         "An address or a glob is malformed.",
-        "An address is DOMAIN/KIND/NAME, with /consumer/NAME after it for a consumer.",
+        "An address is DOMAIN/KIND/NAME, for a consumer DOMAIN/consumer/STREAM/NAME.",
         "Write it as in `hub/stream/ORDERS`, `hub/stream/*` or `store-*/**`.",
     ),
     "JS144": Text(

@@ -34,7 +34,7 @@ PLANNING: Final[Mapping[str, Text]] = {
         "Delete it first, choose another target with `--as`, or leave it out with `--exclude`.",
     ),
     "JS305": Text(
-        "A domain answers, but none of our resources is there (DOMAIN_REINSTALLED).",
+        "A domain answers, but none of its managed resources is there (DOMAIN_REINSTALLED).",
         "Its storage was lost or its server was replaced.",
         "Check that the connection leads to the right server. Then pass `--reinstalled "
         "DOMAIN` to create all of it again.",
@@ -302,8 +302,7 @@ PLANNING: Final[Mapping[str, Text]] = {
         "Allow the user STREAM.NAMES, STREAM.LIST and CONSUMER.LIST.",
     ),
     "JS448": Text(
-        "The retention of an origin is unknown, so a new mirror or source may remove messages "
-        "there.",
+        "The retention of an origin is unknown, so reading it may remove messages there.",
         "The origin cannot be read, and neither files nor state say what it is.",
         "Check its retention. With `workqueue` or `interest` it gives up what is copied.",
     ),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 from jsplan.cli.commands import sandbox as sandbox_commands
-from jsplan.cli.main import COMMANDS, main
+from jsplan.cli.lazy import LazyGroup
+from jsplan.cli.main import COMMANDS, SECTIONS, main, root
 from jsplan.cli.output import Output
-from jsplan.cli.settings import Settings
+from jsplan.cli.settings import GlobalOption, Settings
 from jsplan.cli.types import seen_from_here
+from jsplan.codes import HAZARDS
 from jsplan.sandbox.fleet import reached
 
 if TYPE_CHECKING:
@@ -30,6 +34,85 @@ def test_the_help_of_a_command(words: list[str], capsys: pytest.CaptureFixture[s
 
     assert main(words) == 0
     assert capsys.readouterr().out == expected
+
+
+def _every_command() -> list[tuple[str, click.Command]]:
+    def below(found: click.Command, path: str) -> list[tuple[str, click.Command]]:
+        if not isinstance(found, LazyGroup):
+            return [(path, found)]
+        with click.Context(found, info_name=path) as ctx:
+            inner = [(name, found.get_command(ctx, name)) for name in found.list_commands(ctx)]
+        return [(path, found), *(two for name, one in inner if one for two in below(one, f"{path} {name}"))]
+
+    return below(root, "jsplan")
+
+
+EVERY_COMMAND = _every_command()
+
+
+def test_commands_are_listed_by_section(capsys: pytest.CaptureFixture[str]) -> None:
+    """The five sections follow each other, and each command is under its own."""
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+
+    places = [out.index(f"\n{title}:\n") for title in SECTIONS]
+    assert list(SECTIONS) == ["Everyday", "Migrate", "Data", "State", "Tools"]
+    assert places == sorted(places)
+    for place, after, table in zip(places, [*places[1:], len(out)], SECTIONS.values(), strict=True):
+        assert [name for name in table if f"\n  {name} " not in out[place:after]] == []
+
+
+def test_global_options_are_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """`jsplan help options` lists all of them, and no other help lists one."""
+    assert main(["help", "options"]) == 0
+    page = capsys.readouterr().out
+
+    names = [name for p in root.params if isinstance(p, GlobalOption) for name in p.opts if name.startswith("--")]
+    assert [name for name in names if f"{name} " not in page] == []
+    assert main(["plan", "--help"]) == 0
+    listed = capsys.readouterr().out.partition("Options:")[2].partition("Values:")[0]
+    assert [name for name in names if f"{name} " in listed] == []
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY_COMMAND, ids=[path for path, _ in EVERY_COMMAND])
+def test_every_command_has_examples(path: str, command: click.Command) -> None:
+    """One to three of them, each a line that runs the command or one of its own."""
+    examples = getattr(command, "examples", ())
+
+    assert 1 <= len(examples) <= 3
+    assert [line for line in examples if path not in line] == []
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY_COMMAND, ids=[path for path, _ in EVERY_COMMAND])
+def test_every_value_is_explained(path: str, command: click.Command) -> None:
+    """A word that stands for a value explains itself, has a line under Values, or is in the text of the command."""
+    with click.Context(command, info_name=path) as ctx:
+        page = command.get_help(ctx)
+        usage = " ".join(command.collect_usage_pieces(ctx))
+    plain = {"OPTIONS", "COMMAND", "ARGS", "FILE", "DIR", "NAME", "URL", "N", "HOST", "PORT", "PATH", "KINDS"}
+    options = [p for p in command.params if isinstance(p, click.Option) and not isinstance(p, GlobalOption)]
+    metavars = " ".join(p.metavar for p in options if p.metavar and not p.hidden)
+    words = set(re.findall(r"\b[A-Z]+\b", f"{usage} {metavars}")) - plain
+
+    text = page.partition("Options:")[0].partition("\n")[2]
+    assert [word for word in words if f"\n  {word} " not in page and word not in text] == []
+
+
+def test_help_leaves_out_options_that_do_not_matter(capsys: pytest.CaptureFixture[str]) -> None:
+    """`destroy` lists nothing that concerns only creating and changing."""
+    assert main(["destroy", "--help"]) == 0
+    out = capsys.readouterr().out
+
+    assert [name for name in ("--replace", "--adopt", "--reinstalled", "--no-backfill", "--refresh-only") if name in out] == []
+    assert "--target" in out
+
+
+def test_hazards_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The codes that --allow-hazard takes are listed."""
+    assert main(["apply", "--help"]) == 0
+    out = capsys.readouterr().out
+
+    assert [code for code, blocks in HAZARDS.items() if blocks and code not in out] == []
 
 
 def test_the_help_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,18 +9,18 @@ from jsplan.cli.run import start
 from jsplan.errors import ExitCode, UsageError
 
 
-@declare("access")
-@click.option("--check", is_flag=True, help="Try on the servers which of them are there; exit 1 if one is not, or is not known.")
+@declare("access", examples=["jsplan access", "jsplan access --check --style nsc"])
+@click.option("--check", is_flag=True, help="Test on the servers which of them exist; exit with 1 if one is missing or unknown.")
 @click.option(
-    "--system-connection", metavar="NAME", help="With --check: a connection to the system account, to tell whose part is missing."
+    "--system-connection", metavar="NAME", help="With --check: a connection to the system account, to see which account lacks its part."
 )
 @click.option("--style", type=click.Choice(("both", "config", "nsc")), default="both", show_default=True,
               help="Print the server's configuration, the nsc commands, or both.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, check: bool, system_connection: str | None, style: str) -> int:
-    """Print the exports and imports that mirrors, sources and consumers between accounts need: no more than today's servers ask for.
+    """Print the exports and imports that mirrors, sources and consumers between accounts need.
 
-    Connections say which account they lead to (`account:`; a creds file says it itself). Consumers that clients of another
+    Connections name their account (`account:`, or a creds file). Consumers that clients of another
     account use are named in the imports row: `consumers: [STREAM/CONSUMER]`.
     """
     settings, output = start(ctx)

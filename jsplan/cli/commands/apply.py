@@ -18,24 +18,30 @@ if TYPE_CHECKING:
 QUESTION = "Do you want jsplan to do this?"
 
 
-@declare("apply")
+@declare(
+    "apply",
+    examples=["jsplan apply", "jsplan apply prod.plan", "jsplan apply --wave label:canary,10%,100%"],
+)
 @click.argument("planfile", required=False, type=AbsolutePath())
-@click.option("--wave", type=Waves(), metavar="TERMS", help="Domain by domain: label:canary,10%,100% with a check after each wave.")
+@click.option("--wave", type=Waves(), metavar="WAVES", help="Apply domain by domain, and check the replication after each wave.")
 @click.option(
     "--max-failures",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
     metavar="N",
-    help="Domains of a wave that may fail before the next one is not begun.",
+    help="Start the next wave only if at most N domains of this one failed.",
 )
-@click.option("--deferred", is_flag=True, help="Only what is left of an applied PLANFILE because domains were away.")
+@click.option("--deferred", is_flag=True, help="Apply only what an earlier apply of PLANFILE deferred, because domains were offline.")
 @backup_option
 @approval_options
 @planning_options
 @click.pass_context
 def command(ctx: click.Context, /, planfile: Path | None, auto_approve: bool, no_input: bool, **planning: Any) -> int:
-    """Make the servers match the files, after showing how and asking; or apply a saved PLANFILE without a question."""
+    """Show a plan that makes the servers match the files, ask, and apply it.
+
+    With PLANFILE, apply exactly that saved plan without a question.
+    """
     planning["waves"] = planning.pop("wave") or ()
     if planning["max_failures"] and not planning["waves"]:
         raise UsageError("--max-failures goes with --wave")

@@ -22,23 +22,26 @@ if TYPE_CHECKING:
     from jsplan.workflows.backfill import BackfillOptions
 
 _TABLE = {
-    "plan": Entry("Show what a backfill would copy, by what, and about how long it takes.", "backfill", "plan"),
-    "run": Entry("Copy what is missing, and prove that it arrived.", "backfill", "run"),
-    "verify": Entry("Compare both sides, message by message.", "backfill", "verify"),
-    "status": Entry("How far each backfill is, and what it left behind.", "backfill", "status"),
+    "plan": Entry("Show what would be copied, and how long it takes.", "backfill", "plan"),
+    "run": Entry("Copy the pending messages, then verify them.", "backfill", "run"),
+    "verify": Entry("Compare both streams, message by message.", "backfill", "verify"),
+    "status": Entry("Show the progress of each backfill.", "backfill", "status"),
 }
-_master = click.option("--master", metavar="URL", help="A Spark master.  [default: local[*], on this machine]")
+_master = click.option("--master", metavar="URL", help="Run on this Spark master.  [default: local[*], on this machine]")
 
 
-@group("backfill", _TABLE)
+@group("backfill", _TABLE, examples=["jsplan backfill plan orders", "jsplan backfill run orders"])
 def command() -> None:
-    """Copy a range of one stream into another, with PySpark; needs the extra: pip install "jsplan[spark]"."""
+    """Copy messages of one stream to another.
+
+    Needs PySpark: pip install "jsplan[spark]". NAME is an entry of `backfills:` in the files.
+    """
 
 
 def _ends(function: Callable[..., Any]) -> Callable[..., Any]:
     """NAME, or --from and --to."""
-    function = click.option("--to", type=AddressGlob(), metavar="ADDR", help="The stream that it goes to.")(function)
-    function = click.option("--from", type=AddressGlob(), metavar="ADDR", help="Without an entry: the stream to copy.")(function)
+    function = click.option("--to", type=AddressGlob(), metavar="ADDRESS", help="With --from: the stream to copy to.")(function)
+    function = click.option("--from", type=AddressGlob(), metavar="ADDRESS", help="Copy this stream, instead of an entry NAME.")(function)
     return click.argument("name", required=False)(function)
 
 
@@ -50,13 +53,18 @@ def _ends_of(name: str | None, given: dict[str, Any]) -> tuple[str | None, str |
     return origin, target
 
 
-@declare("run")
+@declare(
+    "run",
+    examples=["jsplan backfill run orders", "jsplan backfill run --from leaf/stream/A --to hub/stream/A"],
+)
 @_ends
-@click.option("--fresh", is_flag=True, help="Freeze the range anew; what the target has already is not copied again.")
-@click.option("--fail-on-gap", is_flag=True, help="Exit with 2 if messages were gone before they could be copied.")
-@click.option("--allow-hazard", multiple=True, type=HazardPermission(), metavar="CODE[:ADDR]", help="Allow what a copy costs; repeatable.")
+@click.option("--fresh", is_flag=True, help="Pin a new range; messages that the target already has are not copied again.")
+@click.option("--fail-on-gap", is_flag=True, help="Exit with 2 if messages were deleted before they could be copied.")
 @click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to wait for the state lock."
+    "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the copy; repeatable."
+)
+@click.option(
+    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
 )
 @_master
 @click.pass_context
@@ -64,10 +72,10 @@ def run(
     ctx: click.Context, /, name: str | None, fresh: bool, fail_on_gap: bool, allow_hazard: tuple[str, ...], lock_timeout: int,
     master: str | None, **ends: Any,
 ) -> int:  # fmt: skip
-    """Copy what is missing of the entry NAME, and prove that it arrived.
+    """Copy the pending messages of backfill NAME, then verify them.
 
-    The range is frozen by the first run. However a run ends, the next one goes on from there: no message is lost, none comes twice.
-    Ctrl-C stops it calmly.
+    The first run pins the range. An interrupted run is resumed by the next one; no message is lost or
+    copied twice. Ctrl-C stops it cleanly.
     """
     settings, output = start(ctx)
     origin, target = _ends_of(name, ends)
@@ -82,17 +90,15 @@ def run(
     return result.exit_code
 
 
-@declare("plan")
+@declare("plan", examples=["jsplan backfill plan orders", "jsplan backfill plan orders --job-file job.py"])
 @_ends
-@click.option(
-    "--job-file", type=AbsolutePath(), metavar="FILE", help="Freeze the range, keep it in the state, write a job for spark-submit."
-)
+@click.option("--job-file", type=AbsolutePath(), metavar="FILE", help="Pin the range in the state, and write a script for spark-submit.")
 @click.pass_context
 def plan(ctx: click.Context, /, name: str | None, job_file: Path | None, **ends: Any) -> int:
-    """Show what is missing of the entry NAME, how that was found, by what it would be copied and why, and about how long it takes.
+    """Show what backfill NAME would copy, with which strategy and why, and an estimate of the time.
 
-    Starts no Spark, takes no lock and copies nothing. The target is looked through where it has something of the origin already.
-    With --job-file the range is frozen under the lock, and written into a script that does what `run` does where spark-submit takes it.
+    Starts no Spark, takes no lock and copies nothing. With --job-file it pins the range under the lock,
+    and writes a script that does what `run` does on a Spark cluster.
     """
     settings, output = start(ctx)
     origin, target = _ends_of(name, ends)
@@ -118,15 +124,15 @@ def _write_job(settings: Settings, output: Output, options: BackfillOptions, pat
     output.note(f"\nThe range is frozen. Hand the job to a cluster with:\n  spark-submit --master URL {shlex.quote(str(shown))}")
 
 
-@declare("verify")
+@declare("verify", examples=["jsplan backfill verify orders"])
 @_ends
-@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Name the first N differences.")
+@click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Print the first N differences.")
 @_master
 @click.pass_context
 def verify(ctx: click.Context, /, name: str | None, limit: int, master: str | None, **ends: Any) -> int:
-    """Compare both sides of the entry NAME by where each message comes from and by what is in it.
+    """Compare both streams of backfill NAME by the origin and the content of each message.
 
-    Takes no lock and changes no stream; exits with 2 if both sides differ. What expired on either side is no difference.
+    Takes no lock and changes no stream. Exits with 2 if they differ; expired messages do not count.
     """
     settings, output = start(ctx)
     origin, target = _ends_of(name, ends)
@@ -140,11 +146,11 @@ def verify(ctx: click.Context, /, name: str | None, limit: int, master: str | No
     return found.exit_code
 
 
-@declare("status")
+@declare("status", examples=["jsplan backfill status"])
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.pass_context
 def status(ctx: click.Context, names: tuple[str, ...]) -> int:
-    """Show the frozen range of each entry, how far it is, what it left on the servers, and how to go on. Read-only."""
+    """Show the pinned range of each backfill, its progress, its orphans, and how to resume it. Read-only."""
     settings, output = start(ctx)
     from jsplan.workflows import backfill
 

@@ -14,17 +14,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@declare("backup")
+@declare("backup", examples=["jsplan backup hub/stream/ORDERS saved", "jsplan backup 'hub/**' saved"])
 @click.argument("addresses", nargs=-1, required=True, type=AddressGlob(), metavar="ADDRESS...")
 @click.argument("folder", type=AbsolutePath(), metavar="DIR")
-@click.option("--parallelism", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Streams at once.")
-@click.option("--check", is_flag=True, help="Let the servers verify all checksums of their data first.")
+@click.option(
+    "--parallelism", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Save at most N streams at once."
+)
+@click.option("--check", is_flag=True, help="Let the servers verify the checksums of their data first.")
 @click.pass_context
 def command(ctx: click.Context, /, addresses: tuple[str, ...], folder: Path, parallelism: int, check: bool) -> int:
-    """Save streams, buckets and object stores with their consumers into DIR.
+    """Save streams, buckets and object stores with their consumers to DIR. Change no server.
 
-    Globs go over what is on the servers: hub/** is the whole account in that domain. Given a DIR that holds a backup of this
-    workspace already, also one that was cut off, only what has changed since is read again. Changes nothing on a server.
+    A glob matches what is on the servers: 'hub/**' is the whole account in that domain. If DIR has a
+    backup of this workspace, also an interrupted one, only what changed since is read again.
     """
     settings, output = start(ctx)
     from jsplan.workflows.backup import BackupOptions

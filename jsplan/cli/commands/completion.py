@@ -9,13 +9,13 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
 
-@declare("completion")
+@declare("completion", examples=['eval "$(jsplan completion bash)"'])
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> int:
     """Print the completion script of a shell.
 
-    For bash write into ~/.bashrc: eval "$(jsplan completion bash)".
+    For bash, add the line of the example to ~/.bashrc.
     """
     from jsplan.cli.main import COMPLETE, PROGRAM, root
 

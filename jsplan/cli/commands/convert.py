@@ -27,44 +27,45 @@ if TYPE_CHECKING:
         "nack": Entry("Custom resources of NACK, as YAML.", "convert", "nack"),
         "terraform": Entry("The jetstream provider: HCL, `show -json` or state.", "convert", "terraform"),
     },
+    examples=["jsplan convert nats backup/ -o found.jsplan.yaml"],
 )
 def command() -> None:
-    """Turn configurations of other tools into workspace files. Says what cannot be carried over, and which defaults differ."""
+    """Convert files of other tools to workspace files. Report what is not converted, and which defaults differ."""
 
 
 def _options(function: Callable[..., Any]) -> Callable[..., Any]:
     path = click.argument("path", type=click.Path(path_type=Path))
-    domain = click.option("--domain", metavar="NAME", help="The domain for everything that does not say its own.")
-    output = click.option("-o", "--output", type=AbsolutePath(), metavar="FILE", help="Write a new file; without it, to stdout.")
+    domain = click.option("--domain", metavar="NAME", help="Use this domain for everything that does not name its own.")
+    output = click.option("-o", "--output", type=AbsolutePath(), metavar="FILE", help="Write a new file.  [default: standard output]")
     return path(domain(output(function)))
 
 
-@declare("nats")
+@declare("nats", examples=["jsplan convert nats backup/ -o found.jsplan.yaml"])
 @_options
 @click.pass_context
 def nats(ctx: click.Context, path: Path, domain: str | None, output: Path | None) -> int:
-    """Convert a folder of the nats CLI: an account backup, files of `nats stream info --json`, plain configurations."""
+    """Convert files of the nats CLI: an account backup, `nats stream info --json`, or configurations."""
     return _convert(ctx, "nats", path, domain, output)
 
 
-@declare("nack")
+@declare("nack", examples=["jsplan convert nack manifests/ --domain hub -o nack.jsplan.yaml"])
 @_options
 @click.option(
     "--control-loop/--no-control-loop",
     default=None,
-    help="How the controller runs, which decides what no maxAge means; guessed if left out.",
+    help="Whether the controller runs with --control-loop, which decides the meaning of a missing maxAge; guessed by default.",
 )
 @click.pass_context
 def nack(ctx: click.Context, path: Path, domain: str | None, output: Path | None, control_loop: bool | None) -> int:
-    """Convert NACK's Stream, Consumer, KeyValue, ObjectStore and Account: manifests, or what `kubectl get -o yaml` prints."""
+    """Convert NACK resources: manifests, or the output of `kubectl get -o yaml`."""
     return _convert(ctx, "nack", path, domain, output, control_loop=control_loop)
 
 
-@declare("terraform")
+@declare("terraform", examples=["jsplan convert terraform infra/ -o streams.jsplan.yaml"])
 @_options
 @click.pass_context
 def terraform(ctx: click.Context, path: Path, domain: str | None, output: Path | None) -> int:
-    """Convert the folder of a Terraform module, a state, or what `terraform show -json` prints."""
+    """Convert a Terraform module, a state, or the output of `terraform show -json`."""
     return _convert(ctx, "terraform", path, domain, output)
 
 

@@ -7,19 +7,19 @@ from typing import Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options, backup_option, plan_options, planning_options
+from jsplan.cli.planning import approval_options, backup_option, destroy_options, plan_options
 from jsplan.cli.run import start
 
 QUESTION = "Do you really want to destroy all of this? There is no way back."
 
 
-@declare("destroy")
+@declare("destroy", examples=["jsplan destroy", "jsplan destroy --target 'leaf/**' --backup saved"])
 @backup_option
 @approval_options
-@planning_options
+@destroy_options
 @click.pass_context
 def command(ctx: click.Context, /, auto_approve: bool, no_input: bool, **planning: Any) -> int:
-    """Delete everything that this workspace manages, after showing what that is and asking."""
+    """Show everything that this workspace manages, ask, and delete it."""
     settings, output = start(ctx)
     options = plan_options(planning, destroy=True)
     from jsplan.cli.approval import Approval

@@ -8,21 +8,23 @@ from jsplan.cli.lazy import Entry, declare, group
 from jsplan.cli.run import start
 
 
-@group("domains", {"discover": Entry("Print the domains behind a connection as YAML.", "domains", "discover")})
-def command() -> None:
-    """The domains of servers and of the files."""
-
-
-@declare("discover")
-@click.option("--connection", metavar="NAME", help="Ask over this connection only, instead of over each of the workspace.")
-@click.option(
-    "--system-connection", metavar="NAME", help="A connection to the system account, which knows servers that answer nobody else."
+@group(
+    "domains",
+    {"discover": Entry("Print the domains behind a connection as YAML.", "domains", "discover")},
+    examples=["jsplan domains discover"],
 )
+def command() -> None:
+    """Find JetStream domains."""
+
+
+@declare("discover", examples=["jsplan domains discover", "jsplan domains discover --connection main"])
+@click.option("--connection", metavar="NAME", help="Ask only over this connection.  [default: all connections of the workspace]")
+@click.option("--system-connection", metavar="NAME", help="A connection to the system account, which sees all servers.")
 @click.pass_context
 def discover(ctx: click.Context, connection: str | None, system_connection: str | None) -> int:
     """Ask the servers which JetStream domains can be reached, and print lines for `domains:` in jsplan.yaml.
 
-    Connections come from jsplan.yaml; without one, from NATS_URL and its like, or from the selected nats context.
+    Connections come from jsplan.yaml; without that file from NATS_URL, or from the selected nats context.
     """
     settings, output = start(ctx)
     from jsplan.workflows.discover import discover_domains

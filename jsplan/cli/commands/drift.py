@@ -40,15 +40,30 @@ class Causes(ParamType):
         return frozenset(words)
 
 
-@group("drift", {"watch": Entry("The scheduled job.", "drift", "watch")}, invoke_without_command=True)
-@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDR", help="Look only at this; repeatable.")
-@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDR", help="Look at all but this; repeatable.")
-@click.option("--parallelism", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Calls at once, per domain.")
+@group(
+    "drift",
+    {"watch": Entry("Watch continuously and report drift.", "drift", "watch")},
+    invoke_without_command=True,
+    examples=["jsplan drift", "jsplan drift --fail-on changed,missing,unmanaged"],
+)
+@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Check only these resources; repeatable.")
+@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Send at most N requests to a domain at once.",
+)
 @click.option("--fail-on", type=Causes(), default="changed,missing,replication", show_default=True, metavar="CAUSES",
-              help="What exits with 2: changed, missing, replication, unmanaged, or none.")  # fmt: skip
+              help="Exit with 2 on drift of these kinds.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...], parallelism: int, fail_on: frozenset[str]) -> int:
-    """Show what changed on the servers since the last apply, what is missing there, and what nobody manages. Read-only."""
+    """Show what was changed, deleted or created on the servers outside jsplan. Read-only.
+
+    --format is also markdown, html, junit or github.
+    """
     if ctx.invoked_subcommand is not None:
         return 0
     settings, output = start(ctx, views.DRIFT_FORMATS)
@@ -62,34 +77,52 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
     return int(found.exit_code)
 
 
-@declare("watch")
-@click.option("--every", type=Duration(), metavar="DURATION", help="How often to check everything.  [default: 5m]")
-@click.option("--cron", type=Crontab(), metavar="CRON", help="Check everything when a crontab line says so, in UTC; instead of --every.")
+@declare(
+    "watch",
+    examples=["jsplan drift watch --every 5m", "jsplan drift watch --cron '*/10 * * * *' --metrics :9464"],
+)
+@click.option("--every", type=Duration(), metavar="DURATION", help="Check everything this often.  [default: 5m]")
+@click.option("--cron", type=Crontab(), metavar="CRON", help="Check everything at the times of a crontab line, in UTC; instead of --every.")
 @click.option(
     "--jitter",
     type=Duration(),
     default="0s",
     show_default=True,
     metavar="DURATION",
-    help="Delay each check at random, by this much at most.",
+    help="Delay each check by a random time up to this.",
 )
-@click.option("--notify", type=Causes(KINDS), default=",".join(KINDS), show_default=True, metavar="KINDS", help="What to tell of, or none.")
+@click.option(
+    "--notify",
+    type=Causes(KINDS),
+    default=",".join(KINDS),
+    show_default=True,
+    metavar="KINDS",
+    help="Report these kinds of findings, separated by commas, or none.",
+)
 @click.option("--grace", type=Duration(), default="30s", show_default=True, metavar="DURATION",
-              help="How long a domain, or the check itself, may fail before that is told.")  # fmt: skip
+              help="Report an offline domain or a failed check only after this time.")  # fmt: skip
 @click.option(
     "--metrics",
     type=Place(),
     metavar="[HOST]:PORT",
-    help="Serve /metrics, /healthz and /readyz, as on 127.0.0.1:9464; :9464 is every interface.",
+    help="Serve /metrics, /healthz and /readyz, such as on 127.0.0.1:9464; :9464 is every interface.",
 )
-@click.option("--metrics-file", type=AbsolutePath(), metavar="FILE", help="Write the metrics for a text file collector.")
-@click.option("--report", type=AbsolutePath(), metavar="FILE", help="Keep a report of how things are: .html, .md, .json, .xml or text.")
+@click.option("--metrics-file", type=AbsolutePath(), metavar="FILE", help="Write the metrics to a file for a text file collector.")
+@click.option(
+    "--report",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="Keep a report of the current drift in this file: .html, .md, .json, .xml or text.",
+)
 @click.pass_context
 def watch(
     ctx: click.Context, every: int | None, cron: str | None, jitter: int, notify: frozenset[str], grace: int, metrics: str | None,
     metrics_file: Path | None, report: Path | None,
 ) -> int:  # fmt: skip
-    """Tell of drift as it happens, and look at everything by schedule. Read-only; one line per notice, with --format json one document."""
+    """Report drift as it happens, and check everything on a schedule. Read-only.
+
+    Each alert is one line; with --format json, one JSON document.
+    """
     settings, output = start(ctx)
     from jsplan.cli.watching import Printed, describe
     from jsplan.workflows import drift_watch

@@ -9,7 +9,7 @@ from jsplan.cli.run import start
 from jsplan.errors import ExitCode
 
 
-@declare("explain")
+@declare("explain", examples=["jsplan explain JS438", "jsplan explain DELETES_MESSAGES"])
 @click.argument("code", required=False, metavar="[CODE]")
 @click.pass_context
 def command(ctx: click.Context, /, code: str | None) -> int:

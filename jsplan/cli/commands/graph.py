@@ -20,17 +20,21 @@ if TYPE_CHECKING:
 FORMATS = ("mermaid", "dot", "svg")
 
 
-@declare("graph")
+@declare("graph", examples=["jsplan graph", "jsplan graph --format svg > graph.svg"])
 @click.argument("planfile", required=False, type=AbsolutePath())
 @click.option(
-    "--target", multiple=True, type=AddressGlob(), metavar="ADDR", help="Only this, with what it copies and who copies it; repeatable."
+    "--target",
+    multiple=True,
+    type=AddressGlob(),
+    metavar="ADDRESS",
+    help="Draw only these resources with their origins and downstream streams; repeatable.",
 )
 @click.pass_context
 def command(ctx: click.Context, planfile: Path | None, target: tuple[str, ...]) -> int:
-    """Draw domains, streams with their subjects and consumers, mirrors and sources; with PLANFILE also what becomes of them.
+    """Draw domains, streams, consumers, mirrors and sources; with PLANFILE also the planned changes.
 
-    --format is mermaid (the default), dot for Graphviz, svg for a picture that needs nothing else, or json. Domains that are alike are
-    drawn as one, as store-{001..200}.
+    --format is mermaid (the default), dot for Graphviz, svg for a picture, or json. Equal domains are
+    drawn as one, such as store-{001..200}.
     """
     settings, output = start(ctx, FORMATS)
     from jsplan.workflows import graph as workflow

@@ -1,4 +1,4 @@
-"""`jsplan help [COMMAND]`: what `--help` of the command prints."""
+"""`jsplan help [COMMAND]`: what `--help` of the command prints; `jsplan help options`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import click
 from jsplan.cli.lazy import LazyGroup, declare
 
 
-@declare("help")
+@declare("help", examples=["jsplan help state mv", "jsplan help options"])
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
 @click.pass_context
 def command(ctx: click.Context, /, words: tuple[str, ...]) -> int:
-    """Show the help of COMMAND, as in: jsplan help state mv. Without one, list all commands."""
+    """Show the help of COMMAND; `options` shows the global options. Without COMMAND, list all commands."""
     at = ctx.find_root()
+    if words == ("options",):
+        from jsplan.cli.help_text import global_options
+
+        click.echo(global_options(at))
+        return 0
     for word in words:
         if not isinstance(at.command, LazyGroup):
             raise click.UsageError(f"{at.command_path} has no commands of its own", at)

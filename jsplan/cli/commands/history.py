@@ -8,11 +8,11 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
 
-@declare("history")
+@declare("history", examples=["jsplan history", "jsplan history 22"])
 @click.argument("number", required=False, type=click.IntRange(min=1), metavar="[ID]")
 @click.pass_context
 def command(ctx: click.Context, number: int | None) -> int:
-    """List what was applied, the newest first; with an ID, what that one changed."""
+    """List what was applied, newest first. With ID, show what that apply changed."""
     settings, output = start(ctx)
     from jsplan.render import history_text
     from jsplan.workflows.history import history as workflow

@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 QUESTION = "Do you want jsplan to take these into its state?"
 
 
-@declare("import")
+@declare(
+    "import",
+    examples=["jsplan import hub/stream/ORDERS", "jsplan import --all --generate-config found.jsplan.yaml"],
+)
 @click.argument("addresses", nargs=-1, type=AddressGlob(), metavar="[ADDRESS]...")
-@click.option("--all", is_flag=True, help="Everything that exists and is not in state; what is in no file only with --generate-config.")
-@click.option("--domain", multiple=True, metavar="D", help="With --all: only in this domain; a glob or label:NAME, repeatable.")
-@click.option("--generate-config", type=AbsolutePath(), metavar="FILE", help="Write what is in no file into this new one.")
+@click.option(
+    "--all", is_flag=True, help="Import everything that exists and is not managed; with --generate-config also what is in no file."
+)
+@click.option("--domain", multiple=True, metavar="DOMAIN", help="With --all: only in this domain, or label:NAME; repeatable.")
+@click.option("--generate-config", type=AbsolutePath(), metavar="FILE", help="Write a new file that declares what is in no file yet.")
 @approval_options
 @import_options
 @click.pass_context
@@ -30,7 +35,7 @@ def command(
     ctx: click.Context, /, addresses: tuple[str, ...], domain: tuple[str, ...], generate_config: Path | None, auto_approve: bool,
     no_input: bool, **planning: Any,
 ) -> int:  # fmt: skip
-    """Adopt resources that are on the server, but not in state. No server is changed."""
+    """Take resources that exist on the servers into the state. No server is changed."""
     settings, output = start(ctx)
     wanted = _wanted(addresses, domain, everything=planning.pop("all"))
     options = plan_options(planning)

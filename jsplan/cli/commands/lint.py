@@ -24,17 +24,18 @@ FORMATS = ("sarif", "github")
 FAILS = {"error": ("error",), "warning": ("error", "warning"), "note": ("error", "warning", "info"), "never": ()}
 
 
-@declare("lint")
-@click.option("--live", is_flag=True, help="Also read the servers, for rules about what is there and for other people's streams.")
-@click.option("--explain", metavar="CODE", help="Explain one rule (as jsplan explain does); `all` lists the rules.")
+@declare("lint", examples=["jsplan lint", "jsplan lint --live --fail-on warning"])
+@click.option("--live", is_flag=True, help="Also read the servers, for rules about their content and for unmanaged streams.")
+@click.option("--explain", metavar="RULE", help="Explain one rule (as jsplan explain does); `all` lists the rules.")
 @click.option("--fail-on", type=click.Choice(tuple(FAILS)), default="error", show_default=True,
-              help="The least severity that ends with exit code 3.")  # fmt: skip
+              help="Exit with code 3 on findings of this severity or higher.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -> int:
-    """Advise on the workspace: what the server accepts and somebody may regret. Reads only the files, unless --live is given.
+    """Check for valid but risky configuration. Reads only the files, unless --live is given.
 
-    Each finding has a code, a severity and a place. The files say otherwise with `lint: {JS201: error}` for all, or beside a
-    resource with `lint: {ignore: [{code: JS201, reason: "…"}]}`.
+    The files can change the severity of a rule with `lint: {JS201: error}`, or ignore it beside a
+    resource with `lint: {ignore: [{code: JS201, reason: "…"}]}`. --format sarif and github are for
+    code review.
     """
     settings, output = start(ctx, FORMATS)
     if explain is not None:

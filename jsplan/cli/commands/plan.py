@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
 
 
-@declare("plan")
-@click.option("-o", "--out", type=AbsolutePath(), metavar="FILE", help="Save the plan, to apply exactly this later.")
-@click.option("--destroy", is_flag=True, help="Plan to delete everything this workspace manages.")
-@click.option("--detailed-exitcode", is_flag=True, help="Exit 2 when there are changes.")
+@declare("plan", examples=["jsplan plan", "jsplan plan -e prod -o prod.plan"])
+@click.option("-o", "--out", type=AbsolutePath(), metavar="FILE", help="Save the plan, so that apply FILE does exactly this.")
+@click.option("--destroy", is_flag=True, help="Plan to delete everything that this workspace manages.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit with 2 if there are changes.")
 @planning_options
 @click.pass_context
 def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exitcode: bool, **planning: Any) -> int:
-    """Show what apply would do, without changing anything; with --format markdown for a comment, html for a browser."""
+    """Show what apply would do. Change nothing.
+
+    --format markdown is for a comment in code review, --format html for a browser.
+    """
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
     settings, output = start(ctx, PLAN_FORMATS)

@@ -17,16 +17,25 @@ if TYPE_CHECKING:
 QUESTION = "Do you want jsplan to restore this?"
 
 
-@declare("restore")
+@declare("restore", examples=["jsplan restore saved", "jsplan restore saved --as 'leaf/**'"])
 @click.argument("folder", type=AbsolutePath(), metavar="DIR")
-@click.option("--as", type=AddressGlob(), metavar="ADDRESS", help="Restore it under this address; DOMAIN/** for all of it.")
-@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDR", help="Only this of what was saved; repeatable.")
-@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDR", help="All but this; repeatable.")
-@click.option("--subjects", multiple=True, metavar="SUBJECT", help="Give the stream these subjects instead of its own; repeatable.")
-@click.option("--allow-hazard", multiple=True, type=HazardPermission(), metavar="CODE[:ADDR]", help="Permit a hazard; repeatable.")
-@click.option("--parallelism", type=click.IntRange(min=1), default=4, show_default=True, metavar="N", help="Streams at once, per domain.")
+@click.option("--as", type=AddressGlob(), metavar="ADDRESS", help="Restore to this address; DOMAIN/** restores everything to that domain.")
+@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Restore only these resources; repeatable.")
+@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
+@click.option("--subjects", multiple=True, metavar="SUBJECT", help="Give the stream this subject instead of its own ones; repeatable.")
 @click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to wait for the state lock."
+    "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the plan; repeatable."
+)
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Restore at most N streams of a domain at once.",
+)
+@click.option(
+    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
 )
 @approval_options
 @click.pass_context
@@ -34,7 +43,7 @@ def command(
     ctx: click.Context, /, folder: Path, target: tuple[str, ...], exclude: tuple[str, ...], subjects: tuple[str, ...],
     allow_hazard: tuple[str, ...], parallelism: int, lock_timeout: int, auto_approve: bool, no_input: bool, **given: Any,
 ) -> int:  # fmt: skip
-    """Bring back what jsplan backup saved into DIR, with its consumers. Nothing that exists is touched."""
+    """Show what the backup in DIR holds, ask, and restore it. Nothing that exists is changed."""
     settings, output = start(ctx)
     from jsplan.cli.restoring import RestoreApproval, restore_result
     from jsplan.workflows.restore import RestoreOptions

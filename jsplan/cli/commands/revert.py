@@ -20,29 +20,47 @@ if TYPE_CHECKING:
 QUESTION = "Do you want jsplan to undo this?"
 
 
-@declare("revert")
+@declare("revert", examples=["jsplan revert 22", "jsplan revert 22 -o undo.plan"])
 @click.argument("number", type=click.IntRange(min=1), metavar="ID")
-@click.option("-o", "--out", type=AbsolutePath(), metavar="FILE", help="Save the plan, to apply exactly this later.")
-@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDR", help="Undo only this; repeatable.")
-@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDR", help="Undo all but this; repeatable.")
-@click.option("--allow-hazard", multiple=True, type=HazardPermission(), metavar="CODE[:ADDR]", help="Permit a hazard; repeatable.")
-@click.option("--safe-below", type=click.IntRange(min=0), default=0, metavar="N", help="Deleting at most N messages is no hazard.")
+@click.option("-o", "--out", type=AbsolutePath(), metavar="FILE", help="Save the plan, so that apply FILE does exactly this.")
+@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Undo only these resources; repeatable.")
+@click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
+@click.option(
+    "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the plan; repeatable."
+)
+@click.option(
+    "--safe-below", type=click.IntRange(min=0), default=0, metavar="N", help="Do not count the deletion of at most N messages as a hazard."
+)
 @click.option(
     "--measure-limit", type=click.IntRange(min=0), default=100_000, show_default=True, metavar="N",
-    help="Messages read at most to count what one change deletes; beyond it, bounds are given.",
+    help="Read at most N messages to count the deletions of one change; report bounds beyond that.",
 )  # fmt: skip
 @click.option(
-    "--offline", type=click.Choice(("defer", "fail")), default="defer", show_default=True, help="What to do about a domain that is away."
+    "--offline",
+    type=click.Choice(("defer", "fail")),
+    default="defer",
+    show_default=True,
+    help="How to treat an offline domain: leave its changes for a later apply, or stop.",
 )
-@click.option("--parallelism", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Calls at once, per domain.")
 @click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to wait for the state lock."
+    "--parallelism",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Send at most N requests to a domain at once.",
+)
+@click.option(
+    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
 )
 @backup_option
 @approval_options
 @click.pass_context
 def command(ctx: click.Context, /, number: int, out: Path | None, auto_approve: bool, no_input: bool, **planning: Any) -> int:
-    """Bring back what the apply with this ID found, after showing how and asking. The files are not changed: it says what to write."""
+    """Show how to undo the apply ID, ask, and undo it. `jsplan history` lists the IDs.
+
+    The files do not change: jsplan prints what to write into them.
+    """
     settings, output = start(ctx)
     from jsplan.workflows.reverting import RevertOptions
 

@@ -28,20 +28,23 @@ SHAPES = ("hub-and-leaf", "single", "cluster")
         "up": Entry("Start servers and keep them until Ctrl-C.", "sandbox", "up"),
         "fleet": Entry("Start a hub with many leaves and keep them until Ctrl-C.", "sandbox", "fleet"),
     },
+    examples=["jsplan sandbox up"],
 )
 def command() -> None:
-    """Embedded nats-servers for trying things out."""
+    """Run embedded nats-servers to try things out."""
 
 
-@declare("up")
+@declare("up", examples=["jsplan sandbox up", "jsplan sandbox up single --free-ports"])
 @click.argument("shape", required=False, default="hub-and-leaf", type=click.Choice(SHAPES))
-@click.option("--leaf", multiple=True, metavar="NAME", help="With hub-and-leaf: a leaf of this name; repeatable.")
-@click.option("--domain", metavar="NAME", help="With single and cluster: their JetStream domain.")
-@click.option("--folder", type=AbsolutePath(), metavar="DIR", help="Keep data here instead of a folder that is deleted in the end.")
-@click.option("--free-ports", is_flag=True, help="Take any free ports instead of those of the NATS documentation.")
+@click.option("--leaf", multiple=True, metavar="NAME", help="With hub-and-leaf: start a leaf of this name; repeatable.")
+@click.option("--domain", metavar="NAME", help="With single and cluster: the name of the JetStream domain.")
+@click.option(
+    "--folder", type=AbsolutePath(), metavar="DIR", help="Keep the data in this folder.  [default: a folder that is deleted at the end]"
+)
+@click.option("--free-ports", is_flag=True, help="Use any free ports instead of 4222 and the like.")
 @click.pass_context
 def up(ctx: click.Context, /, shape: str, leaf: tuple[str, ...], domain: str | None, folder: Path | None, free_ports: bool) -> int:
-    """Start nats-servers of a SHAPE (hub-and-leaf, single, cluster), print how to reach them, keep them until Ctrl-C."""
+    """Start nats-servers, print how to reach them, and stop them at Ctrl-C."""
     _, output = start(ctx)
     if leaf and shape != "hub-and-leaf":
         raise UsageError("--leaf goes with hub-and-leaf only")
@@ -65,11 +68,11 @@ def up(ctx: click.Context, /, shape: str, leaf: tuple[str, ...], domain: str | N
     return 0
 
 
-@declare("fleet")
+@declare("fleet", examples=["jsplan sandbox fleet 50"])
 @click.argument("count", default=20, type=click.IntRange(1, 999), metavar="[N]")
 @click.pass_context
 def fleet(ctx: click.Context, /, count: int) -> int:
-    """Start a hub with N leaves, store-001 and on (20, if left out), print how to reach it, keep it until Ctrl-C."""
+    """Start a hub with N leaves (by default 20): store-001 and so on. Stop them at Ctrl-C."""
     _, output = start(ctx)
     from jsplan.sandbox import fleet as servers
     from jsplan.sandbox.up import describe

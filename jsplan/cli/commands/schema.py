@@ -13,12 +13,14 @@ DOCUMENTS = (
 )  # fmt: skip
 
 
-@declare("schema")
+@declare("schema", examples=["jsplan schema > workspace-v1.json", "jsplan schema plan"])
 @click.argument("document", required=False, default="workspace", type=click.Choice(DOCUMENTS), metavar="[DOCUMENT]")
 @click.pass_context
 def command(ctx: click.Context, /, document: str) -> int:
-    """Print a JSON Schema: that of workspace files, or of another DOCUMENT: plan, apply, drift, notice (of drift watch), state, history,
-    status, lint, graph, backup, backfill, backfill-plan, backfill-verify or backfill-status.
+    """Print the JSON Schema of workspace files, or of another DOCUMENT.
+
+    DOCUMENT is plan, apply, drift, notice (of drift watch), state, history, status, lint, graph,
+    backup, backfill, backfill-plan, backfill-verify or backfill-status.
 
     An editor with a YAML language server uses it with this first line in jsplan.yaml, after
     `jsplan schema > workspace-v1.json`:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@declare("show")
+@declare("show", examples=["jsplan show", "jsplan show prod.plan --format markdown"])
 @click.argument("planfile", required=False, type=AbsolutePath())
 @click.option("--state", is_flag=True, help="Show the state (also without any argument).")
 @click.pass_context
 def command(ctx: click.Context, planfile: Path | None, state: bool) -> int:
-    """Show a saved plan, with --format markdown for a comment and html for a browser; or the state."""
+    """Show the state, or the saved plan PLANFILE, also with --format markdown or html."""
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
     settings, output = start(ctx, PLAN_FORMATS if planfile is not None else ())

@@ -16,31 +16,31 @@ from jsplan.errors import StateError
 _TABLE = {
     "list": Entry("List the addresses in the state.", "state", "list_"),
     "show": Entry("Show one resource as it was last applied.", "state", "show"),
-    "rm": Entry("Forget resources; they stay on the servers.", "state", "rm"),
+    "rm": Entry("Remove resources; they stay on the servers.", "state", "rm"),
     "mv": Entry("Give a resource another address.", "state", "mv"),
     "pull": Entry("Print the state document.", "state", "pull"),
-    "push": Entry("Put a state document in place.", "state", "push"),
-    "unlock": Entry("Take away a lock that was left behind.", "state", "unlock"),
+    "push": Entry("Replace the state with a document.", "state", "push"),
+    "unlock": Entry("Remove a lock that an earlier run left.", "state", "unlock"),
 }
 _lock_timeout = click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="How long to wait for the state lock."
+    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
 )
 
 
-@group("state", _TABLE)
+@group("state", _TABLE, examples=["jsplan state list", "jsplan state show hub/stream/ORDERS"])
 def command() -> None:
-    """Look at the state and correct it. None of these touches a server's streams."""
+    """Inspect and correct the state. None of these commands changes a resource on a server."""
 
 
 def _document(kind: str, **fields: Any) -> dict[str, Any]:
     return {"format_version": "1.0", "kind": kind} | fields
 
 
-@declare("list")
+@declare("list", examples=["jsplan state list", "jsplan state list 'hub/**'"])
 @click.argument("globs", nargs=-1, type=AddressGlob(), metavar="[ADDRESS]...")
 @click.pass_context
 def list_(ctx: click.Context, globs: tuple[str, ...]) -> int:
-    """List the addresses in the state, one per line; only those that match, if any are given."""
+    """List the addresses in the state that match any ADDRESS, one per line; by default all."""
     settings, output = start(ctx)
     from jsplan.workflows.state import list_ as list_workflow
 
@@ -49,7 +49,7 @@ def list_(ctx: click.Context, globs: tuple[str, ...]) -> int:
     return 0
 
 
-@declare("show")
+@declare("show", examples=["jsplan state show hub/stream/ORDERS"])
 @click.argument("address", type=AddressGlob())
 @click.pass_context
 def show(ctx: click.Context, address: str) -> int:
@@ -67,12 +67,15 @@ def show(ctx: click.Context, address: str) -> int:
     return 0
 
 
-@declare("rm")
+@declare("rm", examples=["jsplan state rm hub/stream/ORDERS"])
 @click.argument("addresses", nargs=-1, required=True, type=AddressGlob(), metavar="ADDRESS...")
 @_lock_timeout
 @click.pass_context
 def rm(ctx: click.Context, addresses: tuple[str, ...], lock_timeout: int) -> int:
-    """Forget resources. They stay on the servers; the next plan takes them for unmanaged or imports them."""
+    """Remove resources from the state. They stay on the servers.
+
+    The next plan imports those that are in the files; the others are unmanaged.
+    """
     settings, output = start(ctx)
     from jsplan.workflows.state import rm as rm_workflow
 
@@ -81,13 +84,13 @@ def rm(ctx: click.Context, addresses: tuple[str, ...], lock_timeout: int) -> int
     return 0
 
 
-@declare("mv")
-@click.argument("source", type=AddressGlob())
-@click.argument("target", type=AddressGlob())
+@declare("mv", examples=["jsplan state mv hub/stream/ORDERS leaf/stream/ORDERS"])
+@click.argument("source", type=AddressGlob(), metavar="ADDRESS")
+@click.argument("target", type=AddressGlob(), metavar="NEW_ADDRESS")
 @_lock_timeout
 @click.pass_context
 def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
-    """Give a resource another address in the state; the thing on the server stays what it is."""
+    """Give a resource a new address in the state. The resource on the server does not change."""
     settings, output = start(ctx)
     from jsplan.workflows.state import mv as mv_workflow
 
@@ -97,11 +100,11 @@ def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
     return 0
 
 
-@declare("pull")
-@click.option("--serial", type=click.IntRange(min=1), metavar="N", help="A serial before the present one, if it is still kept.")
+@declare("pull", examples=["jsplan state pull > state.json"])
+@click.option("--serial", type=click.IntRange(min=1), metavar="N", help="Print an earlier serial, if it is still kept.")
 @click.pass_context
 def pull(ctx: click.Context, serial: int | None) -> int:
-    """Print the state document as JSON, its journal carried out."""
+    """Print the state document as JSON, with its journal applied."""
     settings, _ = start(ctx)
     from jsplan.workflows.state import pull as pull_workflow
 
@@ -112,16 +115,16 @@ def pull(ctx: click.Context, serial: int | None) -> int:
     return 0
 
 
-@declare("push")
+@declare("push", examples=["jsplan state push state.json"])
 @click.argument("file", metavar="FILE")
-@click.option("--force", is_flag=True, help="Also if it is older, of another lineage, or in place of something unreadable.")
+@click.option("--force", is_flag=True, help="Replace the state even if it is newer, of another lineage, or unreadable.")
 @_lock_timeout
 @click.pass_context
 def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
-    """Put the state document FILE (- is standard input) in place of the state, under a new serial.
+    """Replace the state with the document FILE (- is standard input), under a new serial.
 
-    One that is older than the state, or of another lineage, is refused without --force. Nothing on a server changes; the next plan
-    compares with it.
+    An older document, or one of another lineage, needs --force. Nothing on a server changes. The next
+    plan compares with the new state.
     """
     settings, output = start(ctx)
     from jsplan.workflows.state import push as push_workflow
@@ -134,14 +137,14 @@ def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
     return 0
 
 
-@declare("unlock")
+@declare("unlock", examples=["jsplan state unlock 0b1c7d2e"])
 @click.argument("lock_id", metavar="ID")
 @click.pass_context
 def unlock(ctx: click.Context, lock_id: str) -> int:
-    """Take away the lock ID that was left behind; the message of whoever waited for it has the id.
+    """Remove the lock ID that an earlier run left. The message about the lock names its ID.
 
-    A holder in a KV bucket that is alive after all is stopped by it: it cannot write to the state any more. The lock of a file
-    is the system's and goes with its process: that of a living one is not taken away.
+    In a KV bucket this stops a run that still holds the lock: it cannot write to the state any more.
+    The lock of a file ends with its process, so the lock of a running process is not removed.
     """
     settings, output = start(ctx)
     from jsplan.workflows.state import unlock as unlock_workflow

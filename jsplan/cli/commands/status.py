@@ -10,15 +10,17 @@ from jsplan.cli.types import AddressGlob, Duration
 from jsplan.errors import ExitCode, UsageError
 
 
-@declare("status")
-@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDR", help="Show only this; repeatable.")
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
-@click.option("--every", type=Duration(), default="2s", show_default=True, metavar="DURATION", help="With --watch: the time between.")
+@declare("status", examples=["jsplan status", "jsplan status --target 'hub/**' --watch"])
+@click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Show only these resources; repeatable.")
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option(
+    "--every", type=Duration(), default="2s", show_default=True, metavar="DURATION", help="With --watch: the time between two looks."
+)
 @click.pass_context
 def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int) -> int:
-    """Show domains, streams and consumers as they are now, and whether mirrors and sources follow their origins.
+    """Show domains, streams and consumers, and whether mirrors and sources replicate.
 
-    What a copy lacks is waited for some seconds, to tell one that is behind and moves from one that stands still.
+    A mirror or source that lags is watched for some seconds, to see whether it catches up. Read-only.
     """
     settings, output = start(ctx)
     if every <= 0:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from jsplan.config.model import Workspace
 
 
-@declare("validate")
+@declare("validate", examples=["jsplan validate", "jsplan validate -e prod"])
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Check the files of the workspace and print everything that is wrong with them, not only the first."""
+    """Check the files of the workspace and print all errors. Never use the network."""
     settings, output = start(ctx)
     from jsplan.render import diagnostics_text
     from jsplan.workflows.validate import validate as validate_workflow

@@ -9,7 +9,7 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
 
-@declare("version")
+@declare("version", examples=["jsplan version", "jsplan version --json"])
 @click.pass_context
 def command(ctx: click.Context) -> int:
     """Print the version."""

@@ -1,0 +1,87 @@
+"""The parts of a help page: commands by section, options, values, examples. Click prints them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from jsplan.cli.settings import GlobalOption, GlobalSection
+from jsplan.codes import HAZARDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jsplan.cli.lazy import Entry
+
+_POINTER = "Global options such as -C, -e and --json are listed by: jsplan help options"
+#: The values that options and arguments take, by the word that stands for them.
+VALUES = {
+    "ADDRESS": "DOMAIN/KIND/NAME, such as hub/stream/ORDERS, hub/kv/CONFIG or "
+    "hub/consumer/ORDERS/NEW; or a glob, such as 'hub/stream/*' or 'store-*/**'.",
+    "CAUSES": "changed, missing, replication, unmanaged or none, separated by commas.",
+    "CRON": "The five fields of a crontab line, such as '*/10 * * * *'.",
+    "DOMAIN": "The name of a domain in the workspace, such as hub; or a glob.",
+    "DURATION": "Numbers with units, such as 500ms, 10s or 1h30m.",
+    "HAZARD": f"{', '.join(code for code, blocks in HAZARDS.items() if blocks)}. "
+    "To read about one: jsplan explain HAZARD.",
+    "PLANFILE": "A plan that was saved with jsplan plan -o.",
+    "RULE": "The code of a lint rule, such as JS201.",
+    "SUBJECT": "A NATS subject, which may have wildcards: 'orders.>'.",
+    "WAVES": "Labels, names or globs of domains and shares of all domains, separated by commas: "
+    "label:canary,10%,100%.",
+}  # fmt: skip
+_ENVIRONMENT = """\
+Each option can also be set in the environment, as JSPLAN_<COMMAND>_<OPTION>:
+JSPLAN_PLAN_PARALLELISM=20, JSPLAN_DRIFT_FAIL_ON=changed. Global options need no command:
+JSPLAN_ENV=prod, JSPLAN_NO_COLOR=1."""
+
+
+def write_commands(sections: Mapping[str, Mapping[str, Entry]], formatter: click.HelpFormatter) -> None:
+    """Write the commands of each section, all in columns of one width."""
+    width = max((len(name) for table in sections.values() for name in table), default=0)
+    for title, table in sections.items():
+        if table:
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in table.items()])
+
+
+def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write the options of the command itself, and the values that it takes."""
+    # Newer releases of click would list arguments among the options, without a word.
+    own = [p for p in command.get_params(ctx) if isinstance(p, click.Option)]
+    found = [p.get_help_record(ctx) for p in own if not isinstance(p, GlobalOption)]
+    rows = [record for record in found if record is not None]
+    with formatter.section("Options"):
+        formatter.write_dl(rows)
+    shown = " ".join([*command.collect_usage_pieces(ctx), *(names for names, _ in rows)])
+    words = set(re.findall(r"[A-Z]{2,}", shown))
+    values = [(name, text) for name, text in VALUES.items() if name in words]
+    if values:
+        with formatter.section("Values"):
+            formatter.write_dl(values)
+
+
+def write_end(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
+    """Write the examples and where to find the global options."""
+    if examples:
+        with formatter.section("Examples"):
+            for example in examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+    formatter.write_paragraph()
+    formatter.write(f"{_POINTER}\n")
+
+
+def global_options(ctx: click.Context) -> str:
+    """The page of `jsplan help options`."""
+    formatter = ctx.make_formatter()
+    formatter.write("Global options work before and after each command.\n")
+    found = [p for p in ctx.command.get_params(ctx) if isinstance(p, GlobalOption)]
+    for section in GlobalSection:
+        records = [p.get_help_record(ctx) for p in found if p.section is section]
+        with formatter.section(section.value):
+            formatter.write_dl([record for record in records if record is not None])
+    formatter.write_paragraph()
+    formatter.write(f"{_ENVIRONMENT}\n")
+    return formatter.getvalue().rstrip("\n")
