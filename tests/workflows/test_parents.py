@@ -159,7 +159,7 @@ def test_other_consumers_make_a_replacement_with_messages_stale(
         change(raw)
 
         with pytest.raises(StalePlanError, match=f"main/stream/S {says}. Nothing was changed"):
-            space.apply_saved(plan, allow_hazards=("IRREVERSIBLE", "DELETES_MESSAGES"))
+            space.apply_saved(plan, allow_hazards=("IRREVERSIBLE", "REMOVES_SUBJECTS"))
 
         assert raw.done("$JS.API.STREAM.INFO.S")["config"]["storage"] == "file"
 
