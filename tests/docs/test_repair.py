@@ -1,0 +1,50 @@
+"""Plays the page on interrupted replacements, on a server that refused a request halfway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.docs.pages import ROOT, blocks
+from tests.docs.walk import Walk, settled
+from tests.support.process import jsplan
+from tests.support.raw import Raw
+from tests.support.refusing import refusing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+    from tests.docs.pages import Block
+
+PAGE = ROOT / "docs" / "how-to" / "repair-an-interrupted-replacement.md"
+ALLOWED = ("--allow-hazard=REMOVES_SUBJECTS", "--allow-hazard=DUPLICATES_MESSAGES", "--allow-hazard=IRREVERSIBLE")
+BEFORE, AFTER, *REST = [block for block in blocks(PAGE) if block.language in ("yaml", "console")]
+BACK = next(number for number, block in enumerate(REST) if block.language == "yaml")
+
+
+@pytest.fixture
+def walk(clean_hub_leaf: Sandbox, tmp_path: Path) -> Walk:
+    """A reader whose replacement of a stream with messages was interrupted."""
+    hub = clean_hub_leaf["hub"]
+    reader = Walk(tmp_path, {"hub": hub.url})
+    reader.write(BEFORE)
+    assert jsplan(tmp_path / "shop", "apply", "-y").code == 0
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        for number in range(24):
+            raw.request(f"ORDERS.{number % 3}", b"an order")
+    reader.write(AFTER)
+    with refusing("STREAM.UPDATE.ORDERS", 2):
+        assert jsplan(tmp_path / "shop", "apply", "-y", *ALLOWED).code == 6
+    return reader
+
+
+@pytest.mark.parametrize("section", [REST[:BACK], REST[BACK:]], ids=["finish", "go back"])
+def test_the_page_ends_the_replacement(section: list[Block], walk: Walk) -> None:
+    """Each command of either way out prints what the page says that it prints."""
+    for block in section:
+        if block.language == "yaml":
+            walk.write(block)
+        for command, printed in block.commands if block.language == "console" else ():
+            assert settled(printed) == settled(walk.type(command)), command
