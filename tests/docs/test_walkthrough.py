@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
 
 UP = "jsplan sandbox up"
-PAGES = ["tutorial.md", "tutorial-adopt.md", "how-to/environments.md", "how-to/rename-or-split-a-stream.md"]
+PAGES = [
+    "tutorial.md", "tutorial-adopt.md",
+    "how-to/environments.md", "how-to/rename-or-split-a-stream.md", "how-to/troubleshooting.md",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("page", [f"docs/{page}" for page in PAGES])
