@@ -92,7 +92,7 @@ async def other_consumers(step: Step, api: DomainApi) -> str | None:
     if expected is None:
         return None
     infos = await api.consumers(step.touches.stream)
-    there = {info["name"]: info["created"] for info in infos if is_durable(info["config"])}
+    there = {info["name"]: info["created"] for info in infos if is_durable(info["name"], info["config"])}
     for name in sorted({*expected, *there}):
         if name not in there:
             return f"lost its consumer {name}, which was deleted"

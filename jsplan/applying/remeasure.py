@@ -85,11 +85,13 @@ class Deletions:
             return behind
         stream, consumer = _key(Address.parse(step.address) if step.op == "stream.compare" else step.touches)
         hazard = self._planned.get((stream, consumer)) or self._planned.get((stream, False))
-        if hazard is not None and live is not None and _nothing_arrived(hazard, live):
+        questions = await self._questions(step, live, expected=hazard is not None)
+        by_limits = not any(question.interest for question in questions)  # which acknowledgements do not change
+        if hazard is not None and live is not None and by_limits and _nothing_arrived(hazard, live):
             return None
         planned, found, most = (hazard.messages or 0) if hazard is not None else 0, 0, 0
         limit = int(self.plan.options.get("measure_limit", MEASURE_LIMIT))
-        for question in await self._questions(step, live, expected=hazard is not None):
+        for question in questions:
             domain = question.stream.domain
             answer = await measure(self.apis[domain], question, self._level(domain), limit, count_only=True)
             found, most = found + (answer.at_most if answer is not None else 0), max(most, answer.total if answer is not None else 0)
@@ -112,7 +114,7 @@ class Deletions:
                 return f"would lose {many} messages of source {origin['name']} that are not copied yet; the plan said {planned:,}"
         return None
 
-    async def _questions(self, step: Step, live: LiveObject | None, *, expected: bool) -> Iterable[Question]:
+    async def _questions(self, step: Step, live: LiveObject | None, *, expected: bool) -> list[Question]:
         """What planning would ask about this step now. Origins are asked about where the plan expected a loss."""
         address, found = Address.parse(step.address), list[Question | None]()
         if step.op == "stream.update" and live is not None:

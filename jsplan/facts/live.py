@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsplan.address import BACKFILL, BACKFILL_FILLING, BACKFILL_SOURCE, Address
+from jsplan.address import BACKFILL, BACKFILL_FILLING, BACKFILL_SOURCE, OWN_CONSUMERS, Address
 from jsplan.documents.base import digest
 from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
@@ -110,9 +110,10 @@ def retention_of(config: Mapping[str, Any]) -> str:
     return str(config.get("retention", "limits"))
 
 
-def is_durable(config: Mapping[str, Any]) -> bool:
-    """Check whether a consumer stays until somebody deletes it."""
-    return bool(config.get("durable_name")) and not config.get("inactive_threshold")
+def is_durable(name: str, config: Mapping[str, Any]) -> bool:
+    """Check whether a consumer stays until it is deleted, which those of servers for copies and those of jsplan do not."""
+    passing = name.startswith(OWN_CONSUMERS) or config.get("inactive_threshold")
+    return bool(config.get("durable_name")) and not passing
 
 
 def tier_of(copies: int) -> str:

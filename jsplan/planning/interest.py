@@ -20,6 +20,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.facts.interest import ACKS_ABOVE_FLOOR, ConsumerChange, Snapshot, filters_of
 from jsplan.facts.live import LiveObject
 from jsplan.facts.question import Question
+from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.inputs import Inputs
 from jsplan.planning.order import Draft, Drafts
 from jsplan.planning.verdict import UNDER_WAY, Verdict
@@ -205,9 +206,11 @@ def _no_room(inputs: Inputs, verdicts: Mapping[Address, Verdict], parent: Addres
     after = stream.after if stream is not None and stream.actions == ["update"] and stream.after is not None else one.stream.compact
     most = max(_most_consumers(one.stream.compact), _most_consumers(after))
     there = int(one.stream.state.get("consumer_count") or 0)
-    if there < most:
+    ends = next((count.total for count in count_consumers(inputs, verdicts) if count.stream == parent), 0)
+    if max(there, ends) < most:
         return None
-    text = f"they need a placeholder consumer meanwhile, and the stream has {there} of at most {most:.0f} consumers (max_consumers)"
+    has = f"has {there}" if there >= most else f"will have {ends}"
+    text = f"they need a placeholder consumer meanwhile, and the stream {has} of at most {most:.0f} consumers (max_consumers)"
     return text, "Raise max_consumers by one first, or delete consumers in a plan of their own first."
 
 

@@ -39,7 +39,7 @@ def _consumers(inputs: Inputs, stream: Address) -> dict[str, str]:
     Whether one is there decides which messages stay, and whether the new stream may have its limits.
     """
     there = ((a, live) for a, live in inputs.live.objects.items() if a.kind == "consumer" and a.parent == stream)
-    return {a.consumer: live.created for a, live in there if is_durable(live.raw)}
+    return {a.consumer: live.created for a, live in there if is_durable(str(a.consumer), live.raw)}
 
 
 def _is_made(inputs: Inputs, stream: Verdict, name: Address) -> bool:
