@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Final
 
@@ -11,6 +12,8 @@ from jsplan.errors import ConfigError
 
 #: A hundred thousand resources of fifty values, such as ten streams in each of ten thousand domains; a few seconds of work.
 MAX_VALUES: Final = 5_000_000
+#: The login of a URL, which may stand where no URL is expected.
+LOGIN: Final = re.compile(r"://[^\s/@]+@")
 #: Where something was found; None when it is in no file.
 At = Node | Place | SourceRange | None
 
@@ -37,7 +40,8 @@ class Findings:
 
     def _add(self, severity: Severity, code: str, at: At, summary: str, detail: str, address: str | None) -> None:
         place = at if isinstance(at, SourceRange) or at is None else range_of(at.place if isinstance(at, Node) else at)
-        self._found.setdefault((code, summary, place), Diagnostic(severity, code, summary, detail, address, place))
+        said, help_ = (LOGIN.sub("://…@", text) for text in (summary, detail))
+        self._found.setdefault((code, said, place), Diagnostic(severity, code, said, help_, address, place))
 
     def shape(self, node: Node, what: str, expected: str) -> None:
         """`what` is not of the shape that is `expected` ("a mapping", "text", …)."""

@@ -90,3 +90,19 @@ def test_what_is_concealed_and_what_is_not() -> None:
     assert conceal("xgeheimnisx acco account hub leaf geheimnis2") == "x${env.A}x ${env.B} account hub leaf ${env.E}"
     error = JsplanError("no geheimnis", hint="no acco")
     assert error.in_full == "no ${env.A}. no ${env.B}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "domains: {url: 'tls://u:hunter22@h:1'}\n",
+        "connections: {hub: {url: u, user: 'nats://u:hunter22@h'}}\ndomains: {'nats://hunter22@h': {connection: hub}}\n",
+        "connections: {hub: {url: u, timeout: 'nats://hunter22@h'}}\n",
+    ],
+)
+def test_the_login_of_a_misplaced_url_is_not_quoted(text: str, workspace: Loader) -> None:
+    """A URL may stand where none is expected, with a mistake in the indentation for instance."""
+    found = workspace.found(text)
+
+    assert found
+    assert [one for one in found if "hunter22" in f"{one.summary} {one.detail}"] == []
