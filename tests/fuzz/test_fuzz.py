@@ -19,7 +19,7 @@ SEED: Final = 15
 #: seconds to load all of jsplan and to compile its schemas.
 FEW: Final = {
     "workspaces": {"config": 250, "config-file": 250, "connection": 250, "job": 300, "job-script": 300},
-    "documents": {"plan": 150, "state": 200, "state-parts": 120, "lock": 300, "manifest": 200, "archive": 500},
+    "documents": {"plan": 100, "state": 130, "state-parts": 120, "lock": 300, "manifest": 200, "archive": 500},
     "servers": {"wire": 1000, "answers": 150, "advisories": 1500},
 }
 #: Documents of all targets in `make soak`.

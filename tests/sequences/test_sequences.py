@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Seeds of one test: enough to fill the waiting of each other, few enough to share them among workers.
 PORTION = 25
-PORTIONS = range(8)
+PORTIONS = range(6)
 #: Seeds that `make soak` plays of each kind.
 MANY = 5_000
 #: Cases at a time; most of a case is waiting for servers.
@@ -81,7 +81,7 @@ def test_plans_of_several_edits(portion: int, hub_leaf: Sandbox, record_property
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("portion", PORTIONS[:4])
+@pytest.mark.parametrize("portion", PORTIONS[:3])
 def test_plans_of_several_edits_with_another_person(
     portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
 ) -> None:
