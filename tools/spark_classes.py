@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,12 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from jsplan.cli.main import main as cli
+from jsplan.errors import JsplanError
 from jsplan.sandbox import Sandbox
 from tests.support.raw import Raw
 
 #: For Java: an archive that does not fit is passed over without a word.
 USE: Final = "-Xlog:disable -XX:SharedArchiveFile={}"
 MAKE: Final = "-Xlog:disable -XX:ArchiveClassesAtExit={}"
+#: For Java to write the archive.
+SECONDS: Final = 120
 COPIES: Final = (
     {"name": "stream", "from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}, "strategy": "spark"},
     {"name": "shaped", "from": {"domain": "main", "stream": "S"}, "to": {"parquet": "shaped"}, "where": "length(subject) > 1"},
@@ -41,7 +45,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "classes.jsa"
         os.environ["SPARK_SUBMIT_OPTS"] = MAKE.format(archive)
-        copy_in(Path(folder))
+        try:
+            copy_in(Path(folder))
+        except (JsplanError, OSError, subprocess.SubprocessError) as error:  # Spark then starts as always
+            sys.stderr.write(f"No archive of classes for Spark: {error}\n")
+            return 0
         if archive.exists():
             shutil.move(archive, place())
     return 0
@@ -68,14 +76,14 @@ def copy_in(folder: Path) -> None:
         if gateway is not None:
             gateway.shutdown()
             gateway.proc.stdin.close()
-            gateway.proc.wait()
+            gateway.proc.wait(SECONDS)
 
 
 def jsplan(folder: Path, *words: str) -> None:
     """One command in this process, so that all of them have the same Java."""
     with (folder / "log").open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
         if cli(["-C", str(folder), *words]):
-            sys.exit(f"jsplan {' '.join(words)}: {(folder / 'log').read_text(encoding='utf-8')}")
+            raise JsplanError(f"jsplan {' '.join(words)}: {(folder / 'log').read_text(encoding='utf-8')}")
 
 
 if __name__ == "__main__":
