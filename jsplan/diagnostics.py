@@ -81,6 +81,12 @@ def shell_word(text: object) -> str:
     return word if _GLOB.fullmatch(word) else shlex.quote(word)
 
 
+def known(what: str, names: Iterable[str], asked: str = "") -> str:
+    """`Known domains: a, b.`, and for a name that was `asked` for the closest one."""
+    listed = list(names)
+    return f"Known {what}: {', '.join(listed)}.{did_you_mean(asked, listed) if asked else ''}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` Did you mean "x"?` with a leading blank, or nothing when no known word is close."""
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -48,5 +48,5 @@ def conceal(text: str) -> str:
 
 
 def _spellings(value: str) -> set[str]:
-    """The value as it is, and as a message quotes it: with line breaks and the like escaped."""
+    """The value, and its forms in a message that quotes it: with line breaks and the like escaped."""
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}

@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
@@ -70,7 +71,7 @@ class MakeHubLeaf(Protocol):
 def pytest_configure(config: pytest.Config) -> None:
     """Keep standard error as it is while nothing is captured yet; let Spark start with the classes that are prepared."""
     config.stash[STANDARD_ERROR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
-    if spark_classes.place().exists():
+    if find_spec("pyspark") and spark_classes.place().exists():
         os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.USE.format(spark_classes.place()))
 
 

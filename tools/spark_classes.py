@@ -17,7 +17,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from jsplan.cli.main import main as cli
 from jsplan.errors import JsplanError
 from jsplan.sandbox import Sandbox
 from tests.support.raw import Raw
@@ -81,6 +80,8 @@ def copy_in(folder: Path) -> None:
 
 def jsplan(folder: Path, *words: str) -> None:
     """One command in this process, so that all of them have the same Java."""
+    from jsplan.cli.main import main as cli  # noqa: PLC0415 - tests read this module when they start
+
     with (folder / "log").open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
         if cli(["-C", str(folder), *words]):
             raise JsplanError(f"jsplan {' '.join(words)}: {(folder / 'log').read_text(encoding='utf-8')}")

@@ -127,7 +127,7 @@ class Execution:
         return None
 
     def _passed_over(self, step: Step, other: str) -> bool:
-        """Whether a step goes on without another one, whose domain is offline: then it is no matter how that one ended."""
+        """Check whether a step does not need another one, whose domain is offline, however that one ended."""
         domain = self.results[other].address.partition("/")[0]
         return other in step.unless_away and (domain in self.lost or domain not in self.apis)
 

@@ -61,7 +61,7 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
 
 
 async def _more(deletions: Deletions, steps: Iterable[Step], live: LiveObject | None, api: DomainApi) -> str | None:
-    """What else is not as it was for the steps of one object, in words."""
+    """Compare what the steps of one object rest on beside its fingerprint; the first difference in words."""
     for step in steps:
         if (why := await other_consumers(step, api)) is not None:
             return why

@@ -36,34 +36,56 @@ SHAPING = frozenset(
 
 #: Options are named as they are written, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
 _FIELDS = {"target": "targets", "exclude": "excludes", "allow_hazard": "allow_hazards"}
+#: Options that other commands have too.
+hazard_option = click.option(
+    "--allow-hazard",
+    multiple=True,
+    type=HazardPermission(),
+    metavar="HAZARD[:ADDRESS]",
+    help="Allow a hazard of the plan; repeatable.",
+)
+safe_below_option = click.option(
+    "--safe-below",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Do not count the deletion of at most N messages as a hazard.",
+)
+measure_limit_option = click.option(
+    "--measure-limit",
+    type=click.IntRange(min=0),
+    default=100_000,
+    show_default=True,
+    metavar="N",
+    help="Read at most N messages to count the deletions of one change; report bounds beyond that.",
+)
+offline_option = click.option(
+    "--offline",
+    type=click.Choice(("defer", "fail")),
+    default="defer",
+    show_default=True,
+    help="How to treat an offline domain: leave its changes for a later apply, or stop.",
+)
+parallelism_option = click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Send at most N requests to a domain at once.",
+)
+lock_timeout_option = click.option(
+    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
+)
 _ADDRESSES: dict[str, Any] = {"multiple": True, "type": AddressGlob(), "metavar": "ADDRESS"}
 _CHOOSING = (
     click.option("--target", **_ADDRESSES, help="Include only these resources and their dependencies; repeatable."),
     click.option("--exclude", **_ADDRESSES, help="Skip these resources; repeatable."),
     click.option("--replace", **_ADDRESSES, help="Force the replacement of these resources; repeatable."),
     click.option("--refresh-only", is_flag=True, help="Only update the state from the servers; change no server."),
-    click.option(
-        "--allow-hazard",
-        multiple=True,
-        type=HazardPermission(),
-        metavar="HAZARD[:ADDRESS]",
-        help="Allow a hazard of the plan; repeatable.",
-    ),
-    click.option(
-        "--safe-below",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="Do not count the deletion of at most N messages as a hazard.",
-    ),
-    click.option(
-        "--measure-limit",
-        type=click.IntRange(min=0),
-        default=100_000,
-        show_default=True,
-        metavar="N",
-        help="Read at most N messages to count the deletions of one change; report bounds beyond that.",
-    ),
+    hazard_option,
+    safe_below_option,
+    measure_limit_option,
     click.option("--no-backfill", is_flag=True, help="Skip the backfills."),
     click.option("--rehearse", is_flag=True, help="First try the plan on embedded servers of the same shape."),
 )
@@ -75,24 +97,9 @@ _DOING = (
         help="Accept that this domain came back empty, and create its resources again; repeatable.",
     ),
     click.option("--adopt", is_flag=True, help="Take over existing resources that differ from the files."),
-    click.option(
-        "--offline",
-        type=click.Choice(("defer", "fail")),
-        default="defer",
-        show_default=True,
-        help="How to treat an offline domain: leave its changes for a later apply, or stop.",
-    ),
-    click.option(
-        "--parallelism",
-        type=click.IntRange(min=1),
-        default=10,
-        show_default=True,
-        metavar="N",
-        help="Send at most N requests to a domain at once.",
-    ),
-    click.option(
-        "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
-    ),
+    offline_option,
+    parallelism_option,
+    lock_timeout_option,
 )
 _OPTIONS = (*_CHOOSING, *_DOING)
 _APPROVAL = (

@@ -123,7 +123,7 @@ class GlobalOption(click.Option):
 
     @property
     def section(self) -> GlobalSection:
-        """Where it is listed."""
+        """The section that lists it."""
         return GlobalSection.WORKSPACE if self.name in _OF_WORKSPACE else GlobalSection.OUTPUT
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from jsplan import units
-from jsplan.config import grammar
+from jsplan.config import environments, grammar
 from jsplan.config.expand import Selectors
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
@@ -77,15 +77,7 @@ def read(section: Node | None, reading: Reading) -> dict[str, Backfill]:
 
 def _meant(node: Node | None, reading: Reading) -> bool:
     """Whether an entry is one of this environment's."""
-    wanted = grammar.texts(node, "`environments`", reading.findings)
-    for name in wanted:
-        if node is not None and name not in reading.environments:
-            there = (
-                f"Known environments: {', '.join(reading.environments)}."
-                if reading.environments
-                else "The workspace has no `environments:`."
-            )
-            reading.findings.error("JS118", node, f'there is no environment "{name}"', there)
+    wanted = environments.named(node, reading.environments, reading.findings)
     return not wanted or reading.environment in wanted
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from jsplan.address import STAGING, Address, Kind, matches
-from jsplan.config import body, checks, checks_consumers, config_file, grammar, lifecycle
+from jsplan.config import body, checks, checks_consumers, config_file, environments, grammar, lifecycle
 from jsplan.config.checks_buckets import check_bucket
 from jsplan.config.copies import Copies
 from jsplan.config.expand import Selectors
@@ -105,13 +105,7 @@ class Declarer:
         node = entry.get("environments")
         if node is None:
             return True
-        wanted = grammar.texts(node, "`environments`", self.findings)
-        known = self.context.environments
-        for name in wanted:
-            if name not in known:
-                there = f"Known environments: {', '.join(known)}." if known else "The workspace has no `environments:`."
-                self.findings.error("JS118", node, f'there is no environment "{name}"', there)
-        if self.context.environment in wanted:
+        if self.context.environment in environments.named(node, self.context.environments, self.findings):
             return True
         self._some_elsewhere = True
         return False

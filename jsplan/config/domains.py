@@ -15,7 +15,7 @@ from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Connection, Domain, ImportRow
 from jsplan.config.node import Node, Place, mapping, node_of, plain, range_of, size_of
-from jsplan.diagnostics import did_you_mean
+from jsplan.diagnostics import did_you_mean, known
 
 _KEYS: Final = ("connection", "js_domain", "api_prefix", "labels", "vars", "may_be_offline", "same_as")
 _CONSUMER = re.compile(r"[^.*>\s/]+/[^.*>\s/]+")
@@ -144,14 +144,11 @@ class Domains:
         if key is None:
             if len(self.connections) != 1:
                 self.findings.error(
-                    "JS106", node, f"{what} has no `connection`", f"Add `connection:`. Known connections: {', '.join(self.connections)}."
+                    "JS106", node, f"{what} has no `connection`", f"Add `connection:`. {known('connections', self.connections)}"
                 )
             return next(iter(self.connections))
         if key not in self.connections:
-            guess = did_you_mean(key, self.connections)
-            self.findings.error(
-                "JS122", item, f'there is no connection "{key}"', f"Known connections: {', '.join(self.connections)}.{guess}"
-            )
+            self.findings.error("JS122", item, f'there is no connection "{key}"', known("connections", self.connections, key))
         return key
 
     def _resolved(self, domains: dict[str, Domain]) -> dict[str, Domain]:

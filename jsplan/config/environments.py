@@ -13,7 +13,7 @@ from jsplan.config.domains import expanded_keys
 from jsplan.config.files import overlay
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, mapping
-from jsplan.diagnostics import did_you_mean
+from jsplan.diagnostics import known
 
 SECTIONS: Final = ("vars", "connections", "domains", "backend")
 #: A context stands for all of these; a URL for the context.
@@ -30,17 +30,23 @@ def choose(document: Node, asked: str | None, findings: Findings) -> str | None:
                 "JS117",
                 section,
                 "an environment must be chosen",
-                f"Pass -e NAME or set JSPLAN_ENV. Known environments: {', '.join(names)}.",
+                f"Pass -e NAME or set JSPLAN_ENV. {known('environments', names)}",
             )
         return None
     if asked not in names:
-        known = (
-            f"Known environments: {', '.join(names)}.{did_you_mean(asked, names)}"
-            if names
-            else "The workspace has no `environments:`; leave -e and JSPLAN_ENV away."
-        )
-        findings.error("JS117", section, f'there is no environment "{asked}"', known)
+        none = "The workspace has no `environments:`; leave -e and JSPLAN_ENV away."
+        findings.error("JS117", section, f'there is no environment "{asked}"', known("environments", names, asked) if names else none)
     return asked
+
+
+def named(node: Node | None, environments: Collection[str], findings: Findings) -> list[str]:
+    """The names under `environments:` of an entry; a finding for each that the workspace does not have."""
+    wanted = grammar.texts(node, "`environments`", findings)
+    for name in wanted:
+        if node is not None and name not in environments:
+            there = known("environments", environments) if environments else "The workspace has no `environments:`."
+            findings.error("JS118", node, f'there is no environment "{name}"', there)
+    return list(wanted)
 
 
 def apply(document: Node, environment: str | None, findings: Findings) -> Node:

@@ -10,7 +10,7 @@ from jsplan.config import grammar
 from jsplan.config.findings import Findings
 from jsplan.config.model import AllowedHazard, Lifecycle, OnReplace
 from jsplan.config.node import Node
-from jsplan.diagnostics import did_you_mean
+from jsplan.diagnostics import did_you_mean, known
 
 _ON_REPLACE: Final = ("refuse", "recreate", "preserve")
 _KEYS: Final = ("prevent_destroy", "ignore_changes", "on_replace", "allow_hazards")
@@ -53,12 +53,7 @@ def _hazards(node: Node | None, findings: Findings) -> tuple[AllowedHazard, ...]
             continue
         code = grammar.required(item, "code", "an allowed hazard", findings)
         if code is not None and code not in HAZARDS:
-            findings.error(
-                "JS141",
-                item.value["code"],
-                f'there is no hazard "{code}"',
-                f"Known hazards: {', '.join(HAZARDS)}.{did_you_mean(code, HAZARDS)}",
-            )
+            findings.error("JS141", item.value["code"], f'there is no hazard "{code}"', known("hazards", HAZARDS, code))
         reason = grammar.required(item, "reason", "an allowed hazard", findings)
         until = grammar.day(item.get("until"), "`until`", findings)
         if code and reason:

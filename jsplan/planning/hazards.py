@@ -159,11 +159,8 @@ def _removes_subjects(verdict: Verdict, verdicts: dict[Address, Verdict]) -> Ite
     lost = [s for s in given_up if not covered(s, stored)]
     passed_on = [s for s in given_up if s not in lost]
     texts = [f"publishers to {', '.join(lost)} will get no acknowledgement"] if lost else []
-    texts += (
-        [f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step lets another stream store them"]
-        if passed_on
-        else []
-    )
+    if passed_on:
+        texts.append(f"publishers to {', '.join(passed_on)} will get no acknowledgement until a later step lets another stream store them")
     if texts:
         yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=given_up)
 

@@ -190,10 +190,12 @@ def snapshot(record: Mapping[str, Any]) -> Snapshot:
 
 def findings(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Diagnostic]:
     """Streams that take no placeholder although they need one."""
+    totals: dict[Address, int] | None = None
     for parent, one in interests(inputs, verdicts).items():
         if not one.held or one.lead is None or inputs.live.get(placeholder_of(inputs, parent)) is not None:
             continue
-        found = _no_room(inputs, verdicts, parent, one) or _too_short(one)
+        totals = totals or {count.stream: count.total for count in count_consumers(inputs, verdicts)}
+        found = _no_room(inputs, verdicts, parent, one, totals.get(parent, 0)) or _too_short(one)
         if found is not None:
             names = ", ".join(v.address.consumer for v in one.verdicts)
             text = f"consumers of interest stream {parent.stream} cannot be changed together ({names}): {found[0]}"
@@ -201,12 +203,12 @@ def findings(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Di
             yield Diagnostic("error", "JS303", text, detail, str(one.lead))
 
 
-def _no_room(inputs: Inputs, verdicts: Mapping[Address, Verdict], parent: Address, one: Interest) -> tuple[str, str] | None:
+def _no_room(inputs: Inputs, verdicts: Mapping[Address, Verdict], parent: Address, one: Interest, ends: int) -> tuple[str, str] | None:
+    """Check that the placeholder has a place beside the consumers that are there, and beside those that the plan `ends` with."""
     stream = stream_verdict(inputs, verdicts, parent)
     after = stream.after if stream is not None and stream.actions == ["update"] and stream.after is not None else one.stream.compact
     most = max(_most_consumers(one.stream.compact), _most_consumers(after))
     there = int(one.stream.state.get("consumer_count") or 0)
-    ends = next((count.total for count in count_consumers(inputs, verdicts) if count.stream == parent), 0)
     if max(there, ends) < most:
         return None
     has = f"has {there}" if there >= most else f"will have {ends}"

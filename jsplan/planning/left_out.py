@@ -225,7 +225,7 @@ def _counted(span: _Span, live: LiveObject) -> tuple[int, int] | None:
 
 
 def _waiting(inputs: Inputs, cuts: Sequence[_Cut]) -> dict[str, Any]:
-    """What an apply keeps of sources whose origin is offline: that somebody has to look."""
+    """Keep, of sources whose origin is offline, that they are to be looked at."""
     ends = [_Span(int(cut.source["opt_start_seq"]) - 1 if cut.source.get("opt_start_seq") else None, None) for cut in cuts]
     return _common(cuts) | {
         "from": [_side(cut, end) for cut, end in zip(cuts, ends, strict=True)], "messages": None, "bytes": None, "estimate": None,

@@ -13,6 +13,7 @@ from jsplan.documents.plan import Step
 from jsplan.facts.live import is_durable, retention_of
 from jsplan.planning.compound import stream_of
 from jsplan.planning.inputs import Inputs
+from jsplan.planning.preserve.costs import consumers_of
 from jsplan.planning.verdict import Verdict
 
 
@@ -38,8 +39,8 @@ def _consumers(inputs: Inputs, stream: Address) -> dict[str, str]:
 
     Whether one is there decides which messages stay, and whether the new stream may have its limits.
     """
-    there = ((a, live) for a, live in inputs.live.objects.items() if a.kind == "consumer" and a.parent == stream)
-    return {a.consumer: live.created for a, live in there if is_durable(str(a.consumer), live.raw)}
+    there = ((one.address.consumer, one) for one in consumers_of(inputs, stream))
+    return {name: one.created for name, one in there if is_durable(name, one.raw)}
 
 
 def _is_made(inputs: Inputs, stream: Verdict, name: Address) -> bool:

@@ -24,7 +24,7 @@ def render(found: Access, console: Console, *, style: str = "both") -> None:
     if found.checked:
         _checked(found, console)
     elif not found.needs:
-        _line(console, "No mirror or source crosses accounts: no exports are needed.", "green")
+        _line(console, sentence(found), "green")
     else:
         _flows(found, console)
         for account in found.accounts:

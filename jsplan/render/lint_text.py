@@ -1,4 +1,4 @@
-"""The text of `jsplan lint`: the findings, what they come to, and the list of rules. Which there are is left to `lint`."""
+"""The text of `jsplan lint`: the findings, their counts, and the list of rules."""
 
 from __future__ import annotations
 

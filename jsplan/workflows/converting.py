@@ -19,7 +19,7 @@ from jsplan.config.model import Domain, LoadOptions, Workspace
 from jsplan.config.standing import standing
 from jsplan.converting.checking import check
 from jsplan.converting.model import MAIN, Conversion, Note, Owner, Resource
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, known
 from jsplan.disk import is_file
 from jsplan.errors import ConfigError, JsplanError, UsageError
 from jsplan.generating import Found, Surroundings, bucket, document, layout
@@ -153,7 +153,7 @@ def _home(workspace: Workspace, target: Target, owner: Owner) -> str:
         alike = [key for key in named if own[key].connection == owner.connection]
         return (alike or named)[0]
     if target.domain is not None and target.domain not in own:
-        raise UsageError(f"there is no domain {target.domain}. Known domains: {', '.join(own)}.")
+        raise UsageError(f"there is no domain {target.domain}. {known('domains', own)}")
     over = [key for key, domain in own.items() if owner.connection in (key, domain.connection)]
     found = [target.domain] if target.domain else over if len(over) == 1 else list(own)
     if len(found) != 1:

@@ -10,7 +10,7 @@ from typing import Any
 from jsplan.config.connections import NAME
 from jsplan.config.load import load_reach
 from jsplan.config.model import Connection, Domain, LoadOptions
-from jsplan.diagnostics import did_you_mean
+from jsplan.diagnostics import known
 from jsplan.errors import UsageError
 from jsplan.facts.discover import Seen, discover
 from jsplan.jetstream import Pool
@@ -60,9 +60,7 @@ def discover_domains(options: LoadOptions, observer: Observer, *, connection: st
     connections, declared = load_reach(options)
     for key in (connection, system):
         if key is not None and key not in connections:
-            raise UsageError(
-                f'there is no connection "{key}". Known connections: {", ".join(connections)}.{did_you_mean(key, connections)}'
-            )
+            raise UsageError(f'there is no connection "{key}". {known("connections", connections, key)}')
     asked = [connection] if connection else [key for key in connections if key != system]
     return run(_discover(connections, declared, options.environ, asked, system, observer))
 

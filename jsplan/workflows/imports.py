@@ -12,7 +12,7 @@ from jsplan.config.expand import Selectors, has_range
 from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
 from jsplan.config.node import Source, node_of
-from jsplan.diagnostics import Diagnostic, did_you_mean
+from jsplan.diagnostics import Diagnostic, known
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import ConfigError, JsplanError, PlanError, UsageError
@@ -164,7 +164,7 @@ def globs_of(world: World, addresses: tuple[str, ...]) -> tuple[str, ...]:
                 raise UsageError(f"{key} matches no domain", hint="Labels are given under `domains:` in jsplan.yaml.")
             out |= dict.fromkeys(f"{name}/{rest}" for name in found)
         elif rest == "**" and key not in domains and not is_glob(key):
-            raise UsageError(f'there is no domain "{key}". Known domains: {", ".join(domains)}.{did_you_mean(key, domains)}')
+            raise UsageError(f'there is no domain "{key}". {known("domains", domains, key)}')
         else:
             out[text] = None
     return tuple(out)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.planning import lock_timeout_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, Duration, HazardPermission
+from jsplan.cli.types import AbsolutePath, AddressGlob, HazardPermission
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ def _ends_of(name: str | None, given: dict[str, Any]) -> tuple[str | None, str |
 @click.option(
     "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the copy; repeatable."
 )
-@click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
-)
+@lock_timeout_option
 @_master
 @click.pass_context
 def run(

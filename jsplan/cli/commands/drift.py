@@ -9,6 +9,7 @@ import click
 
 from jsplan.cli import views
 from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.planning import parallelism_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob, Crontab, Duration, ParamType, Place
 from jsplan.errors import UsageError
@@ -48,14 +49,7 @@ class Causes(ParamType):
 )
 @click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Check only these resources; repeatable.")
 @click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
-@click.option(
-    "--parallelism",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Send at most N requests to a domain at once.",
-)
+@parallelism_option
 @click.option("--fail-on", type=Causes(), default="changed,missing,replication", show_default=True, metavar="CAUSES",
               help="Exit with 2 on drift of these kinds.")  # fmt: skip
 @click.pass_context

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options
+from jsplan.cli.planning import approval_options, hazard_option, lock_timeout_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, Duration, HazardPermission
+from jsplan.cli.types import AbsolutePath, AddressGlob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +23,7 @@ QUESTION = "Do you want jsplan to restore this?"
 @click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Restore only these resources; repeatable.")
 @click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
 @click.option("--subjects", multiple=True, metavar="SUBJECT", help="Give the stream this subject instead of its own ones; repeatable.")
-@click.option(
-    "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the plan; repeatable."
-)
+@hazard_option
 @click.option(
     "--parallelism",
     type=click.IntRange(min=1),
@@ -34,9 +32,7 @@ QUESTION = "Do you want jsplan to restore this?"
     metavar="N",
     help="Restore at most N streams of a domain at once.",
 )
-@click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
-)
+@lock_timeout_option
 @approval_options
 @click.pass_context
 def command(

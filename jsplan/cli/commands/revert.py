@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options, backup_option, plan_options
+from jsplan.cli.planning import (
+    approval_options,
+    backup_option,
+    hazard_option,
+    lock_timeout_option,
+    measure_limit_option,
+    offline_option,
+    parallelism_option,
+    plan_options,
+    safe_below_option,
+)
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, Duration, HazardPermission
+from jsplan.cli.types import AbsolutePath, AddressGlob
 from jsplan.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -25,34 +35,12 @@ QUESTION = "Do you want jsplan to undo this?"
 @click.option("-o", "--out", type=AbsolutePath(), metavar="FILE", help="Save the plan, so that apply FILE does exactly this.")
 @click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Undo only these resources; repeatable.")
 @click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
-@click.option(
-    "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the plan; repeatable."
-)
-@click.option(
-    "--safe-below", type=click.IntRange(min=0), default=0, metavar="N", help="Do not count the deletion of at most N messages as a hazard."
-)
-@click.option(
-    "--measure-limit", type=click.IntRange(min=0), default=100_000, show_default=True, metavar="N",
-    help="Read at most N messages to count the deletions of one change; report bounds beyond that.",
-)  # fmt: skip
-@click.option(
-    "--offline",
-    type=click.Choice(("defer", "fail")),
-    default="defer",
-    show_default=True,
-    help="How to treat an offline domain: leave its changes for a later apply, or stop.",
-)
-@click.option(
-    "--parallelism",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Send at most N requests to a domain at once.",
-)
-@click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
-)
+@hazard_option
+@safe_below_option
+@measure_limit_option
+@offline_option
+@parallelism_option
+@lock_timeout_option
 @backup_option
 @approval_options
 @click.pass_context

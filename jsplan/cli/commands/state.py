@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.planning import lock_timeout_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AddressGlob, Duration
+from jsplan.cli.types import AddressGlob
 from jsplan.errors import StateError
 
 _TABLE = {
@@ -22,9 +23,6 @@ _TABLE = {
     "push": Entry("Replace the state with a document.", "state", "push"),
     "unlock": Entry("Remove a lock that an earlier run left.", "state", "unlock"),
 }
-_lock_timeout = click.option(
-    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
-)
 
 
 @group("state", _TABLE, examples=["jsplan state list", "jsplan state show hub/stream/ORDERS"])
@@ -69,7 +67,7 @@ def show(ctx: click.Context, address: str) -> int:
 
 @declare("rm", examples=["jsplan state rm hub/stream/ORDERS"])
 @click.argument("addresses", nargs=-1, required=True, type=AddressGlob(), metavar="ADDRESS...")
-@_lock_timeout
+@lock_timeout_option
 @click.pass_context
 def rm(ctx: click.Context, addresses: tuple[str, ...], lock_timeout: int) -> int:
     """Remove resources from the state. They stay on the servers.
@@ -87,7 +85,7 @@ def rm(ctx: click.Context, addresses: tuple[str, ...], lock_timeout: int) -> int
 @declare("mv", examples=["jsplan state mv hub/stream/ORDERS leaf/stream/ORDERS"])
 @click.argument("source", type=AddressGlob(), metavar="ADDRESS")
 @click.argument("target", type=AddressGlob(), metavar="NEW_ADDRESS")
-@_lock_timeout
+@lock_timeout_option
 @click.pass_context
 def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
     """Give a resource a new address in the state. The resource on the server does not change."""
@@ -118,7 +116,7 @@ def pull(ctx: click.Context, serial: int | None) -> int:
 @declare("push", examples=["jsplan state push state.json"])
 @click.argument("file", metavar="FILE")
 @click.option("--force", is_flag=True, help="Replace the state even if it is newer, of another lineage, or unreadable.")
-@_lock_timeout
+@lock_timeout_option
 @click.pass_context
 def push(ctx: click.Context, file: str, force: bool, lock_timeout: int) -> int:
     """Replace the state with the document FILE (- is standard input), under a new serial.
