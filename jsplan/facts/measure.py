@@ -125,7 +125,7 @@ class _Survey:
         if question.drains is not None:
             found.append(await self._drained(question.drains))
         if question.limits.causes:
-            found.append(await self._trimmed(question.limits))
+            found += await self._with_acknowledged(question.limits)
         if question.finished:
             found.append(await self._finished(question.finished))
         if question.interest:
@@ -141,17 +141,19 @@ class _Survey:
             first = replace(
                 first, at_least=max(first.at_least, other.at_least), at_most=min(self.messages, first.at_most + other.at_most),
                 least_bytes=max(first.least_bytes, other.least_bytes), most_bytes=min(self.bytes, first.most_bytes + other.most_bytes),
-                causes=first.causes + other.causes, until="",
+                causes=first.causes + other.causes, until="", acknowledged=first.acknowledged + other.acknowledged,
             )  # fmt: skip
         return first
 
-    def _measured(self, messages: tuple[int, int], size: tuple[int, int] | None, causes: list[str], until: str = "") -> Measured:
+    def _measured(
+        self, messages: tuple[int, int], size: tuple[int, int] | None, causes: list[str], until: str = "", newest: int = 0
+    ) -> Measured:  # fmt: skip
         at_least, at_most = messages
         if size is None:
             size = (0, 0) if not at_most else (self.bytes, self.bytes) if at_least == self.messages else (0, self.bytes)
         return Measured(
             at_least, at_most, *size, self.messages, tuple(causes), {"last_seq": self.state["last_seq"], "time": self.state.get("last_ts")},
-            since=self.state["first_ts"], until=until, later=self.question.later,
+            since=self.state["first_ts"], until=until, later=self.question.later, newest=newest,
         )  # fmt: skip
 
     # --- what the server tells at once ---------------------------------------------------------------------------
@@ -180,6 +182,28 @@ class _Survey:
         return bool(self.counts)
 
     # --- limits --------------------------------------------------------------------------------------------------
+
+    async def _with_acknowledged(self, limits: Limits) -> list[Measured]:
+        """What the limits delete, and what counts as acknowledged with it: an interest stream deletes that too."""
+        consumers = await self._with_messages_out() if self._leaves_gaps(limits) else []
+        self.count_only = self.count_only and not consumers
+        trimmed = await self._trimmed(limits)
+        lost = tuple((c.name, c.pending - 1) for c in consumers if trimmed.at_most and (trimmed.newest or c.floor + 1) > c.floor)
+        if not lost:
+            return [trimmed]
+        trimmed = replace(trimmed, acknowledged=lost)
+        if self.config["retention"] != "interest":
+            return [trimmed]
+        return [trimmed, self._measured((0, min(self.messages, sum(most for _, most in lost))), None, ["ack_policy"])]
+
+    def _leaves_gaps(self, limits: Limits) -> bool:
+        """Whether a message may stay that is older than one that goes."""
+        by_age = limits.max_age and self.config.get("allow_msg_ttl")
+        return self.question.resized is None and bool(limits.max_msgs_per_subject or by_age)
+
+    async def _with_messages_out(self) -> list[Wants]:
+        """Consumers that acknowledge all messages up to one, and have more than one out."""
+        return [one for one in await self._consumers(starts=False) if one.acks_all and one.pending > 1]
 
     async def _trimmed(self, limits: Limits) -> Measured:
         young, old = await self._too_old(limits.max_age) if limits.max_age else (0, (0, 0))
@@ -261,7 +285,8 @@ class _Survey:
             return self._measured(counted, (walk.gone.bytes, self.bytes), limits.causes)
         if walk.total > walk.gone.messages:
             return self._measured((walk.total, walk.total), (walk.gone.bytes, self.bytes), limits.causes)
-        return self._measured((walk.total, walk.total), (walk.gone.bytes, walk.gone.bytes), limits.causes, walk.gone.until)
+        sizes = (walk.gone.bytes, walk.gone.bytes)
+        return self._measured((walk.total, walk.total), sizes, limits.causes, walk.gone.until, walk.gone.newest)
 
     async def _from_the_newest(self, limits: Limits, young: int, bounds: tuple[int, int]) -> Measured:
         walk = FromTheNewest(limits, young, bool(self.config.get("allow_msg_ttl")), self.counts)
@@ -273,7 +298,7 @@ class _Survey:
             return self._measured((bounds[0], min(bounds[1], self.messages - walk.kept.messages)),
                                   (0, self.bytes - walk.kept.bytes), limits.causes)  # fmt: skip
         gone, size = self.messages - walk.kept.messages, self.bytes - walk.kept.bytes
-        return self._measured((gone, gone), (size, size), limits.causes, walk.until)
+        return self._measured((gone, gone), (size, size), limits.causes, walk.until, walk.newest)
 
     # --- interest ------------------------------------------------------------------------------------------------
 

@@ -64,7 +64,9 @@ class Measured:
     """The answer: bounds on messages and bytes, `exact` when both are numbers. `total` is all that the stream holds.
 
     `since` and `until` are the times of the oldest and newest message that goes, where known. `as_of` is the last message
-    that was there: its sequence and time.
+    that was there: its sequence and time. `newest` is the sequence of the newest message that goes, 0 where it is not known.
+    `acknowledged` are consumers that acknowledge all messages up to one, and how many each may never be given again: the server
+    takes the deletion of a delivered message for its acknowledgement.
     """
 
     at_least: int
@@ -77,6 +79,8 @@ class Measured:
     since: str = ""
     until: str = ""
     later: bool = False
+    newest: int = 0
+    acknowledged: tuple[tuple[str, int], ...] = ()
 
     @property
     def exact(self) -> bool:

@@ -34,17 +34,19 @@ class Limits:
 
 @dataclass(slots=True)
 class Tally:
-    """What has been found to go so far. `until` is the time of the newest message that goes."""
+    """What has been found to go so far. `until` and `newest` are time and sequence of the newest message that goes."""
 
     messages: int = 0
     bytes: int = 0
     until: str = ""
+    newest: int = 0
 
     def add(self, message: Stored) -> None:
         """Count one message."""
         self.messages += 1
         self.bytes += message.size
         self.until = max(self.until, message.time)
+        self.newest = max(self.newest, message.seq)
 
 
 @dataclass
@@ -108,6 +110,7 @@ class FromTheNewest:
     counts: Mapping[str, int] = field(default_factory=dict)
     kept: Tally = field(default_factory=Tally)
     until: str = ""
+    newest: int = 0
     _seen: Counter[str] = field(default_factory=Counter)
     _messages: int = 0
     _bytes: int = 0
@@ -126,12 +129,16 @@ class FromTheNewest:
         trimmed = (limits.max_msgs and self._messages > limits.max_msgs) or (limits.max_bytes and self._bytes > limits.max_bytes)
         old = message.seq < self.young
         if trimmed or (old and not self.ttl):
-            self.until = self.until or message.time
+            self._goes(message)
             return False
         self._seen[message.subject] += 1
         crowded = limits.max_msgs_per_subject and self._seen[message.subject] > limits.max_msgs_per_subject
         if crowded or (old and not message.forever):
-            self.until = self.until or message.time
+            self._goes(message)
         else:
             self.kept.add(message)
         return self.kept.messages != self._stay
+
+    def _goes(self, message: Stored) -> None:
+        self.until = self.until or message.time
+        self.newest = self.newest or message.seq

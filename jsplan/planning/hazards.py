@@ -43,6 +43,7 @@ def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -
     found += copies_again(inputs.copied_again.get(verdict.address, ()))
     found += left_behind(inputs.left_behind.get(verdict.address, ()))
     if verdict.live is not None:
+        found += _loses_outstanding(measured)
         found += _of_consumer(verdict) if verdict.address.kind == "consumer" else _of_stream(inputs, verdict, verdicts)
         found = with_stranded(verdict.address, found, inputs.measured.get(verdict.address, ()))
     found = as_one([*found, *copied_twice(inputs, verdict, verdicts)])
@@ -211,6 +212,16 @@ def _period(answers: Sequence[Measured]) -> str:
         return ""
     since, until = (text[:19] + "Z" for text in (one.since, one.until))
     return f", stored {since}" if since == until else f", stored {since} to {until}"
+
+
+def _loses_outstanding(answers: Iterable[Measured]) -> Iterable[Hazard]:
+    """Delivered messages that the server counts as acknowledged because a limit deletes a later one."""
+    found = {name: many for answer in answers for name, many in answer.acknowledged}
+    if found:
+        most, names = sum(found.values()), ", ".join(sorted(found))
+        text = f"{names} may not redeliver up to {_count(most, 'unacknowledged message')}: with ack_policy all, the server takes the"
+        text += " deletion of a message for the acknowledgement of all before it"
+        yield Hazard("LOSES_CONSUMER_POSITION", text, messages=most, exact=False, at_least=0, at_most=most, causes=["ack_policy"])
 
 
 def _given_again(answer: Measured) -> Hazard:

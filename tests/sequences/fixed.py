@@ -181,6 +181,18 @@ def _others() -> Iterator[tuple[str, Fixed]]:
         case = Case(t, world, (publish(t, "abc"),), (fewer, change(t, "C", max_waiting=10)))
         ends = frozenset({"applied", "errored", "refused"})  # before 2.12 it cannot change in place
         yield f"max_consumers too low, consumer replaced, {retention}", Fixed(case, ends)
+    for number, retention in enumerate(("limits", "interest")):
+        t = f"fr{number}x"
+        pair = (consumer("C", ack_policy="all"), consumer("E", ack_policy="none"))
+        for out, late in ((2, False), (4, True)):  # the last message that goes is out, or is older than all that are
+            name = f"{t}{out}"
+            world = {"streams": [stream(name, retention, *pair)]}
+            given = Consume("hub", f"{name}S", "C", out, (1,) if late else ())
+            fewer = Edit("set", f"{name}S", fields={"max_msgs_per_subject": 2})
+            load = (publish(name, "bbab" if late else "abbb"), given)
+            edits = (fewer,)
+            words = "finished" if late else "delivered"
+            yield f"a limit deletes a {words} message, ack_policy all, {retention}", Fixed(Case(name, world, load, edits))
     t = "fqx"
     world = {"streams": [stream(t, "limits", consumer("C"), lifecycle={"ignore_changes": ["retention"]})]}
     hand = Ask("hub", f"STREAM.UPDATE.{t}S", merge={"retention": "interest"})

@@ -101,6 +101,7 @@ class _Play:
         outcome.findings += judge.of_plan(plan)
         for deed in case.between:
             self._do(deed)
+            self._wait_for_acks_of(deed)
         middle = self._snapshot() if case.between else before
         code = self._apply(plan, told)
         outcome.word = WORDS.get(code, f"exit {code}") if plan.has_changes or code else "empty"
@@ -194,6 +195,14 @@ class _Play:
         for body in sections.get("streams", ()):
             if body.get("retention") == "interest" and body.get("subjects"):
                 self._wait_for_interest(body)
+
+    def _wait_for_acks_of(self, deed: Deed) -> None:
+        """Wait until what a deed acknowledged has had its effect, where the consumer is still there."""
+        if not isinstance(deed, Consume):
+            return
+        side, books = self.sides[deed.domain], self.books.get((deed.domain, deed.stream, deed.consumer))
+        if books is not None and "error" not in side.api(f"CONSUMER.INFO.{deed.stream}.{deed.consumer}"):
+            side.wait_for_acks(deed.stream, deed.consumer, len(books.stands.outstanding))
 
     def _wait_for_interest(self, body: Body) -> None:
         key = (body["domain"], body["name"])
