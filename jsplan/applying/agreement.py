@@ -24,7 +24,7 @@ class Rule:
     """The request of an op: `verb` with this payload, or none; with `optional` either.
 
     `on` is the kind of its address, `action` that of a consumer's request. `staging`: the step may touch a staging stream or a
-    placeholder consumer of the resource. `carries` are fields that it needs; `deletes`: it deletes the resource's object.
+    placeholder consumer of the resource. `params` are fields that it needs; `deletes`: it deletes the resource's object.
     """
 
     on: Literal["stream", "consumer", "any"]
@@ -33,39 +33,41 @@ class Rule:
     action: str = ""
     optional: bool = False
     staging: bool = False
-    carries: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()
     deletes: bool = False
 
 
-_COPY: Final = ("recorded", "level", "from", "way", "new", "grows", "consumers", "shrinks")
+_COPY: Final = ("state_address", "api_level", "from", "method", "into_new", "may_grow", "consumers", "may_shrink")
 RULES: Final[Mapping[Op, Rule]] = {
     "stream.create": Rule("stream", "STREAM.CREATE", "stream"),
     "stream.update": Rule("stream", "STREAM.UPDATE", "stream"),
     "stream.delete": Rule("stream", "STREAM.DELETE", deletes=True),
     "stream.restore": Rule("stream", "STREAM.RESTORE", "restore"),
-    "stream.probe": Rule("stream", "STREAM.UPDATE", "stream", staging=True, carries=("recorded", "level", "begins", "first")),
-    "stream.stop": Rule("stream", "STREAM.UPDATE", "stream", optional=True, carries=("recorded", "level", "begins")),
-    "stream.hold": Rule("stream", carries=("recorded", "level")),
-    "stream.copy": Rule("stream", "STREAM.RESTORE", "stream", staging=True, carries=_COPY),
-    "stream.compare": Rule("stream", staging=True, carries=_COPY),
-    "stream.retire": Rule("stream", "STREAM.DELETE", carries=("recorded", "level"), deletes=True),
-    "stream.resume": Rule("stream", carries=("recorded", "level", "consumers")),
-    "stream.return": Rule("stream", "STREAM.UPDATE", "stream", carries=("recorded", "level")),
-    "stream.clear": Rule("stream", "STREAM.DELETE", staging=True, carries=("recorded",)),
-    "origin.delete": Rule("stream", "STREAM.DELETE", carries=("recorded",), deletes=True),
-    "origin.create": Rule("stream", "STREAM.CREATE", "stream", carries=("recorded",)),
-    "sources.leave": Rule("stream", "STREAM.UPDATE", "stream", carries=("recorded", "sources")),
-    "sources.rejoin": Rule("stream", "STREAM.UPDATE", "stream", carries=("recorded", "sources")),
+    "stream.probe": Rule(
+        "stream", "STREAM.UPDATE", "stream", staging=True, params=("state_address", "api_level", "replacement", "initial_config")
+    ),
+    "stream.quiesce": Rule("stream", "STREAM.UPDATE", "stream", optional=True, params=("state_address", "api_level", "replacement")),
+    "stream.pause_consumers": Rule("stream", params=("state_address", "api_level")),
+    "stream.copy": Rule("stream", "STREAM.RESTORE", "stream", staging=True, params=_COPY),
+    "stream.compare": Rule("stream", staging=True, params=_COPY),
+    "stream.delete_old": Rule("stream", "STREAM.DELETE", params=("state_address", "api_level"), deletes=True),
+    "stream.resume_consumers": Rule("stream", params=("state_address", "api_level", "consumers")),
+    "stream.activate": Rule("stream", "STREAM.UPDATE", "stream", params=("state_address", "api_level")),
+    "stream.delete_staging": Rule("stream", "STREAM.DELETE", staging=True, params=("state_address",)),
+    "origin.delete": Rule("stream", "STREAM.DELETE", params=("state_address",), deletes=True),
+    "origin.create": Rule("stream", "STREAM.CREATE", "stream", params=("state_address",)),
+    "sources.detach": Rule("stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")),
+    "sources.attach": Rule("stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")),
     "consumer.create": Rule("consumer", "CONSUMER.CREATE", "consumer", "create"),
     "consumer.update": Rule("consumer", "CONSUMER.CREATE", "consumer", "update"),
     "consumer.pause": Rule("consumer", "CONSUMER.PAUSE", "pause"),
     "consumer.delete": Rule("consumer", "CONSUMER.DELETE", deletes=True),
-    "consumer.replace": Rule("consumer", "CONSUMER.CREATE", "consumer", "create", carries=("recorded", "level", PAUSE)),
-    "consumer.settle": Rule("consumer", carries=("recorded",)),
-    "consumer.hold": Rule("consumer", "CONSUMER.CREATE", "consumer", staging=True),
-    "consumer.release": Rule("consumer", "CONSUMER.DELETE", staging=True),
+    "consumer.replace": Rule("consumer", "CONSUMER.CREATE", "consumer", "create", params=("state_address", "api_level", PAUSE)),
+    "consumer.cleanup": Rule("consumer", params=("state_address",)),
+    "consumer.create_placeholder": Rule("consumer", "CONSUMER.CREATE", "consumer", staging=True),
+    "consumer.delete_placeholder": Rule("consumer", "CONSUMER.DELETE", staging=True),
     "consumer.verify": Rule("consumer"),
-    "copy.verify": Rule("stream", carries=("follows", "managed")),
+    "replication.verify": Rule("stream", params=("flows", "managed")),
     "state.import": Rule("any"),
     "state.forget": Rule("any"),
     "state.update": Rule("any"),
@@ -103,13 +105,13 @@ def _flaws(step: Step, going: Collection[str]) -> Iterator[str]:
         return
     if rule.deletes and step.address not in going:
         yield "no resource change of the plan deletes it"
-    if missing := [name for name in rule.carries if name not in (step.carries or {})]:
-        yield f"carries lacks {', '.join(missing)}"
+    if missing := [name for name in rule.params if name not in (step.params or {})]:
+        yield f"params lack {', '.join(missing)}"
         return
     if not step.op.endswith((".delete", ".forget")) and step.record is not None and "declared" not in step.record:
         yield "record does not say what state is to remember"
     yield from _of_request(step, rule, touched)
-    yield from _of_carries(step, address)
+    yield from _of_params(step, address)
 
 
 def _is_staging(address: Address, touched: Address) -> bool:
@@ -153,18 +155,18 @@ def _names(config: Mapping[str, Any]) -> set[Any]:
     return {config[name] for name in ("name", "durable_name") if config.get(name)}
 
 
-def _of_carries(step: Step, address: Address) -> Iterator[str]:
+def _of_params(step: Step, address: Address) -> Iterator[str]:
     """Flaws in names from which operations build requests."""
-    carried = step.carries or {}
-    other, begins, consumers = (carried.get(name) for name in ("from", "begins", "consumers"))
+    carried = step.params or {}
+    other, begins, consumers = (carried.get(name) for name in ("from", "replacement", "consumers"))
     if other is not None and Address.parse(other) != address and not _is_staging(address, Address.parse(other)):
         yield f"it copies from {other}"
-    if begins is not None and not _is_staging(address, Address.parse(begins["stand_in"])):
-        yield f"its messages would be put into {begins['stand_in']}"
-    if "first" in carried and carried["first"].get("name") != step.touches.stream:
+    if begins is not None and not _is_staging(address, Address.parse(begins["staging"])):
+        yield f"its messages would be put into {begins['staging']}"
+    if "initial_config" in carried and carried["initial_config"].get("name") != step.touches.stream:
         yield f"it would make stream {carried['first'].get('name')}"
-    if step.op == "stream.resume" and not isinstance(consumers, dict):
-        yield "carries does not say how consumers come back"
+    if step.op == "stream.resume_consumers" and not isinstance(consumers, dict):
+        yield "params do not say how consumers come back"
     for name, coming in consumers.items() if isinstance(consumers, dict) else ():
         if coming is not None and (_names(coming["config"]) != {name} or Address.parse(coming["address"]).parent != address):
             yield f"consumer {name} would come back as another one"

@@ -49,7 +49,7 @@ async def delete_origin(work: Work, step: Step) -> None:
     await work.begin(step)
     now = await work.read(step.touches)
     first = int((now or live).state.get("last_seq") or 0) + 1
-    recorded = (step.carries or {})["recorded"]
+    recorded = (step.params or {})["state_address"]
     await work.record({"replacing": {"address": recorded, "first_seq": first}})
     await work.call(step)
     await work.read_back(step)
@@ -58,7 +58,7 @@ async def delete_origin(work: Work, step: Step) -> None:
 async def create_origin(work: Work, step: Step) -> None:
     """Make a stream whose first message gets the number behind the last one of the old stream. Raises as `delete_origin` does."""
     await work.check(step)
-    recorded = (step.carries or {})["recorded"]
+    recorded = (step.params or {})["state_address"]
     first = (work.state.replacements.get(recorded) or {}).get("first_seq")
     assert step.request is not None
     begins = {"first_seq": first} if first and first > 1 else {}
@@ -76,14 +76,14 @@ async def create_origin(work: Work, step: Step) -> None:
 async def leave(work: Work, step: Step) -> None:
     """Take sources out of a stream, and remember behind which sequence each goes on. Raises as `delete_origin` does."""
     live = await work.check(step)
-    keys, recorded = set((step.carries or {})["sources"]), (step.carries or {})["recorded"]
+    keys, recorded = set((step.params or {})["sources"]), (step.params or {})["state_address"]
     api, stream = work.api(step), step.touches.stream
     answer = await api.request(f"STREAM.INFO.{stream}")
     going = [s for s in answer["config"].get("sources") or () if origin_key(s) in keys]
     copied = {origin_key(s): _seq_of(s, answer.get("sources") or ()) for s in going}
     await work.begin(step, live)
-    before = (work.state.replacements.get(recorded) or {}).get("left") or ()
-    await work.record({"replacing": {"address": recorded, "left": sorted(keys.union(before))}}, durable=False)
+    before = (work.state.replacements.get(recorded) or {}).get("detached") or ()
+    await work.record({"replacing": {"address": recorded, "detached": sorted(keys.union(before))}}, durable=False)
     await _mark(work, recorded, {key: seq + 1 for key, seq in copied.items() if seq})
     await work.backend.sync()
     config = {name: value for name, value in answer["config"].items() if name != "sources"}
@@ -97,7 +97,7 @@ async def leave(work: Work, step: Step) -> None:
 async def rejoin(work: Work, step: Step) -> None:
     """Update a stream to what it shall be, with the sources that were taken out where they go on. Raises as `delete_origin` does."""
     live = await work.check(step)
-    keys, recorded = set((step.carries or {})["sources"]), (step.carries or {})["recorded"]
+    keys, recorded = set((step.params or {})["sources"]), (step.params or {})["state_address"]
     stream = step.touches.stream
     assert step.request is not None
     coming = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in keys]

@@ -129,7 +129,7 @@ class Execution:
     def _passed_over(self, step: Step, other: str) -> bool:
         """Check whether a step does not need another one, whose domain is offline, however that one ended."""
         domain = self.results[other].address.partition("/")[0]
-        return other in step.unless_away and (domain in self.lost or domain not in self.apis)
+        return other in step.optional_if_offline and (domain in self.lost or domain not in self.apis)
 
     def _end(self, step: Step, status: StepStatus, error: str | None, started: float) -> None:
         result = StepResult(step.id, step.address, step.op, status, error)

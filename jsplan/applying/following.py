@@ -43,14 +43,14 @@ async def announce(work: Work, done: Step) -> None:
 
 
 def _begun(step: Step) -> dict[str, Any]:
-    return {"id": step.id, "address": step.address, "op": step.op, "expect": None, "record": None, "carries": step.carries}
+    return {"id": step.id, "address": step.address, "op": step.op, "expect": None, "record": None, "params": step.params}
 
 
 async def verify(work: Work, step: Step) -> None:
     """Wait until the copy follows all of the origins that the step names. Raises StepFailed, NotBegun and StateError."""
-    carries = step.carries or {}
+    params = step.params or {}
     await work.record({"begin": _begun(step)})
-    left, end = [Flow(work, step, flow) for flow in carries["follows"]], time.monotonic() + PATIENCE
+    left, end = [Flow(work, step, flow) for flow in params["flows"]], time.monotonic() + PATIENCE
     while True:
         before = time.monotonic()
         copy, look = await work.read(step.touches), Span(before, time.monotonic())
@@ -77,7 +77,7 @@ async def _wait(work: Work) -> None:
 def _mend(step: Step, left: list[Flow]) -> str:
     origins = " and ".join(dict.fromkeys(str(flow.origin) for flow in left))
     text = f"{origins} {'is' if ' and ' not in origins else 'are'} made anew; only the copy is behind. The next apply looks again"
-    if not (step.carries or {})["managed"]:
+    if not (step.params or {})["managed"]:
         return f"{text}. It is not managed here: its owner has to know"
     if all(flow.stuck for flow in left):
         return f"{text}. To make the copy anew, without what it holds: jsplan apply --replace {shell_word(step.address)}"
@@ -99,9 +99,9 @@ class Flow:
         self.work = work
         self.copy = step.touches
         self.origin = Address.parse(flow["origin"])
-        self.of: dict[str, Any] = flow["of"]
+        self.of: dict[str, Any] = flow["config"]
         self.mirrors = flow["kind"] == "mirror"
-        self.anew: bool = flow["anew"]
+        self.anew: bool = flow["from_start"]
         self.why = f"{self.copy} was not seen to follow {self.origin}"
         self.stuck = False
         self._since = time.monotonic()

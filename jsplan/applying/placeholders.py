@@ -16,7 +16,7 @@ from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 
 
 async def hold(work: Work, step: Step) -> None:
-    """Carry out `consumer.hold`: make the placeholder or keep the one that is there. Raises as `release` does."""
+    """Carry out `consumer.create_placeholder`: make the placeholder or keep the one that is there. Raises as `release` does."""
     live = await work.check(step)
     await work.begin(step)
     if live is None or str(step.touches) not in work.state.replacements:
@@ -36,7 +36,10 @@ async def _positions(work: Work, step: Step) -> dict[str, Any]:
 
 
 async def release(work: Work, step: Step) -> None:
-    """Carry out `consumer.release`: the stream deletes what no consumer wants. Raises StepFailed, NotBegun, ApiError and StateError."""
+    """Run `consumer.delete_placeholder`: the stream deletes what no consumer wants.
+
+    Raises StepFailed, NotBegun, ApiError and StateError.
+    """
     await work.check(step)
     await work.begin(step)
     assert step.request is not None

@@ -47,11 +47,11 @@ async def replace_consumer(work: Work, step: Step) -> None:
     """Carry out `consumer.replace`. Raises StepFailed, NotBegun, ApiError and StateError."""
     live = await work.check(step)
     await work.begin(step, live)
-    under_way = work.state.replacements.get((step.carries or {})["recorded"])
+    under_way = work.state.replacements.get((step.params or {})["state_address"])
     making = _Replacement(work, step, dict(under_way or {}))
     if live is None:
         await making.put_up()
-    elif under_way is not None and live.created != under_way["created"] and live.compact.get(PAUSE) == under_way["hold"]:
+    elif under_way is not None and live.created != under_way["created"] and live.compact.get(PAUSE) == under_way["hold_until"]:
         await making.remove()
         await making.put_up()
     else:
@@ -60,14 +60,14 @@ async def replace_consumer(work: Work, step: Step) -> None:
 
 
 async def tidy_up(work: Work, step: Step) -> None:
-    """Carry out `consumer.settle`: an old consumer that is still paused is resumed. Raises as `replace_consumer` does."""
-    recorded = (step.carries or {})["recorded"]
+    """Carry out `consumer.cleanup`: an old consumer that is still paused is resumed. Raises as `replace_consumer` does."""
+    recorded = (step.params or {})["state_address"]
     under_way = work.state.replacements.get(recorded)
     if under_way is None:
         return
     address = Address.parse(step.address)
     live = await work.read(address)
-    if live is not None and live.compact.get(PAUSE) == under_way["hold"]:
+    if live is not None and live.compact.get(PAUSE) == under_way["hold_until"]:
         await work.send(step, f"CONSUMER.PAUSE.{address.stream}.{address.consumer}", _until(under_way.get(PAUSE)))
         await _remember_unheld(work, address)
     await work.record({"replaced": recorded})
@@ -106,13 +106,13 @@ class _Replacement:
     def __post_init__(self) -> None:
         self.made = self.step
         self.address = self.step.touches
-        self.carries = self.step.carries or {}
+        self.params = self.step.params or {}
         assert self.step.request is not None
         self.payload = self.step.request["payload"]
 
     @property
     def _can_pause(self) -> bool:
-        return int(self.carries["level"]) >= PAUSES
+        return int(self.params["api_level"]) >= PAUSES
 
     async def _send(self, verb: str, payload: dict[str, Any] | None = None) -> None:
         await self.work.send(self.step, f"CONSUMER.{verb}.{self.address.stream}.{self.address.consumer}", payload)
@@ -127,11 +127,11 @@ class _Replacement:
         """Hold the old consumer, write down where it stands, delete it. What fails before that is undone."""
         again = self.record.get("created") == live.created
         own = self.record.get(PAUSE) if again else live.compact.get(PAUSE)
-        hold = self.record["hold"] if again else _some_day()
-        await self._note(address=self.carries["recorded"], created=live.created, hold=hold, **{PAUSE: own})
+        hold = self.record["hold_until"] if again else _some_day()
+        await self._note(address=self.params["state_address"], created=live.created, hold_until=hold, **{PAUSE: own})
         try:
             if self._can_pause:
-                await self._send("PAUSE", {PAUSE: self.record["hold"]})
+                await self._send("PAUSE", {PAUSE: self.record["hold_until"]})
             stream, state = await self._at_rest(live)
             position = position_of(live.compact, state) or await self._begin_of(live, stream, state["delivered"])
         except JsplanError:
@@ -189,7 +189,7 @@ class _Replacement:
             way = "plain"
         elif way is None:
             retention, first = stream.compact.get("retention", "limits"), int(stream.state.get("first_seq") or 0)
-            way = way_to(position, table_of(self.address).compact(config), self.carries["level"], retention=retention, first_seq=first)
+            way = way_to(position, table_of(self.address).compact(config), self.params["api_level"], retention=retention, first_seq=first)
         record, expect = dict(self.step.record or {}), dict(self.step.expect or {})
         if way == "start":
             assert position is not None
@@ -197,9 +197,9 @@ class _Replacement:
             record["starts"] = {self.address.consumer: position}
             expect |= {name: config.get(name) for name in STARTS}
         config = {name: value for name, value in config.items() if name != PAUSE}
-        until = self.record["hold"] if way == "reset" else self.carries[PAUSE]
+        until = self.record["hold_until"] if way == "reset" else self.params[PAUSE]
         config |= {PAUSE: until} if until else {}
-        expect |= {PAUSE: self.carries[PAUSE]} if self._can_pause else {}
+        expect |= {PAUSE: self.params[PAUSE]} if self._can_pause else {}
         self.made = replace(self.step, expect=expect, record=record, request={"payload": self.payload | {"config": config}})
         await self._note(expect=expect, record=record)
         return way
@@ -220,9 +220,9 @@ class _Replacement:
             place = self.record.get("position")
             raise StepFailed(f"{error}; the old consumer is gone, and its position (sequence {place}) is kept for the next apply") from None
         if way == "reset":
-            await self._send("PAUSE", _until(self.carries[PAUSE]))
+            await self._send("PAUSE", _until(self.params[PAUSE]))
         await self._read_back()
-        await self.work.record({"replaced": self.carries["recorded"]})
+        await self.work.record({"replaced": self.params["state_address"]})
 
     async def _create(self) -> None:
         assert self.made.request is not None

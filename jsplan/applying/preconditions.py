@@ -20,7 +20,7 @@ async def changed_since(plan: Plan, apis: Mapping[str, DomainApi]) -> tuple[list
     Domains that are not in `apis` are away already. Raises ApiError for anything but silence.
     """
     first = {step.touches: step for step in reversed(plan.steps)}
-    wanted = {a: step for a, step in first.items() if "fingerprint" in step.precondition or step.op == "consumer.hold"}
+    wanted = {a: step for a, step in first.items() if "fingerprint" in step.precondition or step.op == "consumer.create_placeholder"}
     of_one: dict[Address, list[Step]] = {}
     for step in plan.steps:
         of_one.setdefault(step.touches, []).append(step)
@@ -103,7 +103,7 @@ async def other_consumers(step: Step, api: DomainApi) -> str | None:
 
 def outgrown(step: Step, live: LiveObject | None) -> str | None:
     """Whether the deletion of a whole stream or consumer would by now delete clearly more than the plan said, in words."""
-    most = step.precondition.get("at_stake")
+    most = step.precondition.get("max_deleted")
     if most is None or live is None or live.at_stake <= most:
         return None
     return f"holds {live.at_stake:,} messages by now; the plan was made for at most {most:,}"

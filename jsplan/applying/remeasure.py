@@ -31,7 +31,7 @@ from jsplan.resources.fields import Config
 #: What each step does to the position of its consumer.
 _POSITIONS: Final[Mapping[Op, Literal["gone", "same", "floor", "start"]]] = {
     "consumer.delete": "gone", "consumer.update": "same", "consumer.replace": "floor", "consumer.create": "start",
-    "consumer.release": "gone",
+    "consumer.delete_placeholder": "gone",
 }  # fmt: skip
 #: Steps with which a consumer gives up messages.
 _LOSING: Final = ("consumer.update", "consumer.delete", "consumer.replace")
@@ -63,7 +63,7 @@ class Deletions:
         for step in self.plan.steps:
             if _keeps(step):
                 self._kept.add(step.touches)
-            if step.op == "consumer.hold":
+            if step.op == "consumer.create_placeholder":
                 self._placeholders.add(step.touches)
                 self._held.add(step.touches.parent)
             if step.op in _POSITIONS:
@@ -104,8 +104,8 @@ class Deletions:
     async def _left_behind(self, step: Step) -> str | None:
         """Why a source must not be taken out: by now clearly more of it is not copied than the plan said. Raises ApiError."""
         address, safe_below = Address.parse(step.address), int(self.plan.options.get("safe_below", 0))
-        for one in step.precondition.get("copied", ()):
-            origin, planned = one["source"], one["at_most"]
+        for one in step.precondition.get("removed_sources", ()):
+            origin, planned = one["source"], one["max_uncopied"]
             api, copies = (origin.get("external") or {}).get("api"), self.apis[address.domain]
             origins = DomainApi(replace(copies.domain, api_prefix=api), copies.link, read_only=True) if api else copies
             found = planned if planned is None else await not_copied(origins, copies, question_of(address, origin, api), MEASURE_LIMIT)
@@ -120,13 +120,13 @@ class Deletions:
         if step.op == "stream.update" and live is not None:
             changes = tuple(self._changes.get(address, {}).values())
             found.append(about_update(live, _after(step), self._level(address.domain), changes))
-        if step.op == "stream.compare" and live is not None and not (step.carries or {}).get("new"):
+        if step.op == "stream.compare" and live is not None and not (step.params or {}).get("into_new"):
             found += [self._about_copy(step, live), await self._about_replaced(step)]
-        if step.op == "stream.stop" and live is not None:
+        if step.op == "stream.quiesce" and live is not None:
             found.append(await self._about_replaced(step))
         if step.op in ("stream.create", "stream.update") and expected:
             found += self._about_origins(step, live)
-        if step.op in _LOSING or step.op == "consumer.hold":
+        if step.op in _LOSING or step.op == "consumer.create_placeholder":
             found += await self._about_consumers(step, live)
         return [question for question in found if question is not None]
 
@@ -138,9 +138,9 @@ class Deletions:
         stream = await read_object(self.apis[address.domain], parent) if parent is not None else None
         if stream is None or stream.compact.get("retention") != "interest" or not stream.state.get("messages"):
             return []
-        held = step.op == "consumer.hold"
+        held = step.op == "consumer.create_placeholder"
         changes = tuple(self._changes.get(stream.address, {}).values()) if held else (_change(step),)
-        since = (step.carries or {}).get("since") if held else None
+        since = (step.params or {}).get("placeholder") if held else None
         return [
             Question(
                 address, stream.address, interest="is", consumers=changes, placeholder=held,
@@ -150,20 +150,20 @@ class Deletions:
 
     def _about_copy(self, step: Step, copy: LiveObject) -> Question | None:
         """What the limits of the new stream will delete of the messages that the stand-in has: the last look before the old one goes."""
-        last = next(s for s in self.plan.steps if s.op == "stream.return" and s.address == step.address)
-        after, level, record = _after(last), self._level(last.domain), self.replacements[(step.carries or {})["recorded"]]
+        last = next(s for s in self.plan.steps if s.op == "stream.activate" and s.address == step.address)
+        after, level, record = _after(last), self._level(last.domain), self.replacements[(step.params or {})["state_address"]]
         found = about_update(copy, after, level, moved=moves_to(copy, after, level, copy.address.stream))
         return about_copy(replace(found, address=Address.parse(step.address)), copy.address, record) if found is not None else None
 
     async def _about_replaced(self, step: Step) -> Question | None:
         """What goes for the consumers of a stream that is replaced with its messages, as long as the old one is there."""
         address, steps = Address.parse(step.address), {s.op: s for s in self.plan.steps if s.address == step.address}
-        old, after = await read_object(self.apis[address.domain], address), _after(steps["stream.return"])
+        old, after = await read_object(self.apis[address.domain], address), _after(steps["stream.activate"])
         if old is None or not old.state.get("messages"):
             return None
-        copies = (s.carries or {} for s in self.plan.steps if s.address == step.address and s.op == "stream.copy")
-        made = any(carried["new"] and not carried["consumers"] for carried in copies)
-        coming = {name: _coming(name, one, made=made) for name, one in (steps["stream.resume"].carries or {})["consumers"].items()}
+        copies = (s.params or {} for s in self.plan.steps if s.address == step.address and s.op == "stream.copy")
+        made = any(carried["into_new"] and not carried["consumers"] for carried in copies)
+        coming = {name: _coming(name, one, made=made) for name, one in (steps["stream.resume_consumers"].params or {})["consumers"].items()}
         finished: tuple[Finished, ...] = ()
         if becomes_queue(old.compact, after):
             infos = await self.apis[address.domain].consumers(address.stream)
@@ -194,7 +194,7 @@ class Deletions:
 def _keeps(step: Step) -> bool:
     """Check for a step after which a stream keeps by limits, or is another one: what its consumers want matters only then."""
     payload = (step.request or {}).get("payload") or {}
-    return step.op == "stream.stop" or (step.op == "stream.update" and payload.get("retention", "limits") == "limits")
+    return step.op == "stream.quiesce" or (step.op == "stream.update" and payload.get("retention", "limits") == "limits")
 
 
 def _key(address: Address) -> tuple[Address, bool]:
@@ -214,7 +214,7 @@ def _change(step: Step) -> ConsumerChange:
     """What becomes of a consumer by one step."""
     config = ((step.request or {}).get("payload") or {}).get("config") or {}
     policy, first = str(config.get("deliver_policy", "all")), int(config.get("opt_start_seq") or 0)
-    position = (step.carries or {}).get("position")
+    position = (step.params or {}).get("position")
     if position and step.precondition.get("fingerprint") == "absent":  # an interrupted apply deleted it; it continues where it was
         policy, first = "by_start_sequence", int(position)
     return ConsumerChange(step.touches.consumer, _POSITIONS[step.op], filters_of(config), policy, first)

@@ -193,7 +193,7 @@ class Work:
 
     async def _settled(self, step: Step) -> None:
         """Wait, where the step asks for it, until a cluster has done with a stream what it was told before."""
-        stream, end, pause = step.precondition.get("settled"), time.monotonic() + SETTLE_TIMEOUT, 0.05
+        stream, end, pause = step.precondition.get("wait_until_stable"), time.monotonic() + SETTLE_TIMEOUT, 0.05
         while stream and (live := await self.read(Address.parse(stream))) is not None and not live.settled:
             if self.stop.is_set():
                 raise NotBegun
@@ -292,7 +292,7 @@ class Work:
 
     def _part(self, step: Step, live: LiveObject) -> list[dict[str, Any]]:
         """The journal lines of one of several steps of an update: what it changed is nobody else's change."""
-        recorded = (step.carries or {}).get("recorded", step.address)
+        recorded = (step.params or {}).get("state_address", step.address)
         entry = self.state.resources.get(Address.parse(recorded))
         over = {"end": step.address}
         if not step.op.endswith(".update") or entry is None or entry.created != live.created:
@@ -322,7 +322,7 @@ def _renamed(step: Step) -> list[dict[str, Any]]:
 
 def settled(step: Step, live: LiveObject | None) -> list[dict[str, Any]]:
     """The journal lines of a step that an earlier apply did not end: it is over, and what is not there is no longer ours."""
-    recorded = (step.carries or {}).get("recorded", step.address)
+    recorded = (step.params or {}).get("state_address", step.address)
     return [{"drop" if live is None else "end": address} for address in dict.fromkeys([step.address, recorded])]
 
 

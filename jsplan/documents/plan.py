@@ -21,15 +21,15 @@ Effect = Literal["in_place", "one_way", "replace", "ignored"]
 Severity = Literal["destructive", "functional", "cosmetic"]
 Op = Literal[
     "stream.create", "stream.update", "stream.delete",
-    "stream.probe", "stream.stop", "stream.hold",
-    "stream.copy", "stream.compare", "stream.retire", "stream.resume", "stream.return", "stream.clear",
-    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace", "consumer.settle",
-    "consumer.hold", "consumer.release",
-    "origin.delete", "origin.create", "sources.leave", "sources.rejoin",
-    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify", "copy.verify",
+    "stream.probe", "stream.quiesce", "stream.pause_consumers",
+    "stream.copy", "stream.compare", "stream.delete_old", "stream.resume_consumers", "stream.activate", "stream.delete_staging",
+    "consumer.create", "consumer.update", "consumer.pause", "consumer.delete", "consumer.replace", "consumer.cleanup",
+    "consumer.create_placeholder", "consumer.delete_placeholder",
+    "origin.delete", "origin.create", "sources.detach", "sources.attach",
+    "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify", "replication.verify",
 ]  # fmt: skip
 #: The step that only looks whether a copy follows the new stream under the name of its origin: it writes nothing and may wait for long.
-VERIFY: Final = "copy.verify"
+VERIFY: Final = "replication.verify"
 
 
 @dataclass(slots=True)
@@ -175,8 +175,8 @@ class Step:
     `request` is `{"api": "STREAM.UPDATE.ORDERS", "payload": {…}}` below the domain's API prefix, or None for a
     step that only touches state. `object` is the address of what it touches where that is not the resource itself, as
     the stream that holds the messages while theirs is made anew. `expect` is what the read-back must show, in compact form; None for a
-    deletion. `record` is what state remembers once the step is done. `depends_on` are step ids, and `unless_away` those of them
-    that are not waited for when their domain is offline: a source may be made before its origin. `carries` says how what the object holds
+    deletion. `record` is what state remembers once the step is done. `depends_on` are step ids, and `optional_if_offline` those of them
+    that are not waited for when their domain is offline: a source may be made before its origin. `params` says how what the object holds
     is carried over by a step that is more than one request.
     """
 
@@ -190,8 +190,8 @@ class Step:
     expect: dict[str, Any] | None = None
     record: dict[str, Any] | None = None
     object: str | None = None
-    carries: dict[str, Any] | None = None
-    unless_away: list[str] = field(default_factory=list)
+    params: dict[str, Any] | None = None
+    optional_if_offline: list[str] = field(default_factory=list)
 
     @property
     def touches(self) -> Address:
@@ -206,7 +206,7 @@ class Step:
     @property
     def asks(self) -> set[str]:
         """The domains that it has to be able to ask: its own, and those of the origins of a copy that it looks at."""
-        flows = (self.carries or {}).get("follows", ()) if self.op == VERIFY else ()
+        flows = (self.params or {}).get("flows", ()) if self.op == VERIFY else ()
         return {self.domain, *(Address.parse(flow["origin"]).domain for flow in flows)}
 
     def to_json(self) -> dict[str, Any]:
@@ -216,8 +216,8 @@ class Step:
             "precondition": self.precondition, "depends_on": self.depends_on, "expect": self.expect, "record": self.record,
         }  # fmt: skip
         out |= {"object": self.object} if self.object else {}
-        out |= {"unless_away": self.unless_away} if self.unless_away else {}
-        return out | ({"carries": self.carries} if self.carries is not None else {})
+        out |= {"optional_if_offline": self.optional_if_offline} if self.optional_if_offline else {}
+        return out | ({"params": self.params} if self.params is not None else {})
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Step:

@@ -17,7 +17,6 @@ from jsplan.documents.schema_words import (
     FLAG,
     INSTANT,
     INT63,
-    NAME,
     OBJECT,
     SECONDS,
     SHA256,
@@ -78,31 +77,31 @@ RESOURCE = fields_of(
 PRECONDITION = fields_of(
     {},
     {
-        "fingerprint": FINGERPRINT, "after_step": TEXT, "at_stake": UINT64, "settled": ADDRESS,
+        "fingerprint": FINGERPRINT, "after_step": TEXT, "max_deleted": UINT64, "wait_until_stable": ADDRESS,
         "parent": fields_of({"created": TEXT, "retention": TEXT}),
         "consumers": map_of(TEXT),
-        "copied": list_of(fields_of({"source": AN_ORIGIN, "at_most": or_null(UINT64)})),
+        "removed_sources": list_of(fields_of({"source": AN_ORIGIN, "max_uncopied": or_null(UINT64)})),
     },
-    description="`at_stake`: with more messages (for a consumer: unfinished ones) than that, the step is not done. "
-    "`settled`: a stream that the step waits for until the cluster has moved or scaled it. `parent`: the stream of a consumer. "
+    description="`max_deleted`: with more messages (for a consumer: unfinished ones) than that, the step is not done. "
+    "`wait_until_stable`: a stream that the step waits for until the cluster has moved or scaled it. `parent`: the stream of a consumer. "
     "`consumers`: the durable consumers of a stream that is replaced with its messages, by name, and when each was created.",
 )  # fmt: skip
 _COMING = or_null(fields_of({"address": ADDRESS, "config": A_CONFIG, "record": or_null(RECORD)}))
-CARRIES = fields_of(
+PARAMS = fields_of(
     {},
     {
-        "recorded": ADDRESS, "level": COUNT, "from": STREAM_ADDRESS, "way": one_of("archive", "mirror", "source"),
-        "consumers": {"anyOf": [FLAG, map_of(_COMING)]}, "sources": list_of(TEXT), "follows": list_of(FLOW), "position": or_null(UINT64),
-        "guard": or_null(fields_of({"name": NAME})), "pause_until": or_null(INSTANT),
-        "first": A_CONFIG,
-        "begins": fields_of(
+        "state_address": ADDRESS, "api_level": COUNT, "from": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
+        "consumers": {"anyOf": [FLAG, map_of(_COMING)]}, "sources": list_of(TEXT), "flows": list_of(FLOW), "position": or_null(UINT64),
+        "pause_until": or_null(INSTANT),
+        "initial_config": A_CONFIG,
+        "replacement": fields_of(
             {
-                "id": TEXT, "stand_in": STREAM_ADDRESS, "way": one_of("archive", "mirror", "source"),
+                "id": TEXT, "staging": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
                 "old": fields_of({"config": A_CONFIG, "created": TEXT}),
             }
         ),
     }
-    | dict.fromkeys(("new", "grows", "shrinks", "managed"), FLAG),
+    | dict.fromkeys(("into_new", "may_grow", "may_shrink", "managed"), FLAG),
     "What a step of more than one request needs besides; which fields, depends on `op`.",
 )  # fmt: skip
 #: A configuration, or a document with one under `config`, as CONSUMER.CREATE takes it.
@@ -114,7 +113,7 @@ STEP = fields_of(
         "precondition": PRECONDITION, "depends_on": list_of(TEXT), "expect": CONFIG_OR_NULL,
         "record": {"anyOf": [{"type": "null"}, RECORD, RENAMED]},
     },
-    {"object": ADDRESS, "carries": CARRIES, "unless_away": list_of(TEXT)},
+    {"object": ADDRESS, "params": PARAMS, "optional_if_offline": list_of(TEXT)},
     description="One call, with what must hold before it and what the read-back must show after it.",
 )  # fmt: skip
 DEFERRED = fields_of({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")

@@ -58,7 +58,7 @@ RECORD = {"allOf": [ref("remembered")]} | fields_of(
 )
 #: A step without anything to remember may still say what it was called.
 RENAMED = fields_of({"previous_address": ADDRESS})
-FLOW = fields_of({"origin": STREAM_ADDRESS, "kind": one_of("mirror", "source"), "of": AN_ORIGIN, "anew": FLAG})
+FLOW = fields_of({"origin": STREAM_ADDRESS, "kind": one_of("mirror", "source"), "config": AN_ORIGIN, "from_start": FLAG})
 _BEGUN = {"id": TEXT, "address": ADDRESS, "expect": CONFIG_OR_NULL}
 _DELETES = tuple(op for op in get_args(Op) if op.endswith(".delete"))
 _OTHERS = tuple(op for op in get_args(Op) if op != VERIFY and op not in _DELETES)
@@ -66,14 +66,17 @@ PENDING: Schema = {
     "anyOf": [
         fields_of(_BEGUN | {"op": one_of(*_OTHERS), "record": or_null(RECORD)}),
         fields_of(_BEGUN | {"op": one_of(*_DELETES), "record": or_null(RENAMED)}),
-        fields_of(_BEGUN | {"op": one_of(VERIFY), "carries": fields_of({"follows": list_of(FLOW), "managed": FLAG})}),
+        fields_of(_BEGUN | {"op": one_of(VERIFY), "params": fields_of({"flows": list_of(FLOW), "managed": FLAG})}),
     ],
     "description": "A step that began.",
 }
 
 # --- replacements ------------------------------------------------------------------------------------------------
 
-PHASES = ("begun", "stopped", "held", "copied", "compared", "retired", "refilled", "recompared", "resumed", "returned")
+PHASES = (
+    "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled", "recompared", "consumers_resumed",
+    "activated",
+)  # fmt: skip
 _SEQUENCES = fields_of({}, dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumer_count", "num_pending",
                                           "num_ack_pending", "num_redelivered"), or_null(UINT64)))  # fmt: skip
 _GIVEN = fields_of({"consumer_seq": UINT64, "stream_seq": UINT64})
@@ -81,21 +84,21 @@ _STANDS = fields_of({"delivered": _GIVEN, "ack_floor": _GIVEN}, _SEQUENCES["prop
 _MADE = {"record": or_null(RECORD), "expect": CONFIG_OR_NULL}
 _STREAM_REPLACED = fields_of(
     {
-        "address": STREAM_ADDRESS, "id": TEXT, "stand_in": STREAM_ADDRESS, "way": one_of("archive", "mirror", "source"),
+        "address": STREAM_ADDRESS, "id": TEXT, "staging": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
         "old": fields_of({"config": A_CONFIG, "created": TEXT}, {"state": _SEQUENCES}), "phase": one_of(*PHASES),
     },
     {
-        "held": _SEQUENCES, "mark": UINT64, "made": TEXT, "allowed": map_of(UINT64),
+        "quiesced_state": _SEQUENCES, "end_marker": UINT64, "new_created": TEXT, "allowed": map_of(UINT64),
         "consumers": map_of(fields_of({"config": A_CONFIG, "created": TEXT, "state": _STANDS})),
     },
 )  # fmt: skip
 _CONSUMER_REPLACED = fields_of(
-    {"address": CONSUMER_ADDRESS, "created": TEXT, "hold": INSTANT},
+    {"address": CONSUMER_ADDRESS, "created": TEXT, "hold_until": INSTANT},
     {"pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT} | _MADE,
 )
 _PLACEHOLDER = fields_of({"address": CONSUMER_ADDRESS, "last_seq": UINT64, "consumers": map_of(list_of(UINT64))})
-_ORIGIN_REPLACED = fields_of({"address": STREAM_ADDRESS, "first_seq": UINT64}, {"left": _TEXTS})
-_SOURCES_OUT = fields_of({"address": STREAM_ADDRESS, "left": _TEXTS}, {"first_seq": UINT64})
+_ORIGIN_REPLACED = fields_of({"address": STREAM_ADDRESS, "first_seq": UINT64}, {"detached": _TEXTS})
+_SOURCES_OUT = fields_of({"address": STREAM_ADDRESS, "detached": _TEXTS}, {"first_seq": UINT64})
 REPLACING: Schema = {
     "anyOf": [_SOURCES_OUT, _ORIGIN_REPLACED, _CONSUMER_REPLACED, _STREAM_REPLACED, _PLACEHOLDER],
     "description": "Sources that are out, where a new origin begins, a consumer or stream on its way, or a placeholder consumer.",

@@ -13,7 +13,7 @@ from jsplan.planning.verdict import GIVEN_UP
 ORPHAN = "JS428"
 _ORPHAN_OF = "jsplan made it to replace a resource. Nothing else uses it."
 #: Steps that remove it.
-_REMOVES = ("consumer.settle", "stream.clear")
+_REMOVES = ("consumer.cleanup", "stream.delete_staging")
 
 
 def with_settled(plan: Plan) -> list[ResourceChange]:
@@ -34,7 +34,7 @@ def orphans(plan: Plan) -> Iterable[Diagnostic]:
     changes = plan.resource_changes
     replaced = {c.address for c in changes if len(c.change.actions) == 2 or c.action_reason == GIVEN_UP}
     for step in plan.steps:
-        left_over = step.op == "consumer.release" and step.object == step.address
+        left_over = step.op == "consumer.delete_placeholder" and step.object == step.address
         if left_over or (step.op in _REMOVES and step.address not in replaced):
             left = f"{step.touches.name} in {step.domain}"
             text = f"an interrupted apply may have left {left}; it is removed"

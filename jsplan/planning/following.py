@@ -38,7 +38,7 @@ def following(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[D
         for copy, kind, source in copies(inputs, verdicts, verdict.address):
             wanted.setdefault(copy, {})[f"{verdict.address} {origin_key(source)}"] = _flow(inputs, verdict.address, copy, kind, source)
     for copy, flow in _left_over(inputs, verdicts):
-        wanted.setdefault(copy, {}).setdefault(f"{flow['origin']} {origin_key(flow['of'])}", flow)
+        wanted.setdefault(copy, {}).setdefault(f"{flow['origin']} {origin_key(flow['config'])}", flow)
     for copy, flows in sorted(wanted.items()):
         yield _draft(inputs, copy, list(flows.values()))
 
@@ -50,9 +50,9 @@ def _left_over(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterator[
         if begun.get("op") != VERIFY or inputs.live.get(address) is None or address not in inputs.selected:
             continue
         copied = {origin_key(source) for _, source in _origins(inputs, verdicts, address)}
-        for flow in begun["carries"]["follows"]:
+        for flow in begun["params"]["flows"]:
             origin = names.get(flow["origin"], flow["origin"])
-            if origin_key(flow["of"]) in copied and Address.parse(origin).domain in inputs.workspace.domains:
+            if origin_key(flow["config"]) in copied and Address.parse(origin).domain in inputs.workspace.domains:
                 yield address, flow | {"origin": origin}
 
 
@@ -71,7 +71,7 @@ def for_strangers(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> None:
 def put_in_order(drafts: Drafts, looks: Iterable[Draft]) -> None:
     """Add the steps to the others: each waits until its origins are back and nothing more is done to the copy."""
     for look in looks:
-        origins = {Address.parse(flow["origin"]) for flow in (look.carries or {})["follows"]}
+        origins = {Address.parse(flow["origin"]) for flow in (look.params or {})["flows"]}
         look.after |= {(origin, kind) for origin in origins for kind in _BACK} & drafts.keys()
         look.after |= {key for key in drafts if key[0] == look.key[0]}
         drafts[look.key] = look
@@ -101,16 +101,16 @@ def _origins(inputs: Inputs, verdicts: Mapping[Address, Verdict], copy: Address)
 
 
 def _flow(inputs: Inputs, origin: Address, copy: Address, kind: str, source: Config) -> dict[str, Any]:
-    """What the step has to know of one mirror or source; `anew`: its server copies an origin that is another one from its start."""
-    return {"origin": str(origin), "kind": kind, "of": source, "anew": kind == "source" and inputs.level(copy) >= KNOWS_ORIGINS}
+    """What the step has to know of one mirror or source; `from_start`: its server copies an origin that is another one from its start."""
+    return {"origin": str(origin), "kind": kind, "config": source, "from_start": kind == "source" and inputs.level(copy) >= KNOWS_ORIGINS}
 
 
 def _draft(inputs: Inputs, copy: Address, flows: list[dict[str, Any]]) -> Draft:
     origins = list(dict.fromkeys(flow["origin"] for flow in flows))
     names = " and ".join(f"{origin.kind} {origin.name} in {origin.domain}" for origin in map(Address.parse, origins))
-    title = f"see that {copy.kind} {copy.name} in {copy.domain} follows {names} again"
+    title = f"check that {copy.kind} {copy.name} in {copy.domain} follows {names} again"
     managed = copy in inputs.entries or inputs.declared(copy) is not None
-    return Draft((copy, "verify"), VERIFY, title, None, "", carries={"follows": flows, "managed": managed})
+    return Draft((copy, "verify"), VERIFY, title, None, "", params={"flows": flows, "managed": managed})
 
 
 def findings(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Diagnostic]:

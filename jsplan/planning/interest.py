@@ -266,10 +266,10 @@ def _hold(inputs: Inputs, parent: Address, lead: Address, changing: list[Draft],
         text = "jsplan: holds the messages of this interest stream while its consumers change; jsplan apply removes it"
         config = {"name": address.consumer, "durable_name": address.consumer, "ack_policy": "explicit", "description": text}
         hold = Draft(
-            (lead, "hold"), "consumer.hold", f"hold the messages of {where} by a placeholder consumer while its consumers change",
+            (lead, "hold"), "consumer.create_placeholder", f"create a placeholder consumer on {where} while its consumers change",
             {"api": f"CONSUMER.CREATE.{parent.stream}.{address.consumer}",
              "payload": {"stream_name": parent.stream, "config": config, "action": ""}},
-            "", touches=address, carries={"since": inputs.replacements[address]} if address in inputs.replacements else None,
+            "", touches=address, params={"placeholder": inputs.replacements[address]} if address in inputs.replacements else None,
         )  # fmt: skip
         stream = inputs.topology.called(parent) if parent.domain in inputs.workspace.domains else parent
         hold.after |= {key for kind in ("first", "update") if (key := (stream, kind)) in drafts}
@@ -283,6 +283,7 @@ def _hold(inputs: Inputs, parent: Address, lead: Address, changing: list[Draft],
 
 def _release(lead: Address, placeholder: Address) -> Draft:
     return Draft(
-        (lead, "release"), "consumer.release", f"remove the placeholder consumer of stream {placeholder.stream} in {placeholder.domain}",
+        (lead, "release"), "consumer.delete_placeholder",
+        f"delete the placeholder consumer of stream {placeholder.stream} in {placeholder.domain}",
         {"api": f"CONSUMER.DELETE.{placeholder.stream}.{placeholder.consumer}", "payload": None}, "", touches=placeholder,
     )  # fmt: skip

@@ -87,4 +87,6 @@ def bound_copies(inputs: Inputs, verdicts: Mapping[Address, Verdict], steps: Ite
         missing = {a.asked.name: a.at_most for a in inputs.left_behind.get(address, ())}
         live = verdicts[address].live
         before = {origin_key(o): o for o in (live.compact.get("sources") or ())} if live is not None else {}
-        step.precondition["copied"] = [{"source": before[one.name], "at_most": missing.get(one.name, 0)} for one in by_copy[address]]
+        step.precondition["removed_sources"] = [
+            {"source": before[one.name], "max_uncopied": missing.get(one.name, 0)} for one in by_copy[address]
+        ]

@@ -26,8 +26,8 @@ class Draft:
 
     Streams of one domain take subjects from each other, consumers of one work queue filters; see `scope`.
     `soft` are those of `after` that the server does not insist on: the first to give way when steps wait for
-    each other. `settles` is a stream that the cluster must have finished to move or scale. `touches` and `carries` are the
-    step's `object` and `carries`.
+    each other. `settles` is a stream that the cluster must have finished to move or scale. `touches` and `params` are the
+    step's `object` and `params`.
     """
 
     key: tuple[Address, str]
@@ -43,7 +43,7 @@ class Draft:
     soft: set[tuple[Address, str]] = field(default_factory=set)
     settles: Address | None = None
     touches: Address | None = None
-    carries: dict[str, Any] | None = None
+    params: dict[str, Any] | None = None
 
     @property
     def scope(self) -> str:
@@ -195,7 +195,7 @@ def _give_way(drafts: Drafts, cycle: list[tuple[Address, str]]) -> bool:
 
 def part_of(inputs: Inputs, address: Address) -> dict[str, Any]:
     """What a step carries that is one of several for an update: the name under which state has the resource."""
-    return {"recorded": str(inputs.moved_from.get(address, address))}
+    return {"state_address": str(inputs.moved_from.get(address, address))}
 
 
 def _break_swap(inputs: Inputs, drafts: Drafts, cycle: list[tuple[Address, str]]) -> None:
@@ -222,7 +222,7 @@ def _stream_park(inputs: Inputs, final: Draft, first: Draft | None) -> Draft:
         (address, "park"), "stream.update", f"park the subjects of stream {address.name} in {address.domain}",
         {"api": f"STREAM.UPDATE.{address.stream}", "payload": base | {"subjects": rest}},
         final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees, settles=first.settles if first else None,
-        carries=part_of(inputs, address),
+        params=part_of(inputs, address),
     )  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def _consumer_park(inputs: Inputs, final: Draft) -> Draft:
         {"api": f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
          "payload": {"stream_name": address.stream, "config": config, "action": "update"}},
         final.precondition, {"filter_subject": subject, "filter_subjects": None}, None, frees=final.frees, settles=final.settles,
-        carries=part_of(inputs, address),
+        params=part_of(inputs, address),
     )  # fmt: skip
 
 
@@ -256,10 +256,10 @@ def _step(draft: Draft, ids: dict[tuple[Address, str], str]) -> Step:
     if earlier:
         precondition = {"after_step": earlier[-1]}
     if draft.settles is not None:
-        precondition["settled"] = str(draft.settles)
+        precondition["wait_until_stable"] = str(draft.settles)
     return Step(
         id=ids[draft.key], address=str(draft.key[0]), op=draft.op, title=draft.title, request=draft.request,
         precondition=precondition, depends_on=sorted(ids[key] for key in draft.after), expect=draft.expect, record=draft.record,
-        unless_away=sorted(ids[key] for key in draft.after if _may_come_later(draft, key)),
-        object=str(draft.touches) if draft.touches else None, carries=draft.carries,
+        optional_if_offline=sorted(ids[key] for key in draft.after if _may_come_later(draft, key)),
+        object=str(draft.touches) if draft.touches else None, params=draft.params,
     )  # fmt: skip

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OWNED: Final = "update_because_owner"
 #: Calls whose configuration is what the object will have.
 _WRITES: Final[tuple[Op, ...]] = (
-    "stream.create", "stream.update", "stream.return", "origin.create", "sources.rejoin",
+    "stream.create", "stream.update", "stream.activate", "origin.create", "sources.attach",
     "consumer.create", "consumer.update", "consumer.replace",
 )  # fmt: skip
 

@@ -24,7 +24,7 @@ def expect_streams(inputs: Inputs, verdicts: Mapping[Address, Verdict], steps: I
     """
     for step in steps:
         address = Address.parse(step.address)
-        if step.op == "stream.stop":
+        if step.op == "stream.quiesce":
             step.precondition["consumers"] = _consumers(inputs, step.touches)
         if address.parent is None or step.request is None:
             continue

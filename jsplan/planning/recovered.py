@@ -64,7 +64,7 @@ def in_the_middle(inputs: Inputs, address: Address) -> str:
     begun, live = inputs.replacements.get(address), inputs.live.get(address)
     if begun is None or address.kind != "consumer":
         return ""
-    held = live is None or (begun.get("hold") is not None and live.compact.get(PAUSE) == begun["hold"])
+    held = live is None or (begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"])
     return "its position is kept" if held else ""
 
 
@@ -76,7 +76,7 @@ def _recover_replacements(inputs: Inputs) -> None:
             continue
         if entry is not None and entry.created == live.created:
             continue
-        unfinished = begun.get("hold") is not None and live.compact.get(PAUSE) == begun["hold"]
+        unfinished = begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"]
         if not unfinished and lacking(table_of(address), live.compact, begun.get("expect") or {}):
             continue
         inputs.entries[address] = Entry(

@@ -21,10 +21,10 @@ def around(verdict: Verdict, drafts: Iterable[Draft], recorded: str) -> Iterable
     """The calls of one resource, with what replaced origins ask of them: numbers that go on, sources that are put back."""
     for draft in drafts:
         if "first_seq" in verdict.unknown and draft.op in _ORIGIN:
-            yield replace(draft, op=_ORIGIN[draft.op], carries={"recorded": recorded})
+            yield replace(draft, op=_ORIGIN[draft.op], params={"state_address": recorded})
         elif verdict.rejoins and draft.key[1] in ("update", "last"):
-            carries = {"sources": sorted(verdict.rejoins), "recorded": recorded}
-            yield replace(draft, op="sources.rejoin", title=_title(verdict, draft), carries=carries)
+            params = {"sources": sorted(verdict.rejoins), "state_address": recorded}
+            yield replace(draft, op="sources.attach", title=_title(verdict, draft), params=params)
         else:
             yield draft
 
@@ -35,8 +35,8 @@ def _title(verdict: Verdict, draft: Draft) -> str:
     there = {origin_key(source) for source in (verdict.live.compact if verdict.live else {}).get("sources") or ()}
     if not verdict.rejoins & there:
         return draft.title
-    put, names = f"put {named(verdict.rejoins & there)} back", draft.title.removeprefix("update ")
-    return f"{put} into {names}" if all(change.path in back for change in verdict.fields) else f"{draft.title}, and {put}"
+    put, names = f"attach {named(verdict.rejoins & there)} again", draft.title.removeprefix("update ")
+    return f"{put} to {names}" if all(change.path in back for change in verdict.fields) else f"{draft.title}, and {put}"
 
 
 #: Deleting and making a stream whose numbers go on.
@@ -51,9 +51,9 @@ def leave(verdict: Verdict, what: str, recorded: str, out: set[str]) -> Draft:
     staying = [source for source in live.compact.get("sources") or () if origin_key(source) not in gone]
     rest = {"sources": [source for source in live.raw["sources"] if origin_key(source) not in gone]}
     return Draft(
-        (address, "leave"), "sources.leave", f"take {named(verdict.leaves)} out of {what} while it is made anew",
+        (address, "leave"), "sources.detach", f"detach {named(verdict.leaves)} from {what} while the origin is recreated",
         {"api": f"STREAM.UPDATE.{address.stream}", "payload": live.raw | rest}, live.fingerprint, {"sources": staying or None},
-        carries={"sources": sorted(verdict.leaves), "recorded": recorded},
+        params={"sources": sorted(verdict.leaves), "state_address": recorded},
     )  # fmt: skip
 
 

@@ -15,14 +15,14 @@ from jsplan.planning.verdict import Verdict
 
 
 def bound(inputs: Inputs, verdicts: Mapping[Address, Verdict], steps: Iterable[Step]) -> None:
-    """Give each step that deletes something the `at_stake` it may find at most: messages, or a consumer's unfinished ones."""
+    """Give each step that deletes something the `max_deleted` it may find at most: messages, or a consumer's unfinished ones."""
     for step in steps:
         verdict = verdicts.get(Address.parse(step.address))
         if verdict is None or verdict.live is None or step.request is None or "fingerprint" not in step.precondition:
             continue
         there = verdict.live.at_stake
         if step.op == "stream.delete" or (step.op == "consumer.delete" and verdict.actions == ["delete"]):
-            step.precondition["at_stake"] = _most(there, inputs.request.safe_below)
+            step.precondition["max_deleted"] = _most(there, inputs.request.safe_below)
 
 
 def _most(planned: int, safe_below: int) -> int:

@@ -19,7 +19,7 @@ from jsplan.planning.merge import as_created, patched
 from jsplan.planning.order import Draft, Drafts, in_order, part_of
 from jsplan.planning.ownership import mark_drafts, marked
 from jsplan.planning.pauses import PAUSE, differs
-from jsplan.planning.preserve.consumers import carries, held
+from jsplan.planning.preserve.consumers import held, params
 from jsplan.planning.preserve.streams import carried_over, cleared, given_up
 from jsplan.planning.rejoining import around, leave, put_in_order
 from jsplan.planning.source_cycles import order_sources
@@ -101,7 +101,7 @@ def _settled(inputs: Inputs, drafts: Drafts) -> Iterable[Draft]:
             continue
         live = inputs.live.get(address)
         fingerprint = live.fingerprint if live else "absent"
-        yield Draft((address, "settle"), "state.update", f"settle {address}", None, fingerprint, carries=part_of(inputs, address))
+        yield Draft((address, "settle"), "state.update", f"record {address} in state", None, fingerprint, params=part_of(inputs, address))
 
 
 def _api(verdict: Verdict, verb: str) -> str:
@@ -140,8 +140,8 @@ def _replaced(inputs: Inputs, verdict: Verdict) -> Draft:
     address, live, draft = verdict.address, verdict.live, _create(inputs, verdict, "absent")
     before, after = _held(inputs, address, live.compact if live else {}), _held(inputs, address, verdict.after or {})
     return replace(
-        draft, key=(address, "update"), op="consumer.replace", title=f"replace {_what(verdict)} where it stands",
-        precondition=live.fingerprint if live else "absent", carries=carries(inputs, verdict),
+        draft, key=(address, "update"), op="consumer.replace", title=f"replace {_what(verdict)} at its position",
+        precondition=live.fingerprint if live else "absent", params=params(inputs, verdict),
         frees=[s for s in before if s not in after], takes=[s for s in after if s not in before],
     )  # fmt: skip
 
@@ -154,10 +154,10 @@ def _tidied(inputs: Inputs, drafts: Drafts) -> Iterable[Draft]:
         if (address, "update") in drafts and drafts[address, "update"].op == "consumer.replace":
             continue
         if inputs.live.reachable(address.domain):
-            recorded = {"recorded": inputs.replacements[address]["address"]}
-            title = f"tidy up after the replacement of consumer {address.consumer} of {address.stream} in {address.domain}"
+            recorded = {"state_address": inputs.replacements[address]["address"]}
+            title = f"clean up after the replacement of consumer {address.consumer} of {address.stream} in {address.domain}"
             yield Draft(
-                (address, "tidy"), "consumer.settle", title, None, "", after={key for key in drafts if key[0] == address}, carries=recorded,
+                (address, "tidy"), "consumer.cleanup", title, None, "", after={key for key in drafts if key[0] == address}, params=recorded,
             )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def _updates(inputs: Inputs, verdict: Verdict, *, waits: bool) -> Iterable[Draft
         yield Draft(
             (verdict.address, "first"), "stream.update", f"update {_what(verdict)}: {title}",
             {"api": _api(verdict, "UPDATE"), "payload": payload}, verdict.live.fingerprint, expect, settles=verdict.address,
-            carries=part_of(inputs, verdict.address),
+            params=part_of(inputs, verdict.address),
         )  # fmt: skip
     if not pauses or len(verdict.fields) > 1:
         as_paused = {PAUSE: verdict.live.compact[PAUSE]} if PAUSE in verdict.live.compact else {}
@@ -227,7 +227,7 @@ def _at_once_and_last(inputs: Inputs, verdict: Verdict, *, waits: bool) -> Itera
     now, last, waiting = in_parts(verdict, waits=waits)
     if now is not None:
         draft = _update(inputs, now)
-        yield draft if last is None else replace(draft, record=None, carries=part_of(inputs, verdict.address))
+        yield draft if last is None else replace(draft, record=None, params=part_of(inputs, verdict.address))
     if last is not None:
         final = _update(inputs, last)
         what = "retention interest, now that its consumers are in place" if KEEPS in waiting else "tighten its limits for consumers"

@@ -23,10 +23,10 @@ def count_as_before(inputs: Inputs) -> None:
     """Put streams in the middle of it into `inputs.live` with their sources; which those are into `inputs.taken_out`."""
     for address, record in inputs.replacements.items():
         live, entry = inputs.live.get(address), inputs.entries.get(address)
-        if "left" not in record or live is None or entry is None or entry.created != live.created:
+        if "detached" not in record or live is None or entry is None or entry.created != live.created:
             continue
         there = {origin_key(source) for source in live.raw.get("sources") or ()}
-        out = {origin_key(source) for source in entry.config.get("sources") or ()} & set(record["left"]) - there
+        out = {origin_key(source) for source in entry.config.get("sources") or ()} & set(record["detached"]) - there
         if out:
             inputs.taken_out[address] = out
             inputs.live.objects[address] = _with(live, entry, out)
@@ -50,4 +50,4 @@ def _with(live: LiveObject, entry: Entry, out: Collection[str]) -> LiveObject:
 def ends(inputs: Inputs, address: Address) -> dict[str, str]:
     """What a step that records the stream records besides, so that it is in the middle of nothing any more."""
     record = inputs.replacements.get(address, {})
-    return {"replaced": record["address"]} if "left" in record or "first_seq" in record else {}
+    return {"replaced": record["address"]} if "detached" in record or "first_seq" in record else {}

@@ -50,7 +50,7 @@ def _own(step: Step, request: str, refused: ServerRefusedError | None, place: Pl
         return "the embedded server expired the consumer, which nobody uses there"
     if refused.err_code == UNKNOWN_FIELD and place.older:
         return f"nats-server {place.version} does not know what {place.real} knows: {refused.description}"
-    if step.carries is not None and not request.startswith(_DECIDING):
+    if step.params is not None and not request.startswith(_DECIDING):
         return f"it carries data over, and there is none in a rehearsal: {refused.description} ({refused.err_code})"
     return None
 

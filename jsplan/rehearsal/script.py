@@ -44,8 +44,8 @@ def script_of(plan: Plan, obstacles: Mapping[str, str], prints: Mapping[Address,
             script.left_out.add(step.id)
             script.reasons.setdefault(step.address, why)
         else:
-            precondition, carries = _precondition(step, kept, prints), _reborn(step.carries, born or {})
-            script.steps.append(replace(step, depends_on=depends_on, precondition=precondition, carries=carries))
+            precondition, params = _precondition(step, kept, prints), _reborn(step.params, born or {})
+            script.steps.append(replace(step, depends_on=depends_on, precondition=precondition, params=params))
     return script
 
 
@@ -65,7 +65,7 @@ def _not_there(step: Step, prints: Mapping[Address, str]) -> str | None:
 
 def _precondition(step: Step, kept: set[str], prints: Mapping[Address, str]) -> dict[str, object]:
     """What holds on the embedded servers: another `created`, so another fingerprint, and no data at stake."""
-    wanted = {name: value for name, value in step.precondition.items() if name not in ("at_stake", "parent", "consumers")}
+    wanted = {name: value for name, value in step.precondition.items() if name not in ("max_deleted", "parent", "consumers")}
     if wanted.get("fingerprint", "absent") != "absent":
         wanted["fingerprint"] = prints[step.touches]
     if "after_step" in wanted and wanted["after_step"] not in kept:

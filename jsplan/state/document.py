@@ -81,7 +81,7 @@ class State:
     that the optional marker carries. `pending` are the addresses of steps that began and whose end was never
     recorded, with what the step was to leave behind: `{id, address, op, expect, record}`. `replacements` are the
     objects that are being made anew with what they hold: by address, everything that is needed to go on with it
-    when the old object is gone already; or, as `left`, the sources that are out of a stream meanwhile.
+    when the old object is gone already; or, as `detached`, the sources that are out of a stream meanwhile.
     `deferred` says of saved plans that were applied in part which steps are
     left because their domains were away: `{plan, steps}`, ids both, the newest last. `backfills` has by name which range
     of which origin an entry means, and what of it is done (`backfill.ranges.Record`). `history` has one entry for each session
@@ -203,7 +203,7 @@ class State:
             self.resources[Address.parse(change["put"]["address"])] = Entry.from_json(change["put"]["entry"])
         if "drop" in change:
             self.resources.pop(Address.parse(change["drop"]), None)
-            if "left" in self.replacements.get(change["drop"], {}):
+            if "detached" in self.replacements.get(change["drop"], {}):
                 self.replacements.pop(change["drop"])  # sources that were to come back to what is no more
         self.replacements.pop(str(change.get("replaced")), None)
         for over in (change.get("end"), change.get("drop"), change.get("put", {}).get("address")):

@@ -208,9 +208,9 @@ async def _unfinished(execution: Execution) -> dict[Address, UnderWay]:
     found: dict[Address, UnderWay] = {}
     for name, record in execution.state.replacements.items():
         address, api = Address.parse(name), execution.apis.get(Address.parse(name).domain)
-        if "stand_in" in record and api is not None and address.domain not in execution.lost:
+        if "staging" in record and api is not None and address.domain not in execution.lost:
             with suppress(ApiError):
-                now, stand = await read_object(api, address), await read_object(api, Address.parse(record["stand_in"]))
+                now, stand = await read_object(api, address), await read_object(api, Address.parse(record["staging"]))
                 found[address] = standing(address, record, now, stand)
     return found
 

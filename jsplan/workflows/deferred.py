@@ -49,8 +49,8 @@ def rest_of(plan: Plan, state: State, path: Path) -> Plan:
 
 def _alone(step: Step, left: frozenset[str]) -> Step:
     """The step without those that are done."""
-    waits, later = ([other for other in others if other in left] for others in (step.depends_on, step.unless_away))
-    return replace(step, depends_on=waits, unless_away=later)
+    waits, later = ([other for other in others if other in left] for others in (step.depends_on, step.optional_if_offline))
+    return replace(step, depends_on=waits, optional_if_offline=later)
 
 
 def without_steps(plan: Plan) -> str:

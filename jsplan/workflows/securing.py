@@ -22,7 +22,14 @@ from jsplan.workflows.options import Observer
 from jsplan.workflows.saving import NO_MEMORY, WAY_OUT, save_stream
 
 #: Steps that may delete messages without deleting their stream; whether they do is said by a hazard.
-TRIMMING = ("stream.update", "consumer.update", "consumer.delete", "consumer.replace", "consumer.hold", "consumer.release")
+TRIMMING = (
+    "stream.update",
+    "consumer.update",
+    "consumer.delete",
+    "consumer.replace",
+    "consumer.create_placeholder",
+    "consumer.delete_placeholder",
+)
 
 
 def losing(plan: Plan) -> dict[str, Address]:
@@ -35,7 +42,9 @@ def losing(plan: Plan) -> dict[str, Address]:
 def _deletes(step: Step) -> bool:
     """Whether it deletes or empties a stream; a replacement that keeps its messages begins with stopping the old one."""
     api = str((step.request or {}).get("api") or "")
-    return step.op == "stream.stop" or (api.startswith(("STREAM.DELETE.", "STREAM.PURGE.")) and not step.touches.stream.startswith(STAGING))
+    return step.op == "stream.quiesce" or (
+        api.startswith(("STREAM.DELETE.", "STREAM.PURGE.")) and not step.touches.stream.startswith(STAGING)
+    )
 
 
 class Securing:

@@ -103,8 +103,8 @@ async def _status(load: LoadOptions, observer: Observer, targets: Collection[str
 async def _read_stand_ins(world: World, pool: Pool, inputs: Inputs) -> None:
     """Find out how far replacements came that an apply did not finish; what is listed stays as it is."""
     for address, record in inputs.replacements.items():
-        if "stand_in" in record and inputs.live.reachable(address.domain):
-            api, stand = pool.api(world.workspace.domains[address.domain]), Address.parse(record["stand_in"])
+        if "staging" in record and inputs.live.reachable(address.domain):
+            api, stand = pool.api(world.workspace.domains[address.domain]), Address.parse(record["staging"])
             inputs.under_way[address] = standing(address, record, inputs.live.get(address), await read_object(api, stand))
 
 

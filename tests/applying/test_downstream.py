@@ -80,7 +80,7 @@ def test_a_stream_that_nobody_copies_begins_at_one(tmp_path: Path, server: Serve
         anew = other | {"storage": "memory", "first_seq": 500}
         plan, _ = space.write(streams=[origin("recreate", anew=True), anew, copy]).apply(allow_hazards=PERMITTED)
 
-        assert {step.op for step in plan.steps} == {"stream.delete", "stream.create", "copy.verify"}
+        assert {step.op for step in plan.steps} == {"stream.delete", "stream.create", "replication.verify"}
         assert "first_seq" not in raw.done("$JS.API.STREAM.INFO.O")["config"]
         assert raw.done("$JS.API.STREAM.INFO.P")["config"]["first_seq"] == 500
 
@@ -117,7 +117,7 @@ def test_sources_in_another_domain_and_with_filters(tmp_path: Path, clean_hub_le
     assert found["state"]["messages"] == 630
     if server_version >= (2, 15):
         assert starts == {"o.a.>": 301, "o.b.>": 501, "p.>": None}
-        assert [s.op for s in plan.steps if s.op.startswith("sources.")] == ["sources.leave", "sources.rejoin"]
+        assert [s.op for s in plan.steps if s.op.startswith("sources.")] == ["sources.detach", "sources.attach"]
     else:
         assert starts == {"o.a.>": None, "o.b.>": None, "p.>": None}
 

@@ -90,7 +90,7 @@ def dies_before(space: Space, op: Op, **options: Any) -> Plan:
 
 @pytest.mark.matrix
 @PATIENT
-@pytest.mark.parametrize("op", ["stream.stop", "stream.retire", "sources.rejoin"])
+@pytest.mark.parametrize("op", ["stream.quiesce", "stream.delete_old", "sources.attach"])
 def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
     op: Op, tmp_path: Path, server: Server, server_version: tuple[int, ...]
 ) -> None:
@@ -115,7 +115,7 @@ def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
         plan = space.plan(allow_hazards=permitted)
         assert plan.resource_drift == []
         assert [h.code for c in plan.resource_changes for h in c.hazards if h.blocking and not h.allowed] == []
-        assert "put O back into stream G in main" in [step.title for step in plan.steps]
+        assert "attach O again to stream G in main" in [step.title for step in plan.steps]
         assert "O was taken out of it" in next(d.summary for d in plan.diagnostics if d.address == "main/stream/G")
         assert space.plan(refresh_only=True).steps == []
 
@@ -137,7 +137,7 @@ def test_a_source_that_never_copied_anything_is_put_back(tmp_path: Path, server:
     space.write(streams=[origin("preserve", anew=False), copy]).apply()
     space.write(streams=[origin("preserve", anew=True), copy])
     with Raw(server.url) as raw:
-        dies_before(space, "sources.rejoin", allow_hazards=PERMITTED)
+        dies_before(space, "sources.attach", allow_hazards=PERMITTED)
         assert "sources" not in raw.done("$JS.API.STREAM.INFO.G")["config"]
 
         assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
@@ -154,7 +154,7 @@ def test_a_source_that_is_out_and_left_the_files_stays_out(tmp_path: Path, serve
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         fresh(space, server, raw, "preserve")
-        dies_before(space, "sources.rejoin", allow_hazards=PERMITTED)
+        dies_before(space, "sources.attach", allow_hazards=PERMITTED)
         space.write(streams=[origin("preserve", anew=True), {"name": "G", "subjects": ["g.>"]}])
         _, result = space.apply(allow_hazards=PERMITTED)
         assert result.exit_code == 0, result

@@ -108,7 +108,7 @@ def test_a_mirror_that_is_ahead_of_its_origin(tmp_path: Path, server: Server, se
         said = next(step.error for step in result.steps if step.error)
         assert "stands at message 20, and the new main/stream/O has come to 0" in said
         assert "jsplan apply --replace main/stream/M" in said
-        assert [step.title for step in space.plan().steps] == ["see that stream M in main follows stream O in main again"]
+        assert [step.title for step in space.plan().steps] == ["check that stream M in main follows stream O in main again"]
         plan, result = again.apply(allow_hazards=PERMITTED, replace=("main/stream/M",))
         assert (result.exit_code, looked_at(plan, result)) == (0, {"main/stream/M": "done"})
         publish(raw, 3)

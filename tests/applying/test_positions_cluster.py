@@ -35,7 +35,7 @@ def test_three_copies(policy: str, tmp_path: Path) -> None:
             server.wait_until(lambda: stands(raw, "A", "C")["ack_floor"]["stream_seq"] == 8, "take acknowledgements")
             plan, result = space.write(streams=[stream | {"consumers": [consumer | {"max_waiting": 7}]}]).apply()
 
-            assert [step.op for step in plan.steps] == ["consumer.hold", "consumer.replace", "consumer.release"]
+            assert [step.op for step in plan.steps] == ["consumer.create_placeholder", "consumer.replace", "consumer.delete_placeholder"]
             assert result.exit_code == 0, result
             assert pull(raw, "A", "C", 100, None) == list(range(9, 21))
             assert consumers(raw, "A") == ["C"]

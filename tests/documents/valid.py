@@ -11,7 +11,7 @@ CREATED, AT = "2026-01-01T00:00:00.123456789Z", "2026-01-02T00:00:00Z"
 STAND_IN = "hub/stream/JSPLAN_STAGING_ORDERS_0123abcd"
 SOURCE = {"name": "SALES", "external": {"api": "$JS.leaf.API", "deliver": ""}, "filter_subject": "sales.>", "opt_start_seq": 7}
 REMEMBERED: dict[str, Any] = {"declared": {"max_age": None}, "origin": "created", "prevent_destroy": True, "depends_on": ["hub/kv/C"]}
-FLOWS = {"follows": [{"origin": "hub/stream/ORDERS", "kind": "source", "of": SOURCE, "anew": True}], "managed": True}
+FLOWS = {"flows": [{"origin": "hub/stream/ORDERS", "kind": "source", "config": SOURCE, "from_start": True}], "managed": True}
 LEG: dict[str, Any] = {
     "origin": "leaf/stream/A", "target": "hub/stream/B", "created": CREATED, "first": 1, "last": 90, "filters": ["a.>"], "skipped": [5],
     "target_created": CREATED, "target_next": 1, "status": "planned", "copied": 3, "gaps": [[1, 2]], "target_last": 0, "gap_messages": 2,
@@ -32,15 +32,32 @@ STANDS = {"delivered": {"consumer_seq": 5, "stream_seq": 9}, "ack_floor": {"cons
 def plan() -> dict[str, Any]:
     """A plan with each action and steps of several kinds."""
     found = samples.everything()
-    chain = {"recorded": "hub/stream/ORDERS", "level": 5}
+    chain = {"state_address": "hub/stream/ORDERS", "api_level": 5}
     old = {"config": samples.STREAM, "created": CREATED}
-    begins = {"id": "0123", "stand_in": STAND_IN, "way": "archive", "old": old}
+    begins = {"id": "0123", "staging": STAND_IN, "method": "snapshot", "old": old}
     coming = {"NEW": {"address": "hub/consumer/ORDERS/NEW", "config": samples.CONSUMER, "record": REMEMBERED}, "OLD": None}
     found.steps += [
-        Step("a1", "hub/stream/ORDERS", "stream.stop", "", None, {}, carries=chain | {"begins": begins}, object="hub/stream/ORDERS"),
-        Step("a2", "hub/stream/ORDERS", "stream.resume", "", None, {"after_step": "a1"}, ["a1"], carries=chain | {"consumers": coming}),
-        Step("a3", "hub/stream/ORDERS", "copy.verify", "", None, {}, ["a2"], carries=FLOWS, unless_away=["a1"]),
-        Step("a4", "hub/stream/ORDERS", "state.update", "", None, {"copied": [{"source": SOURCE, "at_most": None}]}, record=REMEMBERED),
+        Step("a1", "hub/stream/ORDERS", "stream.quiesce", "", None, {}, params=chain | {"replacement": begins}, object="hub/stream/ORDERS"),
+        Step(
+            "a2",
+            "hub/stream/ORDERS",
+            "stream.resume_consumers",
+            "",
+            None,
+            {"after_step": "a1"},
+            ["a1"],
+            params=chain | {"consumers": coming},
+        ),
+        Step("a3", "hub/stream/ORDERS", "replication.verify", "", None, {}, ["a2"], params=FLOWS, optional_if_offline=["a1"]),
+        Step(
+            "a4",
+            "hub/stream/ORDERS",
+            "state.update",
+            "",
+            None,
+            {"removed_sources": [{"source": SOURCE, "max_uncopied": None}]},
+            record=REMEMBERED,
+        ),
     ]
     found.domains = {"hub": {"reachable": True, "reason": None, "api_level": 5, "version": "2.15.1", "server": {"name": "hub"}}}
     return found.to_json()
@@ -53,17 +70,18 @@ def state() -> dict[str, Any]:
     consumers = {"NEW": {"config": samples.CONSUMER, "created": CREATED, "state": STANDS}}
     begun = {"id": "s1", "expect": None}
     found["pending"] |= {
-        "hub/stream/ORDERS": begun | {"address": "hub/stream/ORDERS", "op": "copy.verify", "record": None, "carries": FLOWS},
+        "hub/stream/ORDERS": begun | {"address": "hub/stream/ORDERS", "op": "replication.verify", "record": None, "params": FLOWS},
         "hub/kv/C": begun | {"address": "hub/kv/C", "op": "stream.update", "expect": {"max_age": 5}, "record": REMEMBERED},
         "hub/kv/D": begun | {"address": "hub/kv/D", "op": "stream.delete", "record": {"previous_address": "hub/kv/E"}},
     }
     found["replacements"] |= {
         "hub/stream/BIG": {
-            "address": "hub/stream/BIG", "id": "0123", "stand_in": STAND_IN, "way": "mirror", "old": old, "phase": "held", "mark": 5,
-            "held": {"messages": 5, "last_seq": 9}, "consumers": consumers,
+            "address": "hub/stream/BIG", "id": "0123", "staging": STAND_IN, "method": "mirror", "old": old, "phase": "consumers_paused",
+            "end_marker": 5,
+            "quiesced_state": {"messages": 5, "last_seq": 9}, "consumers": consumers,
         },
         "hub/consumer/ORDERS/NEW": {
-            "address": "hub/consumer/ORDERS/NEW", "created": CREATED, "hold": "2250-01-01T00:00:00.000000011Z",
+            "address": "hub/consumer/ORDERS/NEW", "created": CREATED, "hold_until": "2250-01-01T00:00:00.000000011Z",
             "pause_until": None, "position": 9, "stream_created": CREATED, "record": REMEMBERED, "expect": {"name": "NEW"},
         },
         "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef": {
@@ -90,7 +108,7 @@ JOURNAL: list[dict[str, Any]] = [
     {"ownership": {"id": "x"}},
     {"begin": {"id": "s1", "address": "hub/kv/C", "op": "stream.update", "expect": None, "record": None}},
     {"put": {"address": "hub/kv/C", "entry": samples.state()["resources"]["hub/stream/ORDERS"]}, "replaced": "hub/stream/ORDERS"},
-    {"replacing": {"address": "hub/stream/FROM", "left": ["SALES"]}},
+    {"replacing": {"address": "hub/stream/FROM", "detached": ["SALES"]}},
     {"deferred": {"plan": "p1", "steps": ["s1"]}},
     {"backfill": RANGE},
     {"history": samples.state()["history"][0]},

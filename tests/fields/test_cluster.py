@@ -67,7 +67,7 @@ def test_a_stream_is_moved_and_then_scaled_up(space: Space) -> None:
     plan = applied(space, {"name": "A", "num_replicas": 3, "placement": {"tags": ["az:a"]}, "description": "with the rest"})
 
     assert titles(plan) == ["update stream A in main: move it", "update stream A in main"]
-    assert [step.precondition.get("settled") for step in plan.steps] == ["main/stream/A"] * 2
+    assert [step.precondition.get("wait_until_stable") for step in plan.steps] == ["main/stream/A"] * 2
 
 
 @pytest.mark.matrix
@@ -141,4 +141,4 @@ def test_consumers_wait_for_their_stream_to_be_scaled(space: Space) -> None:
     plan = applied(space, {"name": "A", "num_replicas": 3, "consumers": consumers})
 
     assert titles(plan)[:2] == ["delete consumer OLD of A in main", "update stream A in main"]
-    assert [step.precondition.get("settled") for step in plan.steps] == [None, *["main/stream/A"] * 3]
+    assert [step.precondition.get("wait_until_stable") for step in plan.steps] == [None, *["main/stream/A"] * 3]

@@ -20,13 +20,13 @@ def plan(*steps: Step) -> Plan:
 
 def test_preconditions_are_those_of_the_embedded_servers() -> None:
     """A live fingerprint becomes that of what stands in for it; absent stays absent, and nothing is at stake without data."""
-    update = step("s1", A, "stream.update", {"fingerprint": "sha256:live", "at_stake": 5})
+    update = step("s1", A, "stream.update", {"fingerprint": "sha256:live", "max_deleted": 5})
     create = step("s2", B, "stream.create", {"fingerprint": "absent"})
 
     script = script_of(plan(update, create), {}, {A: "sha256:embedded"})
 
     assert [s.precondition for s in script.steps] == [{"fingerprint": "sha256:embedded"}, {"fingerprint": "absent"}]
-    assert update.precondition == {"fingerprint": "sha256:live", "at_stake": 5}
+    assert update.precondition == {"fingerprint": "sha256:live", "max_deleted": 5}
 
 
 def test_steps_that_only_touch_state_are_passed_through() -> None:
@@ -61,8 +61,8 @@ def test_what_depends_on_something_left_out_is_left_out_too() -> None:
 def test_what_a_step_remembers_is_about_the_stand_in() -> None:
     """A step that carries data over knows its object by when it was created; in a rehearsal that is when the stand-in was."""
     carrying = step("s1", A, "consumer.replace", {"fingerprint": "sha256:live"})
-    carrying.carries = {"old": {"created": "yesterday", "config": {"name": "A"}}, "from": ["yesterday", 5]}
+    carrying.params = {"old": {"created": "yesterday", "config": {"name": "A"}}, "from": ["yesterday", 5]}
 
     script = script_of(plan(carrying), {}, {A: "sha256:embedded"}, {"yesterday": "now"})
 
-    assert script.steps[0].carries == {"old": {"created": "now", "config": {"name": "A"}}, "from": ["now", 5]}
+    assert script.steps[0].params == {"old": {"created": "now", "config": {"name": "A"}}, "from": ["now", 5]}

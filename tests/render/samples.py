@@ -365,7 +365,7 @@ def state() -> dict[str, Any]:
         "ownership": {},
         "pending": {"hub/stream/NEW": {"id": "s9", "address": "hub/stream/NEW", "op": "stream.create", "expect": {}, "record": None}},
         "deferred": [{"plan": "p1", "steps": ["s3"]}],
-        "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS", "left": ["SALES@$JS.leaf.API"]}},
+        "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS", "detached": ["SALES@$JS.leaf.API"]}},
         "backfills": {"history": {"name": "history", "text": "0", "frozen_at": "2026-01-31T12:00:00Z", "done_at": "", "legs": []}},
         "history": [
             {

@@ -23,27 +23,27 @@ _BY: dict[str, set[tuple[str, ...]]] = {
     "consumer.delete": {_GONE, _RECREATED},
     "consumer.replace": {_KEPT, _MADE},
     "consumer.verify": {_MADE},
-    "consumer.settle": {_KEPT},
-    "consumer.hold": {_CHANGED, _GONE, _KEPT, _RECREATED, _MADE},
-    "consumer.release": {_CHANGED, _GONE, _KEPT, _RECREATED, _MADE},
+    "consumer.cleanup": {_KEPT},
+    "consumer.create_placeholder": {_CHANGED, _GONE, _KEPT, _RECREATED, _MADE},
+    "consumer.delete_placeholder": {_CHANGED, _GONE, _KEPT, _RECREATED, _MADE},
     "origin.delete": {_RECREATED},
     "origin.create": {_RECREATED, _MADE},
-    "sources.leave": {_CHANGED},
-    "sources.rejoin": {_CHANGED},
+    "sources.detach": {_CHANGED},
+    "sources.attach": {_CHANGED},
     "state.forget": {("forget",), _GONE, _RECREATED, _KEPT},
     "state.update": {("no-op",)},
-    "stream.return": {_KEPT, _CHANGED},
-    "stream.clear": {_KEPT, _CHANGED},
+    "stream.activate": {_KEPT, _CHANGED},
+    "stream.delete_staging": {_KEPT, _CHANGED},
     "stream.probe": {_KEPT},
-    "stream.stop": {_KEPT},
-    "stream.hold": {_KEPT},
+    "stream.quiesce": {_KEPT},
+    "stream.pause_consumers": {_KEPT},
     "stream.copy": {_KEPT},
     "stream.compare": {_KEPT},
-    "stream.retire": {_KEPT},
-    "stream.resume": {_KEPT, _CHANGED},
+    "stream.delete_old": {_KEPT},
+    "stream.resume_consumers": {_KEPT, _CHANGED},
 }
 #: Findings that explain a step: an orphan is removed, a revert forgets what had been adopted.
-_FINDINGS = {"stream.clear": "JS428", "consumer.settle": "JS428", "consumer.release": "JS428", "state.forget": "JS494"}
+_FINDINGS = {"stream.delete_staging": "JS428", "consumer.cleanup": "JS428", "consumer.delete_placeholder": "JS428", "state.forget": "JS494"}
 
 
 def require_explained(plan: Plan) -> Plan:
@@ -56,7 +56,7 @@ def require_explained(plan: Plan) -> Plan:
 
 def _explained(step: Step, change: ResourceChange | None, plan: Plan, changes: dict[str, ResourceChange]) -> bool:
     if step.op == VERIFY:  # reads only; the copy may be unmanaged, and then belongs to the change of its origin
-        return change is not None or any(flow["origin"] in changes for flow in (step.carries or {})["follows"])
+        return change is not None or any(flow["origin"] in changes for flow in (step.params or {})["flows"])
     if change is None:
         return False
     if step.op == "state.import":

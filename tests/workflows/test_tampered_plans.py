@@ -173,13 +173,13 @@ def test_names_that_operations_put_together() -> None:
     document["steps"] = [step for step in document["steps"] if step["id"] in ("a1", "a2")]
     require_agreement(Plan.from_json(sealed(document), "p"))
     for number, field, value in (
-        (0, "begins", document["steps"][0]["carries"]["begins"] | {"stand_in": "hub/stream/PAYROLL"}),
-        (1, "consumers", {"OLD": document["steps"][1]["carries"]["consumers"]["NEW"]}),
+        (0, "replacement", document["steps"][0]["params"]["replacement"] | {"staging": "hub/stream/PAYROLL"}),
+        (1, "consumers", {"OLD": document["steps"][1]["params"]["consumers"]["NEW"]}),
         (1, "consumers", True),
         (1, "from", "hub/stream/PAYROLL"),
     ):
         edited = json.loads(dumps(document))
-        edited["steps"][number]["carries"][field] = value
+        edited["steps"][number]["params"][field] = value
         with pytest.raises(JsplanError, match="does not agree with itself"):
             require_agreement(Plan.from_json(sealed(edited), "p"))
 

@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import carries, go_on, note, record_of, require_ours
+from jsplan.applying.preserve.journal import go_on, note, params, record_of, require_ours
 from jsplan.applying.work import StepFailed, Work
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
@@ -20,7 +20,7 @@ SETTLES: Final = 10.0
 
 async def compare(work: Work, step: Step) -> None:
     """Prove that the step's stream has what the other one has, and write it down. Raises StepFailed that says what is missing."""
-    record, other, end = record_of(work, step), Address.parse(carries(step)["from"]), time.monotonic() + SETTLES
+    record, other, end = record_of(work, step), Address.parse(params(step)["from"]), time.monotonic() + SETTLES
     while True:
         go_on(work)
         origin, live = await work.read(other), await work.read(step.touches)
@@ -30,16 +30,16 @@ async def compare(work: Work, step: Step) -> None:
         assert origin is not None
         assert live is not None
         require_ours(live, record)
-        missing = differences(origin.state, live.state, record, carries(step)) or await _at_the_ends(work, step, origin, live)
+        missing = differences(origin.state, live.state, record, params(step)) or await _at_the_ends(work, step, origin, live)
         if not missing:
             break
         if time.monotonic() > end:
-            kept = "the old one is untouched" if not carries(step)["new"] else f"its messages are in {other}"
+            kept = "the old one is untouched" if not params(step)["into_new"] else f"its messages are in {other}"
             raise StepFailed(f"{step.touches} is not equal to {other}: {missing}; {kept}")
         await asyncio.sleep(0.1)
     if (more := await work.deletions.more_than_planned(step, live)) is not None:
         raise StepFailed(f"the new {step.address} {more}")
-    await note(work, step, phase="recompared" if carries(step)["new"] else "compared")
+    await note(work, step, phase="recompared" if params(step)["into_new"] else "compared")
 
 
 def differences(origin: Config, copy: Config, record: dict[str, Any], how: dict[str, Any]) -> str:
@@ -49,16 +49,18 @@ def differences(origin: Config, copy: Config, record: dict[str, Any], how: dict[
     but none that was not there when it was stopped.
     """
     there, got = int(origin.get("messages") or 0), int(copy.get("messages") or 0)
-    if how["new"] and record.get("mark") and how["way"] == "mirror":
+    if how["into_new"] and record.get("end_marker") and how["method"] == "mirror":
         there -= 1  # the mark was taken out again
-    most = int(record.get("held", {}).get("messages") or 0) + (1 if record.get("mark") else 0) if how["shrinks"] else there
-    if how.get("grows"):
+    most = (
+        int(record.get("quiesced_state", {}).get("messages") or 0) + (1 if record.get("end_marker") else 0) if how["may_shrink"] else there
+    )
+    if how.get("may_grow"):
         most = got
     if not there <= got <= max(most, there):
         return f"it has {got:,} messages, not {there:,}"
-    if how["way"] == "source":
+    if how["method"] == "source":
         return ""
-    if int(copy.get("last_seq") or 0) != int(origin.get("last_seq") or 0) and not how.get("grows"):
+    if int(copy.get("last_seq") or 0) != int(origin.get("last_seq") or 0) and not how.get("may_grow"):
         return f"it ends with sequence {copy.get('last_seq'):,}, not {origin.get('last_seq'):,}"
     if got == there and int(copy.get("first_seq") or 0) != int(origin.get("first_seq") or 0) and got:
         return f"it begins with sequence {copy.get('first_seq'):,}, not {origin.get('first_seq'):,}"
@@ -67,14 +69,14 @@ def differences(origin: Config, copy: Config, record: dict[str, Any], how: dict[
 
 async def _at_the_ends(work: Work, step: Step, origin: LiveObject, copy: LiveObject) -> str:
     """The first and the last message of the copy, against the same in the other stream."""
-    if not origin.state.get("messages") or not copy.state.get("messages") or carries(step)["shrinks"] or carries(step).get("grows"):
+    if not origin.state.get("messages") or not copy.state.get("messages") or params(step)["may_shrink"] or params(step).get("may_grow"):
         return ""
     for name in ("first_seq", "last_seq"):
         theirs = await _message(work, step, origin, int(origin.state[name]))
         ours = await _message(work, step, copy, int(copy.state[name]))
         if theirs is None or ours is None:
             continue
-        fields = ("subject", "data") if carries(step)["way"] == "source" else ("subject", "data", "hdrs", "time", "seq")
+        fields = ("subject", "data") if params(step)["method"] == "source" else ("subject", "data", "hdrs", "time", "seq")
         if any(theirs.get(field) != ours.get(field) for field in fields):
             return f"its {name.removesuffix('_seq')} message is another one"
     return ""

@@ -10,7 +10,7 @@ import time
 from typing import Any, Final
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import carries, delete_stream, go_on, may_write, note, ready, record_of, require_ours
+from jsplan.applying.preserve.journal import delete_stream, go_on, may_write, note, params, ready, record_of, require_ours
 from jsplan.applying.work import WRITE_TIMEOUT, StepFailed, Work
 from jsplan.documents.plan import Step
 from jsplan.errors import ApiError, ServerRefusedError
@@ -29,21 +29,21 @@ TURN: Final = 20.0
 async def copy(work: Work, step: Step) -> None:
     """Make the step's stream with the messages of another one, and wait until it has them all."""
     go_on(work)
-    record, source = record_of(work, step), Address.parse(carries(step)["from"])
+    record, source = record_of(work, step), Address.parse(params(step)["from"])
     assert step.request is not None
     found = await work.read(step.touches)
     if found is not None:
         if found.created == record["old"]["created"]:
             raise StepFailed(f"the old {step.touches} is still there; nothing was written")
         require_ours(found, record)
-        if carries(step)["new"]:  # an earlier attempt, or one for other files; the stand-in has everything
+        if params(step)["into_new"]:  # an earlier attempt, or one for other files; the stand-in has everything
             await delete_stream(work, step, f"STREAM.DELETE.{step.touches.stream}")
             found = None
     origin = await work.read(source)
     if origin is None:
         raise StepFailed(f"{source} is gone: somebody else deleted it; {step.touches} was not filled")
-    way = carries(step)["way"]
-    if way == "archive":
+    way = params(step)["method"]
+    if way == "snapshot":
         await _by_archive(work, step, source, found)
     else:
         await _by_server(work, step, origin, found)
@@ -51,7 +51,7 @@ async def copy(work: Work, step: Step) -> None:
     if live is None:
         raise StepFailed(f"{step.touches} is gone again: somebody else deleted it at the same moment")
     work.prints[step.id] = live.fingerprint
-    done = {"phase": "refilled", "made": live.created} if carries(step)["new"] else {"phase": "copied"}
+    done = {"phase": "refilled", "new_created": live.created} if params(step)["into_new"] else {"phase": "copied"}
     await note(work, step, **done)
 
 
@@ -68,7 +68,7 @@ async def _by_archive(work: Work, step: Step, source: Address, found: LiveObject
             await delete_stream(work, step, f"STREAM.DELETE.{step.touches.stream}")
         may_write(work, WRITE_TIMEOUT)
         try:
-            async with snapshots.snapshot(api, source.stream, consumers=carries(step)["consumers"]) as taken:
+            async with snapshots.snapshot(api, source.stream, consumers=params(step)["consumers"]) as taken:
                 await snapshots.restore(api, config, taken.state, taken.chunks, on_progress=lambda _: may_write(work, WRITE_TIMEOUT))
             return
         except ApiError as error:
@@ -95,7 +95,7 @@ async def _by_server(work: Work, step: Step, origin: LiveObject, found: LiveObje
     A stand-in that is there already is not deleted: copying a work queue consumes it, so it may be the only copy.
     """
     assert step.request is not None
-    config, mirrors = step.request["payload"], carries(step)["way"] == "mirror"
+    config, mirrors = step.request["payload"], params(step)["method"] == "mirror"
     if mirrors:
         await _mark_end(work, step, origin)
         origin = await work.read(origin.address) or origin
@@ -106,14 +106,14 @@ async def _by_server(work: Work, step: Step, origin: LiveObject, found: LiveObje
     if found is None or found.raw.get("mirror") or found.raw.get("sources"):
         await _filled(work, step, origin, mirrors=mirrors)
         await work.send(step, f"STREAM.UPDATE.{step.touches.stream}", config)
-    if carries(step)["new"] and (mark := record_of(work, step).get("mark")):
+    if params(step)["into_new"] and (mark := record_of(work, step).get("end_marker")):
         await _unmark(work, step, mark)
 
 
 async def _mark_end(work: Work, step: Step, origin: LiveObject) -> None:
     """A mirror ends with its origin's last message, so where that was deleted a message of ours makes the sequences equal."""
     last, record = int(origin.state.get("last_seq") or 0), record_of(work, step)
-    if carries(step)["new"] or last >= record.get("mark", last + 1) or not origin.state.get("messages"):
+    if params(step)["into_new"] or last >= record.get("end_marker", last + 1) or not origin.state.get("messages"):
         return
     try:
         await work.api(step).request(f"STREAM.MSG.GET.{origin.address.stream}", {"seq": last})
@@ -121,7 +121,7 @@ async def _mark_end(work: Work, step: Step, origin: LiveObject) -> None:
     except ServerRefusedError as error:
         if error.err_code != NO_MESSAGE:
             raise
-    await note(work, step, mark=last + 1)
+    await note(work, step, end_marker=last + 1)
     may_write(work, WRITE_TIMEOUT)
     headers = {"Nats-Incr": "+0"} if origin.raw.get("allow_msg_counter") else None
     subject = origin.raw["subjects"][0]
@@ -155,7 +155,7 @@ async def _filled(work: Work, step: Step, origin: LiveObject, *, mirrors: bool) 
         elif time.monotonic() - since > STALLED:
             text = f"{step.touches} has got {count:,} messages up to sequence {last:,} and nothing more for {STALLED:.0f}s"
             raise StepFailed(
-                f"{text}; the old one was not deleted" if not carries(step)["new"] else f"{text}; they are in {origin.address}"
+                f"{text}; the old one was not deleted" if not params(step)["into_new"] else f"{text}; they are in {origin.address}"
             )
         await asyncio.sleep(pause)
         pause = min(0.5, pause * 1.5)
@@ -163,5 +163,5 @@ async def _filled(work: Work, step: Step, origin: LiveObject, *, mirrors: bool) 
 
 def _expected(record: dict[str, Any], origin: LiveObject, step: Step) -> dict[str, int]:
     """What the origin had: of a work queue that is being consumed by the copy, what was written down before."""
-    state = record.get("held", {}) if not carries(step)["new"] and carries(step)["shrinks"] else origin.state
+    state = record.get("quiesced_state", {}) if not params(step)["into_new"] and params(step)["may_shrink"] else origin.state
     return {"messages": int(state.get("messages") or 0), "last_seq": int(origin.state.get("last_seq") or 0)}

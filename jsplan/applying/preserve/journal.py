@@ -1,7 +1,7 @@
 """What state has of a stream's replacement: the only thing from which it can go on when the process dies.
 
-`{address, id, stand_in, way, old: {config, created}, consumers, phase, made}`: `phase` is the last part that is done (`PHASES`), `made` the
-`created` of the new stream, `consumers` the configuration that each had and where it stood.
+`{address, id, staging, method, old: {config, created}, consumers, phase, new_created}`: `phase` is the last part that is done (`PHASES`),
+`new_created` the `created` of the new stream, `consumers` the configuration and the position that each had.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Record = dict[str, Any]
 READY: Final = 60.0
 
 
-def carries(step: Step) -> dict[str, Any]:
+def params(step: Step) -> dict[str, Any]:
     """What the plan says besides the request."""
-    return step.carries or {}
+    return step.params or {}
 
 
 def record_of(work: Work, step: Step) -> Record:
     """What state has of the replacement that the step is a part of."""
-    found = work.state.replacements.get(carries(step)["recorded"])
+    found = work.state.replacements.get(params(step)["state_address"])
     if found is None:
         raise StepFailed("state knows nothing of this replacement; plan again")
     return found
@@ -39,7 +39,7 @@ def record_of(work: Work, step: Step) -> Record:
 
 async def note(work: Work, step: Step, **more: Any) -> Record:
     """Add to the record, on the disk. Raises StateError."""
-    record = work.state.replacements.get(carries(step)["recorded"], {}) | more
+    record = work.state.replacements.get(params(step)["state_address"], {}) | more
     await work.record({"replacing": record})
     return record
 
@@ -92,6 +92,6 @@ def require_ours(live: LiveObject, record: Record) -> None:
 
 async def take_mark_out(work: Work, step: Step, record: Record, stream: Address) -> None:
     """Delete the message that marked the end of a stream; it may not be there, and a stream that forbids deleting keeps it."""
-    if record.get("mark"):
+    if record.get("end_marker"):
         with suppress(ServerRefusedError):
-            await work.send(step, f"STREAM.MSG.DELETE.{stream.stream}", {"seq": record["mark"]})
+            await work.send(step, f"STREAM.MSG.DELETE.{stream.stream}", {"seq": record["end_marker"]})

@@ -7,7 +7,7 @@ version demands. Up to here such an answer costs nothing.
 from __future__ import annotations
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import Record, carries, delete_stream, go_on, ready, require_ours
+from jsplan.applying.preserve.journal import Record, delete_stream, go_on, params, ready, require_ours
 from jsplan.applying.work import StepFailed, Work
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
@@ -15,19 +15,19 @@ from jsplan.errors import ServerRefusedError
 
 async def probe(work: Work, step: Step) -> None:
     """Make the probe as the new stream is made, give it what that is given last, and delete it. Raises StepFailed."""
-    address, begins = Address.parse(step.address), carries(step)["begins"]
+    address, begins = Address.parse(step.address), params(step)["replacement"]
     old = await work.read(address)
     go_on(work)
     if old is None or old.created != begins["old"]["created"]:
         raise StepFailed(f"{address} was changed by somebody else since it was planned; nothing was written")
-    if work.state.replacements.get(carries(step)["recorded"], {}).get("id") != begins["id"]:
+    if work.state.replacements.get(params(step)["state_address"], {}).get("id") != begins["id"]:
         # Once: later it could be taken for the stand-in, which servers before 2.15 restore with the time of its own creation.
-        known = {"address": carries(step)["recorded"], "phase": "begun", "allowed": _allowed(work, step)}
+        known = {"address": params(step)["state_address"], "phase": "started", "allowed": _allowed(work, step)}
         await work.record(*work.seen(step, old), {"replacing": known | begins})
     assert step.request is not None
     await remove(work, step, step.touches, begins)
     try:
-        await work.send(step, f"STREAM.CREATE.{step.touches.stream}", carries(step)["first"])
+        await work.send(step, f"STREAM.CREATE.{step.touches.stream}", params(step)["initial_config"])
         if await ready(work, step.touches) is None:
             raise StepFailed(f"{step.touches} is gone again: somebody else deleted it at the same moment")
         await work.send(step, step.request["api"], step.request["payload"])

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jsplan.address import Address
 from jsplan.applying.downstream import long_ago, told_where
-from jsplan.applying.preserve.journal import Record, carries, delete_stream, go_on, note, ready, record_of, require_ours, take_mark_out
+from jsplan.applying.preserve.journal import Record, delete_stream, go_on, note, params, ready, record_of, require_ours, take_mark_out
 from jsplan.applying.preserve.probing import remove
 from jsplan.applying.preserve.stopping import HELD
 from jsplan.applying.readback import describe, not_kept
@@ -37,7 +37,7 @@ LOOKS: Final = 200
 async def resume(work: Work, step: Step) -> None:
     """Bring back every consumer that did not come with its stream, and let all of them go on."""
     go_on(work)
-    record, wanted = record_of(work, step), carries(step)["consumers"]
+    record, wanted = record_of(work, step), params(step)["consumers"]
     stream = await work.read(step.touches)
     if stream is None:
         raise StepFailed(f"{step.touches} is gone: somebody else deleted it at the same moment")
@@ -46,7 +46,7 @@ async def resume(work: Work, step: Step) -> None:
         if said is None:
             continue
         await _bring_back(work, step, _Coming(name, before, said, stream, record))
-    await note(work, step, phase="resumed")
+    await note(work, step, phase="consumers_resumed")
 
 
 class _Coming:
@@ -64,7 +64,7 @@ class _Coming:
 
     def half_made(self, live: LiveObject) -> bool:
         """Whether an apply made it, died, and may not have taken it to its place: it is paused until it stands there."""
-        return self.record["way"] == "mirror" and live.created != self.before["created"] and live.raw.get(PAUSE) == HELD
+        return self.record["method"] == "mirror" and live.created != self.before["created"] and live.raw.get(PAUSE) == HELD
 
     @property
     def where(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ async def _bring_back(work: Work, step: Step, coming: _Coming) -> None:
         await _make(work, step, coming)
     until = coming.said["config"].get(PAUSE)
     until = None if is_over(until, datetime.now(UTC)) else until
-    if int(carries(step)["level"]) >= PAUSES:
+    if int(params(step)["api_level"]) >= PAUSES:
         await work.send(step, f"CONSUMER.PAUSE.{coming.verb}", {PAUSE: until} if until else None)
     live = await _let_go(work, coming.address)
     if live is None:
@@ -109,7 +109,7 @@ async def _let_go(work: Work, address: Address) -> LiveObject | None:
 
 async def _make(work: Work, step: Step, coming: _Coming) -> None:
     """Make it where it stood: reset to there where servers can, else beginning there."""
-    level, first = int(carries(step)["level"]), int(coming.stream.state.get("first_seq") or 0)
+    level, first = int(params(step)["api_level"]), int(coming.stream.state.get("first_seq") or 0)
     position = await _position(work, step, coming)
     config = {name: value for name, value in coming.said["config"].items() if name != PAUSE}
     retention = coming.stream.compact.get("retention", "limits")
@@ -166,9 +166,9 @@ async def _position(work: Work, step: Step, coming: _Coming) -> int:
 
 
 async def _in_new_numbers(work: Work, step: Step, coming: _Coming, position: int) -> int:
-    if coming.record["way"] != "source":
+    if coming.record["method"] != "source":
         return position
-    return await _renumbered(work, step, coming.stream, Address.parse(coming.record["stand_in"]), position)
+    return await _renumbered(work, step, coming.stream, Address.parse(coming.record["staging"]), position)
 
 
 async def _renumbered(work: Work, step: Step, stream: LiveObject, stand_in: Address, position: int) -> int:
@@ -215,7 +215,7 @@ async def give_back(work: Work, step: Step) -> None:
     await work.remember(step, live, lost)
     if lost:
         raise StepFailed(f"{step.touches}: the server did not keep {describe(step, live, lost)}")
-    await note(work, step, phase="returned")
+    await note(work, step, phase="activated")
 
 
 async def _where_sources_go_on(work: Work, step: Step) -> dict[str, int]:
@@ -224,8 +224,8 @@ async def _where_sources_go_on(work: Work, step: Step) -> dict[str, int]:
     Without them nats-server 2.15 would copy all of those again (measured).
     """
     assert step.request is not None
-    entry = work.state.resources.get(Address.parse(carries(step)["recorded"]))
-    known = entry.starts if entry is not None and int(carries(step)["level"]) >= KNOWS_ORIGINS else {}
+    entry = work.state.resources.get(Address.parse(params(step)["state_address"]))
+    known = entry.starts if entry is not None and int(params(step)["api_level"]) >= KNOWS_ORIGINS else {}
     sources = [s for s in step.request["payload"].get("sources") or () if origin_key(s) in known]
     found = await long_ago(work, step, sources)
     return {key: max(found.get(key, 0), known[key]) for key in map(origin_key, sources)}
@@ -234,7 +234,7 @@ async def _where_sources_go_on(work: Work, step: Step) -> dict[str, int]:
 async def clear(work: Work, step: Step) -> None:
     """Delete the stand-in, a probe that an earlier apply left, and the record with them."""
     go_on(work)
-    record = work.state.replacements.get(carries(step)["recorded"])
+    record = work.state.replacements.get(params(step)["state_address"])
     if record is None:
         return
     found = await work.read(step.touches)
@@ -243,4 +243,4 @@ async def clear(work: Work, step: Step) -> None:
         assert step.request is not None
         await delete_stream(work, step, step.request["api"])
     await remove(work, step, probe_of(step.touches), record)
-    await work.record({"replaced": carries(step)["recorded"], "end": step.address})
+    await work.record({"replaced": params(step)["state_address"], "end": step.address})

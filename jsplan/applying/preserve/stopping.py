@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from jsplan.address import OWN_CONSUMERS, Address
 from jsplan.applying.preconditions import other_consumers
-from jsplan.applying.preserve.journal import Record, carries, delete_stream, go_on, note, record_of
+from jsplan.applying.preserve.journal import Record, delete_stream, go_on, note, params, record_of
 from jsplan.applying.readback import describe, not_kept
 from jsplan.applying.work import StepFailed, Work
 from jsplan.documents.plan import Step
@@ -25,7 +25,7 @@ async def stop(work: Work, step: Step) -> None:
         raise StepFailed(f"{step.touches} {why}, since it was planned; nothing was written")
     go_on(work)
     record_of(work, step)
-    await note(work, step, phase="begun")
+    await note(work, step, phase="started")
     if step.request is not None:
         await work.send(step, step.request["api"], step.request["payload"])
         live = await work.read(step.touches)
@@ -36,7 +36,7 @@ async def stop(work: Work, step: Step) -> None:
             raise StepFailed(f"{step.touches}: the server did not keep {describe(expected, live, lost)}")
     if live is not None:
         work.prints[step.id] = live.fingerprint
-    await note(work, step, phase="stopped")
+    await note(work, step, phase="quiesced")
 
 
 async def hold(work: Work, step: Step) -> None:
@@ -45,13 +45,13 @@ async def hold(work: Work, step: Step) -> None:
     record = record_of(work, step)
     consumers = await positions(work, step, record)
     await note(work, step, consumers=consumers)
-    if int(carries(step)["level"]) >= PAUSES:
+    if int(params(step)["api_level"]) >= PAUSES:
         for name in consumers:
             await work.send(step, f"CONSUMER.PAUSE.{step.touches.stream}.{name}", {PAUSE: HELD})
     old = await work.read(step.touches)
     if old is None:
         raise StepFailed(f"{step.touches} is gone: somebody else deleted it at the same moment")
-    await note(work, step, consumers=await positions(work, step, record_of(work, step)), held=old.state, phase="held")
+    await note(work, step, consumers=await positions(work, step, record_of(work, step)), quiesced_state=old.state, phase="consumers_paused")
 
 
 async def positions(work: Work, step: Step, record: Record) -> dict[str, Any]:
@@ -81,4 +81,4 @@ async def retire(work: Work, step: Step) -> None:
     await note(work, step, consumers=await positions(work, step, record))
     assert step.request is not None
     await delete_stream(work, step, step.request["api"])
-    await note(work, step, phase="retired")
+    await note(work, step, phase="old_deleted")

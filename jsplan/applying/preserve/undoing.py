@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from jsplan.address import Address
-from jsplan.applying.preserve.journal import Record, carries, take_mark_out
+from jsplan.applying.preserve.journal import Record, params, take_mark_out
 from jsplan.applying.work import StepFailed, Work
 from jsplan.documents.plan import Step
 from jsplan.errors import OFFLINE, ApiError, JsplanError, ServerRefusedError
@@ -35,7 +35,7 @@ def undone_if_failed(operation: Operation) -> Operation:
             raise
         except (StepFailed, ApiError) as error:
             undone = None
-            if getattr(error, "status", "failed") != "unknown" and not carries(step).get("new"):
+            if getattr(error, "status", "failed") != "unknown" and not params(step).get("into_new"):
                 undone = await _give_back(work, step)
             if undone is None:
                 raise
@@ -46,8 +46,8 @@ def undone_if_failed(operation: Operation) -> Operation:
 
 async def _give_back(work: Work, step: Step) -> str | None:
     """Let the old stream be as it was, with nothing beside it; None where that cannot be. A stream that was not stopped is not written."""
-    record, address = work.state.replacements.get(carries(step)["recorded"]), Address.parse(step.address)
-    if record is None or "stand_in" not in record:
+    record, address = work.state.replacements.get(params(step)["state_address"]), Address.parse(step.address)
+    if record is None or "staging" not in record:
         return None
     try:
         old = await _still_whole(work, address, record)
@@ -56,11 +56,11 @@ async def _give_back(work: Work, step: Step) -> str | None:
             return None
         if was_stopped:
             await _as_it_was(work, step, address, record)
-        for extra in (Address.parse(record["stand_in"]), probe_of(Address.parse(record["stand_in"]))):
+        for extra in (Address.parse(record["staging"]), probe_of(Address.parse(record["staging"]))):
             found = await work.read(extra)
             if found is not None and marked(found.raw, record["id"]):
                 await work.send(step, f"STREAM.DELETE.{extra.stream}")
-        await work.record({"replaced": carries(step)["recorded"]})
+        await work.record({"replaced": params(step)["state_address"]})
     except JsplanError:
         return None
     return GIVEN_BACK if was_stopped else UNTOUCHED
@@ -72,7 +72,7 @@ async def _as_it_was(work: Work, step: Step, address: Address, record: Record) -
     for name, consumer in record.get("consumers", {}).items():
         until = consumer["config"].get(PAUSE)
         payload = None if is_over(until, datetime.now(UTC)) else {PAUSE: until}
-        if int(carries(step)["level"]) >= PAUSES:
+        if int(params(step)["api_level"]) >= PAUSES:
             await _resume(work, step, f"{address.stream}.{name}", payload)
 
 
@@ -89,6 +89,6 @@ async def _still_whole(work: Work, address: Address, record: Record) -> LiveObje
     now = await work.read(address)
     if now is None or now.created != record["old"]["created"]:
         return None
-    stand_in = await work.read(Address.parse(record["stand_in"]))
-    consumed = now.raw.get("retention") == "workqueue" and record["way"] != "archive"
+    stand_in = await work.read(Address.parse(record["staging"]))
+    consumed = now.raw.get("retention") == "workqueue" and record["method"] != "snapshot"
     return None if consumed and stand_in is not None and stand_in.state.get("messages") else now

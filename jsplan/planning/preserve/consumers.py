@@ -72,7 +72,7 @@ def goes_on(inputs: Inputs, verdict: Verdict) -> None:
     assert after is not None
     recorded = inputs.replacements.get(address) or {}
     paused = live.compact.get(PAUSE) if live is not None else None
-    pause = recorded.get(PAUSE) if paused == recorded.get("hold") else paused
+    pause = recorded.get(PAUSE) if paused == recorded.get("hold_until") else paused
     if PAUSE not in inputs.body(address) and not is_over(pause, inputs.request.now):
         after = after | {PAUSE: pause}
     position = _position(live, recorded) or _end_of(live)
@@ -95,16 +95,16 @@ def _end_of(live: LiveObject | None) -> int | None:
     return int(given) + 1 if given else None
 
 
-def carries(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
+def params(inputs: Inputs, verdict: Verdict) -> dict[str, Any]:
     """What the step needs besides the request: how the position is kept, the pause in the end.
 
-    `recorded` is the address under which state has what is under way.
+    `state_address` is the address under which state has what is under way.
     """
     address, live, recorded = verdict.address, verdict.live, inputs.replacements.get(verdict.address) or {}
     return {
-        "recorded": str(inputs.moved_from.get(address, address)),
+        "state_address": str(inputs.moved_from.get(address, address)),
         "position": _position(live, recorded),
-        "level": inputs.level(address),
+        "api_level": inputs.level(address),
         PAUSE: (verdict.after or {}).get(PAUSE),
     }
 

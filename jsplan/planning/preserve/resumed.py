@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 #: What to do where somebody else was there meanwhile.
 LOOK: Final = "Look at both streams. To plan with what is there, which deletes nothing: jsplan state rm"
 #: What state says of how far it came: the last of these that is done. From `compared` on the stand-in has everything.
-PHASES: Final = ("begun", "stopped", "held", "copied", "compared", "retired", "refilled", "recompared", "resumed", "returned")
+PHASES: Final = (
+    "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled", "recompared", "consumers_resumed",
+    "activated",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class UnderWay:
     @property
     def where(self) -> str:
         """Where the messages are, in words."""
-        place = str(self.record["stand_in"])
+        place = str(self.record["staging"])
         if self.broken:
             return place if self.stand_in is not None else "no stream that jsplan knows"
         if self.old_is_there:
@@ -88,7 +91,7 @@ class UnderWay:
         """Whether messages are in the stand-in that the old stream has no more: copying a work queue consumes it."""
         if not self.old_is_there or self.now is None or self.stand_in is None:
             return False
-        consumed = self.now.compact.get("retention") == "workqueue" and self.record["way"] != "archive"
+        consumed = self.now.compact.get("retention") == "workqueue" and self.record["method"] != "snapshot"
         return bool(consumed and self.stand_in.state.get("messages"))
 
     def to_json(self, address: Address) -> dict[str, Any]:
@@ -97,13 +100,13 @@ class UnderWay:
 
     def fingerprint_of(self, address: Address) -> str:
         """What the first step must find under the address that it touches."""
-        found = self.stand_in if str(address) == self.record["stand_in"] else self.now
+        found = self.stand_in if str(address) == self.record["staging"] else self.now
         return found.fingerprint if found is not None else "absent"
 
 
 def stand_ins(inputs: Inputs) -> set[Address]:
     """The streams that must be read to know how far the replacements came."""
-    return {Address.parse(r["stand_in"]) for a, r in inputs.replacements.items() if a.kind != "consumer" and "stand_in" in r}
+    return {Address.parse(r["staging"]) for a, r in inputs.replacements.items() if a.kind != "consumer" and "staging" in r}
 
 
 def interrupted(found: Mapping[Address, UnderWay]) -> list[dict[str, Any]]:
@@ -115,7 +118,7 @@ def interrupted(found: Mapping[Address, UnderWay]) -> list[dict[str, Any]]:
 def take_up(inputs: Inputs) -> None:
     """Find out how far each replacement came, and let its resources count as they were. `inputs.live` must cover the stand-ins."""
     for address, record in inputs.replacements.items():
-        if "stand_in" not in record or not inputs.live.reachable(address.domain):
+        if "staging" not in record or not inputs.live.reachable(address.domain):
             continue
         found = _found(inputs, address, record)
         inputs.under_way[address] = found
@@ -124,7 +127,7 @@ def take_up(inputs: Inputs) -> None:
 
 
 def _found(inputs: Inputs, address: Address, record: dict[str, Any]) -> UnderWay:
-    found = standing(address, record, inputs.live.get(address), inputs.live.get(Address.parse(record["stand_in"])))
+    found = standing(address, record, inputs.live.get(address), inputs.live.get(Address.parse(record["staging"])))
     if found.begin in ("recompare", "update") and found.now is not None and inputs.declared(address) is not None:
         return replace(found, begin="refill") if _for_other_files(inputs, address, found) else found
     return found
@@ -135,33 +138,35 @@ def _for_other_files(inputs: Inputs, address: Address, found: UnderWay) -> bool:
     assert found.now is not None
     level, old = inputs.level(address), LiveObject(address, found.record["old"]["config"], found.record["old"]["created"], {})
     creation = as_created(CARRYING[address.kind], inputs.creation(address), level)
-    wanted = bare(address, old, creation, mirrors=way_of(level) == "archive")
+    wanted = bare(address, old, creation, mirrors=way_of(level) == "snapshot")
     return marked(found.now.raw, found.record["id"]) and needs_new(found.now.raw, wanted)
 
 
 def standing(address: Address, record: dict[str, Any], now: LiveObject | None, stand: LiveObject | None) -> UnderWay:
     """How far a replacement came, by what is there under its stream's name and that of its stand-in."""
-    done = PHASES.index(record.get("phase", "begun"))
+    done = PHASES.index(record.get("phase", "started"))
     complete = done >= PHASES.index("compared")
     ours = stand is not None and marked(stand.raw, record["id"])
     if stand is not None and not ours:
-        return UnderWay(record, now, stand, broken=f"{record['stand_in']} is not the stream that jsplan made to hold its messages")
+        return UnderWay(record, now, stand, broken=f"{record['staging']} is not the stream that jsplan made to hold its messages")
     if now is not None and now.created == record["old"]["created"]:
         return UnderWay(record, now, stand)
-    if record.get("phase") == "returned":
+    if record.get("phase") == "activated":
         return UnderWay(record, now, stand, "clear")
     if stand is None or not complete:
-        kept = f"and {record['stand_in']} is not complete" if stand is not None else f"and {record['stand_in']} is gone too"
+        kept = f"and {record['staging']} is not complete" if stand is not None else f"and {record['staging']} is gone too"
         return UnderWay(record, now, stand, broken=f"the old stream was deleted by somebody else before its copy was compared, {kept}")
     if now is None:
         return UnderWay(record, now, stand, "refill")
     if marked(now.raw, record["id"]):
-        filled = done >= PHASES.index("refilled") and now.created == record.get("made")
-        return UnderWay(record, now, stand, "recompare" if filled and done < PHASES.index("resumed") else "update" if filled else "refill")
-    if now.created == record.get("made"):
+        filled = done >= PHASES.index("refilled") and now.created == record.get("new_created")
+        return UnderWay(
+            record, now, stand, "recompare" if filled and done < PHASES.index("consumers_resumed") else "update" if filled else "refill"
+        )
+    if now.created == record.get("new_created"):
         return UnderWay(record, now, stand, "update")
     return UnderWay(
-        record, now, stand, broken=f"somebody else made a stream {address.stream} meanwhile; its messages are in {record['stand_in']}"
+        record, now, stand, broken=f"somebody else made a stream {address.stream} meanwhile; its messages are in {record['staging']}"
     )
 
 

@@ -31,18 +31,18 @@ def where_it_is(inputs: Inputs, question: Question) -> Question | None:
     found = inputs.under_way.get(question.address)
     if found is None or found.old_is_there:
         return question
-    return about_copy(question, Address.parse(found.record["stand_in"]), found.record)
+    return about_copy(question, Address.parse(found.record["staging"]), found.record)
 
 
 def about_copy(question: Question, stand_in: Address, record: Mapping[str, Any]) -> Question | None:
     """The question about the stand-in, which has one message more where `record` says so: the new stream does not keep that."""
     limits = question.limits
-    if record.get("mark"):
+    if record.get("end_marker"):
         storage = question.resized.storage if question.resized else "file"
         size = stored_size(storage, len(parked(question.address.stream, record["id"])), 0, len(MARK))
         limits = replace(limits, max_msgs=limits.max_msgs and limits.max_msgs + 1, max_bytes=limits.max_bytes and limits.max_bytes + size)
     finished = question.finished
-    if record["way"] == "source":  # sequences are other ones there
+    if record["method"] == "source":  # sequences are other ones there
         finished = tuple(replace(one, position=None) for one in finished)
     limited = replace(question, stream=stand_in, limits=limits, interest="", consumers=(), finished=finished)
     return limited if limits.causes or finished else None

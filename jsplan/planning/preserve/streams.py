@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 #: stream waits for that.
 ORDER: Final = ("probe", "stop", "hold", "copy", "compare", "retire", "refill", "recompare", "resume", "update", "clear")
 OPS: Final[Mapping[str, Op]] = {
-    "probe": "stream.probe", "stop": "stream.stop", "hold": "stream.hold",
-    "copy": "stream.copy", "compare": "stream.compare", "retire": "stream.retire",
-    "refill": "stream.copy", "recompare": "stream.compare", "resume": "stream.resume", "update": "stream.return", "clear": "stream.clear",
+    "probe": "stream.probe", "stop": "stream.quiesce", "hold": "stream.pause_consumers",
+    "copy": "stream.copy", "compare": "stream.compare", "retire": "stream.delete_old",
+    "refill": "stream.copy", "recompare": "stream.compare", "resume": "stream.resume_consumers",
+    "update": "stream.activate", "clear": "stream.delete_staging",
 }  # fmt: skip
 #: What is left to do for a replacement that the files do not want any more, while the old stream is still there.
 GIVEN_UP: Final = ("update", "resume", "clear")
@@ -57,10 +58,10 @@ def cleared(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Dra
     for address, found in inputs.under_way.items():
         if found.begin != "clear" or address not in verdicts or inputs.request.refresh_only or inputs.request.imports:
             continue
-        stand = Address.parse(found.record["stand_in"])
+        stand = Address.parse(found.record["staging"])
         request = {"api": f"STREAM.DELETE.{stand.stream}", "payload": None}
-        carries = {"recorded": found.record["address"]}
-        yield Draft((address, "cleared"), "stream.clear", f"delete {stand.stream}", request, "", touches=stand, carries=carries)
+        params = {"state_address": found.record["address"]}
+        yield Draft((address, "cleared"), "stream.delete_staging", f"delete {stand.stream}", request, "", touches=stand, params=params)
 
 
 def _chain(inputs: Inputs, verdict: Verdict, final: Draft, kinds: tuple[str, ...], consumers: Mapping[str, Any]) -> Iterable[Draft]:
@@ -72,7 +73,7 @@ def _chain(inputs: Inputs, verdict: Verdict, final: Draft, kinds: tuple[str, ...
     for kind in kinds:
         draft = _draft(inputs, verdict, final, kind)
         if kind == "resume":
-            draft.carries = (draft.carries or {}) | {"consumers": dict(consumers)}
+            draft.params = (draft.params or {}) | {"consumers": dict(consumers)}
         draft.after |= {before.key} if before is not None else set()
         if kind == looks and under_way is not None:
             draft.precondition = under_way.fingerprint_of(draft.touches or verdict.address)
@@ -87,7 +88,7 @@ def _draft(inputs: Inputs, verdict: Verdict, final: Draft, kind: str) -> Draft:
     touches = {"probe": probe_of(stand), "copy": stand, "compare": stand, "clear": stand}.get(kind, address)
     draft = Draft(
         (address, kind), OPS[kind], _title(verdict, kind, stand), _request(inputs, verdict, final, kind), "",
-        touches=touches, carries=_carries(inputs, verdict, kind, stand),
+        touches=touches, params=_params(inputs, verdict, kind, stand),
     )  # fmt: skip
     if kind == "stop":
         draft.precondition, draft.frees = old.fingerprint, list(old.compact.get("subjects", []))
@@ -99,16 +100,16 @@ def _draft(inputs: Inputs, verdict: Verdict, final: Draft, kind: str) -> Draft:
 def _title(verdict: Verdict, kind: str, stand: Address) -> str:
     what, place = f"{verdict.address.kind} {verdict.address.name} in {verdict.address.domain}", stand.stream
     return {
-        "probe": f"try on {probe_of(stand).stream} what {what} is to become",
-        "stop": f"stop {what}: no message comes and none goes",
-        "hold": f"hold the consumers of {what} and note where they stand",
+        "probe": f"try the new configuration of {what} on {probe_of(stand).stream}",
+        "stop": f"quiesce {what}: no message is added or removed",
+        "hold": f"pause the consumers of {what} and record their positions",
         "copy": f"copy {what} into {place}",
         "compare": f"compare {place} with {what}",
         "retire": f"delete the old {what}",
-        "refill": f"make {what} anew with the messages of {place}",
+        "refill": f"recreate {what} with the messages of {place}",
         "recompare": f"compare {what} with {place}",
-        "resume": f"bring back the consumers of {what}",
-        "update": f"give {what} its subjects and limits",
+        "resume": f"resume the consumers of {what}",
+        "update": f"activate {what}: set its subjects and limits",
         "clear": f"delete {place}",
     }[kind]
 
@@ -154,26 +155,26 @@ def bare_of(inputs: Inputs, address: Address, old: LiveObject) -> Config:
     """The new stream as it is first, for what the files say now."""
     level = inputs.level(address)
     creation = as_created(table_of(address), inputs.creation(address), level)
-    return bare(address, old, creation, mirrors=way_of(level) == "archive")
+    return bare(address, old, creation, mirrors=way_of(level) == "snapshot")
 
 
-def _carries(inputs: Inputs, verdict: Verdict, kind: str, stand: Address) -> dict[str, Any]:
-    """What the steps need besides the request. `recorded` is the address under which state has the replacement."""
+def _params(inputs: Inputs, verdict: Verdict, kind: str, stand: Address) -> dict[str, Any]:
+    """What the steps need besides the request. `state_address` is the address under which state has the replacement."""
     address, old = verdict.address, verdict.live
     assert old is not None
-    out: dict[str, Any] = {"recorded": str(inputs.moved_from.get(address, address)), "level": inputs.level(address)}
+    out: dict[str, Any] = {"state_address": str(inputs.moved_from.get(address, address)), "api_level": inputs.level(address)}
     way = way_of(inputs.level(address))
     if kind in ("probe", "stop"):
         ident = identity(address, old.created)
-        out["begins"] = {"id": ident, "stand_in": str(stand), "way": way, "old": {"config": old.raw, "created": old.created}}
+        out["replacement"] = {"id": ident, "staging": str(stand), "method": way, "old": {"config": old.raw, "created": old.created}}
     if kind == "probe":
         config = bare_of(inputs, address, old)
         required = bool((_account(inputs, address).get("limits") or {}).get("max_bytes_required"))
-        out["first"] = probed(probe_of(stand).stream, ident, config, most_bytes=int(required))
+        out["initial_config"] = probed(probe_of(stand).stream, ident, config, most_bytes=int(required))
     if kind in ("copy", "compare", "refill", "recompare"):
         new = kind in ("refill", "recompare")
-        out |= {"from": str(stand if new else address), "way": way, "new": new}
-        out["grows"] = new and way == "archive" and bool((verdict.after or {}).get("mirror"))
-        out["consumers"] = way == "archive" and not (new and verdict.renews)
-        out["shrinks"] = bool(not new and (old.raw.get("allow_msg_ttl") or old.raw.get("retention") == "workqueue"))
+        out |= {"from": str(stand if new else address), "method": way, "into_new": new}
+        out["may_grow"] = new and way == "snapshot" and bool((verdict.after or {}).get("mirror"))
+        out["consumers"] = way == "snapshot" and not (new and verdict.renews)
+        out["may_shrink"] = bool(not new and (old.raw.get("allow_msg_ttl") or old.raw.get("retention") == "workqueue"))
     return out

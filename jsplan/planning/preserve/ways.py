@@ -15,7 +15,7 @@ from jsplan.planning.preserve.standins import CONSUMER_LIMITS, LIMITS_GO, binds_
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 
-Way = Literal["archive", "mirror", "source"]
+Way = Literal["snapshot", "mirror", "source"]
 #: API levels that restore an archive under another name (2.15), and that promote mirrors (2.12).
 ARCHIVES, PROMOTES = 5, 2
 ALLOWS: Final = "To delete and recreate it without its messages: lifecycle: {on_replace: recreate}."
@@ -23,12 +23,12 @@ ALLOWS: Final = "To delete and recreate it without its messages: lifecycle: {on_
 
 def way_of(level: int) -> Way:
     """The best way that servers of the level have."""
-    return "archive" if level >= ARCHIVES else "mirror" if level >= PROMOTES else "source"
+    return "snapshot" if level >= ARCHIVES else "mirror" if level >= PROMOTES else "source"
 
 
 def one_by_one(before: Config, after: Config, level: int) -> bool:
     """Whether consumers are made anew where they stood, instead of coming out of the archive as they were."""
-    return way_of(level) != "archive" or becomes_queue(before, after)
+    return way_of(level) != "snapshot" or becomes_queue(before, after)
 
 
 def becomes_queue(before: Config, after: Config) -> bool:
@@ -76,7 +76,7 @@ def _mirror(before: Config, after: Config, way: Way) -> str | None:
         return "a mirror has its origin's messages, not those that the stream has now"
     if new and old and origin_key(old).split("#")[0] != origin_key(new).split("#")[0]:
         return "a mirror of another origin has that one's messages, not those that it has now"
-    if new and way != "archive":
+    if new and way != "snapshot":
         return "a mirror can keep what it has only where archives can be restored into mirrors (nats-server 2.15)"
     if old and way == "source":
         return "a mirror cannot be stopped before nats-server 2.12"
@@ -88,7 +88,7 @@ def _counter(live: LiveObject, after: Config, way: Way) -> str | None:
         return None
     if not live.compact.get("allow_msg_counter") and live.state.get("messages"):
         return "its messages are no counters: the server would refuse every increment of their subjects (10172)"
-    if way != "archive":
+    if way != "snapshot":
         return "a counter's messages can be carried over from nats-server 2.15 on"
     if after.get("allow_msg_ttl"):
         return "a counter stream with delete markers can be made, but never updated (10052)"

@@ -106,12 +106,12 @@ def undoing(changes: Iterable[Item], now: Now, backup: str | None = None) -> Und
 def _interrupted(out: Undoing, address: Address, item: Item, now: Now) -> None:
     """A stream in the middle of a replacement becomes what it was before that, and its consumers with it."""
     record = now.state.replacements.get(str(address.parent or address), {})
-    before = item["before"] if "stand_in" in record else None
+    before = item["before"] if "staging" in record else None
     known = record.get("old", {}).get("config") if address.parent is None else before
     if before is not None and known is not None and table_of(address).compact(before) == table_of(address).compact(known):
         out.wishes.append(Wish(address, "changed", dict(before), _memory(item)))
         return
-    text = "its replacement was interrupted" + (", and it was something else before that" if "stand_in" in record else "")
+    text = "its replacement was interrupted" + (", and it was something else before that" if "staging" in record else "")
     out.conflicts.append(_conflict(address, text, f"Finish the replacement first: jsplan apply. {_way_out(address)}"))
 
 

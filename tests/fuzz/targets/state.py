@@ -71,7 +71,7 @@ def journal(state: dict[str, Any]) -> bytes:
             }
         },
         {"drop": "leaf/stream/M"},
-        {"replacing": {"address": "hub/stream/A", "left": ["B"], "first_seq": 7}},
+        {"replacing": {"address": "hub/stream/A", "detached": ["B"], "first_seq": 7}},
         {"replaced": "hub/stream/A"},
         {"end": "hub/stream/P"},
         {"deferred": {"plan": "p", "steps": ["s1"]}},
