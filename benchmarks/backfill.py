@@ -158,7 +158,7 @@ async def verify(bench: Bench) -> float:
     await end_to_end(bench)
     started = time.monotonic()
     found = await Check(bench.world, bench.pool, bench.world.workspace.backfills["bench"], 20, bench.engine, Silent()).all()
-    assert found.legs[0].counts["equal"] == bench.count, found
+    assert found.origins[0].counts["equal"] == bench.count, found
     return time.monotonic() - started
 
 
@@ -178,7 +178,7 @@ async def end_to_end(bench: Bench) -> float:
             entry_of(world, options), "bench/bench", record.text, world.topology, apis, bench.engine, Silent(),
             lambda seconds: seconds, lambda _code, _address: False,
         )  # fmt: skip
-        result = await LegRun(work, record.legs[0], bench.ends()).run()
+        result = await LegRun(work, record.origins[0], bench.ends()).run()
         seconds = time.monotonic() - started
     finally:
         ended.set()

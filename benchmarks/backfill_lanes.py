@@ -64,7 +64,7 @@ async def _whole(bench: Any, origins: tuple[BackfillSide, ...], order: str) -> f
         entry, "bench/bench", record.text, bench.world.topology, apis, bench.engine, bench.observer, lambda seconds: seconds,
         lambda _code, _address: False,
     )  # fmt: skip
-    wide = Wide(work, Shape(order), record.legs, [Ends.of_leg(bench.world, bench.pool, leg) for leg in record.legs], record.text)
+    wide = Wide(work, Shape(order), record.origins, [Ends.of_leg(bench.world, bench.pool, leg) for leg in record.origins], record.text)
     await wide.run()
     seconds = time.monotonic() - started
     assert sum(result.copied for result in wide.results) == bench.count

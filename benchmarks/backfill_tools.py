@@ -47,7 +47,7 @@ async def by_source(bench: Any) -> float:
         ENTRY, "bench/tools", record.text, bench.world.topology, apis, bench.engine, bench.observer,
         lambda seconds: seconds, lambda _code, _address: False,
     )  # fmt: skip
-    run = NativeRun(work, record.legs[0], bench.ends())
+    run = NativeRun(work, record.origins[0], bench.ends())
     assert await run.run()
     result = await run.settle()
     assert (result.copied, result.verified) == (bench.count, True), result

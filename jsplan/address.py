@@ -15,7 +15,7 @@ BACKFILL = f"{STAGING}BACKFILL_"
 #: Metadata of a stream while a backfill has a source of its own in it: which one, and (with `.entry` behind it) whose it is.
 BACKFILL_SOURCE = "jsplan.backfill.source"
 #: Metadata of a stream while a backfill makes it from a snapshot: whose it is.
-BACKFILL_FILLING = "jsplan.backfill.filling"
+BACKFILL_FILLING = "jsplan.backfill.incomplete"
 #: The metadata by which a bucket that jsplan made for state is known, also to workspaces that keep theirs elsewhere.
 STATE_MARK = ("jsplan", "state")
 #: How the names of consumers begin by which servers since 2.14 read a stream for its copies.
@@ -23,7 +23,7 @@ SERVERS_CONSUMERS = ("JS_SRC_", "JS_MIRROR_")
 #: How the names of consumers begin that are the server's own or placeholders: never planned, imported or listed.
 OWN_CONSUMERS = (*SERVERS_CONSUMERS, STAGING)
 #: How the subjects begin that streams have while somebody else takes theirs; nobody publishes to them.
-PARKING = "jsplan.parking."
+PARKING = "jsplan.staging."
 #: How the names of the streams that carry a bucket or an object store begin.
 _PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
 #: Runs of names in a list before the rest is only counted.

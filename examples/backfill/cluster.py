@@ -152,7 +152,7 @@ def submit(folder: Path, environment: dict[str, str], master: str, victims: list
 def reached(folder: Path, environment: dict[str, str], name: str) -> bool:
     """Whether every origin of an entry answers."""
     found = backfill.plan(LoadOptions(folder, environ=environment), backfill.BackfillOptions(name))
-    return not any(leg.error for leg in found.legs)
+    return not any(leg.error for leg in found.origins)
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def kill_who_copies(folder: Path, environment: dict[str, str], workers: list[Nod
     while workers and not over.wait(0.1):
         with contextlib.suppress(JsplanError):
             (entry,) = backfill.status(load, (name,)).entries
-            if sum(left.messages * 4 for left in entry.leftovers if not left.sealed) >= sum(leg["last"] for leg in entry.legs) > 0:
+            if sum(left.messages * 4 for left in entry.orphans if not left.sealed) >= sum(leg["last"] for leg in entry.origins) > 0:
                 break
     else:
         return

@@ -1,4 +1,4 @@
-"""What state keeps of a backfill: the range that was frozen when it was first planned or run, and what became of it. Needs nothing but
+"""What state keeps of a backfill: the range that was pinned when it was first planned or run, and what became of it. Needs nothing but
 Python.
 """
 
@@ -18,7 +18,7 @@ from jsplan.errors import StateError
 #: Of how many ranges a gap list has the bounds; of the rest only the numbers.
 LISTED: Final = 1000
 #: The status of what a source leaves out and somebody did not want (`--no-backfill`): it is not planned again, and a run brings it.
-DECLINED: Final = "declined"
+SKIPPED: Final = "skipped"
 
 
 class Span(NamedTuple):
@@ -35,11 +35,11 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Leg:
-    """One origin of an entry, as it was when the range was frozen.
+    """One origin of an entry, as it was when the range was pinned.
 
     `origin` and `target` are addresses; `created` tells the origin from another one of its name; `first` to `last` are its
     sequences. `target_created` and `target_next` say which stream it goes to, and the sequence that came next there; empty until a run
-    begins what a plan has frozen. `status` is `planned`, `declined` or `done`; `copied` counts messages, `gaps` are ranges that were
+    begins what a plan has pinned. `status` is `planned`, `skipped` or `done`; `copied` counts messages, `gaps` are ranges that were
     gone before they could be copied (the first of them; `gap_messages` is how many messages all of them have), `skipped` are sequences
     too large to be copied. `strategy` is what copies; who takes over goes on with it. `seconds` is what copying took.
     `archive` is the folder that is read in the place of the origin, as written; a `target` that is no address is one that is written to.
@@ -76,34 +76,36 @@ class Leg:
         try:
             return Address.parse(self.target)
         except ValueError as error:
-            raise StateError(f"state names the target of a backfill wrongly: {error}", hint="Pin its range again with --fresh.") from None
+            raise StateError(
+                f"state names the target of a backfill wrongly: {error}", hint="Pin its range again with --reset-range."
+            ) from None
 
     @property
     def span(self) -> Span:
-        """The frozen range; it may be empty."""
+        """The pinned range; it may be empty."""
         return Span(self.first, self.last)
 
 
 @dataclass(slots=True)
 class Record:
-    """What state keeps of an entry: `text` is the hash of what the files said when its range was frozen; `done_at` is RFC 3339.
+    """What state keeps of an entry: `entry_hash` is the hash of what the files said when its range was pinned; `done_at` is RFC 3339.
 
-    `waiting`: a plan froze it, and no run has begun it since. `unread` are sources that leave something out of an origin that could not
-    be asked how much: `{source, filters, status}` with `end_seq`, or with `before`, a time.
+    `planned`: a plan pinned it, and no run has started it since. `unmeasured` are sources that leave something out of an origin that could
+    not be asked how much: `{source, filters, status}` with `end_seq`, or with `before`, a time.
     """
 
     name: str
-    text: str
-    legs: list[Leg]
-    frozen_at: str
+    entry_hash: str
+    origins: list[Leg]
+    pinned_at: str
     done_at: str = ""
-    waiting: bool = False
-    unread: list[dict[str, Any]] = field(default_factory=list)
+    planned: bool = False
+    unmeasured: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def is_new(self) -> bool:
-        """Whether a plan has frozen it, and nothing of it was run yet."""
-        return self.waiting and not any(leg.status == "done" for leg in self.legs)
+        """Whether a plan has pinned it, and nothing of it was run yet."""
+        return self.planned and not any(leg.status == "done" for leg in self.origins)
 
     def to_json(self) -> dict[str, Any]:
         """The value of `backfills[name]`."""
@@ -113,8 +115,8 @@ class Record:
     def from_json(cls, raw: dict[str, Any]) -> Record:
         """The reverse of `to_json`."""
         return cls(
-            raw["name"], raw["text"], [Leg(**known_fields(Leg, leg)) for leg in raw["legs"]], raw["frozen_at"], raw.get("done_at", ""),
-            raw.get("waiting", False), [dict(one) for one in raw.get("unread", ())],
+            raw["name"], raw["entry_hash"], [Leg(**known_fields(Leg, leg)) for leg in raw["origins"]], raw["pinned_at"],
+            raw.get("done_at", ""), raw.get("planned", False), [dict(one) for one in raw.get("unmeasured", ())],
         )  # fmt: skip
 
 
@@ -129,7 +131,7 @@ def text_of(entry: Backfill) -> str:
 def kept(backfills: Mapping[str, dict[str, Any]], entry: Backfill) -> Record | None:
     """What state keeps of an entry, if the files still say the same of it."""
     raw = backfills.get(entry.name)
-    return Record.from_json(raw) if raw is not None and raw["text"] == text_of(entry) else None
+    return Record.from_json(raw) if raw is not None and raw["entry_hash"] == text_of(entry) else None
 
 
 def between_two(origin: Address, target: Address) -> Backfill:
@@ -140,6 +142,6 @@ def between_two(origin: Address, target: Address) -> Backfill:
 def legs_of(record: Record | None, sides: Iterable[BackfillSide]) -> list[Leg | None]:
     """The leg of each side, as far as there is one: of a stream that is named several times the first one has the first of its legs."""
     left: dict[str, list[Leg]] = {}
-    for leg in record.legs if record is not None else ():
+    for leg in record.origins if record is not None else ():
         left.setdefault(leg.origin, []).append(leg)
     return [legs.pop(0) if (legs := left.get(str(side))) else None for side in sides]

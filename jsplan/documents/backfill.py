@@ -44,7 +44,7 @@ class LegResult:
     windows: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """The element of `legs`."""
+        """The element of `origins`."""
         return {
             "from": self.origin, "to": self.target, "first": self.first, "last": self.last, "copied": self.copied, "bytes": self.bytes,
             "seconds": round(self.seconds, 3), "attempts": self.attempts, "verified": self.verified, "path": self.path, "gaps": self.gaps,
@@ -61,7 +61,7 @@ class BackfillResult:
     """
 
     name: str
-    legs: list[LegResult] = field(default_factory=list)
+    origins: list[LegResult] = field(default_factory=list)
     exit_code: int = 0
     deferred: list[dict[str, str]] = field(default_factory=list)
     closed: bool = False
@@ -69,17 +69,17 @@ class BackfillResult:
     @property
     def copied(self) -> int:
         """Messages that this run copied."""
-        return sum(leg.copied for leg in self.legs)
+        return sum(leg.copied for leg in self.origins)
 
     @property
     def gap_messages(self) -> int:
         """Messages that were gone before they could be copied."""
-        return sum(leg.gap_messages for leg in self.legs)
+        return sum(leg.gap_messages for leg in self.origins)
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "backfill", "name": self.name, "legs": [leg.to_json() for leg in self.legs],
+            "format_version": FORMAT_VERSION, "kind": "backfill", "name": self.name, "origins": [leg.to_json() for leg in self.origins],
             "deferred": self.deferred, "exit_code": self.exit_code,
         }  # fmt: skip
 
@@ -122,7 +122,7 @@ class LegCheck:
         return sum(self.counts[kind] for kind in DIFFERENCES)
 
     def to_json(self) -> dict[str, Any]:
-        """The element of `legs`."""
+        """The element of `origins`."""
         return {
             "from": self.origin, "to": self.target, "first": self.first, "last": self.last, "counts": self.counts,
             "differences": [one.to_json() for one in self.listed],
@@ -136,14 +136,14 @@ class Verification:
     """
 
     name: str
-    legs: list[LegCheck] = field(default_factory=list)
+    origins: list[LegCheck] = field(default_factory=list)
     others: int = 0
     seconds: float = 0.0
 
     @property
     def differences(self) -> int:
         """How many differences there are on all legs."""
-        return sum(leg.differences for leg in self.legs)
+        return sum(leg.differences for leg in self.origins)
 
     @property
     def exit_code(self) -> int:
@@ -153,8 +153,9 @@ class Verification:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "backfill-verify", "name": self.name, "legs": [leg.to_json() for leg in self.legs],
-            "others": self.others, "seconds": round(self.seconds, 3), "exit_code": self.exit_code,
+            "format_version": FORMAT_VERSION, "kind": "backfill-verify", "name": self.name,
+            "origins": [leg.to_json() for leg in self.origins], "others": self.others,
+            "seconds": round(self.seconds, 3), "exit_code": self.exit_code,
         }  # fmt: skip
 
 
@@ -174,7 +175,7 @@ class Leftover:
     source_of: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The element of `leftovers`."""
+        """The element of `orphans`."""
         return {
             "domain": self.domain, "stream": self.stream, "entry": self.entry, "from": self.origin, "messages": self.messages,
             "bytes": self.bytes, "sealed": self.sealed, "source_of": self.source_of,
@@ -183,19 +184,20 @@ class Leftover:
 
 @dataclass(slots=True)
 class EntryStatus:
-    """How far one entry is. `status`: new (never run), begun, done, changed (its text is another one since), gone (in no file any
-    more). `legs` are as in state; `next` is the command that goes on, empty where nothing is to be done. `declined`: a plan listed it, and
+    """How far one entry is. `status`: new (never run), started, done, changed (the entry says something else), missing (in no file).
+
+    `origins` are as in state; `next` is the command that resumes it, empty where nothing is left to do. `skipped`: a plan listed it, and
     was applied with --no-backfill.
     """
 
     name: str
     status: str
-    frozen_at: str = ""
+    pinned_at: str = ""
     done_at: str = ""
-    legs: list[dict[str, Any]] = field(default_factory=list)
-    leftovers: list[Leftover] = field(default_factory=list)
+    origins: list[dict[str, Any]] = field(default_factory=list)
+    orphans: list[Leftover] = field(default_factory=list)
     next: str = ""
-    declined: bool = False
+    skipped: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The element of `entries`."""
@@ -204,32 +206,32 @@ class EntryStatus:
                 "from": leg["origin"], "to": leg["target"], "first": leg["first"], "last": leg["last"], "status": leg["status"],
                 "copied": leg["copied"], "gaps": leg["gaps"], "skipped": leg["skipped"],
             }
-            for leg in self.legs
+            for leg in self.origins
         ]  # fmt: skip
         out = {
-            "name": self.name, "status": self.status, "frozen_at": self.frozen_at or None, "done_at": self.done_at or None, "legs": legs,
-            "leftovers": [one.to_json() for one in self.leftovers], "next": self.next or None,
+            "name": self.name, "status": self.status, "pinned_at": self.pinned_at or None, "done_at": self.done_at or None, "origins": legs,
+            "orphans": [one.to_json() for one in self.orphans], "next": self.next or None,
         }  # fmt: skip
-        return out | ({"declined": True} if self.declined else {})
+        return out | ({"skipped": True} if self.skipped else {})
 
 
 @dataclass(slots=True)
 class BackfillStatus:
-    """The document that `backfill status --json` prints. `locked` says who works on the state now; `strays` are leftovers of entries
-    that nobody here knows; `unreachable` has by domain why nothing is known of it.
+    """The document that `backfill status --json` prints. `locked` says who works on the state now; `orphans` are leftovers of entries
+    that nobody here knows; `offline` has by domain why nothing is known of it.
     """
 
     workspace: str
     environment: str | None
     entries: list[EntryStatus] = field(default_factory=list)
-    strays: list[Leftover] = field(default_factory=list)
+    orphans: list[Leftover] = field(default_factory=list)
     locked: dict[str, Any] | None = None
-    unreachable: dict[str, str] = field(default_factory=dict)
+    offline: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
             "format_version": FORMAT_VERSION, "kind": "backfill-status", "workspace": self.workspace, "environment": self.environment,
-            "entries": [entry.to_json() for entry in self.entries], "strays": [one.to_json() for one in self.strays],
-            "locked": self.locked, "unreachable": self.unreachable,
+            "entries": [entry.to_json() for entry in self.entries], "orphans": [one.to_json() for one in self.orphans],
+            "locked": self.locked, "offline": self.offline,
         }  # fmt: skip

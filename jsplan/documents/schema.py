@@ -103,7 +103,7 @@ NOTICE = HEAD | {
 }  # fmt: skip
 CHANGED = fields_of(
     {
-        "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("begun", *get_args(StepStatus)),
+        "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("started", *get_args(StepStatus)),
         "fields": list_of(ref("field")), "costs": list_of(OBJECT), "error": or_null(TEXT),
     },
     {"importing": FLAG, "moved_from": ADDRESS},
@@ -194,32 +194,33 @@ LEFTOVER = fields_of(
 )  # fmt: skip
 ENTRY = fields_of(
     {
-        "name": TEXT, "status": one_of("new", "begun", "done", "changed", "gone"), "frozen_at": or_null(TIME), "done_at": or_null(TIME),
-        "leftovers": list_of(ref("leftover")), "next": or_null(TEXT),
-        "legs": list_of(fields_of(_LEG | {"status": TEXT, "copied": COUNT, "gaps": list_of(SPAN), "skipped": list_of(COUNT)})),
+        "name": TEXT, "status": one_of("new", "started", "done", "changed", "missing"), "pinned_at": or_null(TIME),
+        "done_at": or_null(TIME),
+        "orphans": list_of(ref("orphan")), "next": or_null(TEXT),
+        "origins": list_of(fields_of(_LEG | {"status": TEXT, "copied": COUNT, "gaps": list_of(SPAN), "skipped": list_of(COUNT)})),
     },
-    {"declined": FLAG},
+    {"skipped": FLAG},
 )  # fmt: skip
 COPY_RUN = HEAD | {
-    "kind": one_of("backfill"), "name": TEXT, "legs": list_of(ref("leg")), "deferred": list_of(ref("deferred")), "exit_code": COUNT,
+    "kind": one_of("backfill"), "name": TEXT, "origins": list_of(ref("leg")), "deferred": list_of(ref("deferred")), "exit_code": COUNT,
 }  # fmt: skip
 LOOKED = fields_of(
-    _LEG | {"frozen": FLAG, "done": FLAG, "messages": or_null(COUNT), "bytes": or_null(COUNT),
-            "measured": one_of("counted", "compared", "unknown"), "there": COUNT, "gone": COUNT, "error": or_null(TEXT)},
-    description="One origin: what is missing of it, and how that was found. `there`: in the target already; `gone`: at the origin no more.",
+    _LEG | {"pinned": FLAG, "done": FLAG, "messages": or_null(COUNT), "bytes": or_null(COUNT),
+            "measured": one_of("counted", "compared", "unknown"), "in_target": COUNT, "gap_messages": COUNT, "error": or_null(TEXT)},
+    description="One origin: its pending messages, and how they were counted. `gap_messages`: no longer at the origin.",
 )  # fmt: skip
 OUTLOOK = HEAD | {
-    "kind": one_of("backfill-plan"), "name": TEXT, "status": one_of("new", "begun", "done"), "reason": TEXT,
-    "strategy": one_of("native", "snapshot", "spark"), "against": or_null(TEXT), "command": TEXT, "messages": COUNT, "bytes": COUNT,
-    "estimate": or_null(ESTIMATE), "before": list_of(TEXT), "legs": list_of(ref("leg")),
+    "kind": one_of("backfill-plan"), "name": TEXT, "status": one_of("new", "started", "done"), "reason": TEXT,
+    "strategy": one_of("native", "snapshot", "spark"), "strategy_problem": or_null(TEXT), "command": TEXT, "messages": COUNT,
+    "bytes": COUNT, "estimate": or_null(ESTIMATE), "filtered_by": list_of(TEXT), "origins": list_of(ref("leg")),
 }  # fmt: skip
 VERIFY = HEAD | {
-    "kind": one_of("backfill-verify"), "name": TEXT, "legs": list_of(ref("leg")), "others": COUNT, "seconds": {"type": "number"},
+    "kind": one_of("backfill-verify"), "name": TEXT, "origins": list_of(ref("leg")), "others": COUNT, "seconds": {"type": "number"},
     "exit_code": COUNT,
 }  # fmt: skip
 STANDING = HEAD | {
     "kind": one_of("backfill-status"), "workspace": TEXT, "environment": or_null(TEXT), "entries": list_of(ref("entry")),
-    "strays": list_of(ref("leftover")), "unreachable": map_of(TEXT),
+    "orphans": list_of(ref("orphan")), "offline": map_of(TEXT),
     "locked": or_null(fields_of(dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT})),
 }  # fmt: skip
 
@@ -248,7 +249,7 @@ def schemas() -> dict[str, Schema]:
         "backfill-v1.json": _document("backfill", COPY_RUN, {"leg": COPIED, "deferred": DEFERRED}),
         "backfill-plan-v1.json": _document("backfill-plan", OUTLOOK, {"leg": LOOKED}),
         "backfill-verify-v1.json": _document("backfill-verify", VERIFY, {"leg": CHECKED}),
-        "backfill-status-v1.json": _document("backfill-status", STANDING, {"entry": ENTRY, "leftover": LEFTOVER}),
+        "backfill-status-v1.json": _document("backfill-status", STANDING, {"entry": ENTRY, "orphan": LEFTOVER}),
     }
 
 

@@ -83,7 +83,7 @@ COMMIT_MORE: dict[str, Schema] = {
     "where": or_null(TEXT), "transform": or_null(TEXT), "subject_transform": or_null(list_of(TEXT)), "rows": COUNT,
 }  # fmt: skip
 #: The mark of an attempt: whose it is, what it was made for, and of which stream, as JSON.
-ATTEMPT = {"entry": TEXT, "text": TEXT, "origin": TEXT}
+ATTEMPT = {"entry": TEXT, "hash": TEXT, "origin": TEXT}
 PIECE = {"span": SPAN, "rows": COUNT, "bytes": COUNT, "files": list_of(ref("file"))}
 
 # --- jobs --------------------------------------------------------------------------------------------------------

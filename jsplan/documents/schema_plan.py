@@ -132,7 +132,7 @@ _COPY: dict[str, Schema] = {"name": TEXT, "strategy": one_of("native", "snapshot
 BACKFILL: Schema = {
     "anyOf": [
         fields_of(
-            _COPY | {"from": list_of(_END, minItems=1), "to": _END, "text": TEXT}, {"declared": one_of(True), "runs": FLAG},
+            _COPY | {"from": list_of(_END, minItems=1), "to": _END, "entry_hash": TEXT}, {"declared": one_of(True), "runs": FLAG},
         ),
         fields_of(
             _COPY | {
@@ -142,9 +142,9 @@ BACKFILL: Schema = {
             {"waits": TEXT, "command": TEXT},
         ),
     ],
-    "description": "Elements of `from` have the `range` that apply keeps: `first`, `last` and the origin's `created`. `text` is a hash of "
-    "what the entry says. `declared` false: history that a source leaves out; with `runs` false apply does not copy it, and `waits` says "
-    "for what that waits.",
+    "description": "Elements of `from` have the `range` that apply keeps: `first`, `last` and the origin's `created`. "
+    "`entry_hash`: of what the entry says. `declared` false: history that a source leaves out; with `runs` false apply does not copy it, "
+    "and `waits` says for what it waits.",
 }  # fmt: skip
 REHEARSAL = fields_of(
     {

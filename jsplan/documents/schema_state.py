@@ -111,16 +111,16 @@ LEG = fields_of(
     _FILTERS | dict.fromkeys(("target", "created", "target_created"), TEXT) | dict.fromkeys(("first", "last", "target_next"), INT63)
     | {"origin": STREAM_ADDRESS},
     {
-        "status": one_of("planned", "done", "declined"), "copied": COUNT, "gaps": list_of(SPAN), "skipped": list_of(INT63),
+        "status": one_of("planned", "done", "skipped"), "copied": COUNT, "gaps": list_of(SPAN), "skipped": list_of(INT63),
         "target_last": INT63, "gap_messages": COUNT, "strategy": one_of("native", "snapshot", "spark"), "seconds": SECONDS,
         "archive": TEXT, "source": TEXT,
     },
 )  # fmt: skip
 RANGE = fields_of(
-    {"name": TEXT, "text": TEXT, "legs": list_of(LEG), "frozen_at": TEXT},
+    {"name": TEXT, "entry_hash": TEXT, "origins": list_of(LEG), "pinned_at": TEXT},
     {
-        "done_at": TEXT, "waiting": FLAG,
-        "unread": list_of(fields_of(_FILTERS | {"source": TEXT, "status": TEXT}, {"end_seq": UINT64, "before": INSTANT})),
+        "done_at": TEXT, "planned": FLAG,
+        "unmeasured": list_of(fields_of(_FILTERS | {"source": TEXT, "status": TEXT}, {"end_seq": UINT64, "before": INSTANT})),
     },
     "Which range an entry of `backfills:` means, and what of it is done.",
 )  # fmt: skip
@@ -132,7 +132,7 @@ APPLIED = fields_of(
         "id": COUNT, "at": TIME, "ended": or_null(TIME), "who": TEXT, "host": TEXT, "environment": or_null(TEXT),
         "operation": one_of("apply", "destroy", "import", "restore", "refresh", "revert", *STATE_COMMANDS),
         "plan": or_null(fields_of({"id": TEXT, "sha256": TEXT})), "summary": map_of(COUNT), "jsplan_version": TEXT,
-        "result": one_of("begun", "done", "partial", "failed", "interrupted"),
+        "result": one_of("started", "done", "partial", "failed", "interrupted"),
     },
     {
         "changes": {"anyOf": [fields_of({"zlib": TEXT, "bytes": COUNT | {"maximum": LARGEST}}), {"type": ["array", "null"]}]},
@@ -142,7 +142,7 @@ APPLIED = fields_of(
 )  # fmt: skip
 _COST = fields_of({"code": one_of(*HAZARDS)}, dict.fromkeys(("messages", "at_least", "at_most", "consumers"), UINT64))
 _CHANGE: dict[str, Schema] = {
-    "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("begun", *get_args(StepStatus)),
+    "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("started", *get_args(StepStatus)),
 }  # fmt: skip
 _AFTER = or_null(fields_of({"created": or_null(TEXT), "sha256": or_null(TEXT), "values": A_CONFIG}))
 _BEFORE = {"allOf": [ref("remembered")]} | fields_of({"created": TEXT, "applied_at": TEXT}, {"config": A_CONFIG})

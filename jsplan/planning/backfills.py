@@ -102,7 +102,7 @@ def _to_copy(inputs: Inputs, entry: Backfill) -> list[BackfillSide]:
     if entry.target in away:
         return []
     record = kept(inputs.state.backfills, entry)
-    done = {leg.origin for leg in record.legs if leg.status == "done"} if record is not None else set()
+    done = {leg.origin for leg in record.origins if leg.status == "done"} if record is not None else set()
     return [side for side in entry.origins if side not in away and str(side) not in done]
 
 
@@ -115,7 +115,7 @@ def _planned(inputs: Inputs, verdicts: Mapping[Address, Verdict], entry: Backfil
     messages, size = (sum(one) for one in zip((0, 0), *known, strict=True)) if len(known) == len(amounts) else (None, None)
     ends = [end_of(side) | _shown(inputs, verdicts, side, found) for side, found in zip(sides, of_sides, strict=True)]
     return {
-        "name": entry.name, "from": ends, "to": end_of(entry.target), "text": text_of(entry), "strategy": choice.strategy,
+        "name": entry.name, "from": ends, "to": end_of(entry.target), "entry_hash": text_of(entry), "strategy": choice.strategy,
         "reason": choice.reason, "messages": messages, "bytes": size, "estimate": _estimated(inputs, entry, choice, messages, size),
     }  # fmt: skip
 
@@ -130,14 +130,16 @@ def _estimated(inputs: Inputs, entry: Backfill, choice: Choice, messages: int | 
 def past_legs(state: State) -> list[Leg]:
     """What was copied before, the newest last."""
     records = [Record.from_json(raw) for raw in state.backfills.values()]
-    return [leg for record in sorted(records, key=lambda one: one.frozen_at) for leg in record.legs]
+    return [leg for record in sorted(records, key=lambda one: one.pinned_at) for leg in record.origins]
 
 
 def choice_of(inputs: Inputs, entry: Backfill) -> Choice:
     """What copies an entry: what began it goes on with it."""
     record = kept(inputs.state.backfills, entry)
-    if record is not None and not record.waiting:
-        return BEGUN.get(record.legs[0].strategy, Choice("spark", SAYS_WHERE_FROM)) if record.legs else Choice("spark", SAYS_WHERE_FROM)
+    if record is not None and not record.planned:
+        return (
+            BEGUN.get(record.origins[0].strategy, Choice("spark", SAYS_WHERE_FROM)) if record.origins else Choice("spark", SAYS_WHERE_FROM)
+        )
     origins = [_stream(inputs, side) for side in entry.origins if side.parquet is None]
     target = _stream(inputs, entry.target) if entry.target.parquet is None else Stream()
     there = [origin for origin in origins if origin.exists]
@@ -175,7 +177,7 @@ def end_of(side: BackfillSide) -> dict[str, Any]:
 
 
 def _range(inputs: Inputs, side: BackfillSide, leg: Leg | None) -> Range | None:
-    """What of an origin is meant: what was frozen, else from and to where its bounds are now; None where nobody can tell yet."""
+    """What of an origin is meant: what was pinned, else from and to where its bounds are now; None where nobody can tell yet."""
     if leg is not None:
         return Range(leg.first, leg.last, leg.created)
     live = inputs.live.get(Address.of_stream(side.domain, side.stream)) if side.parquet is None else None
@@ -205,7 +207,7 @@ def _amount(inputs: Inputs, side: BackfillSide, found: Range | None) -> tuple[in
 
 
 def _bounds(inputs: Inputs, side: BackfillSide, live: LiveObject) -> tuple[int, int] | None:
-    """First and last sequence, both included, as a run would freeze them; None where a bound is a time and nobody said where that is."""
+    """First and last sequence, both included, as a run would pin them; None where a bound is a time and nobody said where that is."""
     end = int(live.state["last_seq"])
     first, last = side.start_seq or int(live.state["first_seq"]), min(side.end_seq or end, end)
     for time, place in ((side.start_time, "start"), (_after_end(side), "end")):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jsplan.address import Address
 from jsplan.backfill.choosing import SAYS_WHERE_FROM, unfit, unreadable
 from jsplan.backfill.estimating import estimate
-from jsplan.backfill.records import DECLINED, Leg, Record, between_two, kept
+from jsplan.backfill.records import SKIPPED, Leg, Record, between_two, kept
 from jsplan.documents.plan import Deferred
 from jsplan.planning.backfills import Range, between, is_made_anew, past_legs
 from jsplan.resources.nested import origin_key
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jsplan.planning.verdict import Verdict
 
 #: What is decided: it is copied, or nobody wants it.
-_DECIDED: Final = ("done", DECLINED)
+_DECIDED: Final = ("done", SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class _Cut:
 
     @property
     def leg(self) -> Leg | None:
-        """What an earlier plan has frozen of it."""
-        legs = self.record.legs if self.record is not None and not self.new else ()
+        """What an earlier plan has pinned of it."""
+        legs = self.record.origins if self.record is not None and not self.new else ()
         return next((leg for leg in legs if leg.source == self.key and leg.status not in _DECIDED), None)
 
 
@@ -126,12 +126,12 @@ def _of(inputs: Inputs, verdict: Verdict) -> Iterable[_Cut]:
 
 def _is_open(inputs: Inputs, cut: _Cut) -> bool:
     """Whether somebody has to decide on it: it is new, or an apply that added it did not come to it."""
-    live, legs = inputs.live.get(cut.origin), [leg for leg in (cut.record.legs if cut.record else ()) if leg.source == cut.key]
-    unread = [one for one in (cut.record.unread if cut.record else ()) if one["source"] == cut.key]
+    live, legs = inputs.live.get(cut.origin), [leg for leg in (cut.record.origins if cut.record else ()) if leg.source == cut.key]
+    unread = [one for one in (cut.record.unmeasured if cut.record else ()) if one["source"] == cut.key]
     if cut.new:
         return True
     same = [leg for leg in legs if live is None or leg.created == live.created]
-    return any(leg.status not in _DECIDED for leg in same) or any(one["status"] != DECLINED for one in unread)
+    return any(leg.status not in _DECIDED for leg in same) or any(one["status"] != SKIPPED for one in unread)
 
 
 def _is_declared(inputs: Inputs, origin: Address, target: Address) -> bool:
@@ -190,7 +190,7 @@ def _span(inputs: Inputs, verdicts: Mapping[Address, Verdict], cut: _Cut, live: 
 def _behind(cut: _Cut, live: LiveObject, first: int) -> int:
     """The first sequence that no copy before has brought into the target."""
     target = cut.verdict.live
-    same = [leg for leg in (cut.record.legs if cut.record else ()) if leg.status == "done" and leg.created == live.created]
+    same = [leg for leg in (cut.record.origins if cut.record else ()) if leg.status == "done" and leg.created == live.created]
     for leg in sorted(same, key=lambda leg: leg.first):
         same_messages = not leg.filters or leg.source == cut.key
         if target is not None and leg.target_created == target.created and same_messages and leg.first <= first <= leg.last:

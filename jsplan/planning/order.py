@@ -219,7 +219,7 @@ def _stream_park(inputs: Inputs, final: Draft, first: Draft | None) -> Draft:
     base = first.request["payload"] if first and first.request else live.raw
     rest = [s for s in live.raw.get("subjects", []) if s not in final.frees] or [PARKING + address.stream]
     return Draft(
-        (address, "park"), "stream.update", f"park the subjects of stream {address.name} in {address.domain}",
+        (address, "park"), "stream.update", f"release the subjects of stream {address.name} in {address.domain}",
         {"api": f"STREAM.UPDATE.{address.stream}", "payload": base | {"subjects": rest}},
         final.precondition, {"subjects": sorted(rest)}, None, frees=final.frees, settles=first.settles if first else None,
         params=part_of(inputs, address),
@@ -232,7 +232,7 @@ def _consumer_park(inputs: Inputs, final: Draft) -> Draft:
     subject = PARKING + address.consumer
     config = {name: value for name, value in live.raw.items() if name != "filter_subjects"} | {"filter_subject": subject}
     return Draft(
-        (address, "park"), "consumer.update", f"park consumer {address.consumer} of {address.stream} in {address.domain}",
+        (address, "park"), "consumer.update", f"release the filters of consumer {address.consumer} of {address.stream} in {address.domain}",
         {"api": f"CONSUMER.CREATE.{address.stream}.{address.consumer}",
          "payload": {"stream_name": address.stream, "config": config, "action": "update"}},
         final.precondition, {"filter_subject": subject, "filter_subjects": None}, None, frees=final.frees, settles=final.settles,

@@ -24,10 +24,10 @@ RANGES = 10
 def run(result: BackfillResult, console: Console) -> None:
     """Each origin with what became of it, then the greppable line."""
     lines = Lines()
-    for leg in result.legs:
+    for leg in result.origins:
         _leg(lines, leg)
     for one in result.deferred:
-        lines.add(2, (safe(one["address"]), "strong"), ("  left for later: ", "warn"), safe(one["reason"]))
+        lines.add(2, (safe(one["address"]), "strong"), ("  deferred: ", "warn"), safe(one["reason"]))
     if len(lines):
         lines.blank()
     if result.deferred:
@@ -74,7 +74,7 @@ def ranges(spans: Sequence[Sequence[int]]) -> str:
 
 def run_line(result: BackfillResult) -> str:
     """`Backfill complete! Messages: 1,000 copied, 0 missing at the origin, 0 skipped.`, or that there was nothing to copy."""
-    skipped = sum(leg.skipped_count for leg in result.legs)
+    skipped = sum(leg.skipped_count for leg in result.origins)
     if not (result.copied or skipped or result.gap_messages):
         if result.deferred:
             return "Nothing to copy of the origins that can be reached."
@@ -88,7 +88,7 @@ def run_line(result: BackfillResult) -> str:
 def verify(found: Verification, console: Console) -> None:
     """Each origin with what differs, then the greppable line."""
     lines = Lines()
-    for leg in found.legs:
+    for leg in found.origins:
         _checked(lines, leg)
     if found.others:
         lines.add(2, (f"{count(found.others, 'message')} of the target {'comes' if found.others == 1 else 'come'} from elsewhere", "dim"))
@@ -114,7 +114,7 @@ _KINDS = {"missing": "missing", "extra": "extra", "different": "different", "twi
 
 def verify_line(found: Verification) -> str:
     """`Verified: 997 equal, 1 missing, 1 extra, 1 different.`; parts that are zero are left out, but for those that are equal."""
-    total = {kind: sum(leg.counts[kind] for leg in found.legs) for kind in ("equal", *_KINDS)}
+    total = {kind: sum(leg.counts[kind] for leg in found.origins) for kind in ("equal", *_KINDS)}
     parts = [f"{total['equal']:,} equal", *(f"{total[kind]:,} {words}" for kind, words in _KINDS.items() if total[kind])]
     return f"Verified: {', '.join(parts)}." + ("" if found.differences else " Both sides agree.")
 
@@ -123,14 +123,14 @@ def verify_line(found: Verification) -> str:
 
 _STATUS = {
     "new": ("not run yet", "warn"),
-    "begun": ("begun and not done", "warn"),
+    "started": ("started, not finished", "warn"),
     "done": ("done", "good"),
-    "changed": ("its text changed since it was run; the next run freezes its range anew", "warn"),
-    "gone": ("in no file any more", "dim"),
+    "changed": ("changed since its last run; the next run pins its range again", "warn"),
+    "missing": ("not in the files", "dim"),
 }
 
 
-_NEXT = {"new": "To run it", "done": "To clear that away"}
+_NEXT = {"new": "To run it", "done": "To remove its orphans"}
 
 
 def status(found: BackfillStatus, console: Console) -> None:
@@ -140,13 +140,13 @@ def status(found: BackfillStatus, console: Console) -> None:
         lines.add(0, "There are no backfills: none in the files, none in the state.")
     for entry in found.entries:
         _entry(lines, entry)
-    if found.strays:
-        lines.add(0, ("Left by backfills that are in no file and not in this state:", "warn"))
-        for left in found.strays:
+    if found.orphans:
+        lines.add(0, ("Orphans of backfills that are in no file and not in this state:", "warn"))
+        for left in found.orphans:
             _left(lines, left)
-        lines.add(2, "What they hold never reached a target. If nobody runs them any more: nats stream rm NAME")
-    for domain, reason in found.unreachable.items():
-        lines.add(0, ("! ", "bad"), f"nothing is known of domain {safe(domain)}: {safe(reason)}")
+        lines.add(2, "Their messages never reached a target. If no other workspace runs these backfills: nats stream rm NAME")
+    for domain, reason in found.offline.items():
+        lines.add(0, ("! ", "bad"), f"no answer from domain {safe(domain)}: {safe(reason)}")
     if found.locked is not None:
         who = found.locked
         lines.add(0, ("Running now: ", "strong"), safe(f"{who['operation']} by {who['who']}@{who['host']} (process {who['pid']})"),
@@ -157,14 +157,14 @@ def status(found: BackfillStatus, console: Console) -> None:
 def _entry(lines: Lines, entry: EntryStatus) -> None:
     words, role = _STATUS[entry.status]
     when = f" {entry.done_at}" if entry.status == "done" and entry.done_at else ""
-    lines.add(0, (safe(entry.name), "strong"), "  ", (words + when, role), ", left by --no-backfill" if entry.declined else "")
-    for leg in entry.legs:
+    lines.add(0, (safe(entry.name), "strong"), "  ", (words + when, role), ", skipped by --no-backfill" if entry.skipped else "")
+    for leg in entry.origins:
         lines.add(2, f"{safe(leg['origin'])} -> {safe(leg['target'])}  {range_words(leg['first'], leg['last'])}")
         parts = [f"{count(leg['copied'], 'message')} copied"]
         parts += [f"gone before they could be copied: {ranges(leg['gaps'])}"] if leg["gaps"] else []
         parts += [f"too large: {ranges([[seq, seq] for seq in leg['skipped']])}"] if leg["skipped"] else []
         lines.add(6, ("; ".join(parts), "dim"))
-    for left in entry.leftovers:
+    for left in entry.orphans:
         _left(lines, left)
     if entry.next:
         lines.add(2, f"{_NEXT.get(entry.status, 'To go on')}: {safe(entry.next)}")
@@ -173,13 +173,13 @@ def _entry(lines: Lines, entry: EntryStatus) -> None:
 def _left(lines: Lines, left: Leftover) -> None:
     holds = f"{count(left.messages, 'message')}, {format_bytes(left.bytes)}{', sealed' if left.sealed else ''}"
     if not left.domain:
-        words = f"begun in {safe(left.stream)} ({holds})"
+        words = f"started in {safe(left.stream)} ({holds})"
     elif left.stream.startswith(BACKFILL):
         words = f"staging stream {safe(left.stream)} in {safe(left.domain)} ({holds})"
     elif left.source_of:
         words = f"source {safe(left.stream)}, by which the server copies"
     else:
         words = f"stream {safe(left.stream)} in {safe(left.domain)}, made from a snapshot and not finished ({holds})"
-    lines.add(2, ("left over: ", "warn"), words)
+    lines.add(2, ("orphan: ", "warn"), words)
     for address in left.source_of:
         lines.add(13, f"a source of {safe(address)}")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from jsplan.render.grid import Cell
 
 EMPTY = "Nothing was applied here yet, or by releases before this one, which kept no history."
-_ROLES = {"done": "good", "begun": "warn", "interrupted": "warn", "partial": "bad", "failed": "bad", "unknown": "bad", "skipped": "dim"}
-_SAYS = {"begun": "cut off"}
+_ROLES = {"done": "good", "started": "warn", "interrupted": "warn", "partial": "bad", "failed": "bad", "unknown": "bad", "skipped": "dim"}
+_SAYS = {"started": "cut off"}
 #: Changes that are written out of one entry.
 _SHOWN = 500
 _PARTS = ("imported", "added", "changed", "replaced", "destroyed", "forgotten", "failed", "skipped", "deferred")
@@ -61,7 +61,7 @@ def _counts(entry: dict[str, Any]) -> str:
     known: dict[str, int] = entry["summary"]
     if "state" in known:
         return f"{count(known['state'], 'entry', 'entries')} of the state"
-    if entry["result"] == "begun":
+    if entry["result"] == "started":
         return ", ".join(f"{known[part]} to {part}" for part in _PLANNED if known.get(part)) or "nothing"
     parts = [f"{known[part]} {part}" for part in _PARTS if known.get(part)]
     parts += [count(len(entry["backfills"]), "backfill")] if entry.get("backfills") else []

@@ -29,7 +29,7 @@ def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
 async def _history(load: LoadOptions, number: int | None) -> dict[str, Any]:
     async with open_backend(load) as (workspace, backend):
         state = await backend.read()
-        running = bool(state.history) and state.history[-1]["result"] == "begun" and await backend.holder() is not None
+        running = bool(state.history) and state.history[-1]["result"] == "started" and await backend.holder() is not None
     listed = [without_changes(entry) for entry in reversed(state.history)] if number is None else [in_full(find(state, number))]
     for entry in listed:
         if running and entry["id"] == state.history[-1]["id"]:

@@ -25,7 +25,7 @@ from jsplan.workflows.world import World
 
 _OPERATIONS: Final = {"destroy": "destroy", "refresh-only": "refresh", "restore": "restore", "revert": "revert"}
 #: How a change ended, the worst first: what is said of a resource with several steps.
-_WORST: Final = ("failed", "unknown", "begun", "skipped", "done")
+_WORST: Final = ("failed", "unknown", "started", "skipped", "done")
 
 
 def operation_of(plan: Plan) -> str:
@@ -49,7 +49,7 @@ class Recording:
         if not plan.has_changes:
             return None
         entry = _head(world.state, operation_of(plan)) | {
-            "plan": {"id": plan.id, "sha256": plan.sha256 or plan.to_json()["sha256"]}, "summary": plan.summary, "result": "begun",
+            "plan": {"id": plan.id, "sha256": plan.sha256 or plan.to_json()["sha256"]}, "summary": plan.summary, "result": "started",
         }  # fmt: skip
         copies = [one["name"] for one in plan.copies]
         entry |= {"backfills": copies} if copies else {}
@@ -74,7 +74,7 @@ class Recording:
     def _begun(self, change: ResourceChange) -> Item:
         address = Address.parse(change.address)
         known = self.before.get(Address.parse(change.previous_address) if change.previous_address else address)
-        item: Item = {"address": change.address, "actions": change.change.actions, "reason": change.action_reason, "status": "begun"}
+        item: Item = {"address": change.address, "actions": change.change.actions, "reason": change.action_reason, "status": "started"}
         item |= {"importing": True} if change.change.importing else {}
         item |= {"moved_from": change.previous_address} if change.previous_address else {}
         item["before"] = change.change.before

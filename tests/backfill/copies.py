@@ -90,7 +90,7 @@ class Threads(Engine):
 def counted(load: LoadOptions, name: str = "x") -> dict[str, int]:
     """What verify counts of an entry, without what it counts none of."""
     counts: Counter[str] = Counter()
-    for leg in backfill.verify(load, VerifyOptions(name=name), Quiet()).legs:
+    for leg in backfill.verify(load, VerifyOptions(name=name), Quiet()).origins:
         counts.update(leg.counts)
     return {kind: count for kind, count in counts.items() if count}
 
@@ -152,7 +152,7 @@ class Pair:
 
     def run(self, *, observer: Quiet | None = None, **options: Any) -> LegResult:
         """Run the entry, without Spark; what became of its only origin."""
-        return self.result(observer=observer, **options).legs[0]
+        return self.result(observer=observer, **options).origins[0]
 
     def result(self, *, observer: Quiet | None = None, **options: Any) -> BackfillResult:
         """Run the entry, without Spark."""

@@ -116,7 +116,7 @@ def test_a_receipt_is_checked_like_a_commit(tmp_path: Path, receipt: str) -> Non
 def test_an_attempt_with_a_strange_mark_is_nobodys(tmp_path: Path) -> None:
     """A mark that is another document, or a link to one, makes no attempt."""
     folder = archive(tmp_path, COMMIT)
-    good = {"entry": "w/x", "text": "t", "origin": json.dumps(["hub", "S", "then"])}
+    good = {"entry": "w/x", "hash": "t", "origin": json.dumps(["hub", "S", "then"])}
     for number, mark in enumerate(["[]", "5", '{"entry": "w/x"}', json.dumps(good | {"origin": "{}"}), json.dumps(good)]):
         (folder / "_jsplan" / f"attempt-{number}").mkdir()
         (folder / "_jsplan" / f"attempt-{number}" / "attempt.json").write_text(mark)

@@ -60,7 +60,7 @@ def declare(pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] 
 def run(pair: Pair, name: str, **options: Any) -> LegResult:
     """Run an entry of one leg, without Spark."""
     with without_spark():
-        return backfill.run(pair.space.load, BackfillOptions(name=name, **options), Quiet()).legs[0]
+        return backfill.run(pair.space.load, BackfillOptions(name=name, **options), Quiet()).origins[0]
 
 
 def place(pair: Pair) -> Path:
@@ -176,13 +176,13 @@ def test_gaps_are_told(pair: Pair, filters: list[str]) -> None:
 
 
 def test_a_range_that_grows(pair: Pair) -> None:
-    """`--fresh` adds what came since, and other filters add what was left out: no message is there twice."""
+    """`--reset-range` adds what came since, and other filters add what was left out: no message is there twice."""
     declare(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
     pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 11)])
     assert run(pair, "out").copied == 5
     assert run(pair, "out").copied == 0
     pair.publish("leaf", [(b"s.a", b"", b"11")])
-    assert run(pair, "out", fresh=True).copied == 1
+    assert run(pair, "out", reset_range=True).copied == 1
     declare(pair)
     assert run(pair, "out").copied == 5
     require_archived(pair, *range(1, 12))
@@ -225,8 +225,8 @@ def test_two_origins(pair: Pair) -> None:
         result = backfill.run(pair.space.load, BackfillOptions(name="out"), Quiet())
         back = backfill.run(pair.space.load, BackfillOptions(name="back"), Quiet())
 
-    assert [(leg.origin, leg.copied) for leg in result.legs] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
-    assert [(leg.origin, leg.copied) for leg in back.legs] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
+    assert [(leg.origin, leg.copied) for leg in result.origins] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
+    assert [(leg.origin, leg.copied) for leg in back.origins] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
     assert len(pair.stored("hub", "T")) == 9
 
 
@@ -323,7 +323,7 @@ def test_pieces_that_are_done_are_taken_over(pair: Pair, monkeypatch: pytest.Mon
     attempt = next(place(pair).glob("_jsplan/attempt-*"))
     (attempt / "piece-6-10.json").unlink()
     (out, _) = backfill.status(pair.space.load).entries
-    assert [(left.stream, left.messages) for left in out.leftovers] == [(str(attempt), 15)]
+    assert [(left.stream, left.messages) for left in out.orphans] == [(str(attempt), 15)]
     read: list[Any] = []
     monkeypatch.setattr("jsplan.backfill.job.archiving.read", lambda connect, what: _noted(read, connect, what))
 
@@ -494,18 +494,18 @@ def test_verify(pair: Pair, spark: SparkSession) -> None:
     total = len(EDGES) + 20
 
     back = verify(pair, "back")
-    assert (back.legs[0].counts["equal"], back.differences, back.others) == (total, 0, 1)
+    assert (back.origins[0].counts["equal"], back.differences, back.others) == (total, 0, 1)
 
     pair.delete("leaf", "S", 1, 2)
     pair.delete("hub", "T", 5)
-    out = verify(pair, "out").legs[0].counts
+    out = verify(pair, "out").origins[0].counts
     assert (out["equal"], out["expired"], sum(out.values())) == (total - 2, 2, total)
     next(place(pair).glob("day=*/*")).unlink()
-    out = verify(pair, "out").legs[0].counts
+    out = verify(pair, "out").origins[0].counts
     assert (out["missing"], sum(out.values())) == (total - 2, total - 2)
     assert run(pair, "out").gaps == [[1, 2]]
     back = verify(pair, "back")
-    assert (back.exit_code, back.legs[0].counts["missing"], [one.origin_seq for one in back.legs[0].listed]) == (2, 1, [4])
+    assert (back.exit_code, back.origins[0].counts["missing"], [one.origin_seq for one in back.origins[0].listed]) == (2, 1, [4])
 
 
 @pytest.mark.soak
@@ -552,7 +552,7 @@ def require_round_trip(pair: Pair, count: int) -> None:
     bulk(pair.sandbox["leaf"], "S", count)
     pair.publish("leaf", EDGES)
     pair.stream("hub", "T")
-    out, back = (backfill.run(pair.space.load, BackfillOptions(name=name), Quiet()).legs[0] for name in ("out", "back"))
+    out, back = (backfill.run(pair.space.load, BackfillOptions(name=name), Quiet()).origins[0] for name in ("out", "back"))
 
     assert (out.copied, out.verified, back.copied, back.verified) == (count + len(EDGES), True, count + len(EDGES), True)
     times = {row["seq"]: row["origin"] for row in pq.read_table(place(pair), columns=["seq", "origin"]).to_pylist()}

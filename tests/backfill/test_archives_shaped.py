@@ -49,7 +49,7 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 
 def _leg(pair: Pair, name: str, **options: Any) -> LegResult:
-    return backfill.run(pair.space.load, BackfillOptions(name=name, **options), Quiet()).legs[0]
+    return backfill.run(pair.space.load, BackfillOptions(name=name, **options), Quiet()).origins[0]
 
 
 def run(pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | None = None, **options: Any) -> LegResult:
@@ -131,7 +131,7 @@ def test_renamed_there_and_back(pair: Pair) -> None:
     pair.space.write(backfills=entries)
 
     with without_spark():
-        out, back = (backfill.run(pair.space.load, BackfillOptions(name=name), Quiet()).legs[0] for name in ("out", "back"))
+        out, back = (backfill.run(pair.space.load, BackfillOptions(name=name), Quiet()).origins[0] for name in ("out", "back"))
 
     assert (out.copied, back.copied, back.verified) == (20, 20, True)
     assert archived(pair)[0]["subject"] == "all.new.1"
@@ -314,7 +314,7 @@ def test_an_archive_in_lanes(pair: Pair) -> None:
     with without_spark():
         for name in ("out", "x"):
             backfill.run(pair.space.load, BackfillOptions(name=name), Quiet())
-        found = backfill.run(pair.space.load, BackfillOptions(name="back"), Quiet()).legs
+        found = backfill.run(pair.space.load, BackfillOptions(name="back"), Quiet()).origins
         again = backfill.run(pair.space.load, BackfillOptions(name="back"), Quiet())
 
     assert [(leg.origin, leg.copied) for leg in found] == [("leaf/stream/S", 50), ("hub/stream/O", 20)]
@@ -370,7 +370,7 @@ def test_a_stream_that_was_made_anew(pair: Pair) -> None:
         run(pair, {})
         pair.ask("leaf", "STREAM.DELETE.S")
         pair.stream("leaf", "S", numbered(7))
-        run(pair, {}, fresh=True)
+        run(pair, {}, reset_range=True)
         with pytest.raises(RefusedError, match="there is more than one leaf/S in what it reads"):
             run(pair, back={"order": "subject"})
         pair.space.write(backfills=[BACK])

@@ -63,7 +63,7 @@ def promised(document: Any) -> Any:
 
 def counted(document: Any) -> dict[str, int]:
     """What verify counted on its only leg, without zeros."""
-    return {kind: count for kind, count in document["legs"][0]["counts"].items() if count}
+    return {kind: count for kind, count in document["origins"][0]["counts"].items() if count}
 
 
 # --- verify -------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_exactly_what_was_changed_is_found(pair: Pair, spark: SparkSession, caps
     code, said = command(pair, capsys, "verify", "x", "--limit", "3")
 
     assert (code, counted(said)) == (2, {"equal": 37, "missing": 1, "different": 2, "extra": 1}), "a copy under another subject differs"
-    assert [(one["kind"], one["origin_seq"], one["target_seq"]) for one in said["legs"][0]["differences"]] == [
+    assert [(one["kind"], one["origin_seq"], one["target_seq"]) for one in said["origins"][0]["differences"]] == [
         ("missing", 10, None), ("different", 20, 43), ("different", 30, 46),
     ]  # fmt: skip
     assert said["exit_code"] == 2
@@ -150,7 +150,7 @@ def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
     pair.stream("leaf", "S", numbered(5))
     pair.stream("hub", "T")
     assert command(pair, capsys, "status")[1]["entries"] == [
-        {"name": "x", "status": "new", "frozen_at": None, "done_at": None, "legs": [], "leftovers": [], "next": "jsplan backfill run x"}
+        {"name": "x", "status": "new", "pinned_at": None, "done_at": None, "origins": [], "orphans": [], "next": "jsplan backfill run x"}
     ]
     said = {ENTRY: "test/x", ORIGIN: "leaf/stream/S", TEXT: "0"}
     for name, metadata in ((f"{PREFIX}1", said), (f"{PREFIX}2", said | {ENTRY: "elsewhere/y"})):
@@ -159,20 +159,20 @@ def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
 
     _, found = command(pair, capsys, "status")
 
-    assert [(one["stream"], one["source_of"]) for one in found["entries"][0]["leftovers"]] == [(f"{PREFIX}1", ["hub/stream/T"])]
-    assert [(one["stream"], one["entry"]) for one in found["strays"]] == [(f"{PREFIX}2", "elsewhere/y")]
+    assert [(one["stream"], one["source_of"]) for one in found["entries"][0]["orphans"]] == [(f"{PREFIX}1", ["hub/stream/T"])]
+    assert [(one["stream"], one["entry"]) for one in found["orphans"]] == [(f"{PREFIX}2", "elsewhere/y")]
     main(["-C", str(pair.space.folder), "backfill", "status"])
-    assert f"left over: staging stream {PREFIX}1 in hub (0 messages, 0 B)" in capsys.readouterr().out
+    assert f"orphan: staging stream {PREFIX}1 in hub (0 messages, 0 B)" in capsys.readouterr().out
 
-    assert promised(pair.result().to_json())["legs"][0]["copied"] == 5
+    assert promised(pair.result().to_json())["origins"][0]["copied"] == 5
     entry = command(pair, capsys, "status", "x")[1]["entries"][0]
-    assert (entry["status"], entry["next"], entry["leftovers"]) == ("done", None, [])
-    assert [(leg["first"], leg["last"], leg["status"], leg["copied"]) for leg in entry["legs"]] == [(1, 5, "done", 5)]
+    assert (entry["status"], entry["next"], entry["orphans"]) == ("done", None, [])
+    assert [(leg["first"], leg["last"], leg["status"], leg["copied"]) for leg in entry["origins"]] == [(1, 5, "done", 5)]
 
     pair.says(origin={"end_seq": 3})
     assert command(pair, capsys, "status")[1]["entries"][0]["status"] == "changed"
     pair.space.write()
-    assert command(pair, capsys, "status")[1]["entries"][0]["status"] == "gone"
+    assert command(pair, capsys, "status")[1]["entries"][0]["status"] == "missing"
 
 
 def test_a_run_without_an_entry_is_known_by_its_addresses(pair: Pair, capsys: Capture) -> None:
@@ -203,7 +203,7 @@ def test_a_domain_that_is_away(pair: Pair, capsys: Capture) -> None:
 
     code, found = command(pair, capsys, "status")
 
-    assert (code, list(found["unreachable"]), found["entries"][0]["status"]) == (0, ["gone"], "new")
+    assert (code, list(found["offline"]), found["entries"][0]["status"]) == (0, ["gone"], "new")
 
 
 # --- what is missing ----------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_ctrl_c_stops_a_copy_calmly(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
     assert "Traceback" not in err
     assert "Exception" not in err
     assert not (tmp_path / "state" / "test.json.lock.info").exists()
-    assert pair.record["legs"][0]["status"] != "done"
+    assert pair.record["origins"][0]["status"] != "done"
     pair.says()
     pair.run()
     gone = "let go of the reader that was killed"

@@ -54,7 +54,7 @@ def ranges(plan: Plan) -> list[tuple[int, int]]:
 
 def frozen(pair: Pair) -> list[tuple[int, int]]:
     """What state keeps."""
-    return [(leg["first"], leg["last"]) for leg in pair.record["legs"]]
+    return [(leg["first"], leg["last"]) for leg in pair.record["origins"]]
 
 
 def test_a_saved_plan_is_copied_as_it_was_planned(pair: Pair) -> None:
@@ -67,8 +67,8 @@ def test_a_saved_plan_is_copied_as_it_was_planned(pair: Pair) -> None:
 
     assert ranges(plan) == frozen(pair) == [(1, 20)]
     assert result.backfills == [{"name": "x", "status": "done", "copied": 17, "gap_messages": 3, "error": None}]
-    assert (pair.record["frozen_at"], pair.record["waiting"]) == (plan.timestamp, False)
-    assert pair.record["legs"][0]["created"] == plan.backfills[0]["from"][0]["range"]["created"]
+    assert (pair.record["pinned_at"], pair.record["planned"]) == (plan.timestamp, False)
+    assert pair.record["origins"][0]["created"] == plan.backfills[0]["from"][0]["range"]["created"]
     pair.require_copied(seqs=range(4, 21))
     assert not pair.space.plan().has_changes
 
@@ -106,10 +106,10 @@ def test_no_backfill_keeps_the_range(pair: Pair) -> None:
 
     assert (ranges(again), again.backfills[0]["messages"]) == ([(1, 20)], 20)
     status = backfill.status(pair.space.load).entries[0]
-    assert (status.status, [(leg["first"], leg["last"]) for leg in status.legs]) == ("new", [(1, 20)])
+    assert (status.status, [(leg["first"], leg["last"]) for leg in status.origins]) == ("new", [(1, 20)])
     assert (pair.run().copied, frozen(pair)) == (20, [(1, 20)])
     assert pair.space.plan().backfills == []
-    assert pair.run(fresh=True).copied == 5
+    assert pair.run(reset_range=True).copied == 5
 
 
 @pytest.mark.timeout(300)
@@ -122,9 +122,9 @@ def test_what_was_planned_and_never_run_can_be_looked_at(pair: Pair) -> None:
     looked = backfill.plan(pair.space.load, BackfillOptions(name="x"))
     compared = backfill.verify(pair.space.load, VerifyOptions("x"), Quiet())
 
-    assert (looked.status, looked.messages, looked.legs[0].frozen, looked.legs[0].last) == ("new", 20, True, 20)
-    assert (compared.legs[0].counts["missing"], compared.legs[0].last) == (20, 20)
-    assert pair.record["waiting"] is True
+    assert (looked.status, looked.messages, looked.origins[0].pinned, looked.origins[0].last) == ("new", 20, True, 20)
+    assert (compared.origins[0].counts["missing"], compared.origins[0].last) == (20, 20)
+    assert pair.record["planned"] is True
 
 
 def test_by_what_it_is_copied_is_chosen_when_it_is(pair: Pair) -> None:
@@ -136,7 +136,7 @@ def test_by_what_it_is_copied_is_chosen_when_it_is(pair: Pair) -> None:
     again = pair.space.plan().backfills[0]["strategy"]
     pair.run()
 
-    assert (planned, again, pair.record["legs"][0]["strategy"]) == ("snapshot", "native", "native")
+    assert (planned, again, pair.record["origins"][0]["strategy"]) == ("snapshot", "native", "native")
     assert pair.state("hub", "T")["messages"] == 20
 
 
@@ -171,7 +171,7 @@ BOUNDS: dict[str, Any] = {
 @pytest.mark.matrix
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_a_plan_means_what_a_run_means(pair: Pair, bounds: str) -> None:
-    """Bounds are read alike, ends included, whether a plan freezes them or a run that was never planned."""
+    """Bounds are read alike, ends included, whether a plan pins them or a run that was never planned."""
     pair.delete("leaf", "S", 1, 2)
     said = BOUNDS[bounds]({seq: one.time for seq, one in enumerate(pair.stored("leaf", "S"))})
     says(pair, origin=said)
@@ -186,7 +186,7 @@ def test_a_plan_means_what_a_run_means(pair: Pair, bounds: str) -> None:
 
 
 def test_several_origins_have_a_range_each(pair: Pair) -> None:
-    """One that was away is frozen when somebody plans it; the others are what they were."""
+    """One that was away is pinned when somebody plans it; the others are what they were."""
     pair.stream("hub", "H", numbered(10, subject=b"h.x"))
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
     pair.space.write(streams=[TARGET], backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
@@ -235,7 +235,7 @@ def test_an_archive_has_the_range_of_the_plan(pair: Pair) -> None:
 
 
 def test_an_origin_that_the_plan_makes_anew_is_measured_then(pair: Pair) -> None:
-    """What it will have nobody knows yet: the plan has no range of it, and the copy freezes one."""
+    """What it will have nobody knows yet: the plan has no range of it, and the copy pins one."""
     origin = {"name": "S", "domain": "leaf", "subjects": ["s.>"], "lifecycle": {"on_replace": "recreate"}}
     says(pair, origin)
     apply(pair, adopt=True, backfill=False)

@@ -116,7 +116,7 @@ def test_the_limit_of_the_target_counts_what_servers_add(pair: Pair, length: int
         pair.ask("leaf", "STREAM.DELETE.S")
         pair.stream("leaf", "S", [(subject, b"", b"y" * size)])
         try:
-            pair.run(fresh=True)
+            pair.run(reset_range=True)
         except RefusedError as refused:
             assert "takes 2,000 at most" in str(refused)  # noqa: PT017 - most sizes are not refused
             pair.require_nothing_left()
@@ -169,7 +169,7 @@ def test_an_empty_range(pair: Pair) -> None:
 
     found = pair.run()
 
-    assert (found.copied, found.gaps, pair.record["legs"][0]["status"]) == (0, [], "done")
+    assert (found.copied, found.gaps, pair.record["origins"][0]["status"]) == (0, [], "done")
     assert pair.ask("hub", "STREAM.INFO.T")["config"] == before
 
 
@@ -202,10 +202,10 @@ def test_deleted_messages_are_gaps(pair: Pair) -> None:
 
     result = pair.result(fail_on_gap=True)
 
-    assert (result.legs[0].gaps, result.gap_messages, result.exit_code) == ([[4, 6], [12, 12], [19, 20]], 6, 2)
+    assert (result.origins[0].gaps, result.gap_messages, result.exit_code) == ([[4, 6], [12, 12], [19, 20]], 6, 2)
     pair.require_copied()
     again = pair.result(fail_on_gap=True)
-    assert (again.copied, again.legs[0].gaps, again.exit_code) == (0, [[4, 6], [12, 12], [19, 20]], 2)
+    assert (again.copied, again.origins[0].gaps, again.exit_code) == (0, [[4, 6], [12, 12], [19, 20]], 2)
 
 
 def test_everything_was_deleted(pair: Pair) -> None:
@@ -254,18 +254,18 @@ def test_filters(pair: Pair, filters: list[str]) -> None:
 
 
 def test_the_range_is_frozen(pair: Pair) -> None:
-    """What comes to the origin later is not of the range; the record stays; a changed text freezes anew, `--fresh` too."""
+    """What comes to the origin later is not of the range; the record stays; a changed text pins again, `--reset-range` too."""
     pair.stream("leaf", "S", numbered(3))
     pair.stream("hub", "T")
     pair.run()
-    frozen = pair.record
+    pinned = pair.record
     pair.publish("leaf", numbered(2, first=4))
 
     assert pair.run().copied == 0
-    assert pair.record["legs"] == frozen["legs"]
+    assert pair.record["origins"] == pinned["origins"]
     pair.says(rate="1GB/s")
     assert pair.run().copied == 0
-    assert pair.run(fresh=True).copied == 2
+    assert pair.run(reset_range=True).copied == 2
     pair.publish("leaf", numbered(1, first=6))
     pair.says(origin={"start_seq": 2})
     assert pair.run().copied == 1
@@ -320,7 +320,7 @@ def test_what_is_gone_on_both_sides_was_there(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_an_origin_that_was_made_anew(pair: Pair) -> None:
-    """Sequences of another stream of that name mean other messages: refused without --fresh, and with it all of them are copied, also
+    """Sequences of another stream of that name mean other messages: refused without --reset-range, and with it all of them are copied, also
     those whose sequences are in the target already, in part or again.
     """
     pair.stream("leaf", "S", numbered(10))
@@ -331,8 +331,8 @@ def test_an_origin_that_was_made_anew(pair: Pair) -> None:
 
     with pytest.raises(JsplanError, match=r"leaf/stream/S was made anew .* mean other messages now"):
         pair.run()
-    assert pair.run(fresh=True).copied == 10
-    assert pair.run(fresh=True).copied == 0
+    assert pair.run(reset_range=True).copied == 10
+    assert pair.run(reset_range=True).copied == 0
     pair.delete("hub", "T", 15, 20)
     assert pair.run().copied == 2
     found = pair.stored("hub", "T")
@@ -342,7 +342,7 @@ def test_an_origin_that_was_made_anew(pair: Pair) -> None:
 
 
 def test_a_target_that_was_made_anew(pair: Pair) -> None:
-    """It is refused without --fresh; with it everything is copied again."""
+    """It is refused without --reset-range; with it everything is copied again."""
     pair.stream("leaf", "S", numbered(4))
     pair.stream("hub", "T")
     pair.run()
@@ -351,6 +351,6 @@ def test_a_target_that_was_made_anew(pair: Pair) -> None:
 
     with pytest.raises(JsplanError, match=r"hub/stream/T was made anew .*") as refused:
         pair.run()
-    assert "--fresh" in str(refused.value.hint)
-    assert pair.run(fresh=True).copied == 4
+    assert "--reset-range" in str(refused.value.hint)
+    assert pair.run(reset_range=True).copied == 4
     pair.require_copied()

@@ -77,7 +77,7 @@ def test_a_copy_that_broke_off_is_taken_over(pair: Pair) -> None:
 
     found = pair.run()
 
-    assert (found.copied, found.verified, pair.record["legs"][0]["copied"]) == (20, True, 20)
+    assert (found.copied, found.verified, pair.record["origins"][0]["copied"]) == (20, True, 20)
     pair.require_copied()
 
 
@@ -114,7 +114,7 @@ def test_a_stage_of_an_earlier_origin_is_dropped(pair: Pair) -> None:
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", numbered(5, first=101))
 
-    assert pair.run(fresh=True).copied == 5
+    assert pair.run(reset_range=True).copied == 5
     pair.require_copied()
 
 
@@ -308,7 +308,7 @@ def test_replicas_in_a_cluster(tmp_path: Path) -> None:
         bulk(server, "T", 0, num_replicas=3)
 
         with without_spark():
-            found = backfill.run(space.load, BackfillOptions(name="x"), Quiet()).legs[0]
+            found = backfill.run(space.load, BackfillOptions(name="x"), Quiet()).origins[0]
 
         assert (found.copied, found.gaps, found.verified) == (count, [], True)
         assert [int(data.split()[0]) for *_, data in read_all(server, "$JS.API", "T")] == list(range(1, count + 1))

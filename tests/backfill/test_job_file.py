@@ -110,7 +110,7 @@ def plain(things: Any) -> list[list[Any]]:
     ],
 )
 def test_a_secret_in_the_files_is_refused(tmp_path: Path, connection: dict[str, Any], what: str) -> None:
-    """A job file would hold it: said before anything is written or frozen, without the secret."""
+    """A job file would hold it: said before anything is written or pinned, without the secret."""
     said = {"jsplan": 1, "workspace": "w", "connections": {"a": connection}, "domains": {"hub": None}}
     said["backfills"] = [{"name": "x", "from": {"stream": "S"}, "to": {"stream": "T"}}]
     options = written(tmp_path, said | {"defaults": {"domain": "hub"}})
@@ -203,7 +203,7 @@ def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatc
     said = {key: FULL[key] for key in ("jsplan", "workspace", "domains")}
     said |= {"connections": {"a": FULL["connections"]["a"], "b": {"url": "${env.URL}"}, "c": {"context": "c"}}}
     said |= {"backfills": [FULL["backfills"][1] | {"transform": f"{name}:run"}]}
-    record = {"name": "y", "text": "", "frozen_at": "2026-01-31T12:00:00Z", "legs": []}
+    record = {"name": "y", "entry_hash": "", "pinned_at": "2026-01-31T12:00:00Z", "origins": []}
     job = {"format": job_file.FORMAT, "environment": None, "document": said, "record": record, "files": {name: "carried"}}
 
     with job_file.unpacked(json.dumps(job)) as (words, _):
@@ -271,7 +271,7 @@ def submit(text: str, *options: str) -> int:
 
 
 def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    """It copies the range that was frozen when it was written, in the state of its workspace, whatever has come since."""
+    """It copies the range that was pinned when it was written, in the state of its workspace, whatever has come since."""
     pair.stream("leaf", "S", numbered(20))
     pair.stream("hub", "T")
     path, text = job_of(pair)
@@ -280,7 +280,7 @@ def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[st
     assert submit(text, "--json") == 0
 
     found = json.loads(capsys.readouterr().out)
-    assert (found["legs"][0]["copied"], found["legs"][0]["verified"]) == (20, True)
+    assert (found["origins"][0]["copied"], found["origins"][0]["verified"]) == (20, True)
     pair.require_copied(seqs=range(1, 21))
     assert pair.record["done_at"]
     script = path.read_text("utf-8")
@@ -301,11 +301,11 @@ def test_a_stream_whose_name_looks_like_code(pair: Pair, capsys: pytest.CaptureF
     _, text = job_of(pair)
 
     assert submit(text, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["legs"][0]["copied"] == 3
+    assert json.loads(capsys.readouterr().out)["origins"][0]["copied"] == 3
 
 
 def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    """It carries the ranges of those that could be reached when it was written; what was away is frozen and brought by a later run."""
+    """It carries the ranges of those that could be reached when it was written; what was away is pinned and brought by a later run."""
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
     pair.space.write(backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
     pair.stream("leaf", "S", numbered(20))
@@ -324,10 +324,10 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
 
     assert (first, second) == (0, 0)
     assert [one["address"] for one in away["deferred"]] == ["leaf/stream/S"]
-    assert [(leg["from"], leg["copied"]) for leg in away["legs"]] == [("hub/stream/H", 7)]
-    assert [(leg["from"], leg["copied"]) for leg in found["legs"]] == [("leaf/stream/S", 20), ("hub/stream/H", 0)]
+    assert [(leg["from"], leg["copied"]) for leg in away["origins"]] == [("hub/stream/H", 7)]
+    assert [(leg["from"], leg["copied"]) for leg in found["origins"]] == [("leaf/stream/S", 20), ("hub/stream/H", 0)]
     script = path.read_text("utf-8")
-    waits, known = "leaf/stream/S -> hub/stream/T: frozen by the run that reaches it", "hub/stream/H -> hub/stream/T: sequences 1 to 7"
+    waits, known = "leaf/stream/S -> hub/stream/T: pinned by the run that reaches it", "hub/stream/H -> hub/stream/T: sequences 1 to 7"
     assert json.loads(text)["about"]["copies"] == [known, waits]
     assert not re.search(r'"password": "acc"', script)
     assert len(pair.stored("hub", "T")) == 27
@@ -374,7 +374,7 @@ def test_a_job_with_sql_and_a_function(pair: Pair, spark: SparkSession, monkeypa
 
 
 def test_a_job_that_cannot_be(pair: Pair) -> None:
-    """What no run would do is said when the job is written, and nothing is frozen."""
+    """What no run would do is said when the job is written, and nothing is pinned."""
     pair.stream("leaf", "S", numbered(3))
     pair.stream("hub", "T")
     for entry, words in (
@@ -388,15 +388,15 @@ def test_a_job_that_cannot_be(pair: Pair) -> None:
 
 
 def test_a_job_that_is_not_of_this_state(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
-    """One whose range was frozen anew, or whose state is on another machine, copies nothing and says what to do."""
+    """One whose range was pinned anew, or whose state is on another machine, copies nothing and says what to do."""
     pair.stream("leaf", "S", numbered(3))
     pair.stream("hub", "T")
     _, text = job_of(pair)
     old = json.loads(text)
-    old["record"]["frozen_at"] = "2020-01-01T00:00:00Z"
+    old["record"]["pinned_at"] = "2020-01-01T00:00:00Z"
 
     assert submit(json.dumps(old)) == 1
-    assert "has another range of it, frozen at 20" in capsys.readouterr().err
+    assert "has another range of it, pinned at 20" in capsys.readouterr().err
     (pair.space.folder / "state/test.json").unlink()
     assert submit(text) == 1
     said = " ".join(capsys.readouterr().err.split())

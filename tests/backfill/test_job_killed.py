@@ -47,7 +47,7 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 
 def on_spark(pair: Pair) -> LegResult:
     """Run the entry on the Spark that runs already."""
-    return backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).legs[0]
+    return backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).origins[0]
 
 
 @contextmanager

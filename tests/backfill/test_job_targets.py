@@ -140,7 +140,7 @@ def test_two_origins_of_one_entry(pair: Pair) -> None:
 
     found = pair.result()
 
-    assert [leg.copied for leg in found.legs] == [5, 5]
+    assert [leg.copied for leg in found.origins] == [5, 5]
     there = numbers(pair)
     assert [number for number in there if number <= 5] == list(range(1, 6))
     assert [number for number in there if number > 5] == list(range(6, 11))

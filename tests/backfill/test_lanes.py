@@ -75,8 +75,8 @@ def test_an_order_of_its_own(pair: Pair, order: str) -> None:
     found, again = pair.run(), pair.run()
 
     assert (found.copied, found.verified, found.gaps) == (300, True, [])
-    assert "in 2 lanes" in found.path
-    assert (again.copied, pair.record["legs"][0]["status"], bool(pair.record["done_at"])) == (0, "done", True)
+    assert "in 2 partitions" in found.path
+    assert (again.copied, pair.record["origins"][0]["status"], bool(pair.record["done_at"])) == (0, "done", True)
     if order == "subject":
         require_copied(pair, others=1)
     else:
@@ -143,7 +143,7 @@ def test_too_large_in_a_lane(pair: Pair) -> None:
 
 @pytest.mark.matrix
 def test_dying_before_any_write(pair: Pair) -> None:
-    """However many writes (every second one is tried) a run in two lanes came to before it died: the next one leaves every message there
+    """However many writes (every second one is tried) a run in two partitions came to before it died: the next leaves every message there
     once, those of each subject in their order, and nothing of ours.
     """
     pair.stream("leaf", "S", spread(60))
@@ -230,7 +230,7 @@ class _Doubled(_Plain):
 @pytest.mark.matrix
 @pytest.mark.parametrize("order", ["stream", "subject"])
 def test_twenty_origins(pair: Pair, order: str) -> None:
-    """Twenty streams into one target, in two lanes: of each everything is there once and in order; a second run finds nothing to do."""
+    """Twenty streams into one target, in two partitions: everything is there once and in order; a second run finds nothing to do."""
     names = [f"S{number:02d}" for number in range(20)]
     for number, name in enumerate(names):
         pair.stream("leaf", name, spread(10 + number, name=name.lower()))
@@ -239,8 +239,8 @@ def test_twenty_origins(pair: Pair, order: str) -> None:
 
     found = pair.result()
 
-    assert [leg.copied for leg in found.legs] == [10 + number for number in range(20)]
-    assert all(leg.verified for leg in found.legs)
+    assert [leg.copied for leg in found.origins] == [10 + number for number in range(20)]
+    assert all(leg.verified for leg in found.origins)
     stored = pair.stored("hub", "T")
     for number, name in enumerate(names):
         mine = [one for one in stored if (one.origin or "").startswith(f"leaf/{name}/")]
@@ -254,7 +254,7 @@ def test_twenty_origins(pair: Pair, order: str) -> None:
 
 @pytest.mark.soak
 def test_two_hundred_origins(pair: Pair) -> None:
-    """Two hundred streams go in two lanes, with a staging stream for each lane and not for each stream."""
+    """Two hundred streams go in two partitions, with a staging stream for each lane and not for each stream."""
     names = [f"S{number:03d}" for number in range(200)]
     for name in names:
         pair.stream("leaf", name, spread(25, name=name.lower()))
@@ -264,7 +264,7 @@ def test_two_hundred_origins(pair: Pair) -> None:
     found = pair.result()
 
     assert found.copied == 200 * 25
-    assert all(leg.verified and "in 2 lanes" in leg.path for leg in found.legs)
+    assert all(leg.verified and "in 2 partitions" in leg.path for leg in found.origins)
     seqs: dict[str, list[int]] = {}
     for _, _, headers, _ in read_all(pair.sandbox["hub"], "$JS.hub.API", "T"):
         _, stream, seq, _ = headers.split(b"Jsplan-Origin: ")[1].split(b"\r\n")[0].decode().split("/")
@@ -318,7 +318,7 @@ def test_an_origin_that_is_away(pair: Pair) -> None:
 
 
 def test_nobody_can_be_reached(pair: Pair) -> None:
-    """Where every origin is away that is an error, and nothing was frozen."""
+    """Where every origin is away that is an error, and nothing was pinned."""
     many(pair, ["S", "S2"])
     pair.stream("hub", "T")
     pair.sandbox["leaf"].kill()

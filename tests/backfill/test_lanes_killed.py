@@ -98,7 +98,7 @@ def test_killed_while_two_write(pair: Pair, spark: SparkSession) -> None:
         sleeping.stop()
         process.kill()
         process.wait()
-    run = lambda: backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).legs[0]  # noqa: E731 - said once
+    run = lambda: backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).origins[0]  # noqa: E731 - said once
     found = watched(partial(await_staged, pair, count // 5), lambda: Workers.below(jvm.proc.pid).kill(), run)
     sleeping.wake()
 

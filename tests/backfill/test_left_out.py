@@ -154,7 +154,7 @@ def test_apply_copies_it_once(pair: Pair) -> None:
     assert sorted(one.origin is not None for one in pair.stored("hub", "ALL")) == [False] * 5 + [True] * 15
     require_nothing_planned(pair)
     status = backfill.status(pair.space.load, (NAME,)).entries[0]
-    assert (status.status, status.next, status.declined) == ("done", "", False)
+    assert (status.status, status.next, status.skipped) == ("done", "", False)
     assert pair.run(**ENDS).copied == 0
     pair.require_nothing_left()
 
@@ -172,7 +172,7 @@ def test_no_backfill_declines_it(pair: Pair) -> None:
     assert payloads(pair) == [16, 17, 18, 19, 20]
     require_nothing_planned(pair)
     status = backfill.status(pair.space.load).entries[0]
-    assert (status.status, status.next, status.declined) == ("new", COMMAND, True)
+    assert (status.status, status.next, status.skipped) == ("new", COMMAND, True)
     pair.publish("leaf", [(b"s.a", b"", b"21")])
     assert pair.run(**ENDS).copied == 15
     arrived(pair, 21)

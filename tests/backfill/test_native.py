@@ -85,7 +85,7 @@ def test_dying_before_any_write(pair: Pair) -> None:
         pair.run()
 
         assert pair.record["done_at"]
-        assert pair.record["legs"][0]["strategy"] == "native"
+        assert pair.record["origins"][0]["strategy"] == "native"
         require_sourced(pair, list(range(1, 21)), others=2)
         pair.ask("hub", "STREAM.DELETE.T")
         shutil.rmtree(pair.space.folder / "state")
@@ -178,7 +178,7 @@ def test_auto_takes_a_source_where_a_snapshot_is_too_late(pair: Pair) -> None:
     pair.says(mode="exact")
 
     assert pair.run().path == "a source of the server"
-    assert pair.record["legs"][0]["strategy"] == "native"
+    assert pair.record["origins"][0]["strategy"] == "native"
 
 
 def test_auto_takes_spark_where_the_range_has_an_end(pair: Pair) -> None:
@@ -187,5 +187,5 @@ def test_auto_takes_spark_where_the_range_has_an_end(pair: Pair) -> None:
     pair.stream("hub", "T")
     pair.says(mode="exact", origin={"end_seq": 3})
 
-    assert pair.run().path == "spark, by way of a staging stream"
+    assert pair.run().path == "spark, via a staging stream"
     pair.require_copied(seqs=range(1, 4))

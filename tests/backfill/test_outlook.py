@@ -49,8 +49,8 @@ def test_where_nothing_is_there_the_server_counts(pair: Pair) -> None:
 
     found = look(pair)
 
-    leg = found.legs[0]
-    assert (leg.first, leg.last, leg.messages, leg.measured, leg.there, leg.gone) == (1, 20, 18, "counted", 0, 2)
+    leg = found.origins[0]
+    assert (leg.first, leg.last, leg.messages, leg.measured, leg.in_target, leg.gap_messages) == (1, 20, 18, "counted", 0, 2)
     assert (found.status, found.strategy, found.messages) == ("new", "spark", 18)
     assert found.bytes == 18 * pair.state("leaf", "S")["bytes"] // 18
     pair.require_nothing_left()
@@ -72,8 +72,8 @@ def test_where_some_is_there_both_sides_are_compared(pair: Pair) -> None:
 
     found = look(pair)
 
-    leg = found.legs[0]
-    assert (leg.messages, leg.measured, leg.there) == (11, "compared", 9)
+    leg = found.origins[0]
+    assert (leg.messages, leg.measured, leg.in_target) == (11, "compared", 9)
 
 
 def test_what_a_source_brings_is_not_missing(pair: Pair) -> None:
@@ -85,19 +85,19 @@ def test_what_a_source_brings_is_not_missing(pair: Pair) -> None:
 
 
 def test_begun_and_done(pair: Pair) -> None:
-    """The frozen range is shown; once it is done there is nothing to copy."""
+    """The pinned range is shown; once it is done there is nothing to copy."""
     pair.stream("leaf", "S", numbered(20))
     pair.stream("hub", "T")
     with dying(3), pytest.raises(Died):
         pair.run()
     pair.publish("leaf", numbered(5, first=21))
     begun = look(pair)
-    assert (begun.status, begun.legs[0].frozen, begun.legs[0].last, begun.messages) == ("begun", True, 20, 20)
+    assert (begun.status, begun.origins[0].pinned, begun.origins[0].last, begun.messages) == ("started", True, 20, 20)
 
     pair.run()
 
     done = look(pair)
-    assert (done.status, done.messages, done.legs[0].done) == ("done", 0, True)
+    assert (done.status, done.messages, done.origins[0].done) == ("done", 0, True)
 
 
 def test_a_target_that_is_not_there_yet(pair: Pair) -> None:
@@ -118,7 +118,7 @@ def test_what_is_not_possible_is_said(pair: Pair) -> None:
     pair.stream("hub", "T")
     pair.says(strategy="native")
 
-    assert "keeps no Jsplan-Origin" in look(pair).against
+    assert "keeps no Jsplan-Origin" in look(pair).strategy_problem
 
 
 def test_an_origin_that_is_away(pair: Pair) -> None:
@@ -131,8 +131,8 @@ def test_an_origin_that_is_away(pair: Pair) -> None:
 
     found = look(pair)
 
-    assert (found.legs[0].messages, found.legs[1].messages) == (3, None)
-    assert "leaf" in found.legs[1].error
+    assert (found.origins[0].messages, found.origins[1].messages) == (3, None)
+    assert "leaf" in found.origins[1].error
 
 
 def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
@@ -149,7 +149,7 @@ def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
 
     found = look(pair)
 
-    assert [(leg.messages, leg.there, leg.measured) for leg in found.legs] == [(3, 10, "compared"), (4, 20, "compared")]
+    assert [(leg.messages, leg.in_target, leg.measured) for leg in found.origins] == [(3, 10, "compared"), (4, 20, "compared")]
     assert found.messages == 7
 
 
@@ -180,8 +180,8 @@ def test_the_command_prints_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -
     assert text.splitlines() == [
         "x  not run yet",
         "  leaf/stream/S -> hub/stream/T  sequences 1 to 20",
-        "      19 messages missing, about 699 B (counted by the origin's server)".replace("699 B", text.split("about ")[1].split(" (")[0]),
-        "      gap: 1 message of the range gone at the origin",
+        "      19 messages pending, about 699 B (counted by the origin's server)".replace("699 B", text.split("about ")[1].split(" (")[0]),
+        "      gap: 1 message of the range no longer at the origin",
         "  by spark: copied by Spark, so that each message says where it comes from",
         "  about 10s, an estimate: assuming 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start",
         "",

@@ -48,7 +48,7 @@ def test_counted_before_where(pair: Pair, capsys: pytest.CaptureFixture[str], en
     code = main(["-C", str(pair.space.folder), "backfill", "plan", "x"])
     said = capsys.readouterr().out
 
-    assert (found.messages, found.before, code) == (20, before, 0)
+    assert (found.messages, found.filtered_by, code) == (20, before, 0)
     assert ("at most 20 messages missing" in said) == bool(before)
     assert f"Backfill: {'at most ' if before else ''}20 messages to copy." in said
     words = f"counted before {' and '.join(f'`{name}`' for name in before)}: what that leaves out Spark finds when it copies"
@@ -70,5 +70,5 @@ def test_a_part_of_an_archive(pair: Pair) -> None:
 
     found = look(pair, name="back")
 
-    leg = found.legs[0]
-    assert (leg.messages, leg.there, leg.measured, found.before, found.strategy) == (12, 8, "compared", (), "spark")
+    leg = found.origins[0]
+    assert (leg.messages, leg.in_target, leg.measured, found.filtered_by, found.strategy) == (12, 8, "compared", (), "spark")

@@ -180,14 +180,14 @@ def test_a_repair(pair: Pair) -> None:
 
 
 def test_without_the_state(pair: Pair) -> None:
-    """What is there is known by what is in the target: without any state, with --fresh and for another entry nothing comes twice."""
+    """What is there is known by what is in the target: without any state, with --reset-range and for another entry nothing comes twice."""
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
     pair.run()
     shutil.rmtree(pair.space.folder / "state")
 
     assert pair.run().copied == 0
-    assert pair.run(fresh=True).copied == 0
+    assert pair.run(reset_range=True).copied == 0
     pair.says(oversize="error")
     assert pair.run().copied == 0
     require_copied(pair)
@@ -201,7 +201,7 @@ def test_an_origin_that_was_made_anew(pair: Pair) -> None:
     pair.ask("leaf", "STREAM.DELETE.S")
     pair.stream("leaf", "S", [small(3), large(4)])
 
-    assert (found := pair.run(fresh=True)).copied == 2
+    assert (found := pair.run(reset_range=True)).copied == 2
     assert found.natively == 1
     assert [one.data[:1] for one in pair.stored("hub", "T")] == [b"1", b"2", b"3", b"4"]
 
@@ -224,7 +224,7 @@ def test_headers_that_act_do_not_act_again(pair: Pair) -> None:
     with pytest.raises(
         RefusedError, match=r"message 2 of stream S has 1,048,588 bytes on the way without a word .* takes 1,048,576 at most"
     ):
-        pair.run(fresh=True)
+        pair.run(reset_range=True)
     assert len(pair.stored("hub", "T")) == 3
     pair.require_nothing_left()
 
@@ -327,12 +327,12 @@ def test_verify_knows_them(pair: Pair) -> None:
     pair.delete("hub", "T", 4)
     missing = verified(pair)
 
-    assert (equal.legs[0].counts["equal"], equal.differences, equal.others) == (9, 0, 0)
-    assert (missing.legs[0].counts["equal"], missing.differences, missing.legs[0].counts["missing"]) == (8, 1, 1)
-    assert [(one.kind, one.origin_seq) for one in missing.legs[0].listed] == [("missing", 4)]
+    assert (equal.origins[0].counts["equal"], equal.differences, equal.others) == (9, 0, 0)
+    assert (missing.origins[0].counts["equal"], missing.differences, missing.origins[0].counts["missing"]) == (8, 1, 1)
+    assert [(one.kind, one.origin_seq) for one in missing.origins[0].listed] == [("missing", 4)]
     pair.run()
     repaired = verified(pair)
-    assert (repaired.differences, repaired.legs[0].counts["repaired"]) == (0, 1)
+    assert (repaired.differences, repaired.origins[0].counts["repaired"]) == (0, 1)
 
 
 # --- what is refused, and said ---------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_in_a_cluster(tmp_path: Path) -> None:
             raw.done("$JS.API.STREAM.MSG.DELETE.S", {"seq": 3})
 
         with without_spark():
-            found, again = (backfill.run(space.load, BackfillOptions(name="x"), Quiet()).legs[0] for _ in range(2))
+            found, again = (backfill.run(space.load, BackfillOptions(name="x"), Quiet()).origins[0] for _ in range(2))
 
         assert (found.copied, found.natively, found.gaps, again.copied) == (8, 5, [[3, 3]], 0)
         assert [data for *_, data in read_all(server, "$JS.API", "T")] == [row[2] for row in mixed() if row[2] != b"3"]

@@ -52,7 +52,7 @@ def test_a_plan_lists_what_is_to_be_copied(space: Space) -> None:
     assert plan.backfills == [
         {
             "name": "history", "from": [{"domain": "leaf", "stream": "ORDERS", "range": {"first": 1, "last": 20, "created": live}}],
-            "to": {"domain": "hub", "stream": "ALL"}, "text": plan.backfills[0]["text"],
+            "to": {"domain": "hub", "stream": "ALL"}, "entry_hash": plan.backfills[0]["entry_hash"],
             "messages": 20, "bytes": plan.backfills[0]["bytes"], "strategy": "spark",
             "reason": "copied by Spark, so that each message says where it comes from",
             "estimate": {"seconds": 10.0, "basis": "assuming 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start"},

@@ -41,7 +41,7 @@ def rows(count: int) -> list[Row]:
 def run(pair: Pair, **entry: Any) -> LegResult:
     """Write the entry and run it on the Spark that runs already."""
     pair.says(**entry)
-    return backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).legs[0]
+    return backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).origins[0]
 
 
 def require_same(pair: Pair, expected: DataFrame, *, ordered: bool = True) -> None:
@@ -250,7 +250,7 @@ def test_everything_at_once(pair: Pair, spark: SparkSession) -> None:
     result = backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet())
 
     stored = pair.stored("hub", "T")
-    assert [leg.copied for leg in result.legs] == [32, 1]
+    assert [leg.copied for leg in result.origins] == [32, 1]
     assert {one.subject.split(".")[0] for one in stored} == {"all"}
     assert all(json.loads(one.data)["n"] % 10 == 0 for one in stored)
     origins = {

@@ -65,7 +65,7 @@ def test_the_target_is_made_whole(pair: Pair) -> None:
     assert (plan.backfills[0]["strategy"], plan.backfills[0]["messages"]) == ("snapshot", 29)
     assert result.backfills == [{"name": "x", "status": "done", "copied": 29, "gap_messages": 1, "error": None}]
     assert result.exit_code == 0
-    leg = pair.record["legs"][0]
+    leg = pair.record["origins"][0]
     assert (leg["strategy"], leg["status"], leg["gaps"]) == ("snapshot", "done", [[7, 7]])
     assert not pair.space.plan().has_changes
     pair.publish("hub", [(b"t.a", b"", b"new")])
@@ -80,7 +80,7 @@ def test_a_run_after_it_copies_nothing(pair: Pair) -> None:
     pair.publish("leaf", numbered(5, first=31))
 
     assert pair.run().copied == 0
-    assert pair.run(fresh=True).copied == 5
+    assert pair.run(reset_range=True).copied == 5
     assert [int(one.data) for one in pair.stored("hub", "T")] == list(range(1, 36))
 
 
@@ -123,7 +123,7 @@ def test_half_of_it_counts_as_nothing(pair: Pair) -> None:
         apply(pair)
     left = pair.raw_info("hub", "T")
     if left is not None:
-        assert left["config"]["subjects"] == ["jsplan.parking.T"]
+        assert left["config"]["subjects"] == ["jsplan.staging.T"]
     assert pair.space.plan().summary["add"] == 1
 
     _, result = apply(pair)
@@ -145,7 +145,7 @@ def test_what_was_not_opened_is_made_anew(pair: Pair, monkeypatch: pytest.Monkey
         patch.setattr(Filling, "_require_equal", dead)
         with pytest.raises(Died):
             apply(pair)
-    assert pair.ask("hub", "STREAM.INFO.T")["config"]["subjects"] == ["jsplan.parking.T"]
+    assert pair.ask("hub", "STREAM.INFO.T")["config"]["subjects"] == ["jsplan.staging.T"]
     assert pair.space.plan().summary["add"] == 1
 
     assert apply(pair)[1].exit_code == 0
@@ -155,7 +155,7 @@ def test_what_was_not_opened_is_made_anew(pair: Pair, monkeypatch: pytest.Monkey
 def test_somebody_elses_half_stays(pair: Pair) -> None:
     """What another workspace fills under that name is not deleted."""
     pair.stream("leaf", "S", numbered(3))
-    pair.stream("hub", "T", [(b"t.a", b"", b"theirs")], metadata={"jsplan.backfill.filling": "other/x"})
+    pair.stream("hub", "T", [(b"t.a", b"", b"theirs")], metadata={"jsplan.backfill.incomplete": "other/x"})
 
     _, result = apply(pair)
 

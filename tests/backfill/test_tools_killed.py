@@ -108,14 +108,14 @@ def test_verify_says_what_is_missing(pair: Pair, strategy: str) -> None:
         with without_spark():
             pair.space.apply()
     pair.publish("hub", [(b"t.a", b"", b"new")])
-    assert pair.record["legs"][0]["strategy"] == strategy
+    assert pair.record["origins"][0]["strategy"] == strategy
 
     equal = backfill.verify(pair.space.load, VerifyOptions("x"), Quiet())
     pair.delete("hub", "T", 30)
     lacking = backfill.verify(pair.space.load, VerifyOptions("x"), Quiet())
 
-    assert (equal.legs[0].counts["equal"], equal.others, equal.differences) == (49, 1, 0)
-    assert (lacking.legs[0].counts["missing"], lacking.differences) == (1, 1)
+    assert (equal.origins[0].counts["equal"], equal.others, equal.differences) == (49, 1, 0)
+    assert (lacking.origins[0].counts["missing"], lacking.differences) == (1, 1)
 
 
 @pytest.mark.matrix
@@ -143,6 +143,6 @@ def test_status_names_what_is_left(pair: Pair) -> None:
 
     status = backfill.status(pair.space.load)
 
-    left = status.entries[0].leftovers[0]
+    left = status.entries[0].orphans[0]
     assert (left.stream, left.source_of, left.entry) == ("S", ["hub/stream/T"], "x")
     assert status.entries[0].next == "jsplan backfill run x"

@@ -80,7 +80,7 @@ def test_as_many_windows_as_it_takes(pair: Pair) -> None:
     assert "x waits for its window, opens 01:00 (in 19h)" in observer.said
     rows = read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     assert [int(data.split()[0]) for *_, data in rows] == [n for n in range(1, COUNT) if n != 7]
-    assert pair.record["legs"][0]["copied"] == COUNT - 2
+    assert pair.record["origins"][0]["copied"] == COUNT - 2
     assert pair.record["done_at"]
     pair.require_nothing_left()
 
@@ -151,7 +151,7 @@ def test_dying_before_any_write_of_two_windows(pair: Pair) -> None:
 
 
 def test_a_changed_entry_counts_from_the_next_window_on(pair: Pair) -> None:
-    """The files are read again whenever a window opens; a window and a rate may change without the range being frozen anew."""
+    """The files are read again whenever a window opens; a window and a rate may change without the range being pinned anew."""
     bulk(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.stream("hub", "T")
 
@@ -256,6 +256,6 @@ def test_workers_of_spark_keep_to_it(pair: Pair, entry: dict[str, Any]) -> None:
 
     found = backfill.run(pair.space.load, BackfillOptions("x", clock=Elsewhere(local("01:00"), 5 * HOUR)), Quiet())
 
-    assert [(leg.copied, leg.windows) for leg in found.legs] == [(count, 2)]
+    assert [(leg.copied, leg.windows) for leg in found.origins] == [(count, 2)]
     assert sorted(int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")) == list(range(1, count + 1))
     pair.require_nothing_left()

@@ -81,7 +81,7 @@ def test_a_fleet(pair: Pair) -> None:
 
     found = pair.result(clock=closing())
 
-    assert [(leg.copied, leg.windows) for leg in found.legs] == [(COUNT, 2), (COUNT, 2)]
+    assert [(leg.copied, leg.windows) for leg in found.origins] == [(COUNT, 2), (COUNT, 2)]
     rows = read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     for subject in (b"s.x", b"here.x"):
         assert [int(data.split()[0]) for _, told, _, data in rows if told == subject] == list(range(1, COUNT + 1))

@@ -18,8 +18,8 @@ LEG: dict[str, Any] = {
     "strategy": "spark", "seconds": 1.5, "archive": "", "source": "",
 }  # fmt: skip
 RANGE: dict[str, Any] = {
-    "name": "history", "text": "0" * 32, "legs": [LEG], "frozen_at": AT, "done_at": "", "waiting": True,
-    "unread": [{"source": "SALES", "filters": [], "status": "planned", "before": AT}],
+    "name": "history", "entry_hash": "0" * 32, "origins": [LEG], "pinned_at": AT, "done_at": "", "planned": True,
+    "unmeasured": [{"source": "SALES", "filters": [], "status": "planned", "before": AT}],
 }  # fmt: skip
 CHANGE: dict[str, Any] = {
     "address": "hub/stream/ORDERS", "actions": ["update"], "reason": "update_because_config_changed", "status": "done", "error": None,

@@ -148,7 +148,7 @@ def test_killed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with dying(monkeypatch, puts=1), pytest.raises(Died):
         place.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space.apply(parallelism=1)
     assert (place.config("A"), place.config("B")) != before
-    assert (entry(place.space, 2)["result"], entry(place.space, 2)["ended"]) == ("begun", None)
+    assert (entry(place.space, 2)["result"], entry(place.space, 2)["ended"]) == ("started", None)
     assert "cut off" in place.run("history").out
     with held(local_state(place.space.folder)):
         assert "under way" in place.run("history").out

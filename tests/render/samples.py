@@ -191,7 +191,7 @@ def everything() -> Plan:
                 "name": "orders-history",
                 "from": [{"domain": "leaf", "stream": "ORDERS"}],
                 "to": {"domain": "hub", "stream": "ORDERS_ALL"},
-                "text": "0" * 32,
+                "entry_hash": "0" * 32,
                 "estimate": None,
                 "messages": 1204331,
                 "bytes": 3 * GIB,
@@ -366,7 +366,7 @@ def state() -> dict[str, Any]:
         "pending": {"hub/stream/NEW": {"id": "s9", "address": "hub/stream/NEW", "op": "stream.create", "expect": {}, "record": None}},
         "deferred": [{"plan": "p1", "steps": ["s3"]}],
         "replacements": {"hub/stream/ORDERS": {"address": "hub/stream/ORDERS", "detached": ["SALES@$JS.leaf.API"]}},
-        "backfills": {"history": {"name": "history", "text": "0", "frozen_at": "2026-01-31T12:00:00Z", "done_at": "", "legs": []}},
+        "backfills": {"history": {"name": "history", "entry_hash": "0", "pinned_at": "2026-01-31T12:00:00Z", "done_at": "", "origins": []}},
         "history": [
             {
                 "id": 7,
@@ -379,7 +379,7 @@ def state() -> dict[str, Any]:
                 "plan": {"id": "p1", "sha256": "0"},
                 "summary": {"add": 1},
                 "jsplan_version": "0.1.0",
-                "result": "begun",
+                "result": "started",
                 "changes": [],
             }
         ],

@@ -82,7 +82,7 @@ class File:
 
 @dataclass(slots=True)
 class Commit:
-    """What one run added of one origin: it read the `spans` (of `first` to `last`, the frozen range) and found there what is in `files`.
+    """What one run added of one origin: it read the `spans` (of `first` to `last`, the pinned range) and found there what is in `files`.
 
     `attempt` names the folder that the files come from, `origins` all of the entry; `lost` are files that were gone and are replaced.
     `where` chose among the messages; `transform` and `subject_transform` are what they went through.

@@ -123,7 +123,7 @@ class LaneWriter:
             for leg, told in self._told.items()
         }
         skipped = {str(leg): [list(span) for span in large.spans()] for leg, large in self._large.items() if large.spans()}
-        return {"lane": self._number, "messages": self._blocks.count, "hashes": self._blocks.hashes(), "legs": legs, "skipped": skipped}
+        return {"lane": self._number, "messages": self._blocks.count, "hashes": self._blocks.hashes(), "origins": legs, "skipped": skipped}
 
     def close(self) -> None:
         """Let go of the connection."""

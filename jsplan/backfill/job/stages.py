@@ -19,7 +19,7 @@ from jsplan.jetstream.api import STREAM_NOT_FOUND
 
 PREFIX: Final = BACKFILL
 #: Metadata: which entry of which workspace it belongs to, and of which origin.
-ENTRY, ORIGIN, TEXT = "jsplan.backfill", "jsplan.backfill.origin", "jsplan.backfill.text"
+ENTRY, ORIGIN, TEXT = "jsplan.backfill", "jsplan.backfill.origin", "jsplan.backfill.hash"
 #: How the subjects begin that staging streams take. Nobody else listens there, in no domain.
 INGEST: Final = "jsplan.ingest."
 SUBJECTS_OVERLAP: Final = 10065

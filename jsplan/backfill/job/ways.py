@@ -18,7 +18,7 @@ from jsplan.errors import ConnectError
 from jsplan.jetstream.contexts import Target, resolve
 from jsplan.units import parse_duration
 
-_PREFIX: Final = "JSPLAN_WAY_"
+_PREFIX: Final = "JSPLAN_ENDPOINT_"
 _REFERENCE: Final = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
 #: Connections as the files have them, as JSON, by key: those that tasks on other machines need.
 _DESCRIBED: Final[dict[str, str]] = {}

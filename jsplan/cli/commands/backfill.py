@@ -59,7 +59,7 @@ def _ends_of(name: str | None, given: dict[str, Any]) -> tuple[str | None, str |
     examples=["jsplan backfill run orders", "jsplan backfill run --from leaf/stream/A --to hub/stream/A"],
 )
 @_ends
-@click.option("--fresh", is_flag=True, help="Pin a new range; messages that the target already has are not copied again.")
+@click.option("--reset-range", is_flag=True, help="Pin a new range; messages that the target already has are not copied again.")
 @click.option("--fail-on-gap", is_flag=True, help="Exit with 2 if messages were deleted before they could be copied.")
 @click.option(
     "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the copy; repeatable."
@@ -68,7 +68,7 @@ def _ends_of(name: str | None, given: dict[str, Any]) -> tuple[str | None, str |
 @_master
 @click.pass_context
 def run(
-    ctx: click.Context, /, name: str | None, fresh: bool, fail_on_gap: bool, allow_hazard: tuple[str, ...], lock_timeout: int,
+    ctx: click.Context, /, name: str | None, reset_range: bool, fail_on_gap: bool, allow_hazard: tuple[str, ...], lock_timeout: int,
     master: str | None, **ends: Any,
 ) -> int:  # fmt: skip
     """Copy the pending messages of backfill NAME, then verify them.
@@ -80,7 +80,7 @@ def run(
     origin, target = _ends_of(name, ends)
     from jsplan.workflows import backfill
 
-    options = backfill.BackfillOptions(name, origin, target, fresh, fail_on_gap, allow_hazard, lock_timeout, master)
+    options = backfill.BackfillOptions(name, origin, target, reset_range, fail_on_gap, allow_hazard, lock_timeout, master)
     result = backfill.run(settings.load_options(), options, output.progress)
     output.progress.stop()
     from jsplan.render import backfill_text
@@ -120,7 +120,7 @@ def _write_job(settings: Settings, output: Output, options: BackfillOptions, pat
     output.progress.stop()
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path
-    output.note(f"\nThe range is frozen. Hand the job to a cluster with:\n  spark-submit --master URL {shlex.quote(str(shown))}")
+    output.note(f"\nThe range is pinned. Hand the job to a cluster with:\n  spark-submit --master URL {shlex.quote(str(shown))}")
 
 
 @declare("verify", examples=["jsplan backfill verify orders"])

@@ -42,7 +42,7 @@ class _Sides:
     archive has not what its origin has, so a source of the target brings something else of it.
     """
 
-    legs: list[Compared] = field(default_factory=list)
+    origins: list[Compared] = field(default_factory=list)
     sides: list[Side] = field(default_factory=list)
     expected: list[Copy] = field(default_factory=list)
     floors: dict[int, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class ArchiveCheck(Check):
         record = record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
         shape = check_shape(self.world.workspace.root, self.entry)
         into = self.entry.target.parquet is not None
-        found = await (self._into(record.legs) if into else self._out_of(record.legs, shape))
+        found = await (self._into(record.origins) if into else self._out_of(record.origins, shape))
         session = await self.engine.session()
         from jsplan.backfill.spark.verify import compare  # noqa: PLC0415 - PySpark is imported when it is needed
         from jsplan.backfill.spark.verify_shaped import compare_shaped  # noqa: PLC0415 - as above
@@ -65,12 +65,12 @@ class ArchiveCheck(Check):
         self.observer.phase(f"Comparing both sides of {self.entry.name}")
         started, title = time.monotonic(), f"jsplan backfill verify {self.entry.name}"
         if is_shaped(self.entry) and found.expected:
-            job, floors = job_of(shape, found.expected), floors_of(shape, found.legs, found.floors)
-            said = await self.engine.call(lambda: compare_shaped(session, job, found.legs, found.sides, floors, self.listed, title))
+            job, floors = job_of(shape, found.expected), floors_of(shape, found.origins, found.floors)
+            said = await self.engine.call(lambda: compare_shaped(session, job, found.origins, found.sides, floors, self.listed, title))
         else:
             shaped = found.changed
             said = await self.engine.call(lambda: compare(session, found.sides, found.floors, self.listed, title, shaped=shaped))
-        return told(self.entry.name, record.legs, said, time.monotonic() - started, self.listed)
+        return told(self.entry.name, record.origins, said, time.monotonic() - started, self.listed)
 
     async def _into(self, legs: list[Leg]) -> _Sides:
         folder = folder_of(self.world, self.entry.target.parquet or "")
@@ -85,7 +85,7 @@ class ArchiveCheck(Check):
             compared = _compared(number, leg, ends, int(info["state"]["last_seq"]))
             origin = Origin(ends.identity, leg.origin_address.stream, leg.created)
             placed = tuple((str(folder / file.name), file) for file in archive.of(origin) if file.name not in gone)
-            found.legs.append(compared)
+            found.origins.append(compared)
             found.sides.append(partial(archive_as_target, placed, compared))
             if not shaped:
                 found.sides.append(partial(origin_rows, ends.source_way, compared))
@@ -103,14 +103,14 @@ class ArchiveCheck(Check):
             ends = ends_from(self.world, self.pool, leg, held)
             target = await target_info(ends.target, stream)
             compared = _compared(number, leg, ends, _NO_CEILING, self.natives(leg, target["config"]) if held.declared else ())
-            found.legs.append(compared)
+            found.origins.append(compared)
             found.floors[number] = await asyncio.to_thread(floor_of, compared, leg, ends, target)
             found.expected.append(read_as(ends, compared, held.files))
             found.sides.append(partial(present_in_archive if shaped else archive_as_origin, held.files, compared))
             found.changed |= _is_changed(held.archive.origins[held.origin])
         if ends is not None:
             state = (await target_info(ends.target, stream))["state"]
-            what = (ends.target_way, stream, int(state["first_seq"]), int(state["last_seq"]), tuple(found.legs))
+            what = (ends.target_way, stream, int(state["first_seq"]), int(state["last_seq"]), tuple(found.origins))
             found.sides.append(partial(lane_rows, *what, shape.order) if shaped else partial(target_rows, *what))
         return found
 

@@ -100,8 +100,8 @@ async def held_by(world: World, leg: Leg) -> Held:
     found = next((one for one in held_of(archive) if (key_of(world, one.origin), one.origin.created) == (leg.origin, leg.created)), None)
     if found is None:
         raise ArchiveError(
-            f"the archive {archive.folder} has nothing of {leg.origin} as it was made {leg.created}, of which the range was frozen",
-            hint="Run it with --fresh to freeze what is there now.",
+            f"the archive {archive.folder} has nothing of {leg.origin} as it was made {leg.created}, of which the range was pinned",
+            hint="Run it with --reset-range to pin what is there now.",
         )
     found.declared = leg.origin_address.domain in world.workspace.domains
     return found

@@ -83,8 +83,8 @@ class ArchiveRun:
         info = await self._origin_info()
         if info["created"] != self.leg.created:
             raise JsplanError(
-                f"{self.leg.origin} was made anew ({info['created']}) since the range of this backfill was frozen",
-                hint="Run it with --fresh to freeze the range of the new stream.",
+                f"{self.leg.origin} was made anew ({info['created']}) since the range of this backfill was pinned",
+                hint="Run it with --reset-range to pin the range of the new stream.",
             )
         await until_done(self._attempt, lambda: self.result.copied, self.work.observer, self._title)
         self.result.seconds = time.monotonic() - started
@@ -103,7 +103,7 @@ class ArchiveRun:
             self._tell(found)
             return
         attempt = os.urandom(6).hex()
-        mark = {"entry": self.work.entry_id, "text": self._text(found), "origin": json.dumps(self.origin)}
+        mark = {"entry": self.work.entry_id, "hash": self._text(found), "origin": json.dumps(self.origin)}
         place = await asyncio.to_thread(found.begin, attempt, mark)
         pieces = await asyncio.to_thread(self._adopted, found, place, spans)
         await self._written(minus(spans, [Span(*piece["span"]) for piece in pieces]), known, place, attempt)
@@ -151,7 +151,7 @@ class ArchiveRun:
     def _adopted(self, found: Archive, place: Path, spans: list[Span]) -> list[dict[str, Any]]:
         """Take over the pieces that attempts which died have finished, as far as they are still meant. Nobody writes to those again."""
         for _, mark, other in found.attempts(self.work.entry_id):
-            if other == place or (mark["text"], mark["origin"]) != (self._text(found), json.dumps(self.origin)):
+            if other == place or (mark["hash"], mark["origin"]) != (self._text(found), json.dumps(self.origin)):
                 continue
             for piece in receipts(other):
                 span = Span(*piece["span"])

@@ -99,7 +99,7 @@ class Bringing:
         """The same for several sealed stages at once: each time that a target gets a source its server looks through all that it has, and
         one reading shows all of them. Whether all of it is there.
         """
-        return await self._brought(staged, hashes, f"comparing {len(staged)} lanes", may_lack=may_lack)
+        return await self._brought(staged, hashes, f"comparing {len(staged)} partitions", may_lack=may_lack)
 
     async def _brought(
         self, staged: Sequence[Stage], hashes: Sequence[list[str]], doing: str, expected: tuple[Span, ...] = (), since: int | None = None,

@@ -157,10 +157,10 @@ def refuse_target(address: str, config: dict[str, Any]) -> None:
 
 
 def require_same(leg: Leg, origin: dict[str, Any], target: dict[str, Any]) -> None:
-    """Raise JsplanError where either end is another stream than the one whose range was frozen. A plan may not know the target yet."""
+    """Raise JsplanError where either end is another stream than the one whose range was pinned. A plan may not know the target yet."""
     for address, then, now in ((leg.origin, leg.created, origin["created"]), (leg.target, leg.target_created, target["created"])):
         if then and then != now:
             raise JsplanError(
-                f"{address} was made anew ({now}) since the range of this backfill was frozen: its sequences mean other messages now",
-                hint="Run it with --fresh to freeze the range of the new stream.",
+                f"{address} was made anew ({now}) since the range of this backfill was pinned: its sequences mean other messages now",
+                hint="Run it with --reset-range to pin the range of the new stream.",
             )

@@ -113,12 +113,12 @@ def joined(before: BackfillResult | None, after: BackfillResult, *, fail_on_gap:
     """What several windows brought, as one result: gaps and what is left out are those that the last one found."""
     if before is None:
         return after
-    known = {(leg.origin, leg.target): leg for leg in before.legs}
-    for leg in after.legs:
+    known = {(leg.origin, leg.target): leg for leg in before.origins}
+    for leg in after.origins:
         if (earlier := known.get((leg.origin, leg.target))) is not None:
             _add(leg, earlier)
-    there = {(leg.origin, leg.target) for leg in after.legs}
-    after.legs += [leg for key, leg in known.items() if key not in there]
+    there = {(leg.origin, leg.target) for leg in after.origins}
+    after.origins += [leg for key, leg in known.items() if key not in there]
     after.exit_code = int(ExitCode.CHANGES if after.gap_messages and fail_on_gap else ExitCode.OK)
     return after
 

@@ -1,4 +1,4 @@
-"""backfill plan --job-file: a backfill as a script for `spark-submit`, with its range frozen and without a credential.
+"""backfill plan --job-file: a backfill as a script for `spark-submit`, with its range pinned and without a credential.
 
 The script carries a workspace of its own, in which every `${env.X}` is still one, and runs the very `backfill run` that would run here:
 under the lock of the same state, staged, sealed, brought in, compared. So a job that is killed is taken over by whoever runs the entry
@@ -68,26 +68,26 @@ async def write(load: LoadOptions, options: BackfillOptions, path: Path, observe
         check_shape(world.workspace.root, entry)
         async with locked(world, "backfill", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
             await pool.open(domain.connection for domain in world.workspace.domains.values())
-            record = await _frozen(world, pool, entry, observer, fresh=options.fresh)
+            record = await _frozen(world, pool, entry, observer, reset_range=options.reset_range)
     job = {"format": FORMAT, "about": _about(world, entry, record), "environment": world.workspace.environment, "document": said}
     job |= {"record": record.to_json(), "files": _files(world.workspace.root, entry)}
     _write(path, script(job))
     return record
 
 
-async def _frozen(world: World, pool: Pool, entry: Backfill, observer: Observer, *, fresh: bool) -> Record:
+async def _frozen(world: World, pool: Pool, entry: Backfill, observer: Observer, *, reset_range: bool) -> Record:
     """The range that the job carries: what state keeps, with that of origins of a fleet that could not be reached before."""
-    record = record_of(world, entry) if not fresh else None
-    for leg in record.legs if record is not None else ():
+    record = record_of(world, entry) if not reset_range else None
+    for leg in record.origins if record is not None else ():
         _require_spark(entry, leg.strategy)
     if is_wide(entry) and not out_of_archive(entry):
         record = record or Record(entry.name, text_of(entry), [], stamp())
         away = await away_of(world, pool, entry)
         for side in (side for side in entry.origins if side.domain in away):
-            observer.warn(f"{side} is away; its range is frozen by the run that reaches it: {away[side.domain]}")
+            observer.warn(f"{side} is away; its range is pinned by the run that reaches it: {away[side.domain]}")
         if await freeze_more(world, pool, entry, record, away):
             await _keep(world, record)
-    elif record is None or record.waiting:  # what a plan has frozen knows no tool yet
+    elif record is None or record.planned:  # what a plan has pinned knows no tool yet
         _require_spark(entry, (await chosen(world, pool, entry)).strategy)
         if record is None:
             record = await freeze(world, pool, entry)
@@ -123,9 +123,9 @@ def _files(root: Path, entry: Backfill) -> dict[str, str]:
 
 def _about(world: World, entry: Backfill, record: Record) -> dict[str, Any]:
     """Say to a reader of the script what the job does; nothing reads it but people."""
-    known = {text for leg in record.legs for text in (leg.origin, leg.archive)}
-    lines = [f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}" for leg in record.legs]
-    lines += [f"{side} -> {entry.target}: frozen by the run that reaches it" for side in entry.origins if str(side) not in known]
+    known = {text for leg in record.origins for text in (leg.origin, leg.archive)}
+    lines = [f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}" for leg in record.origins]
+    lines += [f"{side} -> {entry.target}: pinned by the run that reaches it" for side in entry.origins if str(side) not in known]
     backend = world.workspace.backend
     place = f"bucket {backend.bucket} of domain {backend.domain}" if backend.kind == "kv" else f"file {backend.path}"
     return {"backfill": record.name, "workspace": world.workspace.name, "state": place, "copies": lines}
@@ -171,16 +171,16 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def require_frozen(load: LoadOptions, text: str) -> None:
-    """Raise JsplanError unless the state that a job has here is the one in which its range was frozen."""
+    """Raise JsplanError unless the state that a job has here is the one in which its range was pinned."""
     run_workflow(_require_frozen(load, Record.from_json(_parsed(text)["record"])))
 
 
 async def _require_frozen(load: LoadOptions, record: Record) -> None:
     async with open_world(load) as world:
         found = record_of(world, entry_of(world, BackfillOptions(name=record.name)))
-        if found is None or found.frozen_at != record.frozen_at:
-            words = "has no such range" if found is None else f"has another range of it, frozen at {found.frozen_at}"
+        if found is None or found.pinned_at != record.pinned_at:
+            words = "has no such range" if found is None else f"has another range of it, pinned at {found.pinned_at}"
             raise JsplanError(
-                f"this job has the range of {record.name} that was frozen at {record.frozen_at}, and {world.backend.place} {words}",
+                f"this job has the range of {record.name} that was pinned at {record.pinned_at}, and {world.backend.place} {words}",
                 hint="A state in a file is found only on its machine: submit from there, or keep it in a bucket. Else write the job again.",
             )

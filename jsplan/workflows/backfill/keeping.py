@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
-from jsplan.backfill.records import DECLINED, Leg, Record, between_two, kept, legs_of, text_of
+from jsplan.backfill.records import SKIPPED, Leg, Record, between_two, kept, legs_of, text_of
 from jsplan.errors import JsplanError, StalePlanError
 from jsplan.planning.backfills import end_of
 
@@ -25,7 +25,7 @@ Job = dict[str, Any]
 
 @dataclass(slots=True)
 class Keeping:
-    """The records that a plan changes. `new` are the legs among them whose range it freezes."""
+    """The records that a plan changes. `new` are the legs among them whose range it pins."""
 
     records: list[Record] = field(default_factory=list)
     new: list[Leg] = field(default_factory=list)
@@ -46,10 +46,10 @@ def keeping(world: World, plan: Plan, *, backfill: bool) -> Keeping:
         if job.get("declared", True):
             record, new = _of_entry(world, plan, job)
         elif job["runs"] or "waits" in job or is_nothing(job):
-            record, new = _of_sources(world, plan, job, "planned" if backfill else DECLINED)
+            record, new = _of_sources(world, plan, job, "planned" if backfill else SKIPPED)
         else:
             continue
-        if record.to_json() != world.state.backfills.get(record.name) and (record.legs or record.unread or record.done_at):
+        if record.to_json() != world.state.backfills.get(record.name) and (record.origins or record.unmeasured or record.done_at):
             found.records.append(record)
             found.new += new
     return found
@@ -60,18 +60,18 @@ def keeping(world: World, plan: Plan, *, backfill: bool) -> Keeping:
 
 def _of_entry(world: World, plan: Plan, job: Job) -> tuple[Record, list[Leg]]:
     entry = world.workspace.backfills.get(job["name"])
-    if entry is None or job.get("text", text_of(entry)) != text_of(entry):
+    if entry is None or job.get("entry_hash", text_of(entry)) != text_of(entry):
         raise StalePlanError(
             f"backfill {job['name']} is another one in the files than when it was planned. Nothing was changed", hint="Plan again."
         )
-    record = kept(world.state.backfills, entry) or Record(entry.name, text_of(entry), [], plan.timestamp, waiting=True)
+    record = kept(world.state.backfills, entry) or Record(entry.name, text_of(entry), [], plan.timestamp, planned=True)
     legs = [leg or _planned(entry, job, side) for side, leg in zip(entry.origins, legs_of(record, entry.origins), strict=True)]
     several = len({str(side) for side in entry.origins}) < len(entry.origins)
     if several and None in legs:
         return record, []  # which leg is which could not be told
-    new = [leg for leg in legs if leg is not None and leg not in record.legs]
+    new = [leg for leg in legs if leg is not None and leg not in record.origins]
     if new:
-        record.legs, record.waiting, record.done_at = [leg for leg in legs if leg is not None], True, ""
+        record.origins, record.planned, record.done_at = [leg for leg in legs if leg is not None], True, ""
     return record, new
 
 
@@ -90,16 +90,16 @@ def _planned(entry: Backfill, job: Job, side: BackfillSide) -> Leg | None:
 def _of_sources(world: World, plan: Plan, job: Job, status: str) -> tuple[Record, list[Leg]]:
     origin = Address.of_stream(job["from"][0]["domain"], job["from"][0]["stream"])
     entry = between_two(origin, Address.of_stream(job["to"]["domain"], job["to"]["stream"]))
-    record = kept(world.state.backfills, entry) or Record(entry.name, text_of(entry), [], plan.timestamp, waiting=True)
+    record = kept(world.state.backfills, entry) or Record(entry.name, text_of(entry), [], plan.timestamp, planned=True)
     if is_nothing(job):
         return _without(record, {side["source"] for side in job["from"]}, plan.timestamp), []
     new = [leg for side in job["from"] if (leg := _side(record, side, str(entry.target), job["to"].get("created", ""))) is not None]
     if new:
-        record.frozen_at = plan.timestamp
+        record.pinned_at = plan.timestamp
     keys = {side["source"] for side in job["from"]}
-    for leg in record.legs:
+    for leg in record.origins:
         leg.status = status if leg.source in keys and leg.status != "done" else leg.status
-    for one in record.unread:
+    for one in record.unmeasured:
         one["status"] = status if one["source"] in keys else one["status"]
     return record, new
 
@@ -111,28 +111,28 @@ def is_nothing(job: Job) -> bool:
 
 def _without(record: Record, keys: set[str], now: str) -> Record:
     """Nobody has to look at these sources any more."""
-    record.unread = [one for one in record.unread if one["source"] not in keys]
-    if not record.unread and all(leg.status == "done" for leg in record.legs):
-        record.waiting, record.done_at = False, record.done_at or now
+    record.unmeasured = [one for one in record.unmeasured if one["source"] not in keys]
+    if not record.unmeasured and all(leg.status == "done" for leg in record.origins):
+        record.planned, record.done_at = False, record.done_at or now
     return record
 
 
 def _side(record: Record, side: Job, target: str, target_created: str) -> Leg | None:
     """Put what one source leaves out into the record, in the place of what was kept of it; the leg, where it is a new one."""
     key, span, filters = side["source"], side.get("range"), list(side.get("filter_subjects", ()))
-    record.unread = [one for one in record.unread if one["source"] != key]
+    record.unmeasured = [one for one in record.unmeasured if one["source"] != key]
     if span is None:
         end = {name: side[name] for name in ("end_seq", "before") if name in side}
-        record.legs = [leg for leg in record.legs if leg.source != key or leg.status == "done"]
-        record.unread.append({"source": key, "filters": filters, "status": "planned"} | end)
-        record.waiting, record.done_at = True, ""
+        record.origins = [leg for leg in record.origins if leg.source != key or leg.status == "done"]
+        record.unmeasured.append({"source": key, "filters": filters, "status": "planned"} | end)
+        record.planned, record.done_at = True, ""
         return None
-    if any(leg.source == key and {"first": leg.first, "last": leg.last, "created": leg.created} == span for leg in record.legs):
+    if any(leg.source == key and {"first": leg.first, "last": leg.last, "created": leg.created} == span for leg in record.origins):
         return None
     made = Leg(_address(side), target, span["created"], span["first"], span["last"], filters, "", 0, source=key)
-    same = [leg for leg in record.legs if leg.created == made.created and leg.target_created in ("", target_created)]
-    record.legs = [*(leg for leg in same if leg.source != key or leg.status == "done"), made]
-    record.waiting, record.done_at = True, ""
+    same = [leg for leg in record.origins if leg.created == made.created and leg.target_created in ("", target_created)]
+    record.origins = [*(leg for leg in same if leg.source != key or leg.status == "done"), made]
+    record.planned, record.done_at = True, ""
     return made
 
 

@@ -167,7 +167,7 @@ class LegRun:
         if stage.messages != said["messages"]:
             raise ApiError(f"staging stream {stage.name} has {stage.messages:,} messages where {said['messages']:,} were written")
         skipped = [Span(*span) for span in said["skipped"]]
-        self.result.path = "spark, by way of a staging stream"
+        self.result.path = "spark, via a staging stream"
         deletes = await self._dropping(stage, self._require_room(stage.messages, stage.bytes + growth(stage.messages)))
         expected = await self._expected(todo.cut(0, left - 1) if left is not None else todo, skipped)
         await self.bringing.bring(stage, said["hashes"], expected=expected, may_lack=deletes)

@@ -1,4 +1,4 @@
-"""What of a leg is to be copied: the frozen range without what the target has, and without what its own sources bring.
+"""What of a leg is to be copied: the pinned range without what the target has, and without what its own sources bring.
 
 Only looks; nothing is written here.
 """
@@ -184,7 +184,7 @@ class Missing:
             wire.close()
 
     async def _meant(self, known: Known) -> list[Span]:
-        """What the target should have: the frozen range, of a done leg without what has expired since."""
+        """What the target should have: the pinned range, of a done leg without what has expired since."""
         spans = [self.leg.span] if self.leg.first <= self.leg.last else []
         return await self._not_expired(spans, known) if self.leg.status == "done" else spans
 

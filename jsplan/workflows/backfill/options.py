@@ -12,7 +12,7 @@ from jsplan.units import SECOND
 class BackfillOptions:
     """`name` is an entry; or `origin` and `target` are addresses of streams, without an entry.
 
-    `fresh` freezes the range anew, `fail_on_gap` makes a gap exit code 2; `allow_hazards` as in `apply`; `lock_timeout` is ns;
+    `reset_range` pins the range again, `fail_on_gap` makes a gap exit code 2; `allow_hazards` as in `apply`; `lock_timeout` is ns;
     `master` is Spark's (None: `local[*]`), `clock` what an entry's window goes by. `declined`: also what was
     declined when it was planned.
     """
@@ -20,7 +20,7 @@ class BackfillOptions:
     name: str | None = None
     origin: str | None = None
     target: str | None = None
-    fresh: bool = False
+    reset_range: bool = False
     fail_on_gap: bool = False
     allow_hazards: tuple[str, ...] = ()
     lock_timeout: int = 10 * SECOND

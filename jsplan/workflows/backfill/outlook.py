@@ -73,17 +73,17 @@ class _Looking:
         absent = target is None and self.entry.target.parquet is None
         how = "jsplan apply" if absent else command(self.entry)
         before = tuple(name for name in ("where", "transform") if getattr(self.entry, name) is not None)
-        found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, how, choice.against, before=before)
+        found = Outlook(self.entry.name, _status(record), choice.strategy, choice.reason, how, choice.against, filtered_by=before)
         every = await at_once(self.entry.origins, lambda side: self._frozen(side, record, there=target is not None))
         legs = [leg for one in every if isinstance(one, list) for leg in one]
         together = target is not None and is_wide(self.entry) and not any(leg.archive for leg in legs)
         seen = await self._seen_at_once(legs, target) if target is not None and together else {}
         for side, one in zip(self.entry.origins, every, strict=True):
             if isinstance(one, JsplanError):
-                found.legs.append(LegOutlook(str(side), str(self.entry.target), error=one.in_full))
+                found.origins.append(LegOutlook(str(side), str(self.entry.target), error=one.in_full))
             else:
-                found.legs += [await self._side(leg, seen.get(id(leg)), record, there=target is not None) for leg in one]
-        if any(leg.messages is not None for leg in found.legs):
+                found.origins += [await self._side(leg, seen.get(id(leg)), record, there=target is not None) for leg in one]
+        if any(leg.messages is not None for leg in found.origins):
             past, now = past_legs(self.world.state), self.clock.now()
             found.estimate = estimate_for(self.entry, choice.strategy, found.messages, found.bytes, past, now).to_json()
         return found
@@ -91,8 +91,10 @@ class _Looking:
     # --- by what ------------------------------------------------------------------------------------------------
 
     async def _choice(self, record: Record | None) -> Choice:
-        if record is not None and record.legs and not record.waiting:
-            return BEGUN.get(record.legs[0].strategy, choose(situation(self.world.topology, self.entry, (), Stream(), datetime.now(UTC))))
+        if record is not None and record.origins and not record.planned:
+            return BEGUN.get(
+                record.origins[0].strategy, choose(situation(self.world.topology, self.entry, (), Stream(), datetime.now(UTC)))
+            )
         origins = [await self._stream(side) for side in self.entry.origins if side.parquet is None]
         target = await self._stream(self.entry.target) if self.entry.target.parquet is None else Stream()
         there = [origin for origin in origins if origin.exists]
@@ -122,7 +124,7 @@ class _Looking:
     async def _frozen(self, side: BackfillSide, record: Record | None, *, there: bool) -> list[Leg] | JsplanError:
         """The legs of an origin; an archive may have several. Of one that cannot be asked, why."""
         try:
-            legs = [leg for leg in (record.legs if record else ()) if str(side) in (leg.origin, leg.archive)]
+            legs = [leg for leg in (record.origins if record else ()) if str(side) in (leg.origin, leg.archive)]
             return legs or await self._legs(side, there=there)
         except JsplanError as error:
             return error
@@ -143,12 +145,12 @@ class _Looking:
     async def _side(self, leg: Leg, seen: Missing | None, record: Record | None, *, there: bool) -> LegOutlook:
         """What is missing of one origin. One that cannot be asked says why."""
         try:
-            return await self._leg(leg, seen, there=there, frozen=record is not None)
+            return await self._leg(leg, seen, there=there, pinned=record is not None)
         except JsplanError as error:
             return LegOutlook(leg.origin, leg.target, error=error.in_full)
 
     async def _legs(self, side: BackfillSide, *, there: bool) -> list[Leg]:
-        """As a run would freeze them now. Raises JsplanError where there is no such stream."""
+        """As a run would pin them now. Raises JsplanError where there is no such stream."""
         to = str(self.entry.target)
         if side.parquet is not None:
             info = await self._info(self.entry.target)
@@ -163,8 +165,8 @@ class _Looking:
         created, after = (target["created"], int(target["state"]["last_seq"]) + 1) if target is not None else ("", 1)
         return [Leg(str(side), to, origin["created"], first, last, list(side.filters), created, after)]
 
-    async def _leg(self, leg: Leg, seen: Missing | None, *, there: bool, frozen: bool) -> LegOutlook:
-        found = LegOutlook(leg.origin, leg.target, leg.first, leg.last, frozen=frozen, done=leg.status == "done")
+    async def _leg(self, leg: Leg, seen: Missing | None, *, there: bool, pinned: bool) -> LegOutlook:
+        found = LegOutlook(leg.origin, leg.target, leg.first, leg.last, pinned=pinned, done=leg.status == "done")
         if leg.archive:
             return await self._archived(leg, found)
         origin = self.world.workspace.domains[leg.origin_address.domain]
@@ -172,7 +174,7 @@ class _Looking:
         ends = Ends.of(self.world, self.pool, origin, target)
         missing = seen or Missing(leg, ends, self.world.topology)
         info = await self._info(BackfillSide(leg.origin_address.domain, leg.origin_address.stream))
-        found.gone = total(common([leg.span], await missing.gone())) if leg.first <= leg.last else 0
+        found.gap_messages = total(common([leg.span], await missing.gone())) if leg.first <= leg.last else 0
         if found.done:
             found.messages, found.bytes, found.measured = 0, 0, COUNTED
             return found
@@ -182,7 +184,7 @@ class _Looking:
         else:
             left = asyncio.to_thread(_left, ends.source_way, leg, todo)
             found.messages, found.measured = await left, COMPARED
-            found.there = int(((todo.known.seq >= leg.first) & (todo.known.seq <= leg.last)).sum())
+            found.in_target = int(((todo.known.seq >= leg.first) & (todo.known.seq <= leg.last)).sum())
         state = info["state"] if info is not None else {"messages": 0, "bytes": 0}
         found.bytes = found.messages * int(state["bytes"]) // max(1, int(state["messages"]))
         return found
@@ -191,8 +193,8 @@ class _Looking:
         held = await held_by(self.world, leg)
         todo = await InArchive(leg, ends_from(self.world, self.pool, leg, held), self.world.topology, held).todo()
         state = held.info["state"]
-        found.messages, found.measured, found.gone = todo.messages, COMPARED, held.gap_messages
-        found.there = int(state["messages"]) - found.messages
+        found.messages, found.measured, found.gap_messages = todo.messages, COMPARED, held.gap_messages
+        found.in_target = int(state["messages"]) - found.messages
         found.bytes = found.messages * int(state["bytes"]) // max(1, int(state["messages"]))
         return found
 
@@ -227,7 +229,7 @@ def _claimed(claim: Claim, rows: Any) -> np.ndarray[Any, Any]:
 
 
 def _status(record: Record | None) -> str:
-    return "new" if record is None or record.is_new else "done" if record.done_at else "begun"
+    return "new" if record is None or record.is_new else "done" if record.done_at else "started"
 
 
 def command(entry: Backfill) -> str:

@@ -40,12 +40,12 @@ async def away_of(world: World, pool: Pool, entry: Backfill) -> dict[str, str]:
 
 async def freeze_more(world: World, pool: Pool, entry: Backfill, record: Record, away: Collection[str]) -> bool:
     """Add the range of every origin that can be reached and that the record does not have; whether there was any. Raises as `freeze`."""
-    known = {leg.origin for leg in record.legs}
+    known = {leg.origin for leg in record.origins}
     new = [side for side in entry.origins if str(side) not in known and side.domain not in away]
     found = await at_once(new, lambda side: freeze(world, pool, replace(entry, origins=(side,))))
     if new:
-        record.legs += [leg for one in found for leg in one.legs]
+        record.origins += [leg for one in found for leg in one.origins]
         order = {str(side): number for number, side in enumerate(entry.origins)}
-        record.legs.sort(key=lambda leg: order[leg.origin])
+        record.origins.sort(key=lambda leg: order[leg.origin])
         record.done_at = ""
     return bool(new)

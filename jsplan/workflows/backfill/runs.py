@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from jsplan.address import Address
 from jsplan.backfill.ranges import Leg, Record
-from jsplan.backfill.records import DECLINED
+from jsplan.backfill.records import SKIPPED
 from jsplan.backfill.windows import WindowClosedError
 from jsplan.config.model import LoadOptions
 from jsplan.documents.backfill import BackfillResult, LegResult
@@ -51,7 +51,7 @@ async def run_backfill(load: LoadOptions, options: BackfillOptions, observer: Ob
         if not found.closed:
             return whole
         await until_past(deadline)
-        options = replace(options, fresh=False)
+        options = replace(options, reset_range=False)
 
 
 async def _run_once(world: World, load: LoadOptions, options: BackfillOptions, observer: Observer) -> BackfillResult:
@@ -95,22 +95,22 @@ class Run:
     async def all(self) -> BackfillResult:
         """Copy what is missing. Raises what `workflows.backfill.run` raises."""
         if is_wide(self.entry):
-            await taken_up(self.world, self.pool, self.entry, self._keep, fresh=self.options.fresh)
+            await taken_up(self.world, self.pool, self.entry, self._keep, reset_range=self.options.reset_range)
             return await WideRun(self, self._work, self._keep).all()
         await self._open()
-        record = await taken_up(self.world, self.pool, self.entry, self._keep, fresh=self.options.fresh)
+        record = await taken_up(self.world, self.pool, self.entry, self._keep, reset_range=self.options.reset_range)
         record = record or await frozen(self.world, self.pool, self.entry, self._keep)
         result = BackfillResult(self.entry.name)
         work = self._work(record)
-        for leg in record.legs:
-            if leg.status == DECLINED and not self.options.declined:
+        for leg in record.origins:
+            if leg.status == SKIPPED and not self.options.declined:
                 continue
             job = await job_of(self.world, self.pool, work, leg)
             try:
                 await self._leg(record, leg, job)
             except WindowClosedError:
                 result.closed = True
-            result.legs.append(job.result)
+            result.origins.append(job.result)
             if result.closed:
                 break
         result.exit_code = int(ExitCode.CHANGES if result.gap_messages and self.options.fail_on_gap else ExitCode.OK)
@@ -126,7 +126,7 @@ class Run:
         finally:
             leg.copied += job.result.copied
             leg.seconds += job.result.seconds if job.result.copied else 0.0  # looking for what is missing tells no rate
-            if all(each.status == "done" for each in record.legs):
+            if all(each.status == "done" for each in record.origins):
                 record.done_at = stamp()
             await self._keep(record)
         return found
@@ -156,8 +156,8 @@ class Run:
             if domain.connection not in self.pool.failures:
                 apis[key] = self.pool.api(domain)
         return Work(
-            self.entry, f"{world.workspace.state_name}/{self.entry.name}", record.text, world.topology, apis, self.engine, self.observer,
-            world.backend.may_write, lambda code, address: permits(self.options.allow_hazards, code, Address.parse(address)),
+            self.entry, f"{world.workspace.state_name}/{self.entry.name}", record.entry_hash, world.topology, apis, self.engine,
+            self.observer, world.backend.may_write, lambda code, address: permits(self.options.allow_hazards, code, Address.parse(address)),
             deadline_of(self.entry, self.options.clock),
         )  # fmt: skip
 

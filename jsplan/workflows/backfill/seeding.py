@@ -57,7 +57,7 @@ class Seeding:
         await self._keep(work, record, filling, time.monotonic() - started)
 
     async def _prepared(self, work: Work, step: Step, entry: Backfill) -> tuple[Record, Filling]:
-        """What is frozen, and what makes the target. A death from here on leaves a record that says by what it was begun."""
+        """What is pinned, and what makes the target. A death from here on leaves a record that says by what it was begun."""
         from jsplan.workflows.backfill.filling import Filling  # noqa: PLC0415 - only a plan with backfills needs the extra
         from jsplan.workflows.backfill.freeze import Ends  # noqa: PLC0415
 
@@ -71,12 +71,12 @@ class Seeding:
         if info is None:
             raise StepFailed(f"{side} does not exist; nothing was written")
         record = kept(work.state.backfills, entry)
-        if record is None or record.legs[0].created != info["created"]:
+        if record is None or record.origins[0].created != info["created"]:
             state = info["state"]
             leg = Leg(str(side), str(entry.target), info["created"], 1, state["last_seq"], [], "", 1, strategy="snapshot")
             leg.first = int(state["first_seq"])
             record = Record(entry.name, text_of(entry), [leg], stamp())
-        record.legs[0].strategy, record.waiting = "snapshot", False
+        record.origins[0].strategy, record.planned = "snapshot", False
         await work.record({"backfill": record.to_json()})
         whose = f"{self._world.workspace.state_name}/{entry.name}"
 
@@ -84,13 +84,13 @@ class Seeding:
             work.backend.may_write(LEASE)
             self._observer.event(BytesMoved(step.id, done, 0))
 
-        return record, Filling(record.legs[0], ends, step.request["payload"], whose, lambda: work.backend.may_write(LEASE), moved)
+        return record, Filling(record.origins[0], ends, step.request["payload"], whose, lambda: work.backend.may_write(LEASE), moved)
 
     async def _keep(self, work: Work, record: Record, filling: Filling, seconds: float) -> None:
         """The entry is done: nothing of it is left for Spark."""
         from jsplan.workflows.backfill.tools import snapshot_gaps  # noqa: PLC0415
 
-        leg = record.legs[0]
+        leg = record.origins[0]
         info = await filling.ends.target.stream_info(leg.target_address.stream)
         assert info is not None
         leg.gaps, leg.gap_messages = await snapshot_gaps(leg, filling.ends, self._world.topology)

@@ -32,14 +32,14 @@ class ShapedCheck(Check):
     async def record(self) -> Record:
         """The record, with the origins that can be reached. Raises as `Check.record` where none can."""
         record = await super().record()
-        keys = list(dict.fromkeys(leg.origin_address.domain for leg in record.legs))
+        keys = list(dict.fromkeys(leg.origin_address.domain for leg in record.origins))
         there = dict(zip(keys, await at_once(keys, self._answers), strict=True))
         if not any(there.values()):
             return record
-        for leg in record.legs:
+        for leg in record.origins:
             if not there[leg.origin_address.domain]:
                 self.observer.warn(f"{leg.origin} cannot be reached, and is not compared")
-        return replace(record, legs=[leg for leg in record.legs if there[leg.origin_address.domain]])
+        return replace(record, origins=[leg for leg in record.origins if there[leg.origin_address.domain]])
 
     async def _answers(self, key: str) -> bool:
         try:

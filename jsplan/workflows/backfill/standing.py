@@ -10,7 +10,7 @@ from typing import Any
 from jsplan.address import BACKFILL_FILLING, Address
 from jsplan.backfill.job import stages
 from jsplan.backfill.job.sourcing import marked, own_source
-from jsplan.backfill.records import DECLINED, Record, text_of
+from jsplan.backfill.records import SKIPPED, Record, text_of
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.backfill import BackfillStatus, EntryStatus, Leftover
@@ -29,7 +29,7 @@ async def backfill_status(load: LoadOptions, names: tuple[str, ...]) -> Backfill
         holder = await world.backend.holder()
         found.locked = holder.to_json() if holder is not None else None
         async with open_pool(world, read_only=True) as pool:
-            leftovers = await _leftovers(world, pool, found.unreachable)
+            leftovers = await _leftovers(world, pool, found.offline)
         leftovers += await asyncio.to_thread(begun_archives, world)
     _assign(world, found, leftovers, strays=not names)
     return found
@@ -50,17 +50,17 @@ def _entry(name: str, declared: Backfill | None, kept: dict[str, Any] | None) ->
     if kept is None:
         return EntryStatus(name, "new", next=_run(name))
     record = Record.from_json(kept)
-    status = EntryStatus(name, "", record.frozen_at, record.done_at, kept["legs"])
-    done = bool(record.done_at) or (bool(record.legs) and all(leg.status == "done" for leg in record.legs))
-    status.declined = any(leg.status == DECLINED for leg in record.legs) or any(one["status"] == DECLINED for one in record.unread)
+    status = EntryStatus(name, "", record.pinned_at, record.done_at, kept["origins"])
+    done = bool(record.done_at) or (bool(record.origins) and all(leg.status == "done" for leg in record.origins))
+    status.skipped = any(leg.status == SKIPPED for leg in record.origins) or any(one["status"] == SKIPPED for one in record.unmeasured)
     if declared is None and ">" not in name:
-        status.status = "gone"
-    elif declared is not None and record.text != text_of(declared):
+        status.status = "missing"
+    elif declared is not None and record.entry_hash != text_of(declared):
         status.status, status.next = "changed", _run(name)
     elif record.is_new:
         status.status, status.next = "new", _run(name)
     else:
-        status.status, status.next = ("done", "") if done else ("begun", _run(name))
+        status.status, status.next = ("done", "") if done else ("started", _run(name))
     return status
 
 
@@ -75,7 +75,7 @@ async def _leftovers(world: World, pool: Pool, unreachable: dict[str, str]) -> l
     """What lies around in every domain that a backfill of this workspace goes to or went to."""
     domains = world.workspace.domains
     keys = {entry.target.domain for entry in world.workspace.backfills.values() if entry.target.stream}
-    keys |= {leg["target"].partition("/")[0] for kept in world.state.backfills.values() for leg in kept["legs"]}
+    keys |= {leg["target"].partition("/")[0] for kept in world.state.backfills.values() for leg in kept["origins"]}
     known = sorted(keys & domains.keys())
     await pool.open(domains[key].connection for key in known)
     found = await asyncio.gather(*(_in_domain(world, pool, key) for key in known), return_exceptions=True)
@@ -143,11 +143,11 @@ def _assign(world: World, found: BackfillStatus, leftovers: Iterable[Leftover], 
     for left in leftovers:
         entry = by_name.get(left.entry)
         if entry is not None:
-            entry.leftovers.append(left)
+            entry.orphans.append(left)
             if entry.status == "done":
                 entry.next = _run(entry.name)
         elif strays and left.entry not in known:
-            found.strays.append(left)
+            found.orphans.append(left)
 
 
 __all__ = ["backfill_status"]

@@ -1,4 +1,4 @@
-"""The range that a run copies: the one that state keeps, or frozen now. One that a plan has frozen gets what only a run can know: the
+"""The range that a run copies: the one that state keeps, or pinned now. One that a plan has pinned gets what only a run can know: the
 stream that it goes into, and what origins have that were away then.
 """
 
@@ -22,16 +22,16 @@ from jsplan.workflows.world import World
 Keep = Callable[[Record], Awaitable[None]]
 
 
-async def taken_up(world: World, pool: Pool, entry: Backfill, keep: Keep, *, fresh: bool) -> Record | None:
-    """What state keeps, unless the range is to be frozen anew; completed, and kept so, where a plan has frozen it.
+async def taken_up(world: World, pool: Pool, entry: Backfill, keep: Keep, *, reset_range: bool) -> Record | None:
+    """What state keeps, unless the range is to be pinned anew; completed, and kept so, where a plan has pinned it.
 
     Raises RefusedError for a strategy that is not possible, and what `take_up` raises.
     """
-    record = record_of(world, entry) if not fresh else None
-    if record is not None and record.waiting:
+    record = record_of(world, entry) if not reset_range else None
+    if record is not None and record.planned:
         wide = is_wide(entry)
         await pool.open(domain.connection for domain in world.workspace.domains.values())
-        new = [leg for leg in record.legs if not leg.target_created]
+        new = [leg for leg in record.origins if not leg.target_created]
         strategy = "spark" if wide else (await chosen(world, pool, entry)).strategy
         await take_up(world, pool, entry, record, whole=not wide)
         for leg in new:
@@ -44,7 +44,7 @@ async def frozen(world: World, pool: Pool, entry: Backfill, keep: Keep) -> Recor
     """The range as it is now, kept. Raises what `freeze` raises, and RefusedError for a strategy that is not possible."""
     choice = await chosen(world, pool, entry)
     record = await freeze(world, pool, entry)
-    for leg in record.legs:
+    for leg in record.origins:
         leg.strategy = choice.strategy
     await keep(record)
     return record
@@ -55,20 +55,20 @@ async def take_up(world: World, pool: Pool, entry: Backfill, record: Record, *, 
 
     Raises JsplanError for what cannot be copied, or into what nothing can be, and ApiError.
     """
-    record.legs += [await _read(world, pool, entry, one) for one in record.unread]
-    record.unread = []
-    if whole and not any(leg.source for leg in record.legs):
+    record.origins += [await _read(world, pool, entry, one) for one in record.unmeasured]
+    record.unmeasured = []
+    if whole and not any(leg.source for leg in record.origins):
         found = zip(entry.origins, legs_of(record, entry.origins), strict=True)
-        record.legs = [leg or (await freeze(world, pool, replace(entry, origins=(side,)))).legs[0] for side, leg in found]
+        record.origins = [leg or (await freeze(world, pool, replace(entry, origins=(side,)))).origins[0] for side, leg in found]
     if entry.target.parquet is None:
         await _going_into(world, pool, entry, record)
-    record.waiting = False
+    record.planned = False
 
 
 async def _read(world: World, pool: Pool, entry: Backfill, unread: dict[str, Any]) -> Leg:
     """What a source leaves out whose origin was away when it was planned."""
     side = replace(entry.origins[0], filters=tuple(unread["filters"]))
-    leg = (await freeze(world, pool, replace(entry, origins=(side,)))).legs[0]
+    leg = (await freeze(world, pool, replace(entry, origins=(side,)))).origins[0]
     ends = Ends.of_leg(world, pool, leg)
     end = int(unread["end_seq"]) if "end_seq" in unread else await asyncio.to_thread(_before, ends, side.stream, unread["before"])
     leg.last, leg.source = min(leg.last, end), unread["source"]
@@ -85,9 +85,9 @@ def _before(ends: Ends, stream: str, time: str) -> int:
 
 
 async def _going_into(world: World, pool: Pool, entry: Backfill, record: Record) -> None:
-    """Which stream it goes into, and what comes next there: where a plan froze the range it may not have been there yet."""
+    """Which stream it goes into, and what comes next there: where a plan pinned the range it may not have been there yet."""
     info = await target_info(pool.api(world.workspace.domains[entry.target.domain]), entry.target.stream)
     refuse_target(str(entry.target), info["config"])
-    for leg in record.legs:
+    for leg in record.origins:
         if not leg.target_created:
             leg.target_created, leg.target_next = info["created"], int(info["state"]["last_seq"]) + 1

@@ -65,7 +65,7 @@ def _lane_check() -> type[Check]:
 
 
 class Check:
-    """One comparison: the range that state keeps, or that a run would freeze now, then both sides of it."""
+    """One comparison: the range that state keeps, or that a run would pin now, then both sides of it."""
 
     def __init__(self, world: World, pool: Pool, entry: Backfill, listed: int, engine: Engine, observer: Observer) -> None:
         self.world = world
@@ -80,10 +80,10 @@ class Check:
         """What both sides say. Raises what `verify_backfill` raises."""
         record = await self.record()
         # Before Spark starts: its workers have the environment of now.
-        every = [Ends.of_leg(self.world, self.pool, leg) for leg in record.legs]
+        every = [Ends.of_leg(self.world, self.pool, leg) for leg in record.origins]
         target = await target_info(every[0].target, self.entry.target.stream)
         legs, floors = [], {}
-        for number, (leg, ends) in enumerate(zip(record.legs, every, strict=True)):
+        for number, (leg, ends) in enumerate(zip(record.origins, every, strict=True)):
             origin = await target_info(ends.origin, leg.origin_address.stream)
             require_same(leg, origin, target)
             legs.append(self._compared(number, leg, ends, origin, target["config"]))
@@ -92,12 +92,12 @@ class Check:
             floors[number] = first if placed else await asyncio.to_thread(floor_of, legs[-1], leg, ends, target)
             self.placed |= placed
         said, seconds = await self._compare(every, legs, target["state"], floors)
-        return told(self.entry.name, record.legs, said, seconds, self.listed)
+        return told(self.entry.name, record.origins, said, seconds, self.listed)
 
     async def record(self) -> Record:
-        """What is compared: the range that state keeps, or that a run would freeze now. Raises what `freeze` raises."""
+        """What is compared: the range that state keeps, or that a run would pin now. Raises what `freeze` raises."""
         record = record_of(self.world, self.entry) or await freeze(self.world, self.pool, self.entry)
-        if record.waiting:
+        if record.planned:
             await take_up(self.world, self.pool, self.entry, record, whole=not is_wide(self.entry))
         return record
 
@@ -163,13 +163,13 @@ def told(name: str, legs: Iterable[Leg], said: list[Config], seconds: float, lis
         if one["leg"] < 0:
             found.others += one["count"]
             continue
-        leg = found.legs[one["leg"]]
+        leg = found.origins[one["leg"]]
         if "count" in one:
             assert one["kind"] in COUNTED
             leg.counts[one["kind"]] += one["count"]
         else:
             missing = one["kind"] == "missing"
             leg.listed.append(Difference(one["kind"], leg.origin, one["seq"], 0 if missing else one["place"]))
-    for leg in found.legs:
+    for leg in found.origins:
         leg.listed = sorted(leg.listed, key=lambda one: (one.origin_seq, one.target_seq))[:listed]
     return found

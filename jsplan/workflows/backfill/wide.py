@@ -84,7 +84,7 @@ class WideRun:
         away = {} if out_of_archive(entry) else await away_of(run.world, run.pool, entry)
         record, result = await self._record(away), BackfillResult(entry.name)
         result.deferred = [{"address": str(side), "reason": away[side.domain]} for side in entry.origins if side.domain in away]
-        legs = [leg for leg in record.legs if leg.origin_address.domain not in away]
+        legs = [leg for leg in record.origins if leg.origin_address.domain not in away]
         try:
             await self._carried_out(record, legs, shape, result)
         except WindowClosedError:
@@ -93,10 +93,10 @@ class WideRun:
         return result
 
     async def _record(self, away: dict[str, str]) -> Record:
-        """The record, with the range of every origin that can be reached: those that were away are frozen when they are back."""
+        """The record, with the range of every origin that can be reached: those that were away are pinned when they are back."""
         run, entry = self.run, self.run.entry
         record = record_of(run.world, entry)
-        if record is None or run.options.fresh:
+        if record is None or run.options.reset_range:
             record = Record(entry.name, text_of(entry), [], stamp())
         if out_of_archive(entry):
             return await self._record_of_archive(record)
@@ -105,7 +105,7 @@ class WideRun:
         return record
 
     async def _record_of_archive(self, record: Record) -> Record:
-        if not record.legs:
+        if not record.origins:
             record = await freeze(self.run.world, self.run.pool, self.run.entry)
             await self.keep(record)
         return record
@@ -117,7 +117,7 @@ class WideRun:
         if not ends:
             return
         await self._require_same(legs, ends, held)
-        text = f"{record.text} {record.frozen_at} {shape.fingerprint}"
+        text = f"{record.entry_hash} {record.pinned_at} {shape.fingerprint}"
         wide = Wide(self.work_of(record), shape, legs, ends, text, held)
         try:
             await wide.run()
@@ -133,16 +133,16 @@ class WideRun:
                 found.seconds = seconds
                 leg.copied += found.copied
                 leg.seconds += seconds * found.copied / max(1, sum(result.copied for result in wide.results))
-            if len(record.legs) == len(run.entry.origins) and all(each.status == "done" for each in record.legs):
+            if len(record.origins) == len(run.entry.origins) and all(each.status == "done" for each in record.origins):
                 record.done_at = stamp()
-            result.legs = wide.results
+            result.origins = wide.results
             await self.keep(record)
 
     def _ends(self, legs: list[Leg]) -> list[Ends]:
         return [Ends.of_leg(self.run.world, self.run.pool, leg) for leg in legs]
 
     async def _require_same(self, legs: list[Leg], ends: list[Ends], held: list[Held]) -> None:
-        """Raise JsplanError where an end is another stream than the one whose range was frozen, or the target takes no copies."""
+        """Raise JsplanError where an end is another stream than the one whose range was pinned, or the target takes no copies."""
         target = await target_info(ends[0].target, self.run.entry.target.stream)
         refuse_target(str(self.run.entry.target), target["config"])
         pairs = list(zip(legs, ends, strict=True))

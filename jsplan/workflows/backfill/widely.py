@@ -54,7 +54,7 @@ class Wide:
 
     work: Work
     shape: Shape
-    legs: list[Leg]
+    origins: list[Leg]
     ends: list[Ends]
     text: str
     held: Sequence[Held] = ()
@@ -63,8 +63,8 @@ class Wide:
     bringing: Bringing = field(init=False)
 
     def __post_init__(self) -> None:
-        first, work = self.legs[0], self.work
-        self.results = [LegResult(leg.origin, leg.target, leg.first, leg.last) for leg in self.legs]
+        first, work = self.origins[0], self.work
+        self.results = [LegResult(leg.origin, leg.target, leg.first, leg.last) for leg in self.origins]
         self.all = LegResult(first.origin, first.target, 0, 0)
         self.bringing = Bringing(
             replace(first), self.ends[0], work.engine, work.observer, work.may_write, work.entry_id, self.text, self.all
@@ -91,10 +91,10 @@ class Wide:
         found = await patiently(self.ends[0].target, partial(stages.find, self.ends[0].target, self.work.entry_id))
         sealed = [await self.bringing.sealed(stage) for stage in found]
         taken = await self._settle(sealed) if sealed else []
-        for origin in dict.fromkeys([*(stage.origin for stage in sealed), self.legs[0].origin]):
+        for origin in dict.fromkeys([*(stage.origin for stage in sealed), self.origins[0].origin]):
             self.bringing.leg.origin = origin
             await self.bringing.take_over()
-        self.bringing.leg.origin = self.legs[0].origin
+        self.bringing.leg.origin = self.origins[0].origin
         for copied in taken:
             self._count(copied)
 
@@ -116,7 +116,7 @@ class Wide:
 
     def _count(self, copied: dict[str, int]) -> None:
         """So many messages of origins, which are named as in `Jsplan-Origin`, have come in."""
-        for leg, ends, result in zip(self.legs, self.ends, self.results, strict=True):
+        for leg, ends, result in zip(self.origins, self.ends, self.results, strict=True):
             result.copied += copied.get(f"{ends.identity}/{leg.origin_address.stream}", 0)
 
     async def _attempt(self) -> None:
@@ -161,17 +161,17 @@ class Wide:
 
     async def _todos(self) -> tuple[list[Shared], list[Todo]]:
         info = await self._target_info()
-        found = [self._shared(number) for number in range(len(self.legs))]
+        found = [self._shared(number) for number in range(len(self.origins))]
         wanted = await at_once(found, lambda one: one.asked(info))
         if (state := info["state"])["messages"]:
             first, last, way = int(state["first_seq"]), int(state["last_seq"]), self.ends[0].target_way
-            known = await asyncio.to_thread(look_many, way, self.legs[0].target_address.stream, first, last, wanted)
+            known = await asyncio.to_thread(look_many, way, self.origins[0].target_address.stream, first, last, wanted)
             for one, there in zip(found, known, strict=True):
                 one.found = there
         return found, await at_once(found, lambda one: one.todo())
 
     def _shared(self, number: int) -> Shared:
-        leg, ends, mixed = self.legs[number], self.ends[number], self.shape.order != "stream"
+        leg, ends, mixed = self.origins[number], self.ends[number], self.shape.order != "stream"
         if not self.held:
             return Shared(leg, ends, self.work.topology, mixed=mixed)
         return SharedInArchive(leg, ends, self.work.topology, self.held[number], mixed=mixed)
@@ -179,7 +179,7 @@ class Wide:
     async def _origin_infos(self) -> list[Said]:
         if self.held:
             return [held.info for held in self.held]
-        pairs = list(zip(self.legs, self.ends, strict=True))
+        pairs = list(zip(self.origins, self.ends, strict=True))
         return await at_once(pairs, lambda one: promoting.target_info(one[1].origin, one[0].origin_address.stream))
 
     async def _job(self, todos: Sequence[Todo], target: dict[str, Any]) -> tuple[Job, list[Stage]]:
@@ -191,7 +191,7 @@ class Wide:
         made: list[Stage] = []
         for _ in range(count):
             self.work.may_write(WRITING)
-            made.append(await stages.create(self.ends[0].target, self.work.entry_id, self.legs[0].origin, self.text, target))
+            made.append(await stages.create(self.ends[0].target, self.work.entry_id, self.origins[0].origin, self.text, target))
         way = self.ends[0].target_way
         legs = tuple(
             Copy(
@@ -200,7 +200,7 @@ class Wide:
                 oversize=self.work.entry.oversize, largest=largest, archive=self.held[number].files if self.held else (),
                 until=self.work.until,
             )
-            for number, (leg, ends, todo) in enumerate(zip(self.legs, self.ends, todos, strict=True))
+            for number, (leg, ends, todo) in enumerate(zip(self.origins, self.ends, todos, strict=True))
         )  # fmt: skip
         lanes = tuple(Lane(way, stage.name, stage.ingest) for stage in made)
         dealt = homes([todo.messages for todo in todos], count) if shape.order == "stream" else ()
@@ -217,11 +217,11 @@ class Wide:
         for todo, info in zip(todos, infos, strict=True):
             count = min(todo.messages, int(info["state"]["messages"]))
             messages, size = messages + count, size + count * (info["state"]["bytes"] // max(1, info["state"]["messages"]))
-        if not any(leg.filters for leg in self.legs):  # of what matches a filter nobody knows how much that is
+        if not any(leg.filters for leg in self.origins):  # of what matches a filter nobody knows how much that is
             await self._require_room(messages, size)
 
     async def _require_room(self, messages: int, size: int) -> bool:
-        return self.work.require_room(self.legs[0].target, await self._target_info(), messages, size + growth(messages))
+        return self.work.require_room(self.origins[0].target, await self._target_info(), messages, size + growth(messages))
 
     # --- doing it -----------------------------------------------------------------------------------------------
 
@@ -229,10 +229,10 @@ class Wide:
         """Let Spark stage everything, telling how far it is. Raises RefusedError where a message came out more than once."""
         work = self.work
         await asyncio.gather(*(stages.nobody_else_listens({key: api}, made[0]) for key, api in work.apis.items()))
-        work.observer.phase(f"Copying {self._title}, in {len(made)} lane{'' if len(made) == 1 else 's'}")
+        work.observer.phase(f"Copying {self._title}, in {len(made)} partition{'' if len(made) == 1 else 's'}")
         said: list[Said] = await self._watched(work.engine.lanes(job, self._title), made, messages)
         if job.transform is not None:
-            lanes = [{leg: sequences_of(told["seqs"]) for leg, told in one["legs"].items()} for one in said]
+            lanes = [{leg: sequences_of(told["seqs"]) for leg, told in one["origins"].items()} for one in said]
             if (found := several(lanes)) is not None:
                 raise made_twice(job, int(found[0]), found[1])
         return said
@@ -255,7 +255,7 @@ class Wide:
         for number, stage in enumerate(found):
             if stage.messages != wrote.get(number, 0):
                 raise ApiError(
-                    f"staging stream {stage.name} has {stage.messages:,} messages where {wrote.get(number, 0):,} were written by lane "
+                    f"staging stream {stage.name} has {stage.messages:,} messages where {wrote.get(number, 0):,} were written by partition "
                     f"{number} of {len(job.lanes)}"
                 )
         return found
@@ -281,11 +281,11 @@ class Wide:
     # --- what became of it --------------------------------------------------------------------------------------
 
     def _note(self, said: Sequence[Said], *, equal: bool) -> None:
-        path = f"spark, in {len(said)} lane{'' if len(said) == 1 else 's'}, by way of staging streams"
+        path = f"spark, in {len(said)} partition{'' if len(said) == 1 else 's'}, via staging streams"
         if self.held:
-            path += f", from {self.legs[0].archive}"
+            path += f", from {self.origins[0].archive}"
         for one in said:
-            for leg, told in one["legs"].items():
+            for leg, told in one["origins"].items():
                 self.results[int(leg)].copied += told["messages"]
                 self.results[int(leg)].bytes += told["bytes"]
         for result in self.results:
@@ -297,7 +297,7 @@ class Wide:
         counts as a gap: nobody can tell any more.
         """
         gone = await at_once(missing, lambda one: one.gone())
-        for number, (leg, todo) in enumerate(zip(self.legs, todos, strict=True)):
+        for number, (leg, todo) in enumerate(zip(self.origins, todos, strict=True)):
             if leg.status == "done":
                 continue
             left = without(todo.spans, todo.known.seq) if todo.whole else list(todo.spans)
@@ -310,16 +310,16 @@ class Wide:
         return runs(np.sort(np.concatenate(found))) if found else []
 
     def _written(self, leg: int, said: Sequence[Said]) -> Sequences:
-        found = [sequences_of(one["legs"][str(leg)]["seqs"]) for one in said if str(leg) in one["legs"]]
+        found = [sequences_of(one["origins"][str(leg)]["seqs"]) for one in said if str(leg) in one["origins"]]
         return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
 
     # --- names --------------------------------------------------------------------------------------------------
 
     async def _target_info(self) -> Said:
-        target = self.legs[0].target_address.stream
+        target = self.origins[0].target_address.stream
         return await patiently(self.ends[0].target, partial(promoting.target_info, self.ends[0].target, target))
 
     @property
     def _title(self) -> str:
-        first = self.legs[0]
-        return f"{first.origin if len(self.legs) == 1 else f'{len(self.legs)} origins'} to {first.target}"
+        first = self.origins[0]
+        return f"{first.origin if len(self.origins) == 1 else f'{len(self.origins)} origins'} to {first.target}"

@@ -96,7 +96,7 @@ def _backfill() -> dict[str, Any]:
         skipped=[4],
     )
     unread = {"source": "S", "filters": [], "status": "planned", "end_seq": 5}
-    return Record("b", "x", [leg], "2026-01-01T00:00:00Z", unread=[unread]).to_json()
+    return Record("b", "x", [leg], "2026-01-01T00:00:00Z", unmeasured=[unread]).to_json()
 
 
 def seeds() -> list[Document]:
