@@ -38,7 +38,7 @@ class Unmanaged:
 class Drift:
     """The document that `drift --json` prints.
 
-    A missing resource is an element of `resource_drift` whose `after` is null. `away` are the domains that
+    A missing resource is an element of `resource_drift` whose `after` is null. `offline` are the domains that
     could not be read, with whether their `may_be_offline` covers it. `interrupted` are replacements of streams that an apply
     did not finish: `{address, rejected, summary, detail}`, unhealthy whatever kinds are asked for.
     `mutes` are findings that are known and not counted:
@@ -56,7 +56,7 @@ class Drift:
     replication: list[dict[str, Any]] = field(default_factory=list)
     unmanaged: list[Unmanaged] = field(default_factory=list)
     mutes: list[dict[str, Any]] = field(default_factory=list)
-    away: list[dict[str, Any]] = field(default_factory=list)
+    offline: list[dict[str, Any]] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
     pending: int = 0
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -65,13 +65,13 @@ class Drift:
 
     @property
     def summary(self) -> dict[str, int]:
-        """Counts: changed, missing, unhealthy, unmanaged, pending, muted, away."""
+        """Counts: changed, missing, unhealthy, unmanaged, pending, muted, offline."""
         missing = sum(1 for r in self.resource_drift if r.change.after is None)
         return {
             "changed": len(self.resource_drift) - missing, "missing": missing,
             "unhealthy": sum(1 for r in self.replication if r["healthy"] is False) + len(self.interrupted),
             "unmanaged": len(self.unmanaged),
-            "pending": self.pending, "muted": len(self.mutes), "away": len(self.away),
+            "pending": self.pending, "muted": len(self.mutes), "offline": len(self.offline),
         }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -81,6 +81,6 @@ class Drift:
             "workspace": self.workspace, "environment": self.environment, "timestamp": self.timestamp, "id": self.id,
             "interrupted": self.interrupted, "resource_changes": [], "resource_drift": [r.to_json() for r in self.resource_drift],
             "replication": self.replication, "unmanaged": [u.to_json() for u in self.unmanaged], "mutes": self.mutes,
-            "away": self.away, "deferred": [d.to_json() for d in self.deferred],
+            "offline": self.offline, "deferred": [d.to_json() for d in self.deferred],
             "diagnostics": [d.to_json() for d in self.diagnostics], "summary": self.summary, "exit_code": self.exit_code,
         }  # fmt: skip

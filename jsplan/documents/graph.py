@@ -20,7 +20,7 @@ class Reader:
 
     def to_json(self) -> dict[str, Any]:
         """The element of `consumers`."""
-        return {"name": self.name, "words": self.words, "fate": self.fate or None}
+        return {"name": self.name, "summary": self.words, "action": self.fate or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,14 @@ class Node:
         """The element of `nodes`."""
         return {
             "id": self.id, "domain": self.domain, "kind": self.kind, "name": self.name, "subjects": list(self.subjects),
-            "facts": self.facts, "consumers": [reader.to_json() for reader in self.readers], "fate": self.fate or None, "count": self.count,
+            "summary": self.facts, "consumers": [reader.to_json() for reader in self.readers],
+            "action": self.fate or None, "count": self.count,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Messages flow from node `origin` to node `copy`. `label` is the filter; `count` how many flows are drawn as one."""
+    """Messages flow from node `origin` to node `downstream`. `label` is the filter; `count` how many flows are drawn as one."""
 
     origin: str
     copy: str
@@ -62,8 +63,8 @@ class Link:
     def to_json(self) -> dict[str, Any]:
         """The element of `links`."""
         return {
-            "origin": self.origin, "copy": self.copy, "kind": self.kind, "label": self.label,
-            "fate": self.fate or None, "count": self.count,
+            "origin": self.origin, "downstream": self.copy, "kind": self.kind, "label": self.label,
+            "action": self.fate or None, "count": self.count,
         }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 FORMAT_VERSION = "1.0"
 
 Occasion = Literal["opened", "changed", "resolved"]
-Kind = Literal["interrupted", "changed", "missing", "replication", "unmanaged", "away", "check"]
+Kind = Literal["interrupted", "changed", "missing", "replication", "unmanaged", "offline", "check"]
 Severity = Literal["destructive", "functional", "cosmetic"]
 
 
@@ -30,12 +30,12 @@ class Situation:
     @property
     def domain(self) -> str:
         """The domain it is about; empty for the whole workspace."""
-        return self.address.partition("/")[0] if "/" in self.address or self.kind == "away" else ""
+        return self.address.partition("/")[0] if "/" in self.address or self.kind == "offline" else ""
 
     def to_json(self) -> dict[str, Any]:
         """The value of `situation` in a notice."""
         return {
-            "id": self.id, "kind": self.kind, "severity": self.severity, "address": self.address, "says": self.says,
+            "id": self.id, "kind": self.kind, "severity": self.severity, "address": self.address, "summary": self.says,
             "details": list(self.details), "fields": list(self.fields),
         }  # fmt: skip
 
@@ -72,8 +72,8 @@ class Notice:
     def to_json(self) -> dict[str, Any]:
         """The document."""
         return {
-            "format_version": FORMAT_VERSION, "kind": "notice", "id": self.id, "occasion": self.occasion,
-            "situation": self.situation.to_json(),
+            "format_version": FORMAT_VERSION, "kind": "notification", "id": self.id, "event": self.occasion,
+            "alert": self.situation.to_json(),
             "workspace": self.workspace, "environment": self.environment, "timestamp": self.timestamp, "since": self.since,
             "by": self.by, "text": self.text,
         }  # fmt: skip

@@ -244,15 +244,15 @@ class Deferred:
 
 @dataclass(slots=True)
 class RehearsedOn:
-    """A domain's embedded stand-in: `version` of nats-server it ran, `real` that of the domain as far as it is known."""
+    """A domain's embedded stand-in: `version` of nats-server it ran, `domain_version` that of the domain as far as it is known."""
 
     domain: str
     version: str
-    real: str | None = None
+    domain_version: str | None = None
 
     def to_json(self) -> dict[str, str | None]:
         """The element of `rehearsal.servers`."""
-        return {"domain": self.domain, "version": self.version, "real": self.real}
+        return {"domain": self.domain, "version": self.version, "domain_version": self.domain_version}
 
 
 @dataclass(slots=True)
@@ -270,7 +270,7 @@ class Rehearsal:
 
     def to_json(self) -> dict[str, Any]:
         """The value of `rehearsal`."""
-        counts = {"steps": self.steps, "refused": self.refused, "behind": self.behind, "left_out": self.left_out}
+        counts = {"steps": self.steps, "refused": self.refused, "blocked": self.behind, "not_tried": self.left_out}
         return counts | {"servers": [server.to_json() for server in self.servers]}
 
     @classmethod
@@ -280,8 +280,8 @@ class Rehearsal:
             [RehearsedOn(**known_fields(RehearsedOn, s)) for s in raw["servers"]],
             raw["steps"],
             raw["refused"],
-            raw["behind"],
-            raw["left_out"],
+            raw["blocked"],
+            raw["not_tried"],
         )
 
 

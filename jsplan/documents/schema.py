@@ -82,14 +82,15 @@ UNMANAGED = fields_of(
 DRIFT = HEAD | RUN | {
     "kind": one_of("drift"), "interrupted": INTERRUPTED,
     "resource_changes": {"type": "array", "maxItems": 0}, "resource_drift": list_of(ref("resource")),
-    "replication": list_of(ref("replication")), "unmanaged": list_of(ref("unmanaged")), "mutes": list_of(OBJECT), "away": list_of(OBJECT),
+    "replication": list_of(ref("replication")), "unmanaged": list_of(ref("unmanaged")), "mutes": list_of(OBJECT),
+    "offline": list_of(OBJECT),
     "deferred": list_of(ref("deferred")), "diagnostics": list_of(ref("diagnostic")), "exit_code": COUNT,
-    "summary": counts("changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "away"),
+    "summary": counts("changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "offline"),
 }  # fmt: skip
 SITUATION = fields_of(
     {
         "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"}, "kind": one_of(*get_args(Kind)), "severity": one_of(*get_args(Severity)),
-        "address": TEXT, "says": TEXT, "details": list_of(TEXT), "fields": list_of(ref("field")),
+        "address": TEXT, "summary": TEXT, "details": list_of(TEXT), "fields": list_of(ref("field")),
     },
     description="`id` is the same wherever and whenever the same thing is found again in the same workspace and environment.",
 )  # fmt: skip
@@ -98,7 +99,7 @@ BY = fields_of(
     description="Who asked the server for the change; behind a leafnode the server knows only the link.",
 )
 NOTICE = HEAD | {
-    "kind": one_of("notice"), "id": TEXT, "occasion": one_of(*get_args(Occasion)), "situation": ref("situation"), "workspace": TEXT,
+    "kind": one_of("notification"), "id": TEXT, "event": one_of(*get_args(Occasion)), "alert": ref("alert"), "workspace": TEXT,
     "environment": or_null(TEXT), "timestamp": TIME, "since": TIME, "by": or_null(BY), "text": TEXT,
 }  # fmt: skip
 CHANGED = fields_of(
@@ -126,7 +127,7 @@ STATUS_DOMAIN = fields_of(
 )  # fmt: skip
 STATUS_STREAM = fields_of(
     {
-        "address": ADDRESS, "type": one_of(*KINDS), "managed": FLAG, "down": FLAG, "copies": one_of("mirror", "sources", None),
+        "address": ADDRESS, "type": one_of(*KINDS), "managed": FLAG, "down": FLAG, "fed_by": one_of("mirror", "sources", None),
         "last_time": or_null(TIME), "created": TEXT,
     }
     | dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumers"), COUNT)
@@ -139,7 +140,7 @@ STATUS = HEAD | RUN | {
     "kind": one_of("status"), "domains": list_of(ref("domain")), "interrupted": INTERRUPTED,
     "streams": list_of(ref("stream")), "consumers": list_of(ref("consumer")),
     "replication": list_of(ref("replication")), "diagnostics": list_of(ref("diagnostic")),
-    "summary": counts("domains", "away", "streams", "down", "consumers", "messages", "bytes", "flows", "unhealthy", "unknown"),
+    "summary": counts("domains", "offline", "streams", "down", "consumers", "messages", "bytes", "flows", "unhealthy", "unknown"),
 }  # fmt: skip
 _STATUS = {
     "domain": STATUS_DOMAIN, "stream": STATUS_STREAM, "consumer": STATUS_CONSUMER, "replication": REPLICATION, "diagnostic": DIAGNOSTIC,
@@ -156,13 +157,13 @@ _FATE = or_null(one_of(*(fate for fate in get_args(Fate) if fate)))
 NODE = fields_of(
     {
         "id": TEXT, "domain": TEXT, "kind": one_of("stream", "kv", "object_store", "outside"), "name": TEXT, "subjects": list_of(TEXT),
-        "facts": TEXT, "consumers": list_of(fields_of({"name": TEXT, "words": TEXT, "fate": _FATE})), "fate": _FATE, "count": COUNT,
+        "summary": TEXT, "consumers": list_of(fields_of({"name": TEXT, "summary": TEXT, "action": _FATE})), "action": _FATE, "count": COUNT,
     },
-    description="A stream or bucket. `outside`: one that the workspace refers to and does not have. `fate`: what a plan does with it.",
+    description="A stream or bucket. `outside`: one that the workspace refers to and does not have. `action`: what a plan does with it.",
 )  # fmt: skip
 LINK = fields_of(
-    {"origin": TEXT, "copy": TEXT, "kind": one_of("mirror", "source"), "label": TEXT, "fate": _FATE, "count": COUNT},
-    description="Messages flow from node `origin` to node `copy`; `label` is the filter.",
+    {"origin": TEXT, "downstream": TEXT, "kind": one_of("mirror", "source"), "label": TEXT, "action": _FATE, "count": COUNT},
+    description="Messages flow from node `origin` to node `downstream`; `label` is the filter.",
 )
 GRAPH = HEAD | {
     "kind": one_of("graph"), "title": TEXT, "planned": FLAG, "domains": list_of(fields_of({"key": TEXT, "title": TEXT, "count": COUNT})),
@@ -239,7 +240,7 @@ def schemas() -> dict[str, Schema]:
         "plan-v1.json": _document("plan", PLAN, PARTS_OF_CHANGES | {"step": STEP, "backfill": BACKFILL}),
         "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
         "drift-v1.json": _document("drift", DRIFT, PARTS_OF_CHANGES | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
-        "notice-v1.json": _document("notice", NOTICE, {"field": FIELD, "situation": SITUATION}),
+        "notification-v1.json": _document("notification", NOTICE, {"field": FIELD, "alert": SITUATION}),
         "state-v1.json": _document("state", STATE, STATE_DEFS),
         "history-v1.json": _document("history", HISTORY, {"applied": APPLIED, "changed": CHANGED, "field": FIELD}),
         "backup-v1.json": _document("backup", BACKUP, BACKUP_DEFS),

@@ -148,10 +148,10 @@ BACKFILL: Schema = {
 }  # fmt: skip
 REHEARSAL = fields_of(
     {
-        "servers": list_of(fields_of({"domain": TEXT, "version": TEXT, "real": or_null(TEXT)})),
-        "steps": COUNT, "refused": COUNT, "behind": COUNT, "left_out": COUNT,
+        "servers": list_of(fields_of({"domain": TEXT, "version": TEXT, "domain_version": or_null(TEXT)})),
+        "steps": COUNT, "refused": COUNT, "blocked": COUNT, "not_tried": COUNT,
     },
-    description="How the plan went on embedded servers: steps refused, steps behind one that was, steps that could not be tried.",
+    description="How the plan went on embedded servers: steps refused, steps that depend on a refused one, steps that could not be tried.",
 )  # fmt: skip
 _TEXTS = list_of(TEXT)
 OPTIONS = fields_of(

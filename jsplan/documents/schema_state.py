@@ -136,7 +136,7 @@ APPLIED = fields_of(
     },
     {
         "changes": {"anyOf": [fields_of({"zlib": TEXT, "bytes": COUNT | {"maximum": LARGEST}}), {"type": ["array", "null"]}]},
-        "backfills": _TEXTS, "of": COUNT, "backup": TEXT, "running": FLAG,
+        "backfills": _TEXTS, "reverts": COUNT, "backup": TEXT, "running": FLAG,
     },
     "One session that changed something. `id` is the serial that it gave the state; `changes` may be compressed, or given up (null).",
 )  # fmt: skip

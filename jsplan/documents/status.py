@@ -33,10 +33,10 @@ class Status:
 
     @property
     def summary(self) -> dict[str, int]:
-        """Counts: domains and those away, streams and those down, consumers, messages, bytes, flows, and unhealthy and not known flows."""
+        """Counts: domains, offline ones, streams, those down, consumers, messages, bytes, flows, unhealthy and unknown flows."""
         health = [flow["healthy"] for flow in self.replication]
         return {
-            "domains": len(self.domains), "away": sum(1 for d in self.domains if not d["reachable"]), "streams": len(self.streams),
+            "domains": len(self.domains), "offline": sum(1 for d in self.domains if not d["reachable"]), "streams": len(self.streams),
             "down": sum(1 for s in self.streams if s["down"]), "consumers": len(self.consumers),
             "messages": sum(s["messages"] for s in self.streams),
             "bytes": sum(s["bytes"] for s in self.streams), "flows": len(health), "unhealthy": health.count(False),

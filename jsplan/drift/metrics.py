@@ -24,27 +24,27 @@ class Metrics:
     def __init__(self, workspace: str) -> None:
         self._registry = CollectorRegistry()
         self._workspace = workspace
-        self._build = self._gauge("info", "Which jsplan this is.", "version")
+        self._build = self._gauge("info", "The version of jsplan.", "version")
         self._build.labels(workspace, __version__).set(1)
-        self._found = self._gauge("resources", "Findings of the last full check, by what they are.", "state")
-        self._open = self._gauge("situations", "Situations that are open.", "kind", "severity")
-        self._named = self._gauge("situation", "One for each open situation.", "id", "kind", "severity", "address")
+        self._found = self._gauge("resources", "Findings of the last full check, by kind.", "state")
+        self._open = self._gauge("alerts", "Open alerts.", "kind", "severity")
+        self._named = self._gauge("alert", "One for each open alert.", "id", "kind", "severity", "address")
         self._reachable = self._gauge("domain_reachable", "Whether the domain answered the last full check.", "domain")
-        self._listening = self._gauge("listening", "Whether advisories of the connection are heard.", "connection")
+        self._listening = self._gauge("listening", "Whether the job receives advisories of the connection.", "connection")
         self._last = self._gauge("last_check_timestamp_seconds", "When the last full check succeeded.")
         self._due = self._gauge("next_check_timestamp_seconds", "When the next full check is due.")
-        self._waiting = self._gauge("sink_waiting", "Notices that a sink does not have yet.", "sink")
-        self._healthy = self._gauge("sink_up", "Whether the sink took the last thing it was given.", "sink")
+        self._waiting = self._gauge("sink_waiting", "Notifications that a sink does not have yet.", "sink")
+        self._healthy = self._gauge("sink_up", "Whether the sink accepted the last notification.", "sink")
         labels = ["workspace"]
         self._took = Histogram(
             "jsplan_drift_check_seconds", "How long checks take.", [*labels, "scope"], registry=self._registry, buckets=_BUCKETS
         )
-        self._checks = self._counter("checks", "Checks, by scope and by whether they could be done.", "scope", "outcome")
-        self._events = self._counter("events", "Advisories that named something of the workspace.")
-        self._own = self._counter("own_changes", "Changes that turned out to be applies of this workspace.")
-        self._notices = self._counter("notices", "Notices, by what they tell.", "occasion", "severity")
-        self._sent = self._counter("sink_delivered", "Notices that a sink has taken.", "sink")
-        self._dropped = self._counter("sink_dropped", "Notices that were given up because too many waited.", "sink")
+        self._checks = self._counter("checks", "Checks, by scope and outcome.", "scope", "outcome")
+        self._events = self._counter("advisories", "Advisories that named something of the workspace.")
+        self._own = self._counter("own_changes", "Changes made by applies of this workspace.")
+        self._notices = self._counter("notifications", "Notifications, by event.", "event", "severity")
+        self._sent = self._counter("sink_delivered", "Notifications that a sink has taken.", "sink")
+        self._dropped = self._counter("sink_dropped", "Notifications that were dropped because too many waited.", "sink")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"jsplan_drift_{name}", text, ["workspace", *labels], registry=self._registry)
@@ -65,7 +65,7 @@ class Metrics:
         """A full check succeeded at `now`, in seconds since 1970."""
         for state, count in drift.summary.items():
             self._found.labels(self._workspace, state).set(count)
-        missing = {str(domain["domain"]) for domain in drift.away}
+        missing = {str(domain["domain"]) for domain in drift.offline}
         self._reachable.clear()
         for domain in domains:
             self._reachable.labels(self._workspace, domain).set(domain not in missing)

@@ -39,7 +39,7 @@ def situations_of(drift: Drift, kinds: Collection[str], describe: Describe = pla
     found += [_of_resource(name, resource, describe) for resource in drift.resource_drift]
     found += [_of_flow(name, flow) for flow in drift.replication if flow["healthy"] is False]
     found += [_of_stranger(name, item) for item in drift.unmanaged if not item.ephemeral]
-    found += [away(name, str(domain["domain"]), str(domain["reason"])) for domain in drift.away if not domain["excused"]]
+    found += [away(name, str(domain["domain"]), str(domain["reason"])) for domain in drift.offline if not domain["excused"]]
     return [situation for situation in found if situation.kind in kinds or situation.kind == "interrupted"]
 
 
@@ -79,7 +79,7 @@ def _of_stranger(name: str, item: Unmanaged) -> Situation:
 
 def away(name: str, domain: str, reason: str) -> Situation:
     """A domain that does not answer and should. Why it does not may vary from look to look, and is no news."""
-    return Situation(identity(name, "away", domain), "away", "functional", domain, f"does not answer: {reason}")
+    return Situation(identity(name, "offline", domain), "offline", "functional", domain, f"does not answer: {reason}")
 
 
 def failing(name: str, reason: str) -> Situation:

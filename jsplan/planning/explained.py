@@ -26,7 +26,7 @@ def with_settled(plan: Plan) -> list[ResourceChange]:
 
 def _settled(address: Address) -> ResourceChange:
     change = Change(["no-op"], None, None)
-    return ResourceChange(str(address), address.kind, address.domain, address.name, change, "settled")
+    return ResourceChange(str(address), address.kind, address.domain, address.name, change, "pending_step_recorded")
 
 
 def orphans(plan: Plan) -> Iterable[Diagnostic]:

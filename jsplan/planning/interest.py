@@ -28,7 +28,7 @@ from jsplan.resources.fields import Config
 from jsplan.subjects import covered
 
 #: The reason of a placeholder that an interrupted apply left, and that no other change of this plan needs.
-LEFT_OVER = "delete_because_left_over"
+LEFT_OVER = "delete_because_orphan"
 #: Before 2.11 (level 1) consumers of a stream that keeps by limits now still delete what no consumer wants when they change.
 FORGETS_INTEREST = 1
 #: The placeholder needs to live as long as a plan takes: a stream whose consumers end sooner (ns) cannot be held by one.

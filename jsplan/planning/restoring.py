@@ -85,7 +85,7 @@ def _told(one: Wanted, *, there: bool) -> dict[str, Any]:
     saved = one.saved
     return {
         "address": str(one.address), "from": str(saved.address), "messages": saved.messages, "bytes": int(saved.before["bytes"]),
-        "consumers": len(saved.consumers), "taken_at": saved.taken_at, "there": there,
+        "consumers": len(saved.consumers), "taken_at": saved.taken_at, "exists": there,
     }  # fmt: skip
 
 

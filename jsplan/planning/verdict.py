@@ -25,9 +25,9 @@ from jsplan.state.document import Entry
 #: The reason of a resource that is as state has it and as the files have it: nothing more needs to be compared.
 UNTOUCHED = "equal"
 #: That of a resource whose replacement an apply began and did not end.
-UNDER_WAY = "replacement_under_way"
+UNDER_WAY = "replacement_interrupted"
 #: That of a stream whose replacement was begun, and that the files want as it was.
-GIVEN_UP = "replacement_given_up"
+GIVEN_UP = "replacement_rolled_back"
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ def _left_the_files(inputs: Inputs, address: Address, live: LiveObject | None, e
     if not ours:
         text = f"{address} was made again by somebody else ({live.created}); what this workspace created is gone"
         found = Diagnostic("warning", "JS411", text, "It is forgotten, not deleted.", str(address))
-        return Verdict(address, ["forget"], "forget_because_not_ours", live, entry, diagnostics=[found])
+        return Verdict(address, ["forget"], "forget_because_recreated_elsewhere", live, entry, diagnostics=[found])
     reason = "delete_because_destroy" if inputs.request.destroy else "delete_because_not_in_files"
     return Verdict(address, ["delete"], reason, live, entry)
 
@@ -159,7 +159,7 @@ def _absent(inputs: Inputs, address: Address, entry: Entry | None) -> Verdict:
 
 def _nothing_to_import(inputs: Inputs, address: Address) -> Verdict:
     """A glob takes what is there; an address that somebody wrote out must be there."""
-    verdict = Verdict(address, ["no-op"], "not_there")
+    verdict = Verdict(address, ["no-op"], "absent")
     if str(address) in inputs.request.imports:
         verdict.diagnostics.append(
             Diagnostic("error", "JS420", "does not exist on the server", "Create it with: jsplan apply", str(address))
@@ -350,7 +350,7 @@ def _comes_back(inputs: Inputs, stream: Verdict, verdict: Verdict) -> Verdict:
     """A consumer of a stream that keeps its messages. One that is made anew for it can be what it shall be at once."""
     assert stream.live is not None
     if verdict.address not in inputs.selected and verdict.live is not None and not verdict.adopts:
-        kept = replace(verdict, actions=["no-op"], reason="left_out", fields=[], ignored=[], after=verdict.live.compact, diagnostics=[])
+        kept = replace(verdict, actions=["no-op"], reason="not_targeted", fields=[], ignored=[], after=verdict.live.compact, diagnostics=[])
         return replace(kept, brought=stream.address)
     if verdict.actions == ["no-op"] or (stream.renews and (verdict.actions == ["update"] or verdict.preserves)):
         return replace(verdict, brought=stream.address)

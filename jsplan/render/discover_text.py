@@ -58,7 +58,7 @@ def _aligned(rows: list[tuple[str, str]]) -> list[str]:
 
 def _unseen(found: Discovered) -> list[str]:
     """What this way of asking cannot show."""
-    lines = ["# Not seen: servers and leaf nodes that are away just now, unless a mirror or source names their domain;"]
+    lines = ["# Not seen: servers and leaf nodes that are offline now, unless a mirror or source names their domain;"]
     if found.with_system:
         return [*lines, "# servers whose system account is not joined with this one; other accounts' names for these domains (imports)."]
     return [*lines, "# domains where this account has no JetStream, or whose server is older than 2.10. --system-connection sees more."]

@@ -22,7 +22,7 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
 
 
 def _annotation(row: Row, place: SourceRange | None, fail_on: Collection[str]) -> str:
-    fails = drift_rows.fails(row, fail_on) or row.kind == "away"
+    fails = drift_rows.fails(row, fail_on) or row.kind == "offline"
     level = "error" if fails and row.severity != "cosmetic" else "warning" if fails else "notice"
     return _command(level, f"{row.kind}: {row.address}", "\n".join([f"{row.address} {row.says} ({row.severity})", *row.details]), place)
 

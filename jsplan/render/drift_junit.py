@@ -18,7 +18,7 @@ _PASSING = {
     "changed": "nothing was changed",
     "missing": "nothing is missing",
     "replication": "replication works",
-    "away": "all domains answer",
+    "offline": "all domains answer",
 }
 
 
@@ -35,7 +35,7 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
     ]
     cases += [_skipped(name, str(m.get("kind", "muted")), str(m["address"]), f"muted by {m['owner']}: {m['reason']}") for m in drift.mutes]
     failures = sum(drift_rows.fails(row, fail_on) for row in found)
-    errors = sum(row.kind == "away" for row in found)
+    errors = sum(row.kind == "offline" for row in found)
     skipped = len(found) - failures - errors + len(drift.mutes)
     counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
     head = f"<testsuite name={_attribute(f'jsplan drift {name}')} {counts} timestamp={_attribute(drift.timestamp.removesuffix('Z'))}>"
@@ -49,9 +49,9 @@ def _attribute(text: str) -> str:
 
 
 def _case(name: str, row: Row, fail_on: Collection[str]) -> str:
-    if not drift_rows.fails(row, fail_on) and row.kind != "away":
+    if not drift_rows.fails(row, fail_on) and row.kind != "offline":
         return _skipped(name, row.kind, row.address, row.says)
-    word = "error" if row.kind == "away" else "failure"
+    word = "error" if row.kind == "offline" else "failure"
     text = "\n".join(map(markup, [f"{row.address} {row.says}", *row.details]))
     return (
         f"    <testcase classname={_attribute(f'{name}.{row.kind}')} name={_attribute(row.address)}>"

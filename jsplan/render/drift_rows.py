@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from jsplan.documents.drift import Drift, Unmanaged
     from jsplan.documents.plan import ResourceChange
 
-#: The kinds as `--fail-on` calls them, and `away` for domains that should be there.
-KINDS = ("interrupted", "missing", "changed", "replication", "away", "unmanaged", "excused")
+#: The kinds as `--fail-on` calls them, and `offline` for domains that should be there.
+KINDS = ("interrupted", "missing", "changed", "replication", "offline", "unmanaged", "excused")
 _GRAVITY = {"destructive": 0, "functional": 1, "cosmetic": 2}
 _TITLES = {
     "interrupted": "Interrupted replacements",
     "missing": "Gone",
     "changed": "Changed outside of jsplan",
     "replication": "Replication that does not work",
-    "away": "Not read",
+    "offline": "Not read",
     "unmanaged": "In no file and not in state",
     "excused": "Away, within its may_be_offline",
 }
@@ -52,7 +52,7 @@ def rows(drift: Drift) -> list[Row]:
     found = [_interrupted(item) for item in drift.interrupted]
     found += [_resource(r) for r in drift.resource_drift]
     found += [_flow(flow) for flow in drift.replication if flow["healthy"] is False]
-    found += [_away(domain) for domain in drift.away]
+    found += [_away(domain) for domain in drift.offline]
     found += [_unmanaged(item) for item in drift.unmanaged]
     return sorted(found, key=lambda row: (KINDS.index(row.kind), _GRAVITY.get(row.severity, 3), row.address))
 
@@ -104,7 +104,7 @@ def _away(domain: dict[str, Any]) -> Row:
     allowed = domain.get("may_be_offline")
     if allowed is not None and not domain.get("excused"):
         words.append(f"(longer than its may_be_offline of {units.format_duration(allowed)}; last seen {domain.get('last_seen')})")
-    return Row("excused" if domain.get("excused") else "away", "functional", safe(str(domain.get("domain", "?"))), " ".join(words))
+    return Row("excused" if domain.get("excused") else "offline", "functional", safe(str(domain.get("domain", "?"))), " ".join(words))
 
 
 def _unmanaged(item: Unmanaged) -> Row:

@@ -70,11 +70,11 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
 
 
 def _away(lines: Lines, drift: Drift, *, verbose: bool) -> None:
-    said = [(str(domain.get("domain", "?")), _why_away(domain)) for domain in drift.away]
+    said = [(str(domain.get("domain", "?")), _why_away(domain)) for domain in drift.offline]
     for (head, reason), domains in [(w, [d]) for d, w in said] if verbose else collapse.by_domain(said):
         names = domains[0] if len(domains) == 1 else collapse.in_domains(domains)
         lines.add(0, (f"{head}: ", "dim" if head == "Away" else "bad"), (safe(names), "strong"), f": {safe(reason)}")
-    if drift.away:
+    if drift.offline:
         lines.blank()
 
 
@@ -104,14 +104,14 @@ def _mutes(lines: Lines, drift: Drift, *, verbose: bool) -> None:
 
 def _summary(drift: Drift) -> Lines:
     lines, counts = Lines(), drift.summary
-    if not (counts["changed"] or counts["missing"] or counts["unhealthy"] or counts["away"]):
+    if not (counts["changed"] or counts["missing"] or counts["unhealthy"] or counts["offline"]):
         lines.add(0, (summary.NO_DRIFT, "good"))
     lines.add(0, (summary.drift_line(drift), "strong"))
     extra = [summary.count(counts["muted"], "finding") + " muted"] if counts["muted"] else []
     extra += [f"{summary.count(counts['pending'], 'resource')} pending in the files (see jsplan plan)"] if counts["pending"] else []
     if extra:
         lines.add(0, (f"{'; '.join(extra)}.", "dim"))
-    away = {str(domain.get("domain")) for domain in drift.away}
+    away = {str(domain.get("domain")) for domain in drift.offline}
     for item in drift.deferred:
         if item.address.partition("/")[0] not in away:
             lines.add(0, (f"Not compared: {safe(item.address)}: {safe(item.reason)}. See jsplan plan.", "warn"))

@@ -45,7 +45,7 @@ def render(document: dict[str, Any], console: Console, *, one: bool) -> None:
 
 
 def _row(entry: dict[str, Any]) -> list[Cell]:
-    of = f" of {entry['of']}" if "of" in entry else ""
+    of = f" of {entry['reverts']}" if "reverts" in entry else ""
     return [
         str(entry["id"]), entry["at"], safe(f"{entry['who']}@{entry['host']}"), safe(entry["operation"]) + of, _counts(entry),
         (_result(entry), _ROLES.get(entry["result"], "")),
@@ -74,7 +74,7 @@ def _entry(lines: Lines, entry: dict[str, Any]) -> None:
     _fact(lines, "began", entry["at"])
     _fact(lines, "ended", entry["ended"])
     _fact(lines, "environment", entry["environment"])
-    _fact(lines, "undoes", entry.get("of"))
+    _fact(lines, "undoes", entry.get("reverts"))
     if entry["plan"]:
         _fact(lines, "plan", f"{entry['plan']['id']}, sha256 {entry['plan']['sha256']}")
     _fact(lines, "saved in", entry.get("backup"))

@@ -28,7 +28,7 @@ def render(plan: Plan, console: Console) -> None:
         parts = [count(one["messages"], "message"), format_bytes(one["bytes"])]
         parts += [count(one["consumers"], "consumer")] if one["consumers"] else []
         came = f", saved from {safe(one['from'])}" if one["from"] != one["address"] else ""
-        there = ("  is there already, as it was saved", "dim") if one["there"] else f"  {', '.join(parts)} of {one['taken_at']}{came}"
+        there = ("  is there already, as it was saved", "dim") if one["exists"] else f"  {', '.join(parts)} of {one['taken_at']}{came}"
         lines.add(2, safe(one["address"]), there)
     lines.blank()
     lines.print(console)
@@ -38,6 +38,6 @@ def line(plan: Plan, result: ApplyResult) -> str:
     """The line `Restore complete! Streams: 2 restored, 1 there already.`, or what is true instead."""
     done = sum(1 for step in result.steps if step.op == "stream.restore" and step.status == "done")
     failed = sum(1 for step in result.steps if step.op == "stream.restore") - done
-    there = sum(1 for one in plan.options["restore"] if one["there"])
+    there = sum(1 for one in plan.options["restore"] if one["exists"])
     parts = [f"{done} restored", f"{there} there already"] + ([f"{failed} not restored"] if failed else [])
     return f"{_HEADS.get(result.exit_code, 'Restore incomplete.')} Streams: {', '.join(parts)}."

@@ -46,11 +46,11 @@ def text_of(status: Status, width: int | None, *, verbose: bool = False) -> Line
 
 
 def summary_line(status: Status) -> str:
-    """`Status: 3 domains (1 away), 12 streams (1 down), 4 consumers, 2 flows (1 unhealthy).`."""
+    """`Status: 3 domains (1 offline), 12 streams (1 down), 4 consumers, 2 flows (1 unhealthy).`."""
     s = status.summary
     flows = [f"{s['unhealthy']} unhealthy"] if s["unhealthy"] else []
     flows += [f"{s['unknown']} not known"] if s["unknown"] else []
-    parts = [count(s["domains"], "domain") + (f" ({s['away']:,} away)" if s["away"] else "")]
+    parts = [count(s["domains"], "domain") + (f" ({s['offline']:,} offline)" if s["offline"] else "")]
     parts += [count(s["streams"], "stream") + (f" ({s['down']:,} down)" if s["down"] else "")]
     parts += [count(s["consumers"], "consumer"), count(s["flows"], "flow") + (f" ({', '.join(flows)})" if flows else "")]
     return f"Status: {', '.join(parts)}."
@@ -74,7 +74,7 @@ def _domains(lines: Lines, domains: list[Row], width: int | None, *, verbose: bo
 
 def _away(lines: Lines, members: list[Row]) -> None:
     first, alone = members[0], len(members) == 1
-    head, role = ("away", "warn") if first["excused"] else ("not reached", "bad")
+    head, role = ("offline", "warn") if first["excused"] else ("not reached", "bad")
     why = first["reason"] or "" if alone else anonymous(first["reason"] or "", first["domain"])
     seen = f"; last seen {first['last_seen']}" if alone and first["last_seen"] else ""
     lines.add(2, (f"{head}: ", role), (safe(_names(members, _domain_of)), "strong"), f": {safe(why)}{seen}")
@@ -239,7 +239,7 @@ def _consumer_row(members: list[Row]) -> list[grid.Cell]:
 
 def _same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
     def alike(row: Row) -> tuple[Any, ...]:
-        return (row["address"].partition("/")[2], row["managed"], row.get("copies"), row.get("down"))
+        return (row["address"].partition("/")[2], row["managed"], row.get("fed_by"), row.get("down"))
 
     return _grouped(rows, alike, _home, verbose=verbose)
 

@@ -160,7 +160,7 @@ def _document(
     out.replication = [graded(found.to_json()) for found in flows if not _ignored(workspace, found.flow.copy)]
     out.unmanaged = [stranger(o, live) for o in strangers if not _ignored(workspace, o.address)]
     seen = last_seen(inputs)
-    out.away = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
+    out.offline = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
     out.pending = _pending(inputs)
     out.diagnostics += unanswered(inputs)
     mute(out, workspace.drift.mute, inputs.request.now)
@@ -203,5 +203,5 @@ def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
     names = {"changed": "changed", "missing": "missing", "replication": "unhealthy", "unmanaged": "unmanaged"}
     if (out.interrupted and options.fail_on) or any(counts[names[what]] for what in options.fail_on):
         return ExitCode.CHANGES
-    unread = any(not away["excused"] for away in out.away) or (live.unlisted and "unmanaged" in options.fail_on)
+    unread = any(not away["excused"] for away in out.offline) or (live.unlisted and "unmanaged" in options.fail_on)
     return combine([ExitCode.ERROR] if unread else [])

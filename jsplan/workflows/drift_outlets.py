@@ -133,7 +133,7 @@ class Outlets:
         for delivery in self._deliveries:
             if delivery.waiting:
                 self._observer.warn(
-                    f"{delivery.sink.name} does not have {delivery.waiting} notice(s); open situations are told again next time"
+                    f"{delivery.sink.name} does not have {delivery.waiting} notification(s); open alerts are sent again next time"
                 )
 
     def tell(self, notices: Iterable[Notice]) -> None:

@@ -271,13 +271,13 @@ class Watcher:
     def _present(self, drift: Drift) -> list[Situation]:
         """What is found, without domains that are away for no longer than the grace."""
         now, grace = time.monotonic(), self._options.grace / SECOND
-        missing = {str(d["domain"]) for d in drift.away if not d["excused"]}
+        missing = {str(d["domain"]) for d in drift.offline if not d["excused"]}
         self._gone = {domain: self._gone.get(domain, now) for domain in missing}
         young = {domain for domain, since in self._gone.items() if now < since + grace}
         if young:
             self._sooner(min(self._gone[domain] for domain in young) + grace - now)
         found = situations_of(drift, self._options.notify, self._describe)
-        return [s if s.kind != "away" else self._scrubbed(s) for s in found if s.kind != "away" or s.address not in young]
+        return [s if s.kind != "offline" else self._scrubbed(s) for s in found if s.kind != "offline" or s.address not in young]
 
     def _settle(self, drift: Drift, found: Iterable[Situation], covered: Callable[[Situation], bool]) -> None:
         notices = self.register.settle(found, covered, stamp(), self.hearing.who)
@@ -362,7 +362,7 @@ class Watcher:
 
 def _unread(drift: Drift) -> set[str]:
     """Domains and addresses that the look says nothing about."""
-    return {str(domain["domain"]) for domain in drift.away} | {item.address for item in drift.deferred}
+    return {str(domain["domain"]) for domain in drift.offline} | {item.address for item in drift.deferred}
 
 
 def _address(item: object) -> str:

@@ -53,7 +53,7 @@ class Recording:
         }  # fmt: skip
         copies = [one["name"] for one in plan.copies]
         entry |= {"backfills": copies} if copies else {}
-        entry |= {"of": plan.options["revert"]["id"]} if "revert" in plan.options else {}
+        entry |= {"reverts": plan.options["revert"]["id"]} if "revert" in plan.options else {}
         recording = cls(world, plan, entry, dict(world.state.resources))
         recording.changes = [recording._begun(change) for change in _changing(plan)]
         recording._write()

@@ -164,7 +164,7 @@ def _limit(info: dict[str, Any], name: str) -> int | None:
 def _stream(found: LiveObject, ours: set[Address]) -> dict[str, Any]:
     state = found.state
     return {
-        "address": str(found.address), "type": found.address.kind, "managed": found.address in ours, "copies": _copies(found),
+        "address": str(found.address), "type": found.address.kind, "managed": found.address in ours, "fed_by": _copies(found),
         "messages": state["messages"], "bytes": state["bytes"], "first_seq": state["first_seq"], "last_seq": state["last_seq"],
         "last_time": None if str(state.get("last_ts", "0001")).startswith("0001") else state["last_ts"],
         "consumers": state.get("consumer_count") or 0, "created": found.created,

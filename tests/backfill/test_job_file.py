@@ -284,7 +284,7 @@ def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[st
     pair.require_copied(seqs=range(1, 21))
     assert pair.record["done_at"]
     script = path.read_text("utf-8")
-    assert json.loads(text)["about"]["copies"] == ["leaf/stream/S -> hub/stream/T: sequences 1 to 20"]
+    assert json.loads(text)["about"]["origins"] == ["leaf/stream/S -> hub/stream/T: sequences 1 to 20"]
     assert "${env.HUB_PASSWORD}" in script
     assert not re.search(r'"password": "acc"', script)
     assert submit(text) == 0
@@ -328,7 +328,7 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     assert [(leg["from"], leg["copied"]) for leg in found["origins"]] == [("leaf/stream/S", 20), ("hub/stream/H", 0)]
     script = path.read_text("utf-8")
     waits, known = "leaf/stream/S -> hub/stream/T: pinned by the run that reaches it", "hub/stream/H -> hub/stream/T: sequences 1 to 7"
-    assert json.loads(text)["about"]["copies"] == [known, waits]
+    assert json.loads(text)["about"]["origins"] == [known, waits]
     assert not re.search(r'"password": "acc"', script)
     assert len(pair.stored("hub", "T")) == 27
     pair.require_nothing_left()

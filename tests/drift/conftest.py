@@ -105,7 +105,7 @@ class Job:
     def told(self) -> tuple[str, str, str]:
         """Occasion, kind and address of the next notice."""
         notice = self.next()
-        return notice["occasion"], notice["situation"]["kind"], notice["situation"]["address"]
+        return notice["event"], notice["alert"]["kind"], notice["alert"]["address"]
 
     def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first notice that is wanted; those before it are in `seen`."""

@@ -149,17 +149,17 @@ def open_now(seen: list[dict[str, Any]]) -> dict[str, str]:
     """The situations that are open after these notices, by address; fails where one is told twice."""
     found: dict[str, dict[str, Any]] = {}
     for notice in seen:
-        situation = notice["situation"]
+        situation = notice["alert"]
         known = found.get(situation["id"])
-        if notice["occasion"] == "opened":
+        if notice["event"] == "opened":
             assert known is None, f"opened twice: {notice['text']}"
         else:
-            assert known is not None, f"{notice['occasion']} without being open: {notice['text']}"
-        if notice["occasion"] == "changed":
+            assert known is not None, f"{notice['event']} without being open: {notice['text']}"
+        if notice["event"] == "changed":
             assert known is not None
             assert (known["kind"], known["fields"]) != (situation["kind"], situation["fields"]), f"told twice: {notice['text']}"
         found[situation["id"]] = situation
-        if notice["occasion"] == "resolved":
+        if notice["event"] == "resolved":
             del found[situation["id"]]
     return {situation["address"]: situation["id"] for situation in found.values()}
 
@@ -170,7 +170,7 @@ def there_is(place: Place) -> set[str]:
     return (
         {r.address for r in found.resource_drift}
         | {u.address for u in found.unmanaged}
-        | {str(d["domain"]) for d in found.away if d["domain"] != "ops"}
+        | {str(d["domain"]) for d in found.offline if d["domain"] != "ops"}
     )
 
 
@@ -238,11 +238,11 @@ def rounds(chaos: Chaos, job: Job, count: int, actions: int, end: float = float(
     if failing is not None:
         failing.caught_up()
     assert job.end() == 0
-    assert not [notice["text"] for notice in job.seen if "OWN" in notice["situation"]["address"]], unusual(chaos)
-    assert not [notice["text"] for notice in job.seen if notice["situation"]["kind"] in ("missing", "check", "away")]
+    assert not [notice["text"] for notice in job.seen if "OWN" in notice["alert"]["address"]], unusual(chaos)
+    assert not [notice["text"] for notice in job.seen if notice["alert"]["kind"] in ("missing", "check", "offline")]
     by_address: dict[str, set[str]] = {}
     for notice in job.seen:
-        by_address.setdefault(notice["situation"]["address"], set()).add(notice["situation"]["id"])
+        by_address.setdefault(notice["alert"]["address"], set()).add(notice["alert"]["id"])
     assert all(len(found) == 1 for found in by_address.values())
 
 
@@ -309,7 +309,7 @@ def test_memory_does_not_grow(place: Place, events: int) -> None:
 
         for share in range(4):
             some(events // 4, share * events)
-            heard = job.metric("jsplan_drift_events_total")
+            heard = job.metric("jsplan_drift_advisories_total")
             assert heard >= events // 4 * (share + 1)
             sizes.append(rss(job.process.pid))
             job.quiet()

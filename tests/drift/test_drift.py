@@ -102,7 +102,7 @@ def test_nothing_is_written(place: Place) -> None:
     assert len(seen) > 20
     assert writes(seen) == []
     lines = (place.space.folder / "drift.jsonl").read_text("utf-8").splitlines()
-    assert {json.loads(line)["situation"]["address"] for line in lines} == {"hub/stream/A", "leaf/stream/B", "hub/stream/Z"}
+    assert {json.loads(line)["alert"]["address"] for line in lines} == {"hub/stream/A", "leaf/stream/B", "hub/stream/Z"}
 
 
 def test_exit_codes(place: Place) -> None:

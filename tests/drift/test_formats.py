@@ -26,7 +26,7 @@ def hostile() -> Drift:
     drift.resource_drift[0].change.fields = [FieldChange("description", "~~~\n</code>", "::error::x%0A\r\n&amp;", "in_place")]
     drift.replication[0]["cause"] = EVIL
     drift.unmanaged[0].address = EVIL
-    drift.away[1]["reason"] = EVIL
+    drift.offline[1]["reason"] = EVIL
     drift.mutes[0]["reason"] = EVIL
     return drift
 
@@ -44,14 +44,14 @@ def many(count: int) -> Drift:
 def quiet() -> Drift:
     """Drift without a finding."""
     drift = samples.drift()
-    drift.resource_drift, drift.replication, drift.unmanaged, drift.mutes, drift.away = [], [], [], [], []
+    drift.resource_drift, drift.replication, drift.unmanaged, drift.mutes, drift.offline = [], [], [], [], []
     return drift
 
 
 def test_the_gravest_comes_first() -> None:
     """What is gone stands before what was changed, and what nobody manages comes last."""
     assert [row.kind for row in drift_rows.rows(samples.drift())] == [
-        "missing", "changed", "replication", "away", "unmanaged", "unmanaged", "excused",
+        "missing", "changed", "replication", "offline", "unmanaged", "unmanaged", "excused",
     ]  # fmt: skip
 
 

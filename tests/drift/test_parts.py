@@ -28,7 +28,7 @@ from tests.render import samples
 AUDIT = "$JS.EVENT.ADVISORY.API"
 CLIENT = {"user": "acc", "name": "nats CLI", "host": "10.0.0.1", "acc": "ACC", "kind": "Client"}
 WHO = Who("acc", "nats CLI", "10.0.0.1", "ACC")
-ALL = ("changed", "missing", "replication", "unmanaged", "away", "check")
+ALL = ("changed", "missing", "replication", "unmanaged", "offline", "check")
 
 
 def audit(subject: str, answer: Any = None, **more: Any) -> bytes:
@@ -169,7 +169,7 @@ def test_every_finding_is_a_situation_with_an_id_of_its_own() -> None:
     drift.unmanaged.append(Unmanaged("hub/consumer/A/x7", "consumer", 0, None, None, ephemeral=True))
     listed = found(drift)
 
-    assert [s.kind for s in listed] == ["changed", "missing", "replication", "unmanaged", "unmanaged", "away"]
+    assert [s.kind for s in listed] == ["changed", "missing", "replication", "unmanaged", "unmanaged", "offline"]
     assert len({s.id for s in listed}) == 6
     assert [s.id for s in found(samples.drift())] == [s.id for s in listed]
     assert not {s.id for s in found(replace(samples.drift(), environment="staging"))} & {s.id for s in listed}
@@ -211,12 +211,12 @@ def test_what_was_not_looked_at_stays_as_it_is() -> None:
 
 
 def test_notices_fit_their_schema() -> None:
-    """Each notice of each kind and occasion is what `notice-v1.json` says, with or without somebody who did it."""
+    """Each notice of each kind and occasion is what `notification-v1.json` says, with or without somebody who did it."""
     register = Register("shop", None)
     notices = register.settle(found(samples.drift()), everywhere, "2026-01-31T12:00:00Z", {"hub/stream/ORDERS": WHO})
     notices += register.settle([], everywhere, "2026-01-31T12:00:01Z")
     for notice in notices:
-        jsonschema.validate(notice.to_json(), schemas()["notice-v1.json"])
+        jsonschema.validate(notice.to_json(), schemas()["notification-v1.json"])
 
     assert notices[0].text.startswith("shop: destructive: hub/stream/ORDERS was changed: max_age: ")
     assert plainly(samples.drift().resource_drift[1]) == ()

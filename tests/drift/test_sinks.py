@@ -272,7 +272,7 @@ def test_a_dead_sink_does_not_hold_up_the_end(place: Place, hook: Hook, monkeypa
     job.next()
 
     assert job.end() == 0
-    assert "webhook 1 does not have 1 notice" in job.said[-1]
+    assert "webhook 1 does not have 1 notification" in job.said[-1]
     assert len((place.space.folder / "drift.jsonl").read_text("utf-8").splitlines()) == 1
 
 
@@ -291,11 +291,11 @@ def test_no_secret_reaches_anybody(place: Place, hook: Hook, monkeypatch: pytest
     assert job.told()[0] == "opened"
     job.hears("webhook 1 answered 500; it is tried again")
     place.sandbox.stop()
-    assert job.until(lambda n: n["situation"]["kind"] == "check")["occasion"] == "opened"
+    assert job.until(lambda n: n["alert"]["kind"] == "check")["event"] == "opened"
     metrics = job.get("/metrics")[1]
     hook.status = 200
     place.sandbox.start()
-    job.until(lambda n: n["situation"]["kind"] == "check" and n["occasion"] == "resolved")
+    job.until(lambda n: n["alert"]["kind"] == "check" and n["event"] == "resolved")
     job.hears("webhook 1 works again")
     assert job.end() == 0
     everything = [metrics, *job.said, json.dumps(job.seen), *(json.dumps(body) for body in hook.taken)]

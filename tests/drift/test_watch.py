@@ -19,8 +19,8 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def schema_of_notices() -> dict[str, object]:
-    """What `state/schema/notice-v1.json` says."""
-    return schemas()["notice-v1.json"]
+    """What `state/schema/notification-v1.json` says."""
+    return schemas()["notification-v1.json"]
 
 
 @pytest.mark.matrix
@@ -30,8 +30,8 @@ def test_changes_are_told_as_they_happen(place: Place) -> None:
 
     place.change("A", max_age=10**12)
     first = job.next()
-    assert (first["occasion"], first["situation"]["address"], first["situation"]["severity"]) == ("opened", "hub/stream/A", "destructive")
-    assert first["situation"]["fields"][0]["path"] == "max_age"
+    assert (first["event"], first["alert"]["address"], first["alert"]["severity"]) == ("opened", "hub/stream/A", "destructive")
+    assert first["alert"]["fields"][0]["path"] == "max_age"
     assert first["by"]["user"] == "acc"
     jsonschema.validate(first, schema_of_notices())
 
@@ -48,7 +48,7 @@ def test_changes_are_told_as_they_happen(place: Place) -> None:
 
     place.ask("STREAM.DELETE.B", domain="leaf")
     assert job.told() == ("changed", "missing", "leaf/stream/B")
-    assert job.seen[-1]["situation"]["id"] == job.seen[1]["situation"]["id"]
+    assert job.seen[-1]["alert"]["id"] == job.seen[1]["alert"]["id"]
 
     place.change("A", max_age=0)
     assert job.told() == ("resolved", "changed", "hub/stream/A")
@@ -108,9 +108,9 @@ def test_a_restart_of_the_servers_is_survived(place: Place) -> None:
     place.sandbox.wait_ready()
     job.wait(lambda: job.metric("jsplan_drift_listening") == 1, "it listens again")
     place.change("A", max_msgs=7)
-    assert job.until(lambda notice: notice["situation"]["address"] == "hub/stream/A")["occasion"] == "opened"
+    assert job.until(lambda notice: notice["alert"]["address"] == "hub/stream/A")["event"] == "opened"
     assert job.end() == 0
-    assert [n for n in [*job.seen, *job.quiet()] if n["situation"]["kind"] in ("away", "check", "missing", "unmanaged")] == []
+    assert [n for n in [*job.seen, *job.quiet()] if n["alert"]["kind"] in ("offline", "check", "missing", "unmanaged")] == []
 
 
 def test_a_domain_that_stays_away_is_told_after_the_grace(place: Place) -> None:
@@ -118,9 +118,9 @@ def test_a_domain_that_stays_away_is_told_after_the_grace(place: Place) -> None:
     job = place.write().job("--every", "1s", "--grace", "1s")
     place.sandbox["leaf"].stop()
 
-    assert job.told() == ("opened", "away", "leaf")
+    assert job.told() == ("opened", "offline", "leaf")
     place.sandbox.start()
-    assert job.told() == ("resolved", "away", "leaf")
+    assert job.told() == ("resolved", "offline", "leaf")
     assert job.end() == 0
     assert job.quiet() == []
 
@@ -133,7 +133,7 @@ def test_a_check_that_fails_for_long_is_told(place: Place) -> None:
     assert job.told() == ("opened", "check", "workspace")
     assert job.get("/healthz")[0] == 200
     place.sandbox.start()
-    assert job.until(lambda notice: notice["situation"]["kind"] == "check")["occasion"] == "resolved"
+    assert job.until(lambda notice: notice["alert"]["kind"] == "check")["event"] == "resolved"
     assert job.end() == 0
 
 
@@ -147,9 +147,9 @@ def test_a_copy_that_does_not_follow_is_told(place: Place) -> None:
 
     assert sorted(seen[:2]) == [("opened", "missing", "hub/consumer/A/C"), ("opened", "missing", "hub/stream/A")]
     assert seen[2] == ("opened", "replication", "leaf/stream/M")
-    assert "origin missing" in job.seen[2]["situation"]["says"]
+    assert "origin missing" in job.seen[2]["alert"]["summary"]
     place.ask("STREAM.CREATE.A", config)
-    assert job.until(lambda notice: notice["situation"]["address"] == "hub/stream/A")["situation"]["kind"] == "changed"
+    assert job.until(lambda notice: notice["alert"]["address"] == "hub/stream/A")["alert"]["kind"] == "changed"
     assert job.end() == 0
 
 
@@ -168,8 +168,8 @@ def test_health_and_metrics(place: Place) -> None:
     status, text = job.get("/metrics")
 
     assert (status, job.get("/healthz")[0], job.get("/readyz")[0], job.get("/other")[0]) == (200, 200, 200, 404)
-    assert 'jsplan_drift_situations{kind="changed",severity="destructive",workspace="test"} 1.0' in text
-    assert f'address="hub/stream/A",id="{job.seen[0]["situation"]["id"]}"' in text
+    assert 'jsplan_drift_alerts{kind="changed",severity="destructive",workspace="test"} 1.0' in text
+    assert f'address="hub/stream/A",id="{job.seen[0]["alert"]["id"]}"' in text
     assert job.metric("jsplan_drift_domain_reachable") == 2
     assert job.metric("jsplan_drift_listening") == 1
 

@@ -154,7 +154,7 @@ def test_the_permissions_are_what_is_sent(hub: Server, tmp_path: Path, monkeypat
             admin.done("$JS.API.STREAM.UPDATE.ORDERS", config | {"max_msgs": 9})
             assert job.told() == ("opened", "changed", "hub/stream/ORDERS")
             assert job.seen[-1]["by"]["user"] == "admin"
-            said = [json.loads(ear.next_message()[2])["situation"]["address"] for _ in range(2)]
+            said = [json.loads(ear.next_message()[2])["alert"]["address"] for _ in range(2)]
         finally:
             job.end(signal.SIGTERM)
     assert said == ["hub/consumer/ORDERS/X", "hub/stream/ORDERS"]

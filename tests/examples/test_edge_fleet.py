@@ -52,7 +52,7 @@ def test_twenty_shops(shops: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     assert (result.exit_code, first.summary["add"]) == (0, 3 * SHOPS + 3)
     assert not again.steps
-    assert (found.exit_code, found.summary["unmanaged"], found.away) == (0, 0, [])
+    assert (found.exit_code, found.summary["unmanaged"], found.offline) == (0, 0, [])
     for shop in shops.stores:
         shops.publish(shop, f"sales.{shop}.receipts", 2)
     shops.publish("hub", "prices.milk")

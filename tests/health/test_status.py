@@ -52,7 +52,7 @@ def test_status_tells_what_is_there(land: Land, tmp_path: Path, server_version: 
         "hub": (True, "hub-server", version), "leaf": (True, "leaf-server", version), "other": (True, "hub-server", version),
     }  # fmt: skip
     assert (domains["hub"]["streams"], domains["hub"]["messages"], domains["other"]["streams"]) == (2, 7, 0)
-    assert {s["address"]: (s["managed"], s["messages"], s["copies"]) for s in found.streams} == {
+    assert {s["address"]: (s["managed"], s["messages"], s["fed_by"]) for s in found.streams} == {
         "hub/stream/ORDERS": (True, 5, None), "hub/stream/OTHERS": (False, 2, None), "leaf/stream/COPY": (True, 5, "mirror"),
     }  # fmt: skip
     places = {c["address"]: (c["managed"], c["pending"], c["ack_pending"], c["delivered"]["stream_seq"]) for c in found.consumers}
@@ -121,7 +121,7 @@ def test_what_a_domain_that_is_away_leaves_unknown(land: Land, tmp_path: Path) -
 
     cause = "not known: the origin's domain leaf is away"
     assert [(f["healthy"], f["cause"]) for f in found.replication] == [(None, cause)]
-    assert (found.exit_code, found.summary["unhealthy"], [a["domain"] for a in found.away]) == (0, 0, ["leaf"])
+    assert (found.exit_code, found.summary["unhealthy"], [a["domain"] for a in found.offline]) == (0, 0, ["leaf"])
     assert [(d["domain"], d["reachable"], d["excused"]) for d in shown.domains if not d["reachable"]] == [("leaf", False, True)]
     assert [f["cause"] for f in shown.replication] == [cause]
     assert took < 40

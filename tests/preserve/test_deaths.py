@@ -175,7 +175,7 @@ def test_files_that_change_their_mind(tmp_path: Path, server: Server) -> None:
         scene.space.apply(allow_hazards=PERMITTED)
     plan, result = scene.space.write(streams=[BEFORE]).apply()
 
-    assert [c.action_reason for c in plan.resource_changes if c.type == "stream"] == ["replacement_given_up"]
+    assert [c.action_reason for c in plan.resource_changes if c.type == "stream"] == ["replacement_rolled_back"]
     assert result.exit_code == 0
     scene.all_is_well(places=True)
 

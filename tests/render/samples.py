@@ -340,7 +340,7 @@ def drift() -> Drift:
             Unmanaged("hub/consumer/TMP/c", "consumer", None, None, None),
         ],
         mutes=[{"address": "hub/stream/X", "owner": "ops", "reason": "test of a new limit", "until": "2026-12-31"}],
-        away=[
+        offline=[
             {"domain": "far", "reason": "no answer in 5s", "may_be_offline": 7 * DAY, "excused": True},
             {"domain": "near", "reason": "no such domain", "may_be_offline": None, "excused": False},
         ],

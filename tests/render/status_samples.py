@@ -26,7 +26,7 @@ def domain(key: str, *, away: str = "", **more: Any) -> dict[str, Any]:
 def stream(address: str, messages: int = 1200, **more: Any) -> dict[str, Any]:
     """One element of `streams`."""
     return {
-        "address": address, "type": "stream", "managed": True, "down": False, "copies": None, "messages": messages, "bytes": messages * 64,
+        "address": address, "type": "stream", "managed": True, "down": False, "fed_by": None, "messages": messages, "bytes": messages * 64,
         "first_seq": 1, "last_seq": messages, "last_time": "2026-01-31T11:59:48.5Z", "consumers": 1, "created": "2026-01-01T00:00:00Z",
     } | more  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_a_frame_fits_the_terminal() -> None:
     lines = stream.getvalue().split("\n")
     assert len(lines) <= 20
     assert any("more; --target shows less" in line for line in lines)
-    assert lines[-1].startswith("Status: 201 domains (3 away)")
+    assert lines[-1].startswith("Status: 201 domains (3 offline)")
 
 
 def test_frames_for_programs_are_lines_of_json() -> None:

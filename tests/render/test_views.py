@@ -140,7 +140,7 @@ def test_domains_that_are_away_are_listed_together() -> None:
         {"domain": f"s-{n:02}", "reason": f"no responders on $JS.s-{n:02}.API", "may_be_offline": week, "excused": True} for n in range(30)
     ]
     away.append({"domain": "x", "reason": "no answer", "may_be_offline": week, "excused": False, "last_seen": "2026-01-01T00:00:00Z"})
-    text = text_of(lambda console: drift_text.render(replace(samples.drift(), away=away), console))
+    text = text_of(lambda console: drift_text.render(replace(samples.drift(), offline=away), console))
 
     assert "Away: in 30 domains: s-{00..29}: no responders on $JS.${domain}.API (within its may_be_offline)" in text
     assert "Not read: x: no answer (longer than its may_be_offline of 1w; last seen 2026-01-01T00:00:00Z)" in text
@@ -155,7 +155,7 @@ def test_drift(golden: Compare) -> None:
 
 def test_no_drift() -> None:
     """Nothing found is said in words and in the greppable line."""
-    quiet = replace(samples.drift(), resource_drift=[], replication=[], unmanaged=[], away=[], mutes=[], deferred=[], pending=0)
+    quiet = replace(samples.drift(), resource_drift=[], replication=[], unmanaged=[], offline=[], mutes=[], deferred=[], pending=0)
 
     assert text_of(lambda console: drift_text.render(quiet, console)) == (
         "No drift.\nDrift: 0 changed, 0 missing, 0 unhealthy, 0 unmanaged.\n"

@@ -392,7 +392,7 @@ def test_nothing_is_restored_over_something(tmp_path: Path, server: Server) -> N
 
         assert result.exit_code == 0
         assert [step.address for step in result.steps if step.op == "stream.restore"] == ["main/stream/GONE"]
-        assert {one["address"] for one in plan.options["restore"] if one["there"]} == {"main/stream/SAME", "main/stream/EMPTY"}
+        assert {one["address"] for one in plan.options["restore"] if one["exists"]} == {"main/stream/SAME", "main/stream/EMPTY"}
 
 
 @pytest.mark.matrix

@@ -198,8 +198,8 @@ def test_away_within_its_time(fleet: Fleet, tmp_path: Path) -> None:
     second, plan = drift(space.load, DriftOptions(), Quiet()), space.plan()
     fleet.sandbox.start()
 
-    assert (first.exit_code, [a["excused"] for a in first.away]) == (0, [True])
-    assert (second.exit_code, [a["excused"] for a in second.away]) == (1, [False])
+    assert (first.exit_code, [a["excused"] for a in first.offline]) == (0, [True])
+    assert (second.exit_code, [a["excused"] for a in second.offline]) == (1, [False])
     assert [d.address for d in found(plan, "JS480")] == [f"{store}/**"]
     assert drift(space.load, DriftOptions(), Quiet()).exit_code == 0
 
@@ -224,7 +224,7 @@ def test_who_copies_knows_better(fleet: Fleet, tmp_path: Path) -> None:
     fleet.wait("hub", "ALL_SALES", 1)
     fleet.sandbox[store].kill()
     age(space, store, timedelta(hours=2))
-    away = drift(space.load, DriftOptions(), Quiet()).away
+    away = drift(space.load, DriftOptions(), Quiet()).offline
     fleet.sandbox.start()
 
     assert [a["excused"] for a in away] == [True]

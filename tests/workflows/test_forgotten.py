@@ -101,5 +101,7 @@ def test_an_interrupted_create_that_left_the_files(tmp_path: Path, clean_hub_lea
     plan, result = space.apply()
 
     assert [(s.op, s.address) for s in plan.steps] == [("state.update", "hub/stream/X")]
-    assert [(c.address, c.change.actions) for c in plan.resource_changes if c.action_reason == "settled"] == [("hub/stream/X", ["no-op"])]
+    assert [(c.address, c.change.actions) for c in plan.resource_changes if c.action_reason == "pending_step_recorded"] == [
+        ("hub/stream/X", ["no-op"])
+    ]
     assert (result.exit_code, space.plan().steps) == (0, [])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 #: What a plan says of a resource that others changed or deleted.
-OUTSIDE = {"create_because_missing", "forget_because_missing", "forget_because_not_ours", "update_because_drifted"}
+OUTSIDE = {"create_because_missing", "forget_because_missing", "forget_because_recreated_elsewhere", "update_because_drifted"}
 Bodies = list[dict[str, Any]]
 #: Of a lock in a bucket: short, so that a dead holder's is gone soon. Whoever goes on has one of its own.
 SHORT, LONG = "2s", "1m"

@@ -64,7 +64,11 @@ def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
     assert (result.exit_code, changes(plan), len(plan.deferred), plan.complete) == (0, {"hub/stream/H": ["create"]}, 31, False)
     assert result.summary["deferred"] == 31
     assert {d.reason.split("$")[0] for d in plan.deferred} == {"domain leaf is offline: no answer to "}
-    assert (found.exit_code, [a["domain"] for a in found.away], [d.address for d in found.deferred]) == (1, ["leaf"], ["leaf/stream/SAME"])
+    assert (found.exit_code, [a["domain"] for a in found.offline], [d.address for d in found.deferred]) == (
+        1,
+        ["leaf"],
+        ["leaf/stream/SAME"],
+    )
     assert names(clean_hub_leaf, "leaf") == ["SAME"]
     assert sorted(changes(space.plan())) == sorted(f"leaf/stream/L{n}" for n in range(30))
 
@@ -174,5 +178,5 @@ def test_a_server_that_is_down(space: Space, clean_hub_leaf: Sandbox) -> None:
     clean_hub_leaf.start()
 
     assert (result.exit_code, list(changes(plan)), len(plan.deferred)) == (0, ["hub/stream/H"], 1)
-    assert (found.exit_code, found.away[0]["excused"]) == (0, True)
+    assert (found.exit_code, found.offline[0]["excused"]) == (0, True)
     assert list(changes(space.plan())) == ["leaf/stream/L"]

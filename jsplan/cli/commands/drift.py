@@ -21,7 +21,7 @@ CAUSES = ("changed", "missing", "replication", "unmanaged")
 
 
 #: What the scheduled job may tell besides: domains and checks that fail.
-KINDS = (*CAUSES, "away", "check")
+KINDS = (*CAUSES, "offline", "check")
 
 
 class Causes(ParamType):

@@ -8,7 +8,7 @@ from jsplan.cli.lazy import declare
 from jsplan.cli.run import start
 
 DOCUMENTS = (
-    "workspace", "plan", "apply", "drift", "notice", "state", "history", "status", "lint", "graph", "backup",
+    "workspace", "plan", "apply", "drift", "notification", "state", "history", "status", "lint", "graph", "backup",
     "backfill", "backfill-plan", "backfill-verify", "backfill-status",
 )  # fmt: skip
 
@@ -19,7 +19,7 @@ DOCUMENTS = (
 def command(ctx: click.Context, /, document: str) -> int:
     """Print the JSON Schema of workspace files, or of another DOCUMENT.
 
-    DOCUMENT is plan, apply, drift, notice (of drift watch), state, history, status, lint, graph,
+    DOCUMENT is plan, apply, drift, notification (of drift watch), state, history, status, lint, graph,
     backup, backfill, backfill-plan, backfill-verify or backfill-status.
 
     An editor with a YAML language server uses it with this first line in jsplan.yaml, after

@@ -114,7 +114,7 @@ def payload(notice: Notice) -> dict[str, Any]:
     """The message: `text` is all that a chat shows; the rest is Slack's own place for data that programs read."""
     s = notice.situation
     data = {
-        "id": notice.id, "situation": s.id, "occasion": notice.occasion, "kind": s.kind, "severity": s.severity, "address": s.address,
+        "id": notice.id, "alert": s.id, "event": notice.occasion, "kind": s.kind, "severity": s.severity, "address": s.address,
         "workspace": notice.workspace, "environment": notice.environment or "", "timestamp": notice.timestamp, "since": notice.since,
         "by": notice.by_words, "details": "\n".join(s.details)[:LONGEST],
     }  # fmt: skip

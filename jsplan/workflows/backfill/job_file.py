@@ -128,7 +128,7 @@ def _about(world: World, entry: Backfill, record: Record) -> dict[str, Any]:
     lines += [f"{side} -> {entry.target}: pinned by the run that reaches it" for side in entry.origins if str(side) not in known]
     backend = world.workspace.backend
     place = f"bucket {backend.bucket} of domain {backend.domain}" if backend.kind == "kv" else f"file {backend.path}"
-    return {"backfill": record.name, "workspace": world.workspace.name, "state": place, "copies": lines}
+    return {"backfill": record.name, "workspace": world.workspace.name, "state": place, "origins": lines}
 
 
 def script(job: dict[str, Any]) -> str:
