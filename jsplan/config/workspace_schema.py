@@ -253,7 +253,7 @@ def _domain() -> Schema:
             "api_prefix": _text("Where its API answers, if not at $JS.<js_domain>.API."),
             "labels": _texts("What label:NAME selects it by."),
             "vars": _map({}, "What ${domain.x} sees."),
-            "may_be_offline": _or_reference(_ref("duration"), "How long it may be away without being an error of drift."),
+            "may_be_offline": _or_reference(_ref("duration"), "How long it may be offline before drift reports an error."),
             "same_as": _text("Another way to the domain of this name."),
         }
     )

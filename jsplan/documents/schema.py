@@ -73,7 +73,7 @@ REPLICATION = fields_of(
         "last_seq": or_null(COUNT),
     },
     {"lag": or_null(COUNT), "active": or_null(COUNT), "severity": one_of(*get_args(Severity))},
-    "One mirror or source. `healthy` null: nobody can tell, the cause says why. `active` is ns since the copy heard of its origin.",
+    "One mirror or source. `healthy` null: not known, and the cause says why. `active` is ns since it last heard of its origin.",
 )
 UNMANAGED = fields_of(
     {"address": ADDRESS, "type": one_of(*KINDS), "messages": or_null(COUNT), "bytes": or_null(COUNT), "created": or_null(TEXT)},
@@ -203,7 +203,7 @@ ENTRY = fields_of(
     {"skipped": FLAG},
 )  # fmt: skip
 COPY_RUN = HEAD | {
-    "kind": one_of("backfill"), "name": TEXT, "origins": list_of(ref("leg")), "deferred": list_of(ref("deferred")), "exit_code": COUNT,
+    "kind": one_of("backfill"), "name": TEXT, "origins": list_of(ref("origin")), "deferred": list_of(ref("deferred")), "exit_code": COUNT,
 }  # fmt: skip
 LOOKED = fields_of(
     _LEG | {"pinned": FLAG, "done": FLAG, "messages": or_null(COUNT), "bytes": or_null(COUNT),
@@ -213,10 +213,10 @@ LOOKED = fields_of(
 OUTLOOK = HEAD | {
     "kind": one_of("backfill-plan"), "name": TEXT, "status": one_of("new", "started", "done"), "reason": TEXT,
     "strategy": one_of("native", "snapshot", "spark"), "strategy_problem": or_null(TEXT), "command": TEXT, "messages": COUNT,
-    "bytes": COUNT, "estimate": or_null(ESTIMATE), "filtered_by": list_of(TEXT), "origins": list_of(ref("leg")),
+    "bytes": COUNT, "estimate": or_null(ESTIMATE), "filtered_by": list_of(TEXT), "origins": list_of(ref("origin")),
 }  # fmt: skip
 VERIFY = HEAD | {
-    "kind": one_of("backfill-verify"), "name": TEXT, "origins": list_of(ref("leg")), "others": COUNT, "seconds": {"type": "number"},
+    "kind": one_of("backfill-verify"), "name": TEXT, "origins": list_of(ref("origin")), "others": COUNT, "seconds": {"type": "number"},
     "exit_code": COUNT,
 }  # fmt: skip
 STANDING = HEAD | {
@@ -247,9 +247,9 @@ def schemas() -> dict[str, Schema]:
         "status-v1.json": _document("status", STATUS, _STATUS),
         "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
         "graph-v1.json": _document("graph", GRAPH, {"node": NODE, "link": LINK}),
-        "backfill-v1.json": _document("backfill", COPY_RUN, {"leg": COPIED, "deferred": DEFERRED}),
-        "backfill-plan-v1.json": _document("backfill-plan", OUTLOOK, {"leg": LOOKED}),
-        "backfill-verify-v1.json": _document("backfill-verify", VERIFY, {"leg": CHECKED}),
+        "backfill-v1.json": _document("backfill", COPY_RUN, {"origin": COPIED, "deferred": DEFERRED}),
+        "backfill-plan-v1.json": _document("backfill-plan", OUTLOOK, {"origin": LOOKED}),
+        "backfill-verify-v1.json": _document("backfill-verify", VERIFY, {"origin": CHECKED}),
         "backfill-status-v1.json": _document("backfill-status", STANDING, {"entry": ENTRY, "orphan": LEFTOVER}),
     }
 

@@ -167,7 +167,7 @@ def _entry(lines: Lines, entry: EntryStatus) -> None:
     for left in entry.orphans:
         _left(lines, left)
     if entry.next:
-        lines.add(2, f"{_NEXT.get(entry.status, 'To go on')}: {safe(entry.next)}")
+        lines.add(2, f"{_NEXT.get(entry.status, 'To resume it')}: {safe(entry.next)}")
 
 
 def _left(lines: Lines, left: Leftover) -> None:

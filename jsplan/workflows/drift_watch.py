@@ -89,10 +89,10 @@ def _ears(metrics: Metrics | None, observer: Observer) -> Callable[[str, bool, s
             metrics.listening(connection, up=up)
         if not up and connection not in silent:
             silent.add(connection)
-            observer.warn(f"connection {connection}: changes are not heard as they happen, only found by schedule: {reason}")
+            observer.warn(f"connection {connection}: advisories are not received; changes are found by schedule only: {reason}")
         elif up and connection in silent:
             silent.discard(connection)
-            observer.warn(f"connection {connection}: changes are heard again")
+            observer.warn(f"connection {connection}: advisories are received again")
 
     return told
 

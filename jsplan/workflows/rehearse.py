@@ -31,7 +31,7 @@ async def rehearse(plan: Plan, workspace: Workspace, live: Live, pool: Pool, obs
         return
     try:
         programs = at_hand()
-        observer.phase("Reading what surrounds the plan")
+        observer.phase("Reading what the rehearsal needs")
         ones = await surroundings(pool, workspace, live, steps)
         shape = shape_of([one for one in ones if one.unreadable is None], steps, programs)
         observer.phase(f"Rehearsing {len(steps):,} step{'' if len(steps) == 1 else 's'} on embedded servers")

@@ -94,7 +94,7 @@ async def _status(load: LoadOptions, observer: Observer, targets: Collection[str
         chosen = [o for a, o in sorted(listed.items()) if not targets or any(matches(t, a) for t in targets)]
         copies = [o.address for o in chosen if o.flows]
         if copies:
-            observer.phase(f"Looking at {len(copies):,} cop{'y' if len(copies) == 1 else 'ies'}")
+            observer.phase(f"Looking at {len(copies):,} downstream stream{'' if len(copies) == 1 else 's'}")
         health = Health(world, pool, inputs.live, {} if seen is None else seen)
         flows = await (health.thorough(copies) if seen is None else health.another(copies))
     return _document(world, inputs, chosen, flows, targets)

@@ -160,7 +160,7 @@ class RollOut:
         others = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
         wave = f"wave {number + 1} ({self.waves[number].term})"
         text = f"{wave} had {_count(len(failed))} that failed, more than --max-failures {self.most}: {'; '.join(named)}{others}"
-        self.observer.warn(f"{text}. The waves after it were not begun")
+        self.observer.warn(f"{text}. Later waves were not started")
         return text
 
     def _not_done(self, wave: Wave) -> dict[str, str]:

@@ -90,7 +90,7 @@ def test_half_a_chunk_is_taken_over(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     found = pair.run(observer=said)
 
     assert (found.copied, found.verified) == (20, True)
-    assert any("Taking over" in one for one in said.said)
+    assert any("Resuming with" in one for one in said.said)
     assert not any("was lost" in one for one in said.said)
     pair.require_copied()
 

@@ -327,7 +327,7 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     assert [(leg["from"], leg["copied"]) for leg in away["origins"]] == [("hub/stream/H", 7)]
     assert [(leg["from"], leg["copied"]) for leg in found["origins"]] == [("leaf/stream/S", 20), ("hub/stream/H", 0)]
     script = path.read_text("utf-8")
-    waits, known = "leaf/stream/S -> hub/stream/T: pinned by the run that reaches it", "hub/stream/H -> hub/stream/T: sequences 1 to 7"
+    waits, known = "leaf/stream/S -> hub/stream/T: the run that reaches it pins its range", "hub/stream/H -> hub/stream/T: sequences 1 to 7"
     assert json.loads(text)["about"]["origins"] == [known, waits]
     assert not re.search(r'"password": "acc"', script)
     assert len(pair.stored("hub", "T")) == 27

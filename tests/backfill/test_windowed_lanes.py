@@ -101,7 +101,7 @@ def test_into_an_archive_and_back(pair: Pair) -> None:
 
     assert (found.copied, found.windows, found.verified) == (COUNT, 2, True)
     assert pq.read_table(pair.space.folder / "archive", columns=["seq"]).num_rows == COUNT
-    assert any(text.startswith("Taking over") for text in observer.said)
+    assert any(text.startswith("Resuming with") for text in observer.said)
     pair.space.write(backfills=[{"name": "x", "from": {"parquet": "archive"}, "to": {"domain": "hub", "stream": "T"}} | WINDOW])
 
     back = pair.run(clock=Stepping(local("01:00"), step=4 * HOUR, most=1))

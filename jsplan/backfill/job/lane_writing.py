@@ -99,7 +99,7 @@ class LaneWriter:
         """Raise ApiError where somebody has written to the stage before: Spark began this task again."""
         await_taker(self._wire, f"{self._lane.ingest}jsplan")
         if stream_facts(self._wire, self._lane.target.api_prefix, self._lane.stage).last:
-            raise ApiError(f"staging stream {self._lane.stage} was begun by another attempt", hint="It is taken over by the next attempt.")
+            raise ApiError(f"staging stream {self._lane.stage} was begun by another attempt", hint="The next attempt resumes it.")
         return Chain(self._wire, 0, self._lane.ingest.encode())
 
     def _require_order(self, leg: int, seqs: Sequences) -> None:

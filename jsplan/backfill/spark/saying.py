@@ -64,7 +64,7 @@ def raise_said(error: Exception, job: Job) -> NoReturn:
         if job.transform is not None:
             raise FunctionFailedError(f"transform {job.transform}: {condition} {first_line(error)}") from None
         raise RefusedError(f"where: {condition} {first_line(error)}. Nothing of this attempt was copied") from None
-    raise WorkerDiedError(f"a worker died: {first_line(error)}", hint="It is taken over by the next attempt.") from None
+    raise WorkerDiedError(f"a worker died: {first_line(error)}", hint="The next attempt resumes it.") from None
 
 
 def _condition(error: Exception) -> str:

@@ -50,7 +50,7 @@ def collected(session: SparkSession, frame: DataFrame, name: str) -> list[Any]:
     try:
         return frame.collect()
     except (PySparkException, Py4JError) as error:
-        raise WorkerDiedError(f"a worker died: {_first_line(error)}", hint="It is taken over by the next attempt.") from None
+        raise WorkerDiedError(f"a worker died: {_first_line(error)}", hint="The next attempt resumes it.") from None
 
 
 def _runner(tasks: list[Task]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -74,7 +74,7 @@ def is_repeated() -> bool:
 
 def refused() -> Iterator[dict[str, Any]]:
     """Raise ApiError in the place of a task that Spark began again."""
-    raise ApiError("Spark began a task again whose first attempt died, or is slow", hint="It is taken over by the next attempt.")
+    raise ApiError("Spark began a task again whose first attempt died, or is slow", hint="The next attempt resumes it.")
 
 
 def _carried_out(task: Task) -> Iterator[dict[str, Any]]:

@@ -158,7 +158,7 @@ class ArchiveRun:
                 if common(spans, [span]) == [span] and not common([Span(*one["span"]) for one in receipts(place)], [span]):
                     _move(piece, other, place)
         if found_ones := receipts(place):
-            self.work.observer.phase(f"Taking over {sum(one['rows'] for one in found_ones):,} messages that an earlier attempt had written")
+            self.work.observer.phase(f"Resuming with {sum(one['rows'] for one in found_ones):,} messages of an earlier attempt")
         return found_ones
 
     # --- doing it -----------------------------------------------------------------------------------------------

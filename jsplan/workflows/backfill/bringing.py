@@ -67,7 +67,7 @@ class Bringing:
         info = await patiently(self.ends.target, partial(promoting.target_info, self.ends.target, self.stream))
         begun = stage.name in promoting.own_sources(info["config"])
         if sealed.messages and (begun or stage.text == self.text):
-            self.observer.phase(f"Taking over {sealed.messages:,} messages that an earlier attempt had written")
+            self.observer.phase(f"Resuming with {sealed.messages:,} messages of an earlier attempt")
             origin = Address.parse(self.leg.origin).stream
             hashes, tail = await asyncio.to_thread(
                 read_stage, self.ends.target_way, stage.name, sealed.messages, self.ends.identity, origin, sealed.base
@@ -114,7 +114,7 @@ class Bringing:
             Follow(ends.target_way, self.stream, first, one.name, one.messages, ends.identity, origin, expected, one.base, one.numbered)
             for one in staged
         ]
-        self.observer.phase(f"Bringing {sum(stage.messages for stage in staged):,} messages into {self.leg.target} and comparing them")
+        self.observer.phase(f"Promoting {sum(stage.messages for stage in staged):,} messages into {self.leg.target} and comparing them")
         told = await self.engine.near(partial(follow, tasks), f"{self.leg.origin} to {self.leg.target}: {doing}")
         for stage, said, wanted in zip(staged, told, hashes, strict=True):
             lacks = may_lack and (said["reached"] >= stage.messages or await self._has_deleted(first))

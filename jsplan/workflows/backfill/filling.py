@@ -109,7 +109,7 @@ async def require_same_messages(leg: Leg, ends: Ends) -> None:
     if wrong is not None:
         raise JsplanError(
             f"{leg.target} is not what a snapshot of {leg.origin} gives: message {wrong:,} differs",
-            hint=f"Is it another stream? Delete {leg.target} to have it made anew.",
+            hint=f"Is it another stream? Delete {leg.target} to have it created again.",
         )
 
 

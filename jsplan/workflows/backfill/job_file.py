@@ -84,7 +84,7 @@ async def _frozen(world: World, pool: Pool, entry: Backfill, observer: Observer,
         record = record or Record(entry.name, text_of(entry), [], stamp())
         away = await away_of(world, pool, entry)
         for side in (side for side in entry.origins if side.domain in away):
-            observer.warn(f"{side} is away; its range is pinned by the run that reaches it: {away[side.domain]}")
+            observer.warn(f"{side} is offline; the run that reaches it pins its range: {away[side.domain]}")
         if await freeze_more(world, pool, entry, record, away):
             await _keep(world, record)
     elif record is None or record.planned:  # what a plan has pinned knows no tool yet
@@ -125,7 +125,7 @@ def _about(world: World, entry: Backfill, record: Record) -> dict[str, Any]:
     """Say to a reader of the script what the job does; nothing reads it but people."""
     known = {text for leg in record.origins for text in (leg.origin, leg.archive)}
     lines = [f"{leg.origin} -> {leg.target}: sequences {leg.first:,} to {leg.last:,}" for leg in record.origins]
-    lines += [f"{side} -> {entry.target}: pinned by the run that reaches it" for side in entry.origins if str(side) not in known]
+    lines += [f"{side} -> {entry.target}: the run that reaches it pins its range" for side in entry.origins if str(side) not in known]
     backend = world.workspace.backend
     place = f"bucket {backend.bucket} of domain {backend.domain}" if backend.kind == "kv" else f"file {backend.path}"
     return {"backfill": record.name, "workspace": world.workspace.name, "state": place, "origins": lines}

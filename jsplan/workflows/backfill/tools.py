@@ -91,7 +91,7 @@ class ToolRun(LegRun):
         try:
             await require_same_messages(self.leg, self.ends)
         except JsplanError as error:
-            self.work.observer.warn(f"{error}. What is missing is copied by Spark")
+            self.work.observer.warn(f"{error}. Spark copies the pending messages")
             return False
         result.gaps, result.gap_messages = await snapshot_gaps(self.leg, self.ends, self.work.topology)
         result.verified, result.attempts, result.path = True, 1, BY_SNAPSHOT

@@ -77,4 +77,4 @@ async def until_done(attempt: Callable[[], Awaitable[None]], copied: Callable[[]
             fruitless = fruitless + 1 if copied() == before else 1
             if fruitless == ATTEMPTS or not passes(error):
                 raise
-            observer.warn(f"{title}: {error.in_full.rstrip('.')}. It goes on from where it is.")
+            observer.warn(f"{title}: {error.in_full.rstrip('.')}. Trying again.")
