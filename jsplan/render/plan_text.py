@@ -145,7 +145,7 @@ def backfills(plan: Plan) -> Lines:
     for job, where in together(plan.backfills):
         mark, what = ("  > ", "import"), f"backfill {safe(str(job['name']))}"
         if not job.get("declared", True):
-            mark, what = ("  > ", "import") if job["runs"] else ("  ? ", "warn"), "history left out"
+            mark, what = ("  > ", "import") if job["runs"] else ("  ? ", "warn"), "earlier messages"
         ends = f"{_end(job.get('from'))} -> {_end(job.get('to'))}"
         lines.add(0, mark, (what, "strong"), f" {ends} [{', '.join(amount(job))}]", (safe(f" {where}" if where else ""), "strong"))
         guess = job.get("estimate")
@@ -154,7 +154,7 @@ def backfills(plan: Plan) -> Lines:
         if job.get("command"):
             lines.add(resource_text.BODY, f"{_undeclared(plan, job)}: {safe(str(job['command']))}")
         elif not job.get("declared", True):
-            lines.add(resource_text.BODY, "Apply does not copy it.")
+            lines.add(resource_text.BODY, "Apply does not copy them.")
         lines.blank()
     return lines
 
@@ -162,10 +162,10 @@ def backfills(plan: Plan) -> Lines:
 def _undeclared(plan: Plan, job: Mapping[str, Any]) -> str:
     """What becomes of history that no entry names, before the command that brings it."""
     if not job["runs"]:
-        return "Apply does not copy it. As it is, by hand"
+        return "Apply does not copy them. To copy them"
     if not plan.options.get("backfill", True):
-        return "Apply leaves it (--no-backfill), and it is not planned again. By hand"
-    return "Apply copies it; with --no-backfill it is left, and not planned again. By hand"
+        return "Skipped by --no-backfill, and not planned again. To copy them"
+    return "Apply copies them. With --no-backfill they are skipped, and not planned again. To copy them"
 
 
 def amount(job: Mapping[str, Any]) -> list[str]:

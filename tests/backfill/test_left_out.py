@@ -117,8 +117,8 @@ def test_a_plan_has_a_step_for_it(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ([], "Apply copies it; with --no-backfill it is left, and not planned again. By hand: "),
-        (["--no-backfill"], "Apply leaves it (--no-backfill), and it is not planned again. By hand: "),
+        ([], "Apply copies them. With --no-backfill they are skipped, and not planned again. To copy them: "),
+        (["--no-backfill"], "Skipped by --no-backfill, and not planned again. To copy them: "),
     ],
 )
 def test_the_plan_says_what_becomes_of_it(pair: Pair, capsys: pytest.CaptureFixture[str], options: list[str], says: str) -> None:
@@ -133,7 +133,7 @@ def test_the_plan_says_what_becomes_of_it(pair: Pair, capsys: pytest.CaptureFixt
     Draft202012Validator(schemas()["plan-v1.json"]).validate(document)
     assert document["summary"]["backfill"] == 1
     lines = [line.strip() for line in text.splitlines() if line]
-    assert lines[-5].startswith("> history left out leaf/stream/S -> hub/stream/ALL [15 messages, ")
+    assert lines[-5].startswith("> earlier messages leaf/stream/S -> hub/stream/ALL [15 messages, ")
     assert lines[-5].endswith(", about 10s]")
     assert lines[-4].startswith("its new source begins at sequence 16 and leaves out what is before; copied by Spark")
     assert lines[-3].startswith("the time is an estimate, assuming ")
@@ -357,9 +357,9 @@ def test_the_history_of_a_work_queue_is_not_promised(pair: Pair, capsys: pytest.
 
     assert main(["-C", str(space.folder), "plan"]) == 0
     said = capsys.readouterr().out
-    assert "history left out leaf/stream/Q -> hub/stream/ALL [up to 1 message, " in said
+    assert "earlier messages leaf/stream/Q -> hub/stream/ALL [up to 1 message, " in said
     assert "it cannot be copied: Q is a work queue" in said
-    assert "Apply does not copy it." in said
+    assert "Apply does not copy them." in said
     assert "jsplan backfill run" not in said
     plan, result = apply(pair, allow_hazards=("DELETES_MESSAGES",))
 

@@ -39,7 +39,7 @@ def require_means(world: World, plan: Plan, options: PlanOptions) -> None:
         for entry in plan.copies:
             shape_of(world, entry_of(world, _asked(entry)))
     except NotAvailableError as error:
-        hint = f"{error.hint} Or leave the backfills for later: --no-backfill"
+        hint = f"{error.hint} Or skip the backfills: --no-backfill"
         raise NotAvailableError(f"{error}; nothing was changed", hint=hint) from None
 
 
