@@ -48,7 +48,7 @@ def test_there_and_back_and_there_again(place: Place, backend: str) -> None:
 
     undo(place.space, back)
     assert ((place.config("A"), place.config("B"), place.config("NEW")), remembered(place)) == (after, became)
-    assert [(e["operation"], e.get("of")) for e in entries(place.space)[:2]] == [("revert", back), ("revert", number)]
+    assert [(e["operation"], e.get("reverts")) for e in entries(place.space)[:2]] == [("revert", back), ("revert", number)]
     undo(place.space, back + 1)
     assert not place.write(*old).space.plan().has_changes
 
@@ -66,7 +66,7 @@ def test_saved(place: Place) -> None:
 
     assert place.run("apply", str(path)).code == 0
     assert (place.config("A") or {})["max_age"] == 3_600_000_000_000
-    assert (entries(place.space)[0]["operation"], entries(place.space)[0].get("of")) == ("revert", number)
+    assert (entries(place.space)[0]["operation"], entries(place.space)[0].get("reverts")) == ("revert", number)
     assert entry(place.space, 3)["plan"]["sha256"] == json.loads(path.read_bytes())["sha256"]
     assert place.run("apply", str(path)).code == StalePlanError.exit_code
 
