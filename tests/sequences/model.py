@@ -85,12 +85,29 @@ def kept_by_interest(messages: Iterable[Message], consumers: Collection[tuple[Ma
     """What a stream with interest retention keeps of what was published: what a consumer has not finished.
 
     Messages before the start of a consumer count as well: the server looks at filters alone, and none ever takes them.
+    `removed_before_start` says otherwise since 2.14.
     """
     return {
         m
         for m in messages
         for config, stands in consumers
         if m.seq in stands.outstanding or (m.seq not in stands.given and wants(config, m.subject))
+    }
+
+
+def removed_before_start(
+    messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], Standing]], copied: Iterable[Message]
+) -> set[Message]:
+    """What an interest stream of 2.14 and newer removes: finished by one reader, and before the start of all others.
+
+    A source is such a reader: it acknowledges what it has copied, some time later.
+    """
+    taken = set(copied)
+    return {
+        m
+        for m in messages
+        if (m in taken or any(m.seq in s.given and m.seq not in s.outstanding for _, s in consumers))
+        and not any(m in stands.unfinished(config, [m]) for config, stands in consumers)
     }
 
 

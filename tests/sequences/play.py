@@ -13,7 +13,7 @@ from jsplan.workflows.plan import plan as make_plan
 from tests.sequences import judge
 from tests.sequences.cases import Ask, Consume, Publish, address_of, bodies, stream_of
 from tests.sequences.judge import Announced, Drained, Finding, Snapshot
-from tests.sequences.model import Message, kept_by_interest, passes
+from tests.sequences.model import Message, kept_by_interest, passes, removed_before_start
 from tests.sequences.servers import Books, Side, Stream, Trouble, wait
 from tests.support.workspaces import Quiet, hub_leaf_space
 
@@ -194,7 +194,7 @@ class _Play:
             return
         for body in sections.get("streams", ()):
             if body.get("retention") == "interest" and body.get("subjects"):
-                self._wait_for_interest(body)
+                self._wait_for_interest(body, sections)
 
     def _wait_for_acks_of(self, deed: Deed) -> None:
         """Wait until what a deed acknowledged has had its effect, where the consumer is still there."""
@@ -204,11 +204,15 @@ class _Play:
         if books is not None and "error" not in side.api(f"CONSUMER.INFO.{deed.stream}.{deed.consumer}"):
             side.wait_for_acks(deed.stream, deed.consumer, len(books.stands.outstanding))
 
-    def _wait_for_interest(self, body: Body) -> None:
+    def _wait_for_interest(self, body: Body, sections: Sections) -> None:
         key = (body["domain"], body["name"])
         stands = [(c, self._books(key, c["name"]).stands) for c in body.get("consumers", ())]
-        kept = {m.seq for m in kept_by_interest(self.published.get(key, ()), stands)}
-        side = self.sides[key[0]]
+        published, side = self.published.get(key, []), self.sides[key[0]]
+        kept = {m.seq for m in kept_by_interest(published, stands)}
+        if side.version >= (2, 14):
+            readers = [o for b in sections.get("streams", ()) for name, o in judge.origins_of(b).items() if name == key[1]]
+            copied = [m for m in published if any(_asked(origin, m) for origin in readers)]
+            kept -= {m.seq for m in removed_before_start(published, stands, copied)}
 
         def settled() -> bool:
             found = side.stream(key[1])

@@ -71,6 +71,11 @@ class Side:
         """One more connection to the same server."""
         return Raw(self._server.url, self._server.user, self._server.password)
 
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The version of the server, such as (2, 15, 1)."""
+        return tuple(int(part) for part in str(self._server.info()["version"]).split("-")[0].split("."))
+
     def close(self) -> None:
         """Hang up."""
         self.raw.close()
