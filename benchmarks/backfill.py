@@ -34,20 +34,20 @@ import pyarrow as pa
 from backfill_lanes import fill_many, many_origins, many_sources, shuffled, shuffled_staging
 from backfill_tools import by_source, whole_by_auto
 
-from jsplan.backfill.job import stages
-from jsplan.backfill.job.copying import Copy, copy
-from jsplan.backfill.ranges import Span
-from jsplan.backfill.wire import Wire, publish
+from jsplan.backfill.options import BackfillOptions
+from jsplan.backfill.origin_copy import OriginCopy, RunContext
+from jsplan.backfill.pinning import Endpoints, pin_ranges, resolve_entry
+from jsplan.backfill.protocol import RawConnection, publish
+from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.spark_runner import SparkRunner
+from jsplan.backfill.tasks import staging_streams
+from jsplan.backfill.tasks.copy import CopyTask, run_copy_task
+from jsplan.backfill.verify.command import BackfillCheck
 from jsplan.config.model import LoadOptions
-from jsplan.jetstream.contexts import Target
-from jsplan.jetstream.snapshots import restore, snapshot
+from jsplan.jetstream.contexts import ConnectionSettings
+from jsplan.jetstream.snapshots import open_snapshot, restore_stream
 from jsplan.sandbox import Sandbox
-from jsplan.workflows.backfill.engine import Engine
-from jsplan.workflows.backfill.freeze import Ends, entry_of, freeze
-from jsplan.workflows.backfill.leg import LegRun, Work
-from jsplan.workflows.backfill.options import BackfillOptions
-from jsplan.workflows.backfill.verifying import Check
-from jsplan.workflows.world import World, open_pool, open_world
+from jsplan.workflows.context import Context, open_context, open_pool
 
 SUBJECTS, BATCH, LOOP = 100, 20_000, 20_000
 #: Path by name: what is timed. Each leaves its copy as COPY in the hub, or as a staging stream.
@@ -71,16 +71,16 @@ class Silent:
 class Bench:
     """A stream in the leaf, and ways to have it in the hub."""
 
-    def __init__(self, sandbox: Sandbox, world: World, pool: Any, engine: Engine, count: int) -> None:
+    def __init__(self, sandbox: Sandbox, world: Context, pool: Any, engine: SparkRunner, count: int) -> None:
         self.sandbox, self.world, self.pool, self.engine, self.count = sandbox, world, pool, engine, count
         self.hub, self.leaf = (pool.api(world.workspace.domains[key]) for key in ("hub", "leaf"))
         self.worker = 0.0
         self.observer = Silent()
 
-    def ends(self) -> Ends:
+    def ends(self) -> Endpoints:
         """Both ends as tasks reach them."""
         domains = self.world.workspace.domains
-        return Ends.of(self.world, self.pool, domains["leaf"], domains["hub"])
+        return Endpoints.of_domains(self.world, self.pool, domains["leaf"], domains["hub"])
 
     async def clean(self) -> None:
         """No copy is left, and the server has settled."""
@@ -108,8 +108,8 @@ async def mirror(bench: Bench) -> float:
 async def snapshot_restore(bench: Bench) -> float:
     """STREAM.SNAPSHOT at the leaf, STREAM.RESTORE in the hub, through this process."""
     started = time.monotonic()
-    async with snapshot(bench.leaf, "BENCH") as taken:
-        await restore(bench.hub, taken.config, taken.state, taken.chunks)
+    async with open_snapshot(bench.leaf, "BENCH") as taken:
+        await restore_stream(bench.hub, taken.config, taken.state, taken.chunks)
     return time.monotonic() - started
 
 
@@ -134,21 +134,21 @@ async def loop(bench: Bench) -> float:
     return seconds * bench.count / done
 
 
-def measured(task: Copy) -> Iterator[dict[str, Any]]:
+def measured(task: CopyTask) -> Iterator[dict[str, Any]]:
     """The task of a copy, and how much memory its process had at most."""
-    yield from copy(task)
+    yield from run_copy_task(task)
     yield {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 async def staging(bench: Bench) -> float:
     """The fused Spark task of a backfill, from the leaf into a staging stream in the hub."""
     started = time.monotonic()
-    stage = await stages.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {})
+    stage = await staging_streams.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {})
     ends = bench.ends()
-    task = Copy(ends.source_way, "leaf", "BENCH", (Span(1, bench.count),), (), ends.target_way, stage.ingest, stage.name)
+    task = CopyTask(ends.source_endpoint, "leaf", "BENCH", (SeqRange(1, bench.count),), (), ends.target_endpoint, stage.ingest_prefix, stage.name)
     said = (await bench.engine.run([partial(measured, task)], "bench"))[0]
     seconds = time.monotonic() - started
-    assert said[-2]["messages"] == bench.count == (await stages.refresh(bench.hub, stage)).messages
+    assert said[-2]["messages"] == bench.count == (await staging_streams.refresh(bench.hub, stage)).messages
     bench.worker = max(bench.worker, said[-1]["memory"])
     return seconds
 
@@ -157,7 +157,7 @@ async def verify(bench: Bench) -> float:
     """What `backfill verify` does, after a copy end to end: both sides read, hashed and joined on Spark."""
     await end_to_end(bench)
     started = time.monotonic()
-    found = await Check(bench.world, bench.pool, bench.world.workspace.backfills["bench"], 20, bench.engine, Silent()).all()
+    found = await BackfillCheck(bench.world, bench.pool, bench.world.workspace.backfills["bench"], 20, bench.engine, Silent()).execute()
     assert found.origins[0].counts["equal"] == bench.count, found
     return time.monotonic() - started
 
@@ -172,13 +172,13 @@ async def end_to_end(bench: Bench) -> float:
     try:
         options = BackfillOptions(name="bench")
         started = time.monotonic()
-        record = await freeze(world, bench.pool, entry_of(world, options))
+        record = await pin_ranges(world, bench.pool, resolve_entry(world, options))
         apis = {"hub": bench.hub, "leaf": bench.leaf}
-        work = Work(
-            entry_of(world, options), "bench/bench", record.text, world.topology, apis, bench.engine, Silent(),
+        work = RunContext(
+            resolve_entry(world, options), "bench/bench", record.text, world.topology, apis, bench.engine, Silent(),
             lambda seconds: seconds, lambda _code, _address: False,
         )  # fmt: skip
-        result = await LegRun(work, record.origins[0], bench.ends()).run()
+        result = await OriginCopy(work, record.origins[0], bench.ends()).run()
         seconds = time.monotonic() - started
     finally:
         ended.set()
@@ -187,27 +187,27 @@ async def end_to_end(bench: Bench) -> float:
     return seconds
 
 
-def _publish(target: Target, ended: threading.Event) -> None:
+def _publish(target: ConnectionSettings, ended: threading.Event) -> None:
     """Another writer: a hundred messages a second, each acknowledged."""
-    wire = Wire(target)
+    wire = RawConnection(target)
     while not ended.wait(0.01):
         wire.request("others.a", "x" * 100)
     wire.close()
 
 
-def _target(server: Any) -> Target:
-    return Target(key=server.name, url=server.url, shown=server.url, user=server.user, password=server.password, timeout=30.0)
+def _target(server: Any) -> ConnectionSettings:
+    return ConnectionSettings(key=server.name, url=server.url, shown=server.url, user=server.user, password=server.password, timeout=30.0)
 
 
 def fill(server: Any, count: int, size: int, *, many: bool = False) -> None:
     """Messages with two headers and a random payload, on a hundred subjects; `many`: the same number also in twenty streams."""
-    wire = Wire(_target(server))
+    wire = RawConnection(_target(server))
     asyncio.run(_create(server))
     batches = (_batch(first, min(BATCH, count - first), size) for first in range(0, count, BATCH))
     publish(wire, batches)
     wire.close()
     if many:
-        fill_many(lambda: Wire(_target(server)), count, partial(_batch, size=size))
+        fill_many(lambda: RawConnection(_target(server)), count, partial(_batch, size=size))
 
 
 async def _create(server: Any) -> None:
@@ -238,9 +238,9 @@ PATHS: dict[str, Path_] = {
 async def turns(folder: Path, sandbox: Sandbox, count: int, repeat: int, only: list[str]) -> dict[str, Any]:
     """Every path, `repeat` times, one after the other."""
     load = LoadOptions(folder, environ=dict(os.environ))
-    async with open_world(load) as world, open_pool(world, read_only=False) as pool:
+    async with open_context(load) as world, open_pool(world, read_only=False) as pool:
         await pool.open({domain.connection for domain in world.workspace.domains.values()})
-        engine = Engine(Silent(), None)
+        engine = SparkRunner(Silent(), None)
         bench = Bench(sandbox, world, pool, engine, count)
         bench.ends()  # before Spark starts: its workers have the environment of now
         await engine.run([partial(iter, [])], "warm")

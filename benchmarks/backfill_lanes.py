@@ -8,16 +8,16 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from jsplan.backfill.job import stages
-from jsplan.backfill.job.copying import Copy
-from jsplan.backfill.job.lanes import Job, Lane
-from jsplan.backfill.ranges import Span
-from jsplan.backfill.wire import Wire, publish
-from jsplan.backfill.wire.asking import asked
+from jsplan.backfill.origin_copy import RunContext
+from jsplan.backfill.partitioned_copy import PartitionedCopy, TransformSpec
+from jsplan.backfill.pinning import Endpoints, pin_ranges
+from jsplan.backfill.protocol import RawConnection, publish
+from jsplan.backfill.protocol.stream_info import request_api
+from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.tasks import staging_streams
+from jsplan.backfill.tasks.copy import CopyTask
+from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
 from jsplan.config.model import Backfill, BackfillSide
-from jsplan.workflows.backfill.freeze import Ends, freeze
-from jsplan.workflows.backfill.leg import Work
-from jsplan.workflows.backfill.widely import Shape, Wide
 
 ORIGINS = 20
 
@@ -25,10 +25,10 @@ ORIGINS = 20
 async def shuffled_staging(bench: Any) -> float:
     """Read, shuffled by subject and written by two writers into staging streams."""
     started = time.monotonic()
-    made = [await stages.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {}) for _ in range(2)]
+    made = [await staging_streams.create(bench.hub, "bench", "leaf/stream/BENCH", "bench", {}) for _ in range(2)]
     ends = bench.ends()
-    leg = Copy(ends.source_way, "leaf", "BENCH", (Span(1, bench.count),), (), ends.target_way, "", made[0].name)
-    job = Job(tuple(Lane(ends.target_way, stage.name, stage.ingest) for stage in made), (leg,), "subject")
+    leg = CopyTask(ends.source_endpoint, "leaf", "BENCH", (SeqRange(1, bench.count),), (), ends.target_endpoint, "", made[0].name)
+    job = PartitionPlan(tuple(Partition(ends.target_endpoint, stage.name, stage.ingest_prefix) for stage in made), (leg,), "subject")
     said = await bench.engine.lanes(job, "bench")
     seconds = time.monotonic() - started
     assert sum(one["messages"] for one in said) == bench.count
@@ -58,13 +58,13 @@ async def _whole(bench: Any, origins: tuple[BackfillSide, ...], order: str) -> f
     await bench.hub.request("STREAM.CREATE.COPY", {"name": "COPY", "subjects": ["others.>"]})
     entry = Backfill("bench", origins, BackfillSide("hub", "COPY"), order=order)
     started = time.monotonic()
-    record = await freeze(bench.world, bench.pool, entry)
+    record = await pin_ranges(bench.world, bench.pool, entry)
     apis = {"hub": bench.hub, "leaf": bench.leaf}
-    work = Work(
+    work = RunContext(
         entry, "bench/bench", record.text, bench.world.topology, apis, bench.engine, bench.observer, lambda seconds: seconds,
         lambda _code, _address: False,
     )  # fmt: skip
-    wide = Wide(work, Shape(order), record.origins, [Ends.of_leg(bench.world, bench.pool, leg) for leg in record.origins], record.text)
+    wide = PartitionedCopy(work, TransformSpec(order), record.origins, [Endpoints.of_origin(bench.world, bench.pool, leg) for leg in record.origins], record.text)
     await wide.run()
     seconds = time.monotonic() - started
     assert sum(result.copied for result in wide.results) == bench.count
@@ -72,13 +72,13 @@ async def _whole(bench: Any, origins: tuple[BackfillSide, ...], order: str) -> f
     return seconds
 
 
-def fill_many(connect: Callable[[], Wire], count: int, batch: Any) -> None:
+def fill_many(connect: Callable[[], RawConnection], count: int, batch: Any) -> None:
     """The messages of the benchmark in twenty streams. `batch` makes so many, from a number on."""
     each = count // ORIGINS
     for number in range(ORIGINS):
         name, size = f"BENCH{number:02d}", each + (count - each * ORIGINS if number == 0 else 0)
         wire = connect()
-        asked(wire, "$JS.API", f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+        request_api(wire, "$JS.API", f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
         publish(wire, (_under(batch(first, min(20_000, size - first)), name.lower()) for first in range(0, size, 20_000)))
         wire.close()
 

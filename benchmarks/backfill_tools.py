@@ -9,13 +9,13 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from jsplan.backfill.choosing import Stream, choose, situation
-from jsplan.backfill.records import Leg
+from jsplan.backfill.model import OriginState
+from jsplan.backfill.native_copy import NativeCopy
+from jsplan.backfill.origin_copy import RunContext
+from jsplan.backfill.pinning import pin_ranges
+from jsplan.backfill.snapshot_copy import SnapshotRestore
+from jsplan.backfill.strategy import StreamTraits, build_strategy_facts, choose_strategy
 from jsplan.config.model import Backfill, BackfillSide
-from jsplan.workflows.backfill.filling import Filling
-from jsplan.workflows.backfill.freeze import freeze
-from jsplan.workflows.backfill.leg import Work
-from jsplan.workflows.backfill.native import NativeRun
 
 ENTRY = Backfill("tools", (BackfillSide("leaf", "BENCH"),), BackfillSide("hub", "COPY"), mode="exact")
 CONFIG = {"name": "COPY", "subjects": ["copies.>"], "num_replicas": 1, "storage": "file"}
@@ -26,12 +26,12 @@ async def whole_by_auto(bench: Any) -> float:
     started = time.monotonic()
     info = await bench.leaf.request("STREAM.INFO.BENCH")
     levels = [(await api.request("INFO"))["api"]["level"] for api in (bench.leaf, bench.hub)]
-    origin, target = Stream(info["config"], info["state"], levels[0]), Stream(CONFIG, {}, levels[1], exists=False)
-    choice = choose(situation(bench.world.topology, ENTRY, [origin], target, datetime.now(UTC)))
+    origin, target = StreamTraits(info["config"], info["state"], levels[0]), StreamTraits(CONFIG, {}, levels[1], exists=False)
+    choice = choose_strategy(build_strategy_facts(bench.world.topology, ENTRY, [origin], target, datetime.now(UTC)))
     assert choice.strategy == "snapshot", choice
     state = info["state"]
-    leg = Leg("leaf/stream/BENCH", "hub/stream/COPY", info["created"], state["first_seq"], state["last_seq"], [], "", 1)
-    await Filling(leg, bench.ends(), CONFIG, "bench/tools", lambda: None, lambda _: None).run()
+    leg = OriginState("leaf/stream/BENCH", "hub/stream/COPY", info["created"], state["first_seq"], state["last_seq"], [], "", 1)
+    await SnapshotRestore(leg, bench.ends(), CONFIG, "bench/tools", lambda: None, lambda _: None).run()
     seconds = time.monotonic() - started
     assert (await bench.hub.request("STREAM.INFO.COPY"))["state"]["messages"] == bench.count
     return seconds
@@ -41,14 +41,14 @@ async def by_source(bench: Any) -> float:
     """A source of the target for as long as it takes, each message compared with the origin."""
     await bench.hub.request("STREAM.CREATE.COPY", CONFIG)
     started = time.monotonic()
-    record = await freeze(bench.world, bench.pool, ENTRY)
+    record = await pin_ranges(bench.world, bench.pool, ENTRY)
     apis = {"hub": bench.hub, "leaf": bench.leaf}
-    work = Work(
+    work = RunContext(
         ENTRY, "bench/tools", record.text, bench.world.topology, apis, bench.engine, bench.observer,
         lambda seconds: seconds, lambda _code, _address: False,
     )  # fmt: skip
-    run = NativeRun(work, record.origins[0], bench.ends())
+    run = NativeCopy(work, record.origins[0], bench.ends())
     assert await run.run()
-    result = await run.settle()
+    result = await run.finish()
     assert (result.copied, result.verified) == (bench.count, True), result
     return time.monotonic() - started

@@ -40,9 +40,9 @@ def workspace(folder: Path, hub: Server) -> None:
 
 def change(server: Server, stream: str, number: int) -> None:
     """Somebody else changes the stream."""
-    answer = server.ask(f"$JS.API.STREAM.INFO.{stream}")
+    answer = server.request(f"$JS.API.STREAM.INFO.{stream}")
     assert answer is not None
-    server.ask(f"$JS.API.STREAM.UPDATE.{stream}", json.dumps(answer["config"] | {"max_age": 10**12 + number * 10**9}).encode())
+    server.request(f"$JS.API.STREAM.UPDATE.{stream}", json.dumps(answer["config"] | {"max_age": 10**12 + number * 10**9}).encode())
 
 
 def next_line(out: IO[bytes]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 from plan_scale import median
 
 from jsplan.sandbox import Sandbox
-from jsplan.sandbox.fleet import fleet, stores
+from jsplan.sandbox.fleet import leaf_names, run_fleet
 
 STREAMS = 10
 #: Of a request, in seconds; more than the default of 5, so that a busy machine is not taken for a silent leaf.
@@ -49,13 +49,13 @@ def measure(count: int, repeat: int) -> dict[str, Any]:
     """One fleet: everything new, nothing to do, a tenth of it frozen."""
     jsplan = [sys.executable, "-m", "jsplan"]
     out: dict[str, Any] = {"domains": count, "streams": STREAMS * count + 1}
-    with tempfile.TemporaryDirectory() as name, fleet(stores(count)) as sandbox:
+    with tempfile.TemporaryDirectory() as name, run_fleet(leaf_names(count)) as sandbox:
         folder = Path(name)
         workspace(folder, sandbox, count)
         out["plan"] = median([*jsplan, "plan"], folder, repeat)
         out["apply"] = median([*jsplan, "apply", "-y"], folder, 1)
         out["empty_plan"] = median([*jsplan, "plan", "--detailed-exitcode"], folder, repeat)
-        silent = [sandbox[store] for store in stores(count)[: max(1, count // 10)]]
+        silent = [sandbox[store] for store in leaf_names(count)[: max(1, count // 10)]]
         for server in silent:
             server.freeze()
         out["frozen"] = len(silent)

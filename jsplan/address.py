@@ -9,25 +9,25 @@ from typing import Literal, NamedTuple, get_args
 Kind = Literal["stream", "consumer", "kv", "object_store"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 #: How the names of what stands in for a resource for a while begin: never planned, imported or listed.
-STAGING = "JSPLAN_STAGING_"
+STAGING_PREFIX = "JSPLAN_STAGING_"
 #: How the names of the streams begin that a backfill writes to before its messages reach the target, whose sources they are meanwhile.
-BACKFILL = f"{STAGING}BACKFILL_"
+BACKFILL_PREFIX = f"{STAGING_PREFIX}BACKFILL_"
 #: Metadata of a stream while a backfill has a source of its own in it: which one, and (with `.entry` behind it) whose it is.
 BACKFILL_SOURCE = "jsplan.backfill.source"
 #: Metadata of a stream while a backfill makes it from a snapshot: whose it is.
-BACKFILL_FILLING = "jsplan.backfill.incomplete"
+BACKFILL_INCOMPLETE = "jsplan.backfill.incomplete"
 #: The metadata by which a bucket that jsplan made for state is known, also to workspaces that keep theirs elsewhere.
-STATE_MARK = ("jsplan", "state")
+STATE_TAG = ("jsplan", "state")
 #: How the names of consumers begin by which servers since 2.14 read a stream for its copies.
-SERVERS_CONSUMERS = ("JS_SRC_", "JS_MIRROR_")
+SERVER_CONSUMER_PREFIXES = ("JS_SRC_", "JS_MIRROR_")
 #: How the names of consumers begin that are the server's own or placeholders: never planned, imported or listed.
-OWN_CONSUMERS = (*SERVERS_CONSUMERS, STAGING)
+INTERNAL_CONSUMER_PREFIXES = (*SERVER_CONSUMER_PREFIXES, STAGING_PREFIX)
 #: How the subjects begin that streams have while somebody else takes theirs; nobody publishes to them.
-PARKING = "jsplan.staging."
+PARKING_PREFIX = "jsplan.staging."
 #: How the names of the streams that carry a bucket or an object store begin.
-_PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
+_STREAM_PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
 #: Runs of names in a list before the rest is only counted.
-RUNS = 12
+MAX_SHOWN_RUNS = 12
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
@@ -67,7 +67,7 @@ class Address(NamedTuple):
     @classmethod
     def of_stream(cls, domain: str, stream: str) -> Address:
         """The address of a stream by its name on the server: buckets and object stores are addressed as what they are."""
-        for prefix, kind in _PREFIXES.items():
+        for prefix, kind in _STREAM_PREFIXES.items():
             if stream.startswith(prefix) and len(stream) > len(prefix):
                 return cls(domain, kind, stream.removeprefix(prefix))
         return cls(domain, "stream", stream)
@@ -88,23 +88,23 @@ class Address(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _pattern(glob: str) -> re.Pattern[str]:
+def _compile_glob(glob: str) -> re.Pattern[str]:
     """The glob as an expression that never tries again what it has passed: the first place where a piece fits is as good as any
     later one, but for the last piece, which ends the text. So the time does not explode with the number of wildcards.
     """
     *pieces, last = glob.split("**")
-    before_last = "".join(f"(?>{'.*?' if index else ''}{_piece(piece)})" for index, piece in enumerate(pieces))
-    return re.compile(before_last + (".*?" if pieces else "") + _piece(last, ends=True) + r"\Z")
+    before_last = "".join(f"(?>{'.*?' if index else ''}{_compile_part(piece)})" for index, piece in enumerate(pieces))
+    return re.compile(before_last + (".*?" if pieces else "") + _compile_part(last, ends=True) + r"\Z")
 
 
-def _piece(text: str, *, ends: bool = False) -> str:
+def _compile_part(text: str, *, ends: bool = False) -> str:
     """A part of a glob without `**`; with `ends` the text ends behind it."""
     first, *chunks = ("".join("[^/]" if sign == "?" else re.escape(sign) for sign in chunk) for chunk in text.split("*"))
     last = [f"[^/]*{chunks.pop()}"] if ends and chunks else []
     return "".join([first, *(f"(?>[^/]*?{chunk})" for chunk in chunks), *last])
 
 
-def captured(glob: str, text: str) -> list[str] | None:
+def capture_wildcards(glob: str, text: str) -> list[str] | None:
     """The text that each wildcard of the glob stands for, the first ones the longest; None if the glob does not match."""
     signs = [sign for sign in re.split(r"(\*\*|\*|\?)", glob) if sign]
     size = len(text)
@@ -141,59 +141,59 @@ def is_glob(text: str) -> bool:
 
 def matches(glob: str, address: Address | str) -> bool:
     """Whether the glob names the address: `*` stays within one part, `**` crosses parts."""
-    return _pattern(glob).match(str(address)) is not None
+    return _compile_glob(glob).match(str(address)) is not None
 
 
 _WILDCARDS = ("**", "*", "?")
 _WILDCARD = re.compile(r"(\*\*|\*|\?)")
 
 
-def same_wildcards(origin: str, to: str) -> bool:
+def has_same_wildcards(origin: str, to: str) -> bool:
     """Whether both sides of a move have the same wildcards in the same order."""
     return _WILDCARD.findall(origin) == _WILDCARD.findall(to)
 
 
-def keeps_name(origin: str, to: str) -> bool:
+def changes_only_domain(origin: str, to: str) -> bool:
     """Whether a move changes nothing but the domain: all behind it, wildcards included, is the same on both sides."""
-    return _behind_domain(origin) == _behind_domain(to)
+    return _without_domain(origin) == _without_domain(to)
 
 
-def _behind_domain(glob: str) -> str:
+def _without_domain(glob: str) -> str:
     """The glob from its first `/` on, or from a `**` before that, which crosses it."""
     found = re.search(r"/|\*\*", glob)
     return glob[found.start() :] if found else ""
 
 
-def moved_address(origin: str, to: str, old: Address) -> Address:
+def move_address(origin: str, to: str, old: Address) -> Address:
     """The new address of `old`: the wildcards of both sides stand for the same parts, in order.
 
     Raises ValueError when the sides have different wildcards, or when what comes out is no address.
     """
-    if not same_wildcards(origin, to):
+    if not has_same_wildcards(origin, to):
         raise ValueError(f'"{origin}" and "{to}" have different wildcards; write the same ones in the same order')
-    parts = iter(captured(origin, str(old)) or ())
+    parts = iter(capture_wildcards(origin, str(old)) or ())
     return Address.parse("".join(next(parts) if piece in _WILDCARDS else piece for piece in _WILDCARD.split(to)))
 
 
-def compressed(names: list[str], *, whole: bool = False) -> str:
+def compress_names(names: list[str], *, show_all: bool = False) -> str:
     """`store-002, store-{004..200}`: sorted names, runs of equal width as ranges."""
     runs: list[list[str]] = []
     for name in sorted(set(names)):
-        if runs and _follows(runs[-1][-1], name):
+        if runs and _is_next_number(runs[-1][-1], name):
             runs[-1].append(name)
         else:
             runs.append([name])
-    shown = runs if whole or len(runs) <= RUNS + 1 else runs[:RUNS]
+    shown = runs if show_all or len(runs) <= MAX_SHOWN_RUNS + 1 else runs[:MAX_SHOWN_RUNS]
     left = sum(len(run) for run in runs[len(shown) :])
-    return ", ".join(_run(run) for run in shown) + (f" and {left:,} more" if left else "")
+    return ", ".join(_format_run(run) for run in shown) + (f" and {left:,} more" if left else "")
 
 
-def _follows(before: str, name: str) -> bool:
+def _is_next_number(before: str, name: str) -> bool:
     a, b = _NUMBERED.fullmatch(before), _NUMBERED.fullmatch(name)
     return a is not None and b is not None and a[1] == b[1] and len(a[2]) == len(b[2]) and int(b[2]) == int(a[2]) + 1
 
 
-def _run(run: list[str]) -> str:
+def _format_run(run: list[str]) -> str:
     if len(run) < 3:
         return ", ".join(run)
     first, last = _NUMBERED.fullmatch(run[0]), _NUMBERED.fullmatch(run[-1])

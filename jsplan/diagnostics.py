@@ -75,13 +75,13 @@ class Diagnostic:
         )
 
 
-def shell_word(text: object) -> str:
+def quote_shell(text: object) -> str:
     """Return text as one word of a command line that a user may paste, whatever is in it; a glob stays readable."""
     word = str(text)
     return word if _GLOB.fullmatch(word) else shlex.quote(word)
 
 
-def known(what: str, names: Iterable[str], asked: str = "") -> str:
+def list_known(what: str, names: Iterable[str], asked: str = "") -> str:
     """`Known domains: a, b.`, and for a name that was `asked` for the closest one."""
     listed = list(names)
     return f"Known {what}: {', '.join(listed)}.{did_you_mean(asked, listed) if asked else ''}"

@@ -30,7 +30,7 @@ def exists(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for such a path
 
 
-def expanded(path: str) -> Path:
+def expand_user(path: str) -> Path:
     """The path with a leading `~` as a home folder; it stays where there is no such user."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises where there is no such user
 
@@ -51,7 +51,7 @@ def open_regular(path: Path, *, pipe: bool = False) -> BinaryIO:
     return path.open("rb")
 
 
-def read_regular(path: Path, most: int, *, pipe: bool = False) -> bytes:
+def read_regular(path: Path, max_bytes: int, *, pipe: bool = False) -> bytes:
     """The bytes of a file that `open_regular` opens, of at most `most` bytes.
 
     Raises OSError for what is larger, and for a file below /proc: it could hold what no workspace means to name.
@@ -60,10 +60,10 @@ def read_regular(path: Path, most: int, *, pipe: bool = False) -> bytes:
     with open_regular(path, pipe=pipe) as file:
         found = os.fstat(file.fileno())
         is_pipe = stat.S_ISFIFO(found.st_mode)
-        while found.st_size <= most and len(content) <= most and (some := file.read(MEGABYTE)):
+        while found.st_size <= max_bytes and len(content) <= max_bytes and (some := file.read(MEGABYTE)):
             content += some
-    if max(len(content), found.st_size) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most // MEGABYTE} MiB", str(path))
+    if max(len(content), found.st_size) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes // MEGABYTE} MiB", str(path))
     if content and not found.st_size and not is_pipe and not path.stat().st_size:  # as files below /proc
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return bytes(content)

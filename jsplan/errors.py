@@ -79,7 +79,7 @@ class JsplanError(Exception):
         self.hint = conceal(hint) if hint else hint
 
     @property
-    def in_full(self) -> str:
+    def full_text(self) -> str:
         """What happened and what to do about it, for where both go into one text."""
         return f"{self}. {self.hint}" if self.hint else str(self)
 
@@ -104,12 +104,12 @@ class PlanError(DiagnosticsError):
 class ConnectError(JsplanError):
     """A connection could not be made, or the server behind it is not the one that was meant.
 
-    `away`: nobody answers there just now. Otherwise the settings are wrong, and waiting helps nobody.
+    `is_offline`: nobody answers there just now. Otherwise the settings are wrong, and waiting helps nobody.
     """
 
-    def __init__(self, message: str, *, hint: str | None = None, away: bool = False) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, is_offline: bool = False) -> None:
         super().__init__(message, hint=hint)
-        self.away = away
+        self.is_offline = is_offline
 
 
 class ApiError(JsplanError):
@@ -129,7 +129,7 @@ class ConnectionLostError(ApiError):
 
 
 #: What a domain that is offline ends a request with.
-OFFLINE = (NoRespondersError, ApiTimeoutError, ConnectionLostError)
+OFFLINE_ERRORS = (NoRespondersError, ApiTimeoutError, ConnectionLostError)
 
 
 class NotPermittedError(ApiError):
@@ -214,6 +214,6 @@ class SandboxError(JsplanError):
     """An embedded nats-server could not be found or started."""
 
 
-def combine(codes: Sequence[ExitCode]) -> ExitCode:
+def combine_exit_codes(codes: Sequence[ExitCode]) -> ExitCode:
     """The exit code of a command to which several apply."""
     return next((code for code in PRECEDENCE if code in codes), ExitCode.OK)

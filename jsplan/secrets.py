@@ -7,32 +7,32 @@ import re
 from typing import Final
 
 #: A shorter value is replaced where it is a word of its own, since it may be a part of many words.
-LONG: Final = 8
+LONG_LENGTH: Final = 8
 #: A value this short is in nearly every text: it is no secret, and replacing it would spoil the text.
-SHORTEST: Final = 4
+MIN_LENGTH: Final = 4
 #: The shown text by value; one for the process, since messages are made where no workspace is known.
 _known: dict[str, str] = {}
 
 
-def remember(value: str, shown: str) -> None:
+def register_secret(value: str, shown: str) -> None:
     """From now on `conceal` shows the value as `shown`."""
-    if len(value) >= SHORTEST:
+    if len(value) >= MIN_LENGTH:
         for text in _spellings(value):
             _known[text] = shown
 
 
-def shown_for(value: str) -> str | None:
+def concealed_text(value: str) -> str | None:
     """The text that stands for the value; None for a value that is not concealed."""
     return _known.get(value)
 
 
-def release(value: str) -> None:
+def unregister_secret(value: str) -> None:
     """The value is public after all: the files have the same name in the open."""
     for text in _spellings(value):
         _known.pop(text, None)
 
 
-def clear() -> None:
+def clear_secrets() -> None:
     """Forget everything: a new command begins."""
     _known.clear()
 
@@ -42,7 +42,7 @@ def conceal(text: str) -> str:
     for value in sorted(_known, key=len, reverse=True) if _known else ():
         if value in text:
             pattern = re.escape(value)
-            word = pattern if len(value) >= LONG else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
+            word = pattern if len(value) >= LONG_LENGTH else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
             text = re.sub(word, lambda _, value=value: _known[value], text)  # type: ignore[misc]
     return text
 

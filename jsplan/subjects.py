@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 #: Beyond so many comparisons a tree is made of the subjects.
-MANY = 10_000
+TREE_THRESHOLD = 10_000
 _BLANK = re.compile(r"\s")
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def is_literal(subject: str) -> bool:
     return "*" not in subject.split(".") and ">" not in subject.split(".")
 
 
-def overlap(one: str, other: str) -> bool:
+def overlaps(one: str, other: str) -> bool:
     """Whether some subject matches both."""
     left, right = one.split("."), other.split(".")
     for a, b in zip(left, right, strict=False):
@@ -34,22 +34,22 @@ def overlap(one: str, other: str) -> bool:
     return len(left) == len(right)
 
 
-def meet(one: str, other: str) -> str | None:
+def intersect(one: str, other: str) -> str | None:
     """The pattern of exactly those subjects that match both, or None where none does."""
     left, right = one.split("."), other.split(".")
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if ">" in (a, b):
-            return ".".join([*_narrower(left[:index], right[:index]), *(right[index:] if a == ">" else left[index:])])
+            return ".".join([*_narrower_tokens(left[:index], right[:index]), *(right[index:] if a == ">" else left[index:])])
         if a != b and "*" not in (a, b):
             return None
-    return ".".join(_narrower(left, right)) if len(left) == len(right) else None
+    return ".".join(_narrower_tokens(left, right)) if len(left) == len(right) else None
 
 
-def _narrower(left: Iterable[str], right: Iterable[str]) -> list[str]:
+def _narrower_tokens(left: Iterable[str], right: Iterable[str]) -> list[str]:
     return [b if a == "*" else a for a, b in zip(left, right, strict=True)]
 
 
-def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
+def find_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
     """Two of the subjects that overlap, or None; literals are compared with wildcards only."""
     literal: set[str] = set()
     wild: list[str] = []
@@ -60,24 +60,24 @@ def first_overlap(subjects: Sequence[str]) -> tuple[str, str] | None:
             return subject, subject
         else:
             literal.add(subject)
-    return _first(wild, literal)
+    return _find_overlap_pair(wild, literal)
 
 
-def _first(wild: Sequence[str], literal: Iterable[str]) -> tuple[str, str] | None:
+def _find_overlap_pair(wild: Sequence[str], literal: Iterable[str]) -> tuple[str, str] | None:
     literals = [*literal]
-    if len(wild) * (len(wild) + len(literals)) > MANY:
-        return _first_of_many([*literals, *wild])
+    if len(wild) * (len(wild) + len(literals)) > TREE_THRESHOLD:
+        return _find_overlap_by_tree([*literals, *wild])
     for index, subject in enumerate(wild):
         for other in (*wild[index + 1 :], *literals):
-            if overlap(subject, other):
+            if overlaps(subject, other):
                 return subject, other
     return None
 
 
-def _first_of_many(subjects: Iterable[str]) -> tuple[str, str] | None:
+def _find_overlap_by_tree(subjects: Iterable[str]) -> tuple[str, str] | None:
     tree = SubjectTree[str]()
     for subject in subjects:
-        for other in tree.overlapping(subject):
+        for other in tree.find_overlapping(subject):
             return subject, other
         tree.add(subject, subject)
     return None
@@ -86,46 +86,46 @@ def _first_of_many(subjects: Iterable[str]) -> tuple[str, str] | None:
 class SubjectTree(Generic[T]):
     """Subjects with what belongs to them, laid out by their parts: finds overlaps without comparing all with all.
 
-    `here` are the owners of the subject that ends at this node.
+    `owners` are the owners of the subject that ends at this node.
     """
 
     def __init__(self) -> None:
         self.children: dict[str, SubjectTree[T]] = {}
-        self.here: list[T] = []
+        self.owners: list[T] = []
 
     def add(self, subject: str, owner: T) -> None:
         """Remember a subject of this owner."""
         node = self
         for part in subject.split("."):
             node = node.children.setdefault(part, SubjectTree())
-        node.here.append(owner)
+        node.owners.append(owner)
 
-    def overlapping(self, subject: str) -> Iterator[T]:
+    def find_overlapping(self, subject: str) -> Iterator[T]:
         """The owners of all subjects that overlap with this one, as often as they do."""
         parts = subject.split(".")
         waiting: list[tuple[SubjectTree[T], int]] = [(self, 0)]  # no recursion: a subject may have thousands of parts
         while waiting:
             node, depth = waiting.pop()
             if depth == len(parts):
-                yield from node.here
+                yield from node.owners
             elif parts[depth] == ">":
                 for child in node.children.values():
-                    yield from child.everything()
+                    yield from child.iterate_owners()
             else:
                 names = node.children if parts[depth] == "*" else dict.fromkeys((parts[depth], "*", ">"))
                 found = [(node.children[name], len(parts) if name == ">" else depth + 1) for name in names if name in node.children]
                 waiting += reversed(found)
 
-    def everything(self) -> Iterator[T]:
+    def iterate_owners(self) -> Iterator[T]:
         """The owners of all subjects at and below this node."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
-            yield from node.here
+            yield from node.owners
             waiting += reversed(node.children.values())
 
 
-def within(one: str, other: str) -> bool:
+def is_subset(one: str, other: str) -> bool:
     """Whether every subject that matches `one` also matches `other`."""
     a, b = one.split("."), other.split(".")
     for i, right in enumerate(b):
@@ -136,11 +136,11 @@ def within(one: str, other: str) -> bool:
     return len(a) == len(b)
 
 
-def covered(subject: str, by: Iterable[str]) -> bool:
+def is_covered(subject: str, by: Iterable[str]) -> bool:
     """Whether one of the patterns covers the subject entirely."""
-    return any(within(subject, other) for other in by)
+    return any(is_subset(subject, other) for other in by)
 
 
-def passes(subject: str, filters: Collection[str]) -> bool:
+def passes_filters(subject: str, filters: Collection[str]) -> bool:
     """Whether one of the filters lets the subject pass; no filter lets everything pass."""
-    return not filters or covered(subject, filters)
+    return not filters or is_covered(subject, filters)

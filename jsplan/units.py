@@ -24,8 +24,8 @@ DURATIONS = {
 SIZES = {"": 1, "B": 1} | {unit + tail: 1024**power for power, unit in enumerate("KMGTPE", 1) for tail in ("", "B", "iB")}
 _DURATION_PART = re.compile(r"(\d+)(?:\.(\d+))?(ms|us|µs|ns|[yMwdhms])")
 _SIZE = re.compile(r"(-?)(\d+)(?:\.(\d+))?\s*([A-Za-z]*)")
-#: How `stamp` writes a moment.
-STAMP = "%Y-%m-%dT%H:%M:%SZ"
+#: How `format_timestamp` writes a moment.
+TIMESTAMP_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 _INT64 = 2**63 - 1
 
 
@@ -41,13 +41,13 @@ def parse_duration(value: object) -> int:
     else:
         text = value.strip()
         sign, body = (-1, text[1:]) if text.startswith("-") else (1, text)
-        total = sign * sum(_duration_parts(body, value))
+        total = sign * sum(_parse_duration_parts(body, value))
     if abs(total) > _INT64:
         raise ValueError(f"{value} is longer than a duration can be (292 years)")
     return total
 
 
-def _duration_parts(body: str, shown: str) -> list[int]:
+def _parse_duration_parts(body: str, shown: str) -> list[int]:
     if body == "0":
         return [0]
     parts, end = [], 0
@@ -55,13 +55,13 @@ def _duration_parts(body: str, shown: str) -> list[int]:
         if match.start() != end:
             break
         end = match.end()
-        parts.append(_scaled(match[1], match[2], DURATIONS[match[3]], shown))
+        parts.append(_scale_exactly(match[1], match[2], DURATIONS[match[3]], shown))
     if not parts or end != len(body):
         raise ValueError(f'"{shown}" is not a duration; write 30d, 1h30m, 500ms (units y M w d h m s ms us ns)')
     return parts
 
 
-def _scaled(whole: str, fraction: str | None, unit: int, shown: str) -> int:
+def _scale_exactly(whole: str, fraction: str | None, unit: int, shown: str) -> int:
     total = int(whole) * unit
     if fraction:
         exact, rest = divmod(int(fraction) * unit, 10 ** len(fraction))
@@ -85,7 +85,7 @@ def parse_size(value: object) -> int:
         units = {unit.upper(): factor for unit, factor in SIZES.items()}
         if match is None or match[4].upper() not in units:
             raise ValueError(f'"{value}" is not a size; write 10GiB, 512MB, 4096 (units B KiB MiB GiB TiB)')
-        total = _scaled(match[2], match[3], units[match[4].upper()], value) * (-1 if match[1] else 1)
+        total = _scale_exactly(match[2], match[3], units[match[4].upper()], value) * (-1 if match[1] else 1)
     if abs(total) > _INT64:
         raise ValueError(f"{value} is larger than a size can be (8 EiB)")
     return total
@@ -135,7 +135,7 @@ def parse_time(value: object) -> str:
     return f"{shown}.{fraction}Z" if fraction else f"{shown}Z"
 
 
-def instant_after(text: str) -> str:
+def next_instant(text: str) -> str:
     """The next nanosecond after an instant as `parse_time` gives it."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     count = int(fraction.ljust(9, "0")) + 1
@@ -143,9 +143,9 @@ def instant_after(text: str) -> str:
     return parse_time(f"{later.isoformat()}.{count % SECOND:09}Z")
 
 
-def stamp(moment: datetime | None = None) -> str:
+def format_timestamp(moment: datetime | None = None) -> str:
     """A moment in UTC, now if none is given, as jsplan's own documents have it: RFC 3339 in whole seconds."""
-    return (moment or datetime.now(UTC)).strftime(STAMP)
+    return (moment or datetime.now(UTC)).strftime(TIMESTAMP_FORMAT)
 
 
 def format_bytes(size: int) -> str:

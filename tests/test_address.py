@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jsplan.address import KINDS, Address, captured, is_glob, keeps_name, matches, moved_address
+from jsplan.address import KINDS, Address, capture_wildcards, changes_only_domain, is_glob, matches, move_address
 
 NAMES = st.text(st.characters(exclude_characters="/*?", exclude_categories=("Z", "C")), min_size=1, max_size=8)
 
@@ -72,7 +72,7 @@ def test_globs(glob: str, text: str, fits: bool) -> None:
 )
 def test_what_moves_keeps_what_the_wildcards_stood_for(origin: str, to: str, old: str, new: str) -> None:
     """Wildcards of both sides stand for the same parts, also where they are only part of a name."""
-    assert moved_address(origin, to, Address.parse(old)) == Address.parse(new)
+    assert move_address(origin, to, Address.parse(old)) == Address.parse(new)
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_what_moves_keeps_what_the_wildcards_stood_for(origin: str, to: str, old
 )
 def test_moves_that_change_the_domain_alone(origin: str, to: str, kept: bool) -> None:
     """Only a move that leaves kind and name as they are keeps what its wildcards stand for on the server."""
-    assert keeps_name(origin, to) == kept
+    assert changes_only_domain(origin, to) == kept
 
 
 @given(addresses(), NAMES)
 def test_moving_there_and_back(address: Address, domain: str) -> None:
     """A renamed domain renames every address of it, and the way back is the same with the sides exchanged."""
     assume(not is_glob(domain))
-    there = moved_address(f"{address.domain}/**", f"{domain}/**", address)
+    there = move_address(f"{address.domain}/**", f"{domain}/**", address)
 
     assert there == address._replace(domain=domain)
-    assert moved_address(f"{domain}/**", f"{address.domain}/**", there) == address
+    assert move_address(f"{domain}/**", f"{address.domain}/**", there) == address
 
 
 def test_sides_with_different_wildcards() -> None:
     """Where it is not clear what stands for what, it is an error; names are never made up."""
     for origin, to in (("leaf/**", "edge/stream/A"), ("leaf/*/*", "edge/**"), ("leaf/stream/A", "edge/stream/*")):
         with pytest.raises(ValueError, match="different wildcards"):
-            moved_address(origin, to, Address.parse("leaf/stream/A"))
+            move_address(origin, to, Address.parse("leaf/stream/A"))
 
 
 def fits(glob: str, text: str) -> bool:
@@ -137,7 +137,7 @@ def test_wildcards_stand_for_the_longest_text(glob: str, text: str) -> None:
     """The first wildcard takes as much as it can, then the second, as in a regular expression."""
     signs = {"**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
     found = re.fullmatch("".join(signs.get(token, token) for token in re.split(r"(\*\*|\*|\?)", glob)), text)
-    assert captured(glob, text) == (list(found.groups()) if found else None)
+    assert capture_wildcards(glob, text) == (list(found.groups()) if found else None)
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_a_glob_of_many_wildcards_ends(glob: str) -> None:
     """The time grows with the text and the glob, not with every way to lay the wildcards."""
     for text in (f"hub/stream/{'a' * 250}", "a/" * 120 + "b", f"{'a' * 120}/{'a' * 120}/{'a' * 120}b"):
         assert not matches(glob, text)
-        assert captured(glob, text) is None
+        assert capture_wildcards(glob, text) is None

@@ -27,7 +27,7 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def place(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
@@ -51,13 +51,13 @@ def test_a_library_is_known_only_where_it_belongs(library: str) -> None:
     """The terminal stays in cli and render, the wire in jetstream, sandbox and backfill/spark."""
     homes = tuple(f"jsplan/{home}" for home in ALLOWED[library])
 
-    assert [] == [place(path) for path in PACKAGE if library in imported(path) and not place(path).startswith(homes)]
+    assert [] == [package_of(path) for path in PACKAGE if library in imported(path) and not package_of(path).startswith(homes)]
 
 
 def test_only_workflows_start_an_event_loop() -> None:
     """`asyncio.run` is called in jsplan/workflows and nowhere else."""
     calls = [
-        place(path)
+        package_of(path)
         for path in PACKAGE
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute) and node.attr in {"run", "Runner"} and ast.unparse(node.value) == "asyncio"
@@ -68,20 +68,20 @@ def test_only_workflows_start_an_event_loop() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     """Each file of the package begins with a docstring."""
-    assert [] == [place(path) for path in PACKAGE if not ast.get_docstring(tree(path))]
+    assert [] == [package_of(path) for path in PACKAGE if not ast.get_docstring(tree(path))]
 
 
 def test_annotations_are_never_evaluated() -> None:
     """Each file with code in it has `from __future__ import annotations`."""
     coded = [path for path in PACKAGE + TESTS if any(not isinstance(node, ast.Expr | ast.Assign) for node in tree(path).body)]
 
-    assert [] == [place(path) for path in coded if "__future__" not in imported(path)]
+    assert [] == [package_of(path) for path in coded if "__future__" not in imported(path)]
 
 
 def test_functions_stay_short() -> None:
     """No function of the package is longer than sixty lines."""
     lengths = {
-        f"{place(path)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1 for path in PACKAGE for node in functions(path)
+        f"{package_of(path)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1 for path in PACKAGE for node in functions(path)
     }
 
     assert {} == {where: length for where, length in lengths.items() if length > LONGEST_FUNCTION}
@@ -89,7 +89,7 @@ def test_functions_stay_short() -> None:
 
 def test_files_stay_readable() -> None:
     """No file of the package grows beyond what one reads in a sitting."""
-    lengths = {place(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE}
+    lengths = {package_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE}
 
     assert {} == {where: length for where, length in lengths.items() if length > LONGEST_FILE}
 
@@ -99,7 +99,7 @@ def test_every_test_states_its_expectation() -> None:
     tests = [(path, node) for path in TESTS for node in functions(path) if node.name.startswith("test_")]
 
     assert [] == [
-        f"{place(path)}:{node.lineno} {node.name}"
+        f"{package_of(path)}:{node.lineno} {node.name}"
         for path, node in tests
         if not (ast.get_docstring(node) or "").strip().endswith((".", "?"))
     ]
@@ -109,21 +109,21 @@ def test_no_test_is_passed_over() -> None:
     """Nothing is skipped, expected to fail, or replaced by a mock."""
     words = {"skip", "skipif", "xfail", "importorskip", "MagicMock", "AsyncMock"}
     used = [
-        f"{place(path)}:{node.lineno} {node.attr}"
+        f"{package_of(path)}:{node.lineno} {node.attr}"
         for path in TESTS
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute) and node.attr in words
     ]
 
     assert [] == used
-    assert [] == [place(path) for path in TESTS if "mock" in imported(path)]
+    assert [] == [package_of(path) for path in TESTS if "mock" in imported(path)]
 
 
 def test_nothing_is_left_to_do() -> None:
     """No TODO or FIXME is in the package."""
     marks = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
 
-    assert [] == [place(path) for path in PACKAGE if any(mark in path.read_text(encoding="utf-8") for mark in marks)]
+    assert [] == [package_of(path) for path in PACKAGE if any(mark in path.read_text(encoding="utf-8") for mark in marks)]
 
 
 def test_no_path_of_a_developers_machine_is_in_a_file() -> None:

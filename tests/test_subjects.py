@@ -5,10 +5,10 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsplan.subjects import SubjectTree, covered, first_overlap, is_literal, overlap, within
+from jsplan.subjects import SubjectTree, find_overlap, is_covered, is_literal, is_subset, overlaps
 
 #: Every literal subject of up to three parts: what a small world of wildcards can be tried on in full.
-WORLD = [".".join(parts) for length in (1, 2, 3) for parts in product("ab", repeat=length)]
+ALL_SUBJECTS = [".".join(parts) for length in (1, 2, 3) for parts in product("ab", repeat=length)]
 TOKENS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3)
 PATTERNS = st.builds(lambda tokens, more: ".".join([*tokens[: 2 if more else 3], *([">"] if more else [])]), TOKENS, st.booleans())
 
@@ -25,18 +25,18 @@ def accepts(pattern: str, subject: str) -> bool:
 
 
 def members(pattern: str) -> set[str]:
-    return {subject for subject in WORLD if accepts(pattern, subject)}
+    return {subject for subject in ALL_SUBJECTS if accepts(pattern, subject)}
 
 
 @settings(max_examples=300)
 @given(PATTERNS, PATTERNS)
 def test_overlap_and_cover_are_what_the_sets_say(one: str, other: str) -> None:
     """Two patterns overlap when some subject matches both; one is within the other when all of its subjects are."""
-    assert overlap(one, other) == overlap(other, one) == bool(members(one) & members(other))
-    if within(one, other):
+    assert overlaps(one, other) == overlaps(other, one) == bool(members(one) & members(other))
+    if is_subset(one, other):
         assert members(one) <= members(other)
-    assert within(one, one)
-    assert covered(one, [other, one])
+    assert is_subset(one, one)
+    assert is_covered(one, [other, one])
     assert is_literal(one) == (members(one) == {one})
 
 
@@ -47,10 +47,10 @@ def test_the_tree_finds_what_comparing_all_finds(patterns: list[str], subject: s
     for number, pattern in enumerate(patterns):
         tree.add(pattern, number)
 
-    assert set(tree.overlapping(subject)) == {n for n, pattern in enumerate(patterns) if overlap(subject, pattern)}
-    assert sorted(tree.everything()) == list(range(len(patterns)))
-    pairs = [(a, b) for i, a in enumerate(patterns) for b in patterns[i + 1 :] if overlap(a, b)]
-    assert (first_overlap(patterns) is None) == (not pairs)
+    assert set(tree.find_overlapping(subject)) == {n for n, pattern in enumerate(patterns) if overlaps(subject, pattern)}
+    assert sorted(tree.iterate_owners()) == list(range(len(patterns)))
+    pairs = [(a, b) for i, a in enumerate(patterns) for b in patterns[i + 1 :] if overlaps(a, b)]
+    assert (find_overlap(patterns) is None) == (not pairs)
 
 
 def test_subjects_of_thousands_of_parts() -> None:
@@ -59,7 +59,7 @@ def test_subjects_of_thousands_of_parts() -> None:
     long = ".".join("a" * 5000)
     for subject in (long, f"*{long[1:]}", f"{long}.>", "a.>"):
         tree.add(subject, subject)
-    assert list(tree.overlapping(long)) == [long, "a.>", f"*{long[1:]}"]
-    assert len(list(tree.overlapping(">"))) == len(list(tree.everything())) == 4
-    assert overlap(long, f"*{long[1:]}")
-    assert within(long, "a.>")
+    assert list(tree.find_overlapping(long)) == [long, "a.>", f"*{long[1:]}"]
+    assert len(list(tree.find_overlapping(">"))) == len(list(tree.iterate_owners())) == 4
+    assert overlaps(long, f"*{long[1:]}")
+    assert is_subset(long, "a.>")

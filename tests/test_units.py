@@ -109,4 +109,4 @@ def test_no_instants(text: object) -> None:
 )
 def test_the_next_instant_is_a_nanosecond_later(text: str, after: str) -> None:
     """Also where seconds, days and years end."""
-    assert units.instant_after(text) == after
+    assert units.next_instant(text) == after

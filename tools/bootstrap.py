@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-INSIDE = VENV / "bin" / "python"
-LOCKS = {"dev": "requirements-dev.lock", "spark": "requirements-spark.lock"}
-OLDEST = (3, 11)
+VENV_PYTHON = VENV / "bin" / "python"
+LOCK_FILES = {"dev": "requirements-dev.lock", "spark": "requirements-spark.lock"}
+MIN_PYTHON = (3, 11)
 _WHEEL = re.compile(r"pip-(\d+(?:\.\d+)*)-py3-none-any\.whl")
 
 
@@ -39,14 +39,14 @@ class SetupError(Exception):
 
 def main(arguments: list[str]) -> int:
     """Make the environment ready, with `spark` for what backfill needs too; returns the exit code."""
-    if sys.version_info < OLDEST:
-        say(f"jsplan needs Python {'.'.join(map(str, OLDEST))} or newer; {sys.executable} is {sys.version.split()[0]}.")
+    if sys.version_info < MIN_PYTHON:
+        print_progress(f"jsplan needs Python {'.'.join(map(str, MIN_PYTHON))} or newer; {sys.executable} is {sys.version.split()[0]}.")
         return 1
     lock = "spark" if "spark" in arguments else "dev"
     try:
         prepare(lock)
     except SetupError as error:
-        say(f"Set-up failed: {error}")
+        print_progress(f"Set-up failed: {error}")
         return 1
     return 0
 
@@ -54,32 +54,32 @@ def main(arguments: list[str]) -> int:
 def prepare(lock: str) -> None:
     """Bring `.venv` to what the lock file says, unless it is there already; raises SetupError."""
     stamp = VENV / ".ready"
-    if INSIDE.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") in {fingerprint(lock), fingerprint("spark")}:
+    if VENV_PYTHON.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") in {fingerprint(lock), fingerprint("spark")}:
         return
-    say("Setting up .venv; the first time this takes a minute or two.")
+    print_progress("Setting up .venv; the first time this takes a minute or two.")
     stamp.unlink(missing_ok=True)
-    if not usable(INSIDE):
+    if not is_usable(VENV_PYTHON):
         make_environment()
     if not has_pip():
         install_pip()
-    pip("install", "-r", str(ROOT / LOCKS[lock]))
-    pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+    run_pip("install", "-r", str(ROOT / LOCK_FILES[lock]))
+    run_pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     stamp.write_text(fingerprint(lock), encoding="utf-8")
-    say("Ready.")
+    print_progress("Ready.")
 
 
 def fingerprint(lock: str) -> str:
     """What the environment depends on, as one line of text."""
     # The place counts too: a virtual environment that was copied or moved has scripts that point elsewhere.
     digest = hashlib.sha256(f"{lock}\n{VENV}\n".encode())
-    for name in ("pyproject.toml", LOCKS[lock], "tools/bootstrap.py"):
+    for name in ("pyproject.toml", LOCK_FILES[lock], "tools/bootstrap.py"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 
 
-def usable(python: Path) -> bool:
+def is_usable(python: Path) -> bool:
     """Whether this interpreter runs and is new enough."""
-    check = f"import sys; sys.exit(sys.version_info < {OLDEST})"
+    check = f"import sys; sys.exit(sys.version_info < {MIN_PYTHON})"
     try:
         return subprocess.run([python, "-c", check], capture_output=True, check=False).returncode == 0
     except OSError:
@@ -98,13 +98,13 @@ def make_environment() -> None:
 
 def has_pip() -> bool:
     """Whether the environment has a pip that works."""
-    return subprocess.run([INSIDE, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+    return subprocess.run([VENV_PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
 
 
 def install_pip() -> None:
     """Bring pip into the environment by the first way that works; raises SetupError when none does."""
     failures = []
-    for command in ways_to_pip():
+    for command in pip_install_commands():
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0 and has_pip():
             return
@@ -119,17 +119,17 @@ def install_pip() -> None:
         )
 
 
-def ways_to_pip() -> Iterator[list[str | Path]]:
+def pip_install_commands() -> Iterator[list[str | Path]]:
     """Commands that may install pip into the environment, the most ordinary first."""
-    yield [INSIDE, "-m", "ensurepip", "--default-pip"]
-    yield [sys.executable, "-m", "pip", "--python", INSIDE, "install", "--quiet", "pip"]
+    yield [VENV_PYTHON, "-m", "ensurepip", "--default-pip"]
+    yield [sys.executable, "-m", "pip", "--python", VENV_PYTHON, "install", "--quiet", "pip"]
     for name in ("pip3", "pip"):
         found = shutil.which(name)
         if found:
-            yield [found, "--python", INSIDE, "install", "--quiet", "pip"]
+            yield [found, "--python", VENV_PYTHON, "install", "--quiet", "pip"]
     uv = shutil.which("uv")
     if uv:
-        yield [uv, "pip", "install", "--quiet", "--python", INSIDE, "pip"]
+        yield [uv, "pip", "install", "--quiet", "--python", VENV_PYTHON, "pip"]
 
 
 def download_pip() -> None:
@@ -144,7 +144,7 @@ def download_pip() -> None:
         wheel = Path(folder, name)
         wheel.write_bytes(data)
         done = subprocess.run(
-            [INSIDE, wheel / "pip", "install", "--quiet", "--no-index", wheel], capture_output=True, text=True, check=False
+            [VENV_PYTHON, wheel / "pip", "install", "--quiet", "--no-index", wheel], capture_output=True, text=True, check=False
         )
     if done.returncode:
         raise ValueError(done.stderr.strip())
@@ -222,15 +222,15 @@ def configuration_files(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def pip(*arguments: str) -> None:
+def run_pip(*arguments: str) -> None:
     """Run the environment's pip; raises SetupError with its complaint."""
-    command = [str(INSIDE), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    command = [str(VENV_PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         raise SetupError(f"pip {' '.join(arguments)} says:\n{done.stdout.strip()}")
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Tell the person who waits."""
     print(text, file=sys.stderr, flush=True)
 

@@ -40,13 +40,13 @@ CONSUMERS = {"A": "a", "B": "b", "N": "nm", "W": "w", "X": "x", "P": "p", "R": "
 ALPHABET = "abnmwxprvz"
 EDITS: dict[str, Callable[[Body], None]] = {}
 #: Plans at a time.
-AT_ONCE = 6
+PARALLEL_PLANS = 6
 #: The steps that replace a stream with its messages.
-REPLACING = frozenset(f"stream.{op}" for op in ["probe", "stop", "hold", "copy", "compare", "retire", "resume", "return", "clear"])
-_CHAIN = f"replacement of {NAME} with its messages"
+REPLACEMENT_OPS = frozenset(f"stream.{op}" for op in ["probe", "stop", "hold", "copy", "compare", "retire", "resume", "return", "clear"])
+_CHAIN_TEXT = f"replacement of {NAME} with its messages"
 
 
-class Quiet:
+class NullObserver:
     """An observer that says nothing."""
 
     def phase(self, text: str) -> None:
@@ -59,14 +59,14 @@ class Quiet:
         """Something to know."""
 
 
-def approve(_: Plan) -> None:
+def approve(plan: Plan) -> None:
     """Approve everything."""
 
 
 # --- the edits --------------------------------------------------------------------------------------
 
 
-def edit(name: str) -> Callable[[Callable[[Body], None]], Callable[[Body], None]]:
+def edit_title(name: str) -> Callable[[Callable[[Body], None]], Callable[[Body], None]]:
     """Give an edit its name on the page."""
 
     def named(change: Callable[[Body], None]) -> Callable[[Body], None]:
@@ -88,84 +88,84 @@ def filtered(name: str, letters: str) -> Body:
     return {"name": name, "ack_policy": "explicit"} | one
 
 
-@edit("retention → limits")
+@edit_title("retention → limits")
 def _limits(stream: Body) -> None:
     stream["retention"] = "limits"
 
 
-@edit("retention → interest")
+@edit_title("retention → interest")
 def _interest(stream: Body) -> None:
     stream["retention"] = "interest"
 
 
-@edit("retention → workqueue")
+@edit_title("retention → workqueue")
 def _workqueue(stream: Body) -> None:
     stream["retention"] = "workqueue"
 
 
-@edit("`storage`, preserved")
+@edit_title("`storage`, preserved")
 def _storage(stream: Body) -> None:
     stream["storage"] = "memory"
 
 
-@edit("`max_msgs` lowered")
+@edit_title("`max_msgs` lowered")
 def _max_msgs(stream: Body) -> None:
     stream["max_msgs"] = 15
 
 
-@edit("`subjects` narrowed")
+@edit_title("`subjects` narrowed")
 def _subjects(stream: Body) -> None:
     stream["subjects"] = [f"s.{letter}" for letter in ALPHABET if letter != "x"]
 
 
-@edit("`max_consumers` as many as there are")
+@edit_title("`max_consumers` as many as there are")
 def _max_consumers(stream: Body) -> None:
     stream["max_consumers"] = len(CONSUMERS)
 
 
-@edit("`consumer_limits`")
+@edit_title("`consumer_limits`")
 def _consumer_limits(stream: Body) -> None:
     stream["consumer_limits"] = {"max_ack_pending": 1000}
 
 
-@edit("consumer added")
+@edit_title("consumer added")
 def _add(stream: Body) -> None:
     stream["consumers"].append(filtered("Z", "z"))
 
 
-@edit("consumer deleted")
+@edit_title("consumer deleted")
 def _delete(stream: Body) -> None:
     stream["consumers"].remove(consumer(stream, "X"))
 
 
-@edit("filter narrowed")
+@edit_title("filter narrowed")
 def _narrow(stream: Body) -> None:
     consumer(stream, "N").update(filtered("N", "n"))
     del consumer(stream, "N")["filter_subjects"]
 
 
-@edit("filter widened")
+@edit_title("filter widened")
 def _widen(stream: Body) -> None:
     consumer(stream, "W").update(filtered("W", "wv"))
     del consumer(stream, "W")["filter_subject"]
 
 
-@edit("filters swapped")
+@edit_title("filters swapped")
 def _swap(stream: Body) -> None:
     consumer(stream, "A")["filter_subject"], consumer(stream, "B")["filter_subject"] = "s.b", "s.a"
 
 
-@edit("consumer replaced, preserved")
+@edit_title("consumer replaced, preserved")
 def _preserve(stream: Body) -> None:
     consumer(stream, "P")["max_waiting"] = 10
 
 
-@edit("consumer replaced, recreated")
+@edit_title("consumer replaced, recreated")
 def _recreate(stream: Body) -> None:
     consumer(stream, "R").update({"max_waiting": 10, "lifecycle": {"on_replace": "recreate"}})
 
 
-def world(retention: str) -> Body:
+def base_stream(retention: str) -> Body:
     """The stream before any edit."""
     return {
         "name": NAME,
@@ -180,7 +180,7 @@ def world(retention: str) -> Body:
 
 
 @dataclass
-class Planned:
+class PlannedEdits:
     """What jsplan makes of some edits. `after` has for each step what it waits for, directly or not."""
 
     codes: list[str] = field(default_factory=list)
@@ -194,12 +194,12 @@ class Planned:
         return {name for _, _, name in self.steps}
 
 
-def planned(made: Plan) -> Planned:
+def summarize_plan(made: Plan) -> PlannedEdits:
     """What the page says of a plan."""
     codes = sorted({d.code for d in made.diagnostics if d.severity == "error"})
     if made.errored or codes:
-        return Planned(codes=codes)
-    found = Planned()
+        return PlannedEdits(codes=codes)
+    found = PlannedEdits()
     for change in made.resource_changes:
         for hazard in change.hazards:
             number = "" if hazard.messages is None else f" {hazard.messages}"
@@ -207,7 +207,7 @@ def planned(made: Plan) -> Planned:
                 number = f" {hazard.at_least} to {hazard.at_most}"
             found.hazards.append(f"`{hazard.code}`{number} ({change.name})")
     for step in made.steps:
-        found.steps.append((step.id, step.op, _short(str(step.touches))))
+        found.steps.append((step.id, step.op, _short(str(step.target_address))))
         found.after[step.id] = set(step.depends_on)
         for waited in step.depends_on:
             found.after[step.id] |= found.after.get(waited, set())
@@ -219,25 +219,25 @@ def _short(address: str) -> str:
     return "staging" if name.startswith("JSPLAN_STAGING") else name
 
 
-def words_for(one: Planned, other: Planned, both: Planned) -> list[str]:
+def describe_pair(one: PlannedEdits, other: PlannedEdits, both: PlannedEdits) -> list[str]:
     """Refused, split, ordered, counted: what holds for two edits in one plan."""
     if both.codes:
         return [f"refused {', '.join(both.codes)}"]
     words = []
     if len(both.steps) > len({*_ops(one), *_ops(other)}) and _ops(both) != _ops(one) + _ops(other):
         words.append("split")
-    if _crossing(one, other, both):
+    if _has_cross_dependency(one, other, both):
         words.append("ordered")
     if any("DELETES" in hazard for hazard in both.hazards):
         words.append("counted")
     return words
 
 
-def _ops(found: Planned) -> list[tuple[str, str]]:
+def _ops(found: PlannedEdits) -> list[tuple[str, str]]:
     return sorted((op, name) for _, op, name in found.steps)
 
 
-def _crossing(one: Planned, other: Planned, both: Planned) -> bool:
+def _has_cross_dependency(one: PlannedEdits, other: PlannedEdits, both: PlannedEdits) -> bool:
     """Whether a step that belongs to one edit alone waits for one that belongs to the other alone."""
     mine, theirs = one.touched - other.touched, other.touched - one.touched
     name = {step: touched for step, _, touched in both.steps}
@@ -248,7 +248,7 @@ def _crossing(one: Planned, other: Planned, both: Planned) -> bool:
 # --- the page ---------------------------------------------------------------------------------------
 
 
-def make(url: Mapping[str, Any], folder: Path) -> str:
+def make_page(url: Mapping[str, Any], folder: Path) -> str:
     """The page, from plans against a server without a stream; the stream is gone afterwards."""
     parts = [NOTE.format(source="plans of pairs of edits (tools/make_combinations.py)"), _INTRO]
     for retention in ("limits", "interest", "workqueue"):
@@ -277,22 +277,22 @@ of both edits, in any order, and nothing is deleted. A number behind a hazard co
 
 
 def _section(connection: Body, home: Path, retention: str) -> str:
-    before = world(retention)
+    before = base_stream(retention)
     _write(home, connection, before)
-    apply(LoadOptions(home), PlanOptions(), approve, Quiet())
-    asyncio.run(_load(connection))
+    apply(LoadOptions(home), PlanOptions(), approve, NullObserver())
+    asyncio.run(_publish_and_consume(connection))
     single = [(name,) for name in EDITS if _changes(before, name)]
     pairs = [pair for pair in combinations((name for (name,) in single), 2) if not _changes(before, pair[0]) & _changes(before, pair[1])]
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # each is mostly waiting
+    with ThreadPoolExecutor(PARALLEL_PLANS) as pool:  # each is mostly waiting
         wanted: list[tuple[str, ...]] = [*single, *pairs]
-        found = dict(zip(wanted, pool.map(lambda edits: _try(home, connection, before, edits), wanted), strict=True))
-    rows = [(name, "", _listed(words_for(Planned(), found[name,], found[name,])), *_cells(found[name,])) for (name,) in single]
+        found = dict(zip(wanted, pool.map(lambda edits: _plan_edits(home, connection, before, edits), wanted), strict=True))
+    rows = [(name, "", _format_list(describe_pair(PlannedEdits(), found[name,], found[name,])), *_format_cells(found[name,])) for (name,) in single]
     for one, other in pairs:
         both = found[one, other]
-        if words := words_for(found[one,], found[other,], both):
-            rows.append((one, other, _listed(words), *_cells(both)))
+        if words := describe_pair(found[one,], found[other,], both):
+            rows.append((one, other, _format_list(words), *_format_cells(both)))
     _write(home, connection, None)
-    apply(LoadOptions(home), PlanOptions(allow_hazards=_GONE), approve, Quiet())
+    apply(LoadOptions(home), PlanOptions(allow_hazards=_DELETION_HAZARDS), approve, NullObserver())
     return table(("edit", "and", "result", "hazards", "steps"), rows)
 
 
@@ -303,24 +303,24 @@ def _changes(before: Body, name: str) -> set[str]:
     return {f"{key} {name}" if key == "consumers" else key for key in wanted if wanted[key] != before.get(key)}
 
 
-_GONE = ("DELETES_STREAM", "DELETES_CONSUMER", "REMOVES_SUBJECTS", "DELETES_MESSAGES")
+_DELETION_HAZARDS = ("DELETES_STREAM", "DELETES_CONSUMER", "REMOVES_SUBJECTS", "DELETES_MESSAGES")
 
 
-def _listed(words: Iterable[str]) -> str:
+def _format_list(words: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def _cells(found: Planned) -> tuple[str, str]:
+def _format_cells(found: PlannedEdits) -> tuple[str, str]:
     """The hazards, and the steps in order; the chain that replaces a stream is one."""
     steps: list[str] = []
     for _, op, name in found.steps:
-        text = _CHAIN if op in REPLACING else f"{op} {name}"
-        if text not in steps[-1:] or text != _CHAIN:
+        text = _CHAIN_TEXT if op in REPLACEMENT_OPS else f"{op} {name}"
+        if text not in steps[-1:] or text != _CHAIN_TEXT:
             steps.append(text)
     return ", ".join(found.hazards), ", ".join(steps)
 
 
-def _try(home: Path, connection: Body, before: Body, edits: tuple[str, ...]) -> Planned:
+def _plan_edits(home: Path, connection: Body, before: Body, edits: tuple[str, ...]) -> PlannedEdits:
     wanted = copy.deepcopy(before)
     for name in edits:
         EDITS[name](wanted)
@@ -329,10 +329,10 @@ def _try(home: Path, connection: Body, before: Body, edits: tuple[str, ...]) -> 
         shutil.copytree(home, own)
         _write(own, connection, wanted)
         try:
-            return planned(plan(LoadOptions(own), PlanOptions(), Quiet()))
+            return summarize_plan(plan(LoadOptions(own), PlanOptions(), NullObserver()))
         except JsplanError as error:
             codes = {d.code for d in getattr(error, "diagnostics", ())}
-            return Planned(codes=sorted(codes) or [f"exit {int(error.exit_code)}"])
+            return PlannedEdits(codes=sorted(codes) or [f"exit {int(error.exit_code)}"])
 
 
 def _write(home: Path, connection: Body, stream: Body | None) -> None:
@@ -346,7 +346,7 @@ def _write(home: Path, connection: Body, stream: Body | None) -> None:
     (home / "jsplan.yaml").write_text(json.dumps(text), encoding="utf-8")
 
 
-async def _load(connection: Body) -> None:
+async def _publish_and_consume(connection: Body) -> None:
     """Two messages on each subject; each consumer takes one and acknowledges it."""
     client = await nats.connect(connection["url"], user=connection["user"], password=connection["password"])
     for letter in ALPHABET * 2:
@@ -362,7 +362,7 @@ def main() -> None:
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
         hub = sandbox["hub"]
         connection = {"url": hub.url, "user": hub.user, "password": hub.password}
-        (FOLDER / PAGE).write_text(make(connection, Path(folder)), encoding="utf-8")
+        (FOLDER / PAGE).write_text(make_page(connection, Path(folder)), encoding="utf-8")
     print(f"docs/reference/{PAGE}")
 
 

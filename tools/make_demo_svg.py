@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from tools.terminal import COLUMNS, Recorded, record
+from tools.terminal import COLUMNS, Recording, record
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -40,7 +40,7 @@ SVG = """<svg class="jsplan-demo" viewBox="0 0 {width} {height}" xmlns="http://w
 """
 
 
-def run_demo() -> Recorded:
+def run_demo() -> Recording:
     """Run examples/demo.py on a terminal; raises RuntimeError with what it printed if it fails."""
     done = record([sys.executable, str(ROOT / "examples" / "demo.py")], folder=ROOT, environment=os.environ)
     if done.exit_code:
@@ -48,7 +48,7 @@ def run_demo() -> Recorded:
     return done
 
 
-def drawn(lines: list[str], columns: int = COLUMNS) -> str:
+def render_svg(lines: list[str], columns: int = COLUMNS) -> str:
     """The lines as SVG."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=columns, file=nowhere, force_terminal=True, color_system="truecolor", legacy_windows=False)
@@ -60,7 +60,7 @@ def main() -> None:
     """Run the demo once and write both files."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     done = run_demo()
-    for name, content in (("demo.svg", drawn(done.lines)), ("demo.txt", done.plain)):
+    for name, content in (("demo.svg", render_svg(done.lines)), ("demo.txt", done.plain)):
         (IMAGES / name).write_text(content, encoding="utf-8")
         print(f"docs/images/{name}")
 

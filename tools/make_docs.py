@@ -18,15 +18,15 @@ from jsplan.cli.help_text import VALUES
 from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import root
 from jsplan.cli.settings import GlobalOption
-from jsplan.codes import AGAINST_SERVERS, EXIT_CODES, HAZARD_TEXTS, HAZARDS, IN_FILES, Text
+from jsplan.codes import EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, SERVER_CODES, CodeText
 from jsplan.documents.explanation import Explanation
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.planning.guards import LEVEL_NAMES
 from jsplan.resources import TABLES
-from jsplan.resources.buckets import raw_rows
-from jsplan.resources.fields import ABSENT, Field, Table, ignored, in_place, one_way, replace
+from jsplan.resources.buckets import uncovered_fields
+from jsplan.resources.fields import ABSENT, Field, Table, ignore_change, require_replacement, turn_on_only, update_in_place
 from jsplan.resources.nested import CONSUMER_LIMITS, CONSUMER_SOURCE, EXTERNAL, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM
-from jsplan.workflows.explaining import lint_rules
+from jsplan.workflows.explain import list_lint_rules
 from tests.support.yaml_text import read_yaml
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +43,7 @@ CONDITIONAL = {
     "deliver_subject": "in place for a push consumer; between push and pull a new object",
     "mem_storage": "a new object",
 }
-RULES = {in_place: "in place", replace: "a new object", ignored: "ignored", one_way: "one way: on, and never off again"}
+RULES = {update_in_place: "in place", require_replacement: "a new object", ignore_change: "ignored", turn_on_only: "one way: on, and never off again"}
 
 
 def pages() -> dict[str, str]:
@@ -164,14 +164,14 @@ def _classes(code: ExitCode) -> str:
 def diagnostics() -> str:
     """Every code that a finding can carry."""
     parts = [NOTE.format(source="jsplan/codes"), "# Codes of findings\n\n", _DIAGNOSTICS_INTRO, _EXPLAIN.format(example="JS438")]
-    parts += ["## Found in the files\n\n", _texts(IN_FILES)]
+    parts += ["## Found in the files\n\n", _texts(FILE_CODES)]
     parts.append("\n## Advice\n\nJS2xx are advice, one page for all: [Lint](lint.md).\n")
-    parts += ["\n## Found against servers and state\n\n", _texts(AGAINST_SERVERS)]
+    parts += ["\n## Found against servers and state\n\n", _texts(SERVER_CODES)]
     parts.append("\nJS301 to JS306 leave the plan sound and stop the apply, with exit 3; the other errors make the plan void.\n")
     return "".join(parts)
 
 
-def _texts(texts: Mapping[str, Text]) -> str:
+def _texts(texts: Mapping[str, CodeText]) -> str:
     rows = ((code, *text) for code, text in sorted(texts.items()))
     return table(("code", "meaning", "why", "what to do"), rows)
 
@@ -187,8 +187,8 @@ _EXPLAIN = "`jsplan explain {example}` prints one of these texts.\n\n"
 def lint() -> str:
     """Every rule of lint, with what it is for."""
     head = NOTE.format(source="jsplan/lint/rules and tests/lint/cases") + "# Lint\n\n" + _LINT_INTRO
-    rows = [(f"[{rule.code}](#{rule.code.lower()})", rule.level, rule.title) for rule in lint_rules()]
-    return head + table(("code", "level", "what it finds"), rows) + "".join(map(_rule, lint_rules()))
+    rows = [(f"[{rule.code}](#{rule.code.lower()})", rule.level, rule.title) for rule in list_lint_rules()]
+    return head + table(("code", "level", "what it finds"), rows) + "".join(map(_rule, list_lint_rules()))
 
 
 def _rule(rule: Explanation) -> str:
@@ -278,7 +278,7 @@ def buckets() -> str:
     """The words of KV buckets and object stores, and the fields of streams that may stand beside them."""
     parts = [NOTE.format(source="jsplan/resources"), "# Fields of KV buckets and object stores\n\n", _BUCKETS_INTRO]
     for section, kind in (("kv", "kv"), ("object_stores", "object_store")):
-        raw = [row.name for row in raw_rows(kind)]
+        raw = [row.name for row in uncovered_fields(kind)]
         own = Table(kind, tuple(row for row in TABLES["kv" if kind == "kv" else "object_store"].rows if row.name not in raw))
         beside = ", ".join(f"`{name}`" for name in raw)
         parts.append(f"\n## {section}\n\n{fields(own)}\nBeside them, as in [streams](streams.md): {beside}.\n")

@@ -17,7 +17,7 @@ import nats
 
 from jsplan.cli.views import plan_view
 from jsplan.config.model import LoadOptions
-from jsplan.render.progress import Plain
+from jsplan.render.progress import PlainProgress
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.apply import apply
 from jsplan.workflows.options import PlanOptions
@@ -63,14 +63,14 @@ def write(folder: Path, url: str, streams: list[dict[str, Any]]) -> None:
     (folder / "jsplan.yaml").write_text(json.dumps(text, indent=2), encoding="utf-8")
 
 
-def make(sandbox: Sandbox, folder: Path) -> dict[str, str]:
+def render_reports(sandbox: Sandbox, folder: Path) -> dict[str, str]:
     """Apply one state of the files, publish, plan another: the markdown and the page, by format."""
     load = LoadOptions(folder, environment="prod")
     write(folder, sandbox["hub"].url, BEFORE)
-    apply(load, PlanOptions(), lambda _: None, Plain(sys.stderr))
+    apply(load, PlanOptions(), lambda _: None, PlainProgress(sys.stderr))
     asyncio.run(publish(sandbox["leaf"]))
     write(folder, sandbox["hub"].url, AFTER)
-    made = plan(load, PlanOptions(), Plain(sys.stderr))
+    made = plan(load, PlanOptions(), PlainProgress(sys.stderr))
     return {name: plan_view(made, name) for name in ("markdown", "html")}
 
 
@@ -84,24 +84,24 @@ async def publish(leaf: Server) -> None:
     await connection.close()
 
 
-def photograph(page: Path, picture: Path, scheme: str) -> None:
+def take_screenshot(page: Path, picture: Path, scheme: str) -> None:
     """A picture of the page, for eyes that like it light or dark."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else ["--blink-settings=preferredColorScheme=1"]
         words = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--window-size=1100,1150", *dark]
         where = [f"--user-data-dir={profile}", f"--screenshot={picture}", page.as_uri()]
-        subprocess.run([chromium.ensure(), *words, *where], check=True, capture_output=True, timeout=120)
+        subprocess.run([chromium.ensure_chromium(), *words, *where], check=True, capture_output=True, timeout=120)
 
 
 def main() -> None:
     """Write the pages and the pictures."""
     REPORTS.mkdir(exist_ok=True)
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as folder:
-        made = make(sandbox, Path(folder))
+        made = render_reports(sandbox, Path(folder))
     (REPORTS / "plan.html").write_text(made["html"], encoding="utf-8")
     (REPORTS / "plan.txt").write_text(made["markdown"], encoding="utf-8")
     for scheme in ("light", "dark"):
-        photograph(REPORTS / "plan.html", IMAGES / f"plan-{scheme}.png", scheme)
+        take_screenshot(REPORTS / "plan.html", IMAGES / f"plan-{scheme}.png", scheme)
 
 
 if __name__ == "__main__":

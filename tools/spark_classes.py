@@ -22,39 +22,39 @@ from jsplan.sandbox import Sandbox
 from tests.support.raw import Raw
 
 #: For Java: an archive that does not fit is passed over without a word.
-USE: Final = "-Xlog:disable -XX:SharedArchiveFile={}"
-MAKE: Final = "-Xlog:disable -XX:ArchiveClassesAtExit={}"
+USE_OPTION: Final = "-Xlog:disable -XX:SharedArchiveFile={}"
+MAKE_OPTION: Final = "-Xlog:disable -XX:ArchiveClassesAtExit={}"
 #: For Java to write the archive.
-SECONDS: Final = 120
-COPIES: Final = (
+JVM_EXIT_TIMEOUT: Final = 120
+BACKFILLS: Final = (
     {"name": "stream", "from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}, "strategy": "spark"},
     {"name": "shaped", "from": {"domain": "main", "stream": "S"}, "to": {"parquet": "shaped"}, "where": "length(subject) > 1"},
 )
 
 
-def place() -> Path:
+def archive_path() -> Path:
     """The archive of this environment."""
     return Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
 
 
 def main() -> int:
     """Make the archive unless it is there."""
-    if place().exists() or not shutil.which("java"):
+    if archive_path().exists() or not shutil.which("java"):
         return 0
     with tempfile.TemporaryDirectory() as folder:
         archive = Path(folder) / "classes.jsa"
-        os.environ["SPARK_SUBMIT_OPTS"] = MAKE.format(archive)
+        os.environ["SPARK_SUBMIT_OPTS"] = MAKE_OPTION.format(archive)
         try:
-            copy_in(Path(folder))
+            run_backfills(Path(folder))
         except (JsplanError, OSError, subprocess.SubprocessError) as error:  # Spark then starts as always
             sys.stderr.write(f"No archive of classes for Spark: {error}\n")
             return 0
         if archive.exists():
-            shutil.move(archive, place())
+            shutil.move(archive, archive_path())
     return 0
 
 
-def copy_in(folder: Path) -> None:
+def run_backfills(folder: Path) -> None:
     """Copy and compare a few messages, then wait until Java has ended."""
     from pyspark import SparkContext  # noqa: PLC0415 - only when there is something to make
 
@@ -63,22 +63,22 @@ def copy_in(folder: Path) -> None:
         streams = [{"name": name, "domain": "main", "subjects": [f"{name.lower()}.>"]} for name in "ST"]
         (folder / "jsplan.yaml").write_text(json.dumps({
             "jsplan": 1, "workspace": "classes", "connections": {"main": {"url": url}},
-            "domains": {"main": {"connection": "main", "js_domain": None}}, "streams": streams, "backfills": COPIES,
+            "domains": {"main": {"connection": "main", "js_domain": None}}, "streams": streams, "backfills": BACKFILLS,
         }), encoding="utf-8")  # fmt: skip
-        jsplan(folder, "apply", "-y", "--no-backfill")
+        run_jsplan(folder, "apply", "-y", "--no-backfill")
         with Raw(url, None, None) as raw:
             for number in range(100):
                 raw.request("s.x", b"%d" % number)
         for words in (("run", "stream"), ("verify", "stream"), ("run", "shaped")):
-            jsplan(folder, "backfill", *words)
+            run_jsplan(folder, "backfill", *words)
         gateway = SparkContext._gateway  # noqa: SLF001 - Java writes the archive when it ends, and nothing else waits for that
         if gateway is not None:
             gateway.shutdown()
             gateway.proc.stdin.close()
-            gateway.proc.wait(SECONDS)
+            gateway.proc.wait(JVM_EXIT_TIMEOUT)
 
 
-def jsplan(folder: Path, *words: str) -> None:
+def run_jsplan(folder: Path, *words: str) -> None:
     """One command in this process, so that all of them have the same Java."""
     from jsplan.cli.main import main as cli  # noqa: PLC0415 - tests read this module when they start
 

@@ -20,7 +20,7 @@ _CONTROL = re.compile(r"\x1b\[(\??\d*(?:;\d+)*)([A-Za-z])|([\r\n])")
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recording:
     """How a command ended, and the lines that it left on the screen, colours kept."""
 
     exit_code: int
@@ -35,7 +35,7 @@ class Recorded:
 
 def record(
     command: list[str], *, folder: Path, environment: Mapping[str, str], answers: Mapping[str, str] | None = None, columns: int = COLUMNS
-) -> Recorded:
+) -> Recording:
     """Run it to its end. `answers` are typed, each once, when their prompt appears."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 400, columns, 0, 0))
@@ -43,12 +43,12 @@ def record(
     terminal["TERM"] = "xterm-256color"
     with subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=terminal) as process:
         os.close(theirs)
-        written = _conversation(ours, dict(answers or {}))
+        written = _answer_prompts(ours, dict(answers or {}))
     os.close(ours)
-    return Recorded(process.returncode, screen(written))
+    return Recording(process.returncode, visible_lines(written))
 
 
-def _conversation(terminal: int, answers: dict[str, str]) -> str:
+def _answer_prompts(terminal: int, answers: dict[str, str]) -> str:
     written = b""
     while piece := _read(terminal):
         written += piece
@@ -64,7 +64,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def screen(written: str) -> list[str]:
+def visible_lines(written: str) -> list[str]:
     """The lines that stay on a terminal: spinners erase themselves by moving up and clearing lines."""
     rows, row, at = [""], 0, 0
     for control in _CONTROL.finditer(written):

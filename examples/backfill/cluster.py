@@ -28,7 +28,7 @@ from pathlib import Path
 
 import pyspark
 
-from jsplan.backfill.spark.session import java_home
+from jsplan.backfill.spark.session import find_java_home
 from jsplan.config.model import LoadOptions
 from jsplan.errors import JsplanError
 from jsplan.sandbox import Sandbox, Server
@@ -199,7 +199,7 @@ def build_wheel(folder: Path) -> Path:
 def base() -> dict[str, str]:
     """What every process knows: nothing of NATS."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JSPLAN_", "NATS_", "PYSPARK_", "SPARK_"))}
-    java = java_home(os.environ, Path(tempfile.gettempdir()) / "jsplan-java")
+    java = find_java_home(os.environ, Path(tempfile.gettempdir()) / "jsplan-java")
     quiet = {"SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false", "SPARK_DAEMON_MEMORY": "256m"}
     return kept | quiet | {"JAVA_HOME": str(java), "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
 
@@ -266,10 +266,10 @@ def below(pid: int) -> list[int]:
 
 def fill(leaf: Server, count: int, name: str = "ORDERS", subject: str = "orders") -> None:
     """A stream of a leaf, with messages that say their number. Its subjects are its own: what is published in one leaf reaches all."""
-    from jsplan.backfill.wire import Wire  # noqa: PLC0415 - quicker than a client, and that is all it is for
-    from jsplan.jetstream.contexts import Target  # noqa: PLC0415
+    from jsplan.backfill.protocol import RawConnection  # noqa: PLC0415 - quicker than a client, and that is all it is for
+    from jsplan.jetstream.contexts import ConnectionSettings  # noqa: PLC0415
 
-    wire = Wire(Target("leaf", leaf.url, leaf.url, leaf.user, leaf.password))
+    wire = RawConnection(ConnectionSettings("leaf", leaf.url, leaf.url, leaf.user, leaf.password))
     try:
         wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{subject}.>"]})
         publish_numbers(wire, count, f"{subject}.".encode())
@@ -281,7 +281,7 @@ def publish_numbers(wire: object, count: int, prefix: bytes) -> None:
     """Messages of `SIZE` bytes, on nine subjects."""
     import pyarrow as pa  # noqa: PLC0415
 
-    from jsplan.backfill.wire import publish  # noqa: PLC0415
+    from jsplan.backfill.protocol import publish  # noqa: PLC0415
 
     def rows(first: int) -> tuple[pa.Array, pa.Array, pa.Array]:
         numbers = range(first, min(count, first + 4999) + 1)

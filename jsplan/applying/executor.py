@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from jsplan.applying.following import announce
-from jsplan.applying.operations import Operation, carry_out
-from jsplan.applying.work import BeforeWrite, NotBegun, StepFailed, Work
+from jsplan.applying.operations import Operation, run_step
+from jsplan.applying.replication_wait import record_pending_checks
+from jsplan.applying.step_context import BeforeWrite, StepContext, StepFailed, StepNotStarted
 from jsplan.documents.apply import ApplyEvent, ApplyStarted, StepFinished, StepResult, StepStarted, StepStatus
-from jsplan.documents.plan import VERIFY, Plan, Step
+from jsplan.documents.plan import VERIFY_OP, Plan, Step
 from jsplan.errors import ApiError, StateError
 from jsplan.jetstream import DomainApi
 from jsplan.state import Journal, State
@@ -29,7 +29,7 @@ class Execution:
     """One run of a plan's steps. `stop` is set by Ctrl-C: calls under way are finished, no new one begins.
 
     `apis` has the API of each domain that the plan touches and that is reachable now. `before_write` is asked right before each
-    write (see `Work`); `operations` do kinds of steps that only the caller has the means for, by `op`.
+    write (see `StepContext`); `operations` do kinds of steps that only the caller has the means for, by `op`.
     """
 
     plan: Plan
@@ -42,15 +42,15 @@ class Execution:
     before_write: BeforeWrite | None = None
     operations: Mapping[str, Operation] = field(default_factory=dict)
     results: dict[str, StepResult] = field(default_factory=dict)
-    work: Work = field(init=False)
+    context: StepContext = field(init=False)
 
     def __post_init__(self) -> None:
-        self.work = Work(self.plan, self.apis, self.backend, self.state, self.stop, self.before_write)
+        self.context = StepContext(self.plan, self.apis, self.backend, self.state, self.stop, self.before_write)
 
     @property
-    def lost(self) -> dict[str, str]:
+    def lost_domains(self) -> dict[str, str]:
         """Domains that stopped answering meanwhile, with what they said last."""
-        return self.work.lost
+        return self.context.lost_domains
 
     async def run(self, some: Collection[Step] | None = None) -> list[StepResult]:
         """Do every step whose dependencies are done, `parallelism` of them at once per domain; results in the plan's order.
@@ -69,8 +69,8 @@ class Execution:
             for other in step.depends_on:
                 if other in waiting:
                     await waiting[other].wait()
-            async with nullcontext() if step.op == VERIFY else slots[step.domain]:
-                await self._settle(step)
+            async with nullcontext() if step.op == VERIFY_OP else slots[step.domain]:
+                await self._run_step(step)
             waiting[step.id].set()
 
         try:
@@ -79,59 +79,59 @@ class Execution:
                     group.create_task(one(step))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return self.ended()
+        return self.collect_results()
 
-    def ended(self) -> list[StepResult]:
+    def collect_results(self) -> list[StepResult]:
         """The results so far, in the plan's order."""
         return [self.results[step.id] for step in self.plan.steps if step.id in self.results]
 
-    def leave_out(self, steps: Collection[Step], reason: str) -> None:
+    def skip(self, steps: Collection[Step], reason: str) -> None:
         """Give up steps that were not begun, without a word for each."""
         for step in steps:
             self.results.setdefault(step.id, StepResult(step.id, step.address, step.op, "skipped", reason))
 
-    async def _settle(self, step: Step) -> None:
+    async def _run_step(self, step: Step) -> None:
         """Run or skip one step and record how it ended; only a bug is raised."""
         started = time.monotonic()
-        if (reason := self._why_skipped(step)) is not None:
-            self._end(step, "skipped", reason, started)
+        if (reason := self._skip_reason(step)) is not None:
+            self._record_result(step, "skipped", reason, started)
             return
         self.emit(StepStarted(step.id, step.address, step.title))
         try:
-            await carry_out(self.work, step, self.operations)
-            await announce(self.work, step)
-        except NotBegun:
-            self._end(step, "skipped", self._why_skipped(step), started)
+            await run_step(self.context, step, self.operations)
+            await record_pending_checks(self.context, step)
+        except StepNotStarted:
+            self._record_result(step, "skipped", self._skip_reason(step), started)
         except StepFailed as error:
-            self._end(step, error.status, str(error), started)
+            self._record_result(step, error.status, str(error), started)
         except StateError as error:
-            self.work.failure = error
-            self._end(step, "unknown", str(error), started)
+            self.context.state_failure = error
+            self._record_result(step, "unknown", str(error), started)
         except ApiError as error:
-            self._end(step, "failed", error.in_full, started)
+            self._record_result(step, "failed", error.full_text, started)
         else:
-            self._end(step, "done", None, started)
+            self._record_result(step, "done", None, started)
 
-    def _why_skipped(self, step: Step) -> str | None:
-        blocker = next((d for d in step.depends_on if self.results[d].status != "done" and not self._passed_over(step, d)), None)
+    def _skip_reason(self, step: Step) -> str | None:
+        blocker = next((d for d in step.depends_on if self.results[d].status != "done" and not self._is_dependency_optional(step, d)), None)
         if self.stop.is_set():
             return INTERRUPTED
-        if self.work.failure is not None:
+        if self.context.state_failure is not None:
             return "state cannot be written any more"
         if blocker is not None:
             return f"{self.results[blocker].address} was not done"
-        if step.op != "state.forget" and step.domain in self.lost:
-            return f"domain {step.domain} went away: {self.lost[step.domain]}"
+        if step.op != "state.forget" and step.domain in self.lost_domains:
+            return f"domain {step.domain} went away: {self.lost_domains[step.domain]}"
         if step.op != "state.forget" and step.domain not in self.apis:
             return f"domain {step.domain} is away"
         return None
 
-    def _passed_over(self, step: Step, other: str) -> bool:
+    def _is_dependency_optional(self, step: Step, other: str) -> bool:
         """Check whether a step does not need another one, whose domain is offline, however that one ended."""
         domain = self.results[other].address.partition("/")[0]
-        return other in step.optional_if_offline and (domain in self.lost or domain not in self.apis)
+        return other in step.optional_if_offline and (domain in self.lost_domains or domain not in self.apis)
 
-    def _end(self, step: Step, status: StepStatus, error: str | None, started: float) -> None:
+    def _record_result(self, step: Step, status: StepStatus, error: str | None, started: float) -> None:
         result = StepResult(step.id, step.address, step.op, status, error)
         self.results[step.id] = result
         if error != INTERRUPTED:

@@ -6,55 +6,55 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from jsplan.applying import placeholders
-from jsplan.applying.downstream import create_origin, delete_origin, leave, rejoin
-from jsplan.applying.following import verify
-from jsplan.applying.positions import replace_consumer, tidy_up
-from jsplan.applying.preserve import comparing, copying, probing, returning, stopping
-from jsplan.applying.preserve.undoing import undone_if_failed
-from jsplan.applying.work import Work, gone, settled
+from jsplan.applying.consumer_replacement import clean_up_consumer, replace_consumer
+from jsplan.applying.preserve import copy_messages, new_stream, old_stream, probe, verify_copy
+from jsplan.applying.preserve.rollback import with_rollback
+from jsplan.applying.replicated_streams import attach_sources, create_origin, delete_origin, detach_sources
+from jsplan.applying.replication_wait import verify_replication
+from jsplan.applying.step_context import StepContext, closing_lines, removal_lines
 from jsplan.documents.plan import Op, Step
 
-Operation = Callable[[Work, Step], Awaitable[None]]
+Operation = Callable[[StepContext, Step], Awaitable[None]]
 
 
-async def carry_out(work: Work, step: Step, more: Mapping[str, Operation]) -> None:
+async def run_step(work: StepContext, step: Step, extra: Mapping[str, Operation]) -> None:
     """Do one step; `more` has kinds of steps that are not always possible. Raises StepFailed, NotBegun, ApiError and StateError."""
-    await (more.get(step.op) or OPERATIONS.get(step.op, _request))(work, step)
+    await (extra.get(step.op) or OPERATIONS.get(step.op, _run_request))(work, step)
 
 
-async def _request(work: Work, step: Step) -> None:
+async def _run_request(work: StepContext, step: Step) -> None:
     """The common case: what was planned still holds, one request, and the server kept it."""
-    live = await work.check(step)
+    live = await work.check_precondition(step)
     if step.request is None:
-        await (work.remember(step, live) if live is not None and step.record else work.record(*settled(step, live)))
+        await (work.save_entry(step, live) if live is not None and step.record else work.record(*closing_lines(step, live)))
         return
     await work.begin(step, None if step.op.endswith(".delete") else live)
     await work.call(step)
-    await work.read_back(step)
+    await work.verify_write(step)
 
 
-async def _forget(work: Work, step: Step) -> None:
-    await work.record(*gone(step))
+async def _forget(work: StepContext, step: Step) -> None:
+    await work.record(*removal_lines(step))
 
 
 OPERATIONS: Final[Mapping[Op, Operation]] = {
     "state.forget": _forget,
-    "stream.probe": undone_if_failed(probing.probe),
-    "stream.quiesce": undone_if_failed(stopping.stop),
-    "stream.pause_consumers": undone_if_failed(stopping.hold),
-    "stream.copy": undone_if_failed(copying.copy),
-    "stream.compare": undone_if_failed(comparing.compare),
-    "stream.delete_old": undone_if_failed(stopping.retire),
-    "stream.resume_consumers": returning.resume,
-    "stream.activate": returning.give_back,
-    "stream.delete_staging": returning.clear,
+    "stream.probe": with_rollback(probe.probe),
+    "stream.quiesce": with_rollback(old_stream.quiesce),
+    "stream.pause_consumers": with_rollback(old_stream.pause_consumers),
+    "stream.copy": with_rollback(copy_messages.fill_stream),
+    "stream.compare": with_rollback(verify_copy.verify_copy),
+    "stream.delete_old": with_rollback(old_stream.delete_old),
+    "stream.resume_consumers": new_stream.restore_consumers,
+    "stream.activate": new_stream.activate,
+    "stream.delete_staging": new_stream.delete_staging,
     "consumer.replace": replace_consumer,
-    "consumer.cleanup": tidy_up,
-    "consumer.create_placeholder": placeholders.hold,
-    "consumer.delete_placeholder": placeholders.release,
+    "consumer.cleanup": clean_up_consumer,
+    "consumer.create_placeholder": placeholders.create_placeholder,
+    "consumer.delete_placeholder": placeholders.remove_placeholder,
     "origin.delete": delete_origin,
     "origin.create": create_origin,
-    "sources.detach": leave,
-    "sources.attach": rejoin,
-    "replication.verify": verify,
+    "sources.detach": detach_sources,
+    "sources.attach": attach_sources,
+    "replication.verify": verify_replication,
 }

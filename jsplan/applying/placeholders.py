@@ -8,39 +8,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from jsplan.applying.work import Work
+from jsplan.applying.step_context import StepContext
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
-from jsplan.facts.interest import wants_of
+from jsplan.facts.interest import parse_interest
 from jsplan.jetstream.api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND
 
 
-async def hold(work: Work, step: Step) -> None:
-    """Carry out `consumer.create_placeholder`: make the placeholder or keep the one that is there. Raises as `release` does."""
-    live = await work.check(step)
+async def create_placeholder(work: StepContext, step: Step) -> None:
+    """Carry out `consumer.create_placeholder`: make the placeholder or keep the one that is there. Raises as `remove_placeholder` does."""
+    live = await work.check_precondition(step)
     await work.begin(step)
-    if live is None or str(step.touches) not in work.state.replacements:
-        await work.record({"replacing": {"address": str(step.touches)} | await _positions(work, step)})
+    if live is None or str(step.target_address) not in work.state.replacements:
+        await work.record({"replacing": {"address": str(step.target_address)} | await _snapshot_positions(work, step)})
     assert step.request is not None
     await work.send(step, step.request["api"], step.request["payload"])
     await work.record({"end": step.address}, durable=False)
 
 
-async def _positions(work: Work, step: Step) -> dict[str, Any]:
+async def _snapshot_positions(work: StepContext, step: Step) -> dict[str, Any]:
     """The last sequence of the stream, and of each consumer its ack floor, its last delivery and what it has out."""
-    api, stream = work.api(step), step.touches.stream
-    consumers = [wants_of(info) for info in await api.consumers(stream)]
+    api, stream = work.api(step), step.target_address.stream
+    consumers = [parse_interest(info) for info in await api.consumers(stream)]
     info = await api.stream_info(stream)
     last = int(info["state"]["last_seq"]) if info is not None else 0
     return {"last_seq": last, "consumers": {one.name: [one.floor, one.delivered, one.pending] for one in consumers}}
 
 
-async def release(work: Work, step: Step) -> None:
+async def remove_placeholder(work: StepContext, step: Step) -> None:
     """Run `consumer.delete_placeholder`: the stream deletes what no consumer wants.
 
     Raises StepFailed, NotBegun, ApiError and StateError.
     """
-    await work.check(step)
+    await work.check_precondition(step)
     await work.begin(step)
     assert step.request is not None
     try:
@@ -48,4 +48,4 @@ async def release(work: Work, step: Step) -> None:
     except ServerRefusedError as error:
         if error.err_code not in (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND):
             raise
-    await work.record({"end": step.address}, {"replaced": str(step.touches)})
+    await work.record({"end": step.address}, {"replaced": str(step.target_address)})

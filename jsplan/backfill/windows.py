@@ -12,9 +12,9 @@ from typing import Final
 
 from jsplan.errors import ApiError
 
-_DAY: Final = 24 * 60
+_DAY_MINUTES: Final = 24 * 60
 #: A window is looked for among so many days; one is enough, but for a day on which the clocks jump over the opening.
-_DAYS: Final = 3
+_SEARCHED_DAYS: Final = 3
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
         return seconds
 
 
-SYSTEM: Final = Clock()
+SYSTEM_CLOCK: Final = Clock()
 
 
 class WindowClosedError(ApiError):
@@ -52,20 +52,20 @@ class Window:
     @property
     def seconds(self) -> int:
         """How long it is open, on a day of 24 hours."""
-        return (self.closes - self.opens) % _DAY * 60
+        return (self.closes - self.opens) % _DAY_MINUTES * 60
 
-    def until(self, now: float) -> float | None:
+    def closes_at(self, now: float) -> float | None:
         """When it closes, if it is open at `now`; else None. Both are seconds since 1970."""
-        found = (times for day in range(-1, _DAYS) if (times := self._on(now, day))[0] <= now < times[1])
+        found = (times for day in range(-1, _SEARCHED_DAYS) if (times := self._times_on(now, day))[0] <= now < times[1])
         return next((closes for _, closes in found), None)
 
-    def opening(self, now: float) -> float:
+    def opens_at(self, now: float) -> float:
         """When it opens next; `now` where it is open."""
-        if self.until(now) is not None:
+        if self.closes_at(now) is not None:
             return now
-        return next(opens for day in range(_DAYS) if (opens := self._on(now, day)[0]) > now)
+        return next(opens for day in range(_SEARCHED_DAYS) if (opens := self._times_on(now, day)[0]) > now)
 
-    def _on(self, now: float, day: int) -> tuple[float, float]:
+    def _times_on(self, now: float, day: int) -> tuple[float, float]:
         """When it opens and closes, if it opens so many days after the one of `now`. A time that the clocks jump over is the one after."""
         midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=day)  # noqa: DTZ006 - local
         opens, closes = (midnight + timedelta(minutes=minutes) for minutes in (self.opens, self.closes))
@@ -77,28 +77,28 @@ class Deadline:
     """When a task stops to copy: seconds since 1970, by a clock."""
 
     at: float
-    clock: Clock = SYSTEM
+    clock: Clock = SYSTEM_CLOCK
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         """Whether nothing more may be copied."""
         return self.clock.now() >= self.at
 
     def require_open(self) -> None:
         """Raise WindowClosedError where nothing more may be copied."""
-        if self.passed:
+        if self.has_passed:
             raise WindowClosedError("the window closed", hint="The next one goes on from there.")
 
 
-def windows_for(window: Window, seconds: float, now: float) -> int:
+def count_windows(window: Window, seconds: float, now: float) -> int:
     """In how many windows so many seconds of copying are done: in what is left of the one that is open, then in whole ones."""
-    closes = window.until(now)
+    closes = window.closes_at(now)
     first = closes - now if closes is not None else float(window.seconds)
     return 1 if seconds <= first else 1 + -int(-(seconds - first) // window.seconds)
 
 
-def opens_words(window: Window, now: float) -> str:
+def describe_opening(window: Window, now: float) -> str:
     """`opens 01:00`: when a window that is closed opens next, as the local clock has it, with the date if that is not within a day."""
-    at = datetime.fromtimestamp(window.opening(now))  # noqa: DTZ006 - the local clock is what a window is about
-    day = "" if at.timestamp() - now < _DAY * 60 else f" on {at:%Y-%m-%d}"
+    at = datetime.fromtimestamp(window.opens_at(now))  # noqa: DTZ006 - the local clock is what a window is about
+    day = "" if at.timestamp() - now < _DAY_MINUTES * 60 else f" on {at:%Y-%m-%d}"
     return f"opens {at:%H:%M}{day}"

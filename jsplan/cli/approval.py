@@ -29,7 +29,7 @@ class Approval:
     """
 
     #: What to do where nobody can be asked.
-    unasked = "Pass --auto-approve (-y) to approve it beforehand, or save it with plan -o FILE and apply that."
+    no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand, or save it with plan -o FILE and apply that."
 
     def __init__(self, output: Output, *, auto_approve: bool, no_input: bool, question: str) -> None:
         self._output = output
@@ -68,7 +68,7 @@ class Approval:
         if not self._can_ask:
             raise NotApprovedError(
                 "this plan needs approval, and nothing can be asked here (no terminal, or --no-input); nothing was changed",
-                hint=self.unasked,
+                hint=self.no_terminal_hint,
             )
         sys.stderr.write(f"\n{self._question}\n  Only the word yes approves: ")
         sys.stderr.flush()

@@ -13,9 +13,9 @@ from jsplan.codes import HAZARDS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jsplan.cli.lazy import Entry
+    from jsplan.cli.lazy import CommandEntry
 
-_POINTER = "Global options such as -C, -e and --json are listed by: jsplan help options"
+_GLOBAL_OPTIONS_HINT = "Global options such as -C, -e and --json are listed by: jsplan help options"
 #: The values that options and arguments take, by the word that stands for them.
 VALUES = {
     "ADDRESS": "DOMAIN/KIND/NAME, such as hub/stream/ORDERS, hub/kv/CONFIG or "
@@ -32,13 +32,13 @@ VALUES = {
     "WAVES": "Labels, names or globs of domains and shares of all domains, separated by commas: "
     "label:canary,10%,100%.",
 }  # fmt: skip
-_ENVIRONMENT = """\
+_ENVIRONMENT_HINT = """\
 Each option can also be set in the environment, as JSPLAN_<COMMAND>_<OPTION>:
 JSPLAN_PLAN_PARALLELISM=20, JSPLAN_DRIFT_FAIL_ON=changed. Global options need no command:
 JSPLAN_ENV=prod, JSPLAN_NO_COLOR=1."""
 
 
-def write_commands(sections: Mapping[str, Mapping[str, Entry]], formatter: click.HelpFormatter) -> None:
+def write_commands(sections: Mapping[str, Mapping[str, CommandEntry]], formatter: click.HelpFormatter) -> None:
     """Write the commands of each section, all in columns of one width."""
     width = max((len(name) for table in sections.values() for name in table), default=0)
     for title, table in sections.items():
@@ -70,7 +70,7 @@ def write_end(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
             for example in examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
     formatter.write_paragraph()
-    formatter.write(f"{_POINTER}\n")
+    formatter.write(f"{_GLOBAL_OPTIONS_HINT}\n")
 
 
 def global_options(ctx: click.Context) -> str:
@@ -83,5 +83,5 @@ def global_options(ctx: click.Context) -> str:
         with formatter.section(section.value):
             formatter.write_dl([record for record in records if record is not None])
     formatter.write_paragraph()
-    formatter.write(f"{_ENVIRONMENT}\n")
+    formatter.write(f"{_ENVIRONMENT_HINT}\n")
     return formatter.getvalue().rstrip("\n")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsplan.cli import outcome
+from jsplan.cli import exit_status
 from jsplan.cli.main import main as jsplan
 from jsplan.cli.settings import Settings
 
@@ -20,24 +20,24 @@ def main(job: str, argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
 
     def run() -> object:
-        from jsplan.backfill.installed import require
-        from jsplan.workflows.backfill import job_file
+        from jsplan.backfill import spark_job
+        from jsplan.backfill.spark_extra import require_spark
 
-        require()
-        with job_file.unpacked(job) as (words, name):
+        require_spark()
+        with spark_job.unpack_job(job) as (words, name):
             from jsplan.config.model import LoadOptions
 
             environment = words[3] if len(words) > 2 else None
-            job_file.require_frozen(LoadOptions(Path(words[1]), environment, environ=dict(os.environ)), job)
-            return _on_spark([*words, "backfill", "run", name, *given])
+            spark_job.require_pinned(LoadOptions(Path(words[1]), environment, environ=dict(os.environ)), job)
+            return _run_on_spark([*words, "backfill", "run", name, *given])
 
-    return outcome.exit_code_of(run, Settings(), given)
+    return exit_status.run_to_exit_code(run, Settings(), given)
 
 
-def _on_spark(words: list[str]) -> int:
-    from jsplan.backfill.spark.session import submitted
+def _run_on_spark(words: list[str]) -> int:
+    from jsplan.backfill.spark.session import get_submitted_session
 
-    session = submitted()
+    session = get_submitted_session()
     try:
         return jsplan(words)
     finally:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One word of the grammar. `module` is below `jsplan.cli.commands`."""
 
     help: str
@@ -28,13 +28,13 @@ class Entry:
 HELP = ["-h", "--help"]
 
 
-def _named(error: click.UsageError, ctx: click.Context) -> click.UsageError:
+def _with_context(error: click.UsageError, ctx: click.Context) -> click.UsageError:
     """The error with the command it is about: click leaves that out where an option lacks its argument."""
     error.ctx = error.ctx or ctx
     return error
 
 
-class _Named(click.Command):
+class _BaseCommand(click.Command):
     """A command or a group: wrong usage names the command, `-h` is `--help`, and help has examples."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **attrs: Any) -> None:
@@ -45,7 +45,7 @@ class _Named(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            raise _named(error, ctx) from None
+            raise _with_context(error, ctx) from None
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(HELP)
@@ -61,14 +61,14 @@ class _Named(click.Command):
         write_end(self.examples, formatter)
 
 
-class Command(_Named):
+class Command(_BaseCommand):
     """A command with the global options, which its help does not list."""
 
 
-class LazyGroup(_Named, click.Group):
+class LazyGroup(_BaseCommand, click.Group):
     """A group over a static table: names and one-line help are known without importing any command."""
 
-    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, Entry]], **attrs: Any) -> None:
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, CommandEntry]], **attrs: Any) -> None:
         super().__init__(*args, **attrs)
         self.sections = sections
         self.table = {name: entry for table in sections.values() for name, entry in table.items()}
@@ -107,13 +107,13 @@ def declare(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], click.Com
     return wrap
 
 
-def group(name: str, table: Mapping[str, Entry], **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:
+def group(name: str, table: Mapping[str, CommandEntry], **attrs: Any) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a lazy group that also takes the global options."""
-    return sectioned(name, {"Commands": table}, **attrs)
+    return sectioned_group(name, {"Commands": table}, **attrs)
 
 
-def sectioned(
-    name: str, sections: Mapping[str, Mapping[str, Entry]], *, root: bool = False, **attrs: Any
+def sectioned_group(
+    name: str, sections: Mapping[str, Mapping[str, CommandEntry]], *, root: bool = False, **attrs: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a lazy group whose help lists the commands by section."""
 

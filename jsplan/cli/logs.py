@@ -27,8 +27,8 @@ def _formatter(*, json_lines: bool) -> logging.Formatter:
     import logging
     import time
 
-    from jsplan.cli.outcome import scrub
-    from jsplan.render.safe import safe
+    from jsplan.cli.exit_status import scrub
+    from jsplan.render.escape import safe
 
     class Formatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:

@@ -9,58 +9,58 @@ from typing import TYPE_CHECKING
 import click
 
 from jsplan import __version__, secrets
-from jsplan.cli.lazy import Entry, sectioned
+from jsplan.cli.lazy import CommandEntry, sectioned_group
 from jsplan.cli.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAM = "jsplan"
-COMPLETE = "_JSPLAN_COMPLETE"
+COMPLETE_VARIABLE = "_JSPLAN_COMPLETE"
 
 #: The commands as `jsplan --help` lists them.
 SECTIONS = {
     "Everyday": {
-        "init": Entry("Create a workspace from a template.", "init"),
-        "validate": Entry("Check the files; never use the network.", "validate"),
-        "lint": Entry("Check for valid but risky configuration.", "lint"),
-        "plan": Entry("Show what apply would do.", "plan"),
-        "apply": Entry("Plan, show, ask, apply; or apply a saved plan.", "apply"),
-        "destroy": Entry("Delete everything that this workspace manages.", "destroy"),
-        "drift": Entry("Show changes made outside jsplan. Read-only.", "drift"),
-        "status": Entry("Show domains, streams, consumers and replication.", "status"),
+        "init": CommandEntry("Create a workspace from a template.", "init"),
+        "validate": CommandEntry("Check the files; never use the network.", "validate"),
+        "lint": CommandEntry("Check for valid but risky configuration.", "lint"),
+        "plan": CommandEntry("Show what apply would do.", "plan"),
+        "apply": CommandEntry("Plan, show, ask, apply; or apply a saved plan.", "apply"),
+        "destroy": CommandEntry("Delete everything that this workspace manages.", "destroy"),
+        "drift": CommandEntry("Show changes made outside jsplan. Read-only.", "drift"),
+        "status": CommandEntry("Show domains, streams, consumers and replication.", "status"),
     },
     "Migrate": {
-        "domains": Entry("Find the domains behind a connection.", "domains"),
-        "import": Entry("Adopt resources that exist on the servers.", "import_"),
-        "convert": Entry("Convert files of other tools to workspace files.", "convert"),
-        "access": Entry("List exports and imports between accounts.", "access"),
+        "domains": CommandEntry("Find the domains behind a connection.", "domains"),
+        "import": CommandEntry("Adopt resources that exist on the servers.", "import_"),
+        "convert": CommandEntry("Convert files of other tools to workspace files.", "convert"),
+        "access": CommandEntry("List exports and imports between accounts.", "access"),
     },
     "Data": {
-        "backup": Entry("Save configuration, messages and consumers.", "backup"),
-        "restore": Entry("Restore a backup.", "restore"),
-        "backfill": Entry("Copy messages of one stream to another.", "backfill"),
+        "backup": CommandEntry("Save configuration, messages and consumers.", "backup"),
+        "restore": CommandEntry("Restore a backup.", "restore"),
+        "backfill": CommandEntry("Copy messages of one stream to another.", "backfill"),
     },
     "State": {
-        "show": Entry("Show a saved plan, or the state.", "show"),
-        "state": Entry("Inspect and correct the state.", "state"),
-        "history": Entry("List what was applied.", "history"),
-        "revert": Entry("Undo an apply.", "revert"),
+        "show": CommandEntry("Show a saved plan, or the state.", "show"),
+        "state": CommandEntry("Inspect and correct the state.", "state"),
+        "history": CommandEntry("List what was applied.", "history"),
+        "revert": CommandEntry("Undo an apply.", "revert"),
     },
     "Tools": {
-        "explain": Entry("Explain a code, a hazard or an exit code.", "explain"),
-        "graph": Entry("Draw streams, mirrors and sources.", "graph"),
-        "schema": Entry("Print the JSON Schema of workspace files.", "schema"),
-        "sandbox": Entry("Run embedded nats-servers to try things out.", "sandbox"),
-        "completion": Entry("Print the completion script of a shell.", "completion"),
-        "version": Entry("Print the version.", "version"),
-        "help": Entry("Show the help of a command, or global options.", "help"),
+        "explain": CommandEntry("Explain a code, a hazard or an exit code.", "explain"),
+        "graph": CommandEntry("Draw streams, mirrors and sources.", "graph"),
+        "schema": CommandEntry("Print the JSON Schema of workspace files.", "schema"),
+        "sandbox": CommandEntry("Run embedded nats-servers to try things out.", "sandbox"),
+        "completion": CommandEntry("Print the completion script of a shell.", "completion"),
+        "version": CommandEntry("Print the version.", "version"),
+        "help": CommandEntry("Show the help of a command, or global options.", "help"),
     },
 }
 COMMANDS = {name: entry for table in SECTIONS.values() for name, entry in table.items()}
 
 
-@sectioned(
+@sectioned_group(
     PROGRAM,
     SECTIONS,
     root=True,
@@ -81,12 +81,12 @@ def root(ctx: click.Context, show_version: bool) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit code; raises nothing."""
-    from jsplan.cli import outcome
+    from jsplan.cli import exit_status
 
     _open_closed_streams()
-    secrets.clear()
+    secrets.clear_secrets()
     args = list(sys.argv[1:] if argv is None else argv)
-    if COMPLETE in os.environ:
+    if COMPLETE_VARIABLE in os.environ:
         root.main(args, prog_name=PROGRAM)
     settings = Settings()
 
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with root.make_context(PROGRAM, args, obj=settings, auto_envvar_prefix="JSPLAN") as ctx:
             return root.invoke(ctx)
 
-    return outcome.exit_code_of(run, settings, args)
+    return exit_status.run_to_exit_code(run, settings, args)
 
 
 def _open_closed_streams() -> None:

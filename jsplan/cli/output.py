@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from jsplan.render.progress import Progress
 
 #: Wide enough that nothing is ever cut or wrapped where there is no terminal.
-NO_WIDTH = 1_000_000
+UNLIMITED_WIDTH = 1_000_000
 
 
-class Tolerant:
+class TolerantStream:
     """A text stream that goes silent when its reader has gone, so that `| head` changes no exit code.
 
     What else prevents writing, such as a full disk, raises JsplanError where the result would be lost (stdout); on stderr it is silent too.
@@ -77,10 +77,10 @@ def _console(stream: TextIO, no_color: bool) -> Console:
     terminal = stream.isatty()
     color = wants_color(stream, no_color)
     return Console(
-        file=Tolerant(stream),  # type: ignore[arg-type]
+        file=TolerantStream(stream),  # type: ignore[arg-type]
         force_terminal=terminal or color,
         color_system="standard" if color else None,
-        width=None if terminal else NO_WIDTH,
+        width=None if terminal else UNLIMITED_WIDTH,
         highlight=False, markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
 
@@ -107,14 +107,14 @@ class Output:
         from jsplan.render import progress
 
         if self.settings.log_format == "json":
-            return progress.JsonLines(sys.stderr)
+            return progress.JsonProgress(sys.stderr)
         if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            from jsplan.render.live import Live
+            from jsplan.render.progress_live import LiveProgress
 
-            return Live(self.err)
-        return progress.Plain(sys.stderr)
+            return LiveProgress(self.err)
+        return progress.PlainProgress(sys.stderr)
 
-    def check(self, formats: Collection[str] = ()) -> None:
+    def check_options(self, formats: Collection[str] = ()) -> None:
         """What would fail in the end fails before anything is done. `formats` are those that the command makes besides text and json.
 
         Raises UsageError for a format that this command does not make, JsplanError when the folder of `--json-into` does not exist.
@@ -171,7 +171,7 @@ class Output:
 
     def line(self, text: str) -> None:
         """One line on stdout."""
-        stream = Tolerant(sys.stdout)
+        stream = TolerantStream(sys.stdout)
         stream.write(f"{text}\n")
         stream.flush()
 
@@ -183,7 +183,7 @@ class Output:
     def note(self, text: str) -> None:
         """One line for people, on stderr."""
         self.progress.stop()
-        stream = Tolerant(sys.stderr)
+        stream = TolerantStream(sys.stderr)
         stream.write(f"{text}\n")
         stream.flush()
 

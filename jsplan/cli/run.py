@@ -24,7 +24,7 @@ def start(ctx: click.Context, formats: Collection[str] = ()) -> tuple[Settings, 
     gc.set_threshold(500_000, 20, 100)
     settings = settings_of(ctx)
     output = Output(settings)
-    output.check(formats)
+    output.check_options(formats)
     logs.configure(settings)
     ctx.call_on_close(output.close)
     return settings, output

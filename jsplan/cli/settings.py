@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "markdown", "html", "junit", "github", "sarif", "mermaid", "dot", "svg")
 #: The more explicit one wins; between equals the one nearer to the command does.
 _RANK = {ParameterSource.COMMANDLINE: 2, ParameterSource.ENVIRONMENT: 1}
-_OF_WORKSPACE = frozenset({"chdir", "env", "var", "var_file"})
-_REPEATABLE = frozenset({"variables", "var_files"})
+_WORKSPACE_OPTIONS = frozenset({"chdir", "env", "var", "var_file"})
+_REPEATABLE_OPTIONS = frozenset({"variables", "var_files"})
 
 
 @dataclass(slots=True)
@@ -40,12 +40,12 @@ class Settings:
     json_into: Path | None = None
     _ranks: dict[str, int] = field(default_factory=dict)
 
-    def offer(self, name: str, value: Any, rank: int) -> None:
+    def set_if_stronger(self, name: str, value: Any, rank: int) -> None:
         """Take a value unless a more explicit one is there; repeatable options of one rank add up."""
         held = self._ranks.get(name, 0)
         if rank < held or rank == 0:
             return
-        setattr(self, name, getattr(self, name) + value if name in _REPEATABLE and rank == held else value)
+        setattr(self, name, getattr(self, name) + value if name in _REPEATABLE_OPTIONS and rank == held else value)
         self._ranks[name] = rank
 
     @property
@@ -53,7 +53,7 @@ class Settings:
         """Whether stdout holds one JSON document and nothing else."""
         return self.format == "json"
 
-    def again(self) -> list[str]:
+    def workspace_args(self) -> list[str]:
         """What of the command line says which workspace is meant: the next command for it needs the same words."""
         given = [name for name, rank in self._ranks.items() if rank == _RANK[ParameterSource.COMMANDLINE]]
         words = ["-C", str(self.chdir)] if "chdir" in given else []
@@ -74,24 +74,24 @@ class Settings:
         )
 
 
-def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _store_option(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if ctx.resilient_parsing:
             return
         rank = _RANK.get(ctx.get_parameter_source(param.name or "") or ParameterSource.DEFAULT, 0)
         if param.name == "json":
             value, rank = "json", rank if value else 0
-        ctx.ensure_object(Settings).offer(name, value, rank)
+        ctx.ensure_object(Settings).set_if_stronger(name, value, rank)
 
     return callback
 
 
-def _options(autoenv_of_variables: bool) -> list[click.Option]:
+def _global_options(autoenv_of_variables: bool) -> list[click.Option]:
     """Fresh options. `JSPLAN_VAR_<name>` sets a variable, so the bare words may not read the environment there."""
     path = AbsolutePath()
 
     def option(*names: str, into: str, **attrs: Any) -> click.Option:
-        return GlobalOption(names, expose_value=False, callback=_remember(into), **attrs)
+        return GlobalOption(names, expose_value=False, callback=_store_option(into), **attrs)
 
     return [
         option("-C", "--chdir", into="chdir", metavar="DIR", type=click.Path(path_type=Path), help="Use the workspace in this folder."),
@@ -124,12 +124,12 @@ class GlobalOption(click.Option):
     @property
     def section(self) -> GlobalSection:
         """The section that lists it."""
-        return GlobalSection.WORKSPACE if self.name in _OF_WORKSPACE else GlobalSection.OUTPUT
+        return GlobalSection.WORKSPACE if self.name in _WORKSPACE_OPTIONS else GlobalSection.OUTPUT
 
 
 def with_globals(command: click.Command, *, root: bool = False) -> click.Command:
     """Add the global options to a command or group."""
-    command.params.extend(_options(autoenv_of_variables=not root))
+    command.params.extend(_global_options(autoenv_of_variables=not root))
     return command
 
 

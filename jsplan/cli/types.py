@@ -112,16 +112,16 @@ class Crontab(ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Place(ParamType):
+class HostPort(ParamType):
     """`:9464` or `HOST:PORT`."""
 
     name = "[HOST]:PORT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from jsplan.drift.endpoint import place_of
+        from jsplan.drift.endpoint import parse_listen_address
 
         try:
-            place_of(str(value))
+            parse_listen_address(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return str(value)
@@ -137,7 +137,7 @@ class AbsolutePath(click.Path):
         return Path.cwd() / str(super().convert(value, param, ctx))
 
 
-def seen_from_here(path: Path) -> str:
+def display_path(path: Path) -> str:
     """The path as a message shows it: relative where it is below the folder where the command was typed."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -25,9 +25,9 @@ def print_plan(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     """The text view on a console."""
     from jsplan.render import plan_text, revert_text
 
-    revert_text.head(plan, console)
+    revert_text.print_head(plan, console)
     plan_text.render(plan, console, verbose=verbose)
-    revert_text.tail(plan, console)
+    revert_text.print_tail(plan, console)
 
 
 def plan_result(output: Output, plan: Plan) -> None:

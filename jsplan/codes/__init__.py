@@ -12,13 +12,20 @@ from typing import Final
 from jsplan.codes.configurations import CONFIGURATIONS
 from jsplan.codes.exit_codes import EXIT_CODES
 from jsplan.codes.hazards import HAZARD_TEXTS
-from jsplan.codes.in_files import READING
 from jsplan.codes.operations import OPERATIONS
 from jsplan.codes.planning import PLANNING
-from jsplan.codes.text import Text
+from jsplan.codes.text import CodeText
+from jsplan.codes.workspace_files import WORKSPACE_FILES
 
 __all__ = [
-    "AGAINST_SERVERS", "CODES", "EXIT_CODES", "HAZARDS", "HAZARD_TEXTS", "IN_FILES", "LINT", "Text",
+    "CODES",
+    "EXIT_CODES",
+    "FILE_CODES",
+    "HAZARDS",
+    "HAZARD_TEXTS",
+    "LINT",
+    "SERVER_CODES",
+    "CodeText",
 ]  # fmt: skip
 
 #: Hazards that are reported and stop no apply.
@@ -26,8 +33,8 @@ _WARNINGS: Final = ("REDUCES_REPLICAS", "MOVES_DATA")
 #: The closed list of hazards (contract, section 4), and whether each blocks an apply that does not allow it.
 HAZARDS: Final[Mapping[str, bool]] = {code: code not in _WARNINGS for code in HAZARD_TEXTS}
 
-IN_FILES: Final[Mapping[str, Text]] = {**READING, **CONFIGURATIONS}
-AGAINST_SERVERS: Final[Mapping[str, Text]] = {**PLANNING, **OPERATIONS}
+FILE_CODES: Final[Mapping[str, CodeText]] = {**WORKSPACE_FILES, **CONFIGURATIONS}
+SERVER_CODES: Final[Mapping[str, CodeText]] = {**PLANNING, **OPERATIONS}
 
 #: The titles of the lint rules, whose texts are under `jsplan/lint/rules`. None is an error unless the files say so.
 LINT: Final[Mapping[str, str]] = {
@@ -83,7 +90,7 @@ LINT: Final[Mapping[str, str]] = {
 
 #: The meaning of every code of a finding.
 CODES: Final[Mapping[str, str]] = {
-    **{code: text.meaning for code, text in IN_FILES.items()},
+    **{code: text.meaning for code, text in FILE_CODES.items()},
     **LINT,
-    **{code: text.meaning for code, text in AGAINST_SERVERS.items()},
+    **{code: text.meaning for code, text in SERVER_CODES.items()},
 }

@@ -5,64 +5,64 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from jsplan.codes.text import Text
+from jsplan.codes.text import CodeText
 
-HAZARD_TEXTS: Final[Mapping[str, Text]] = {
-    "DELETES_STREAM": Text(
+HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
+    "DELETES_STREAM": CodeText(
         "A stream is deleted with all its messages.",
         "It left the files, or it is replaced without keeping its messages. The plan counts "
         "messages, bytes and consumers.",
         "Keep it with a `removed` entry (`destroy: false`), or set `on_replace: preserve`. "
         "Take a backup before you allow it.",
     ),
-    "DELETES_MESSAGES": Text(
+    "DELETES_MESSAGES": CodeText(
         "Messages are deleted.",
         "A limit is lowered, a consumer that kept them goes, or a mirror or source takes them "
         "from its origin. The plan counts them, or gives bounds.",
         "Take the change back, or save them first with `--backup DIR`. Pass `--safe-below N` "
         "to accept small numbers.",
     ),
-    "LOSES_CONSUMER_POSITION": Text(
+    "LOSES_CONSUMER_POSITION": CodeText(
         "A consumer loses its position.",
         "It is replaced and starts where its `deliver_policy` says, or a changed filter "
         "leaves messages of a work queue without a consumer.",
         "Set `on_replace: preserve`, or allow it if the clients can process messages again.",
     ),
-    "DELETES_CONSUMER": Text(
+    "DELETES_CONSUMER": CodeText(
         "A consumer is deleted.",
         "It left the files, or its stream is deleted. If nothing is pending for it, this is "
         "only a warning.",
         "Let it finish first, or leave it on the server with a `removed` entry (`destroy: "
         "false`).",
     ),
-    "BREAKS_REPLICATION": Text(
+    "BREAKS_REPLICATION": CodeText(
         "A mirror or source loses its origin.",
         "The plan deletes a stream that another stream reads from.",
         "Remove the mirror or source first, or keep the origin.",
     ),
-    "REMOVES_SUBJECTS": Text(
+    "REMOVES_SUBJECTS": CodeText(
         "Publishers get no acknowledgement any more.",
         "No stream of the domain stores the subject after this plan.",
         "Move the publishers first, or keep the subject in a stream.",
     ),
-    "IRREVERSIBLE": Text(
+    "IRREVERSIBLE": CodeText(
         "A field is turned on that the server never turns off again.",
         "Some fields, such as `sealed` or `deny_delete`, can only be undone with a new stream.",
         "Allow it if you are sure; otherwise take the change back.",
     ),
-    "DUPLICATES_MESSAGES": Text(
+    "DUPLICATES_MESSAGES": CodeText(
         "Messages are stored or delivered twice.",
         "A source changes and starts again, two sources read the same messages, or a consumer "
         "goes back.",
         "Start the source behind what is copied already (`opt_start_seq`), or allow it if "
         "consumers tolerate duplicates.",
     ),
-    "REDUCES_REPLICAS": Text(
+    "REDUCES_REPLICAS": CodeText(
         "A stream gets fewer replicas.",
         "`num_replicas` is lower, so fewer servers hold the messages.",
         "Nothing, if that is meant. It does not stop an apply.",
     ),
-    "MOVES_DATA": Text(
+    "MOVES_DATA": CodeText(
         "A stream moves to other servers.",
         "Its placement or cluster changes, so the servers copy all its messages.",
         "Apply it when the network has capacity. It does not stop an apply.",

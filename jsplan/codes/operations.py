@@ -5,143 +5,143 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from jsplan.codes.text import Text
+from jsplan.codes.text import CodeText
 
-OPERATIONS: Final[Mapping[str, Text]] = {
-    "JS450": Text(
+OPERATIONS: Final[Mapping[str, CodeText]] = {
+    "JS450": CodeText(
         "A mirror or source reads from another account without an `imports` row.",
         "Accounts know a domain of another account only by an import, so its own name need "
         "not work here.",
         "Add an `imports` row: `{from: …, into: …, api: …, deliver: …}`.",
     ),
-    "JS451": Text(
+    "JS451": CodeText(
         "An `imports` row has no `deliver`.",
         "Messages from another account arrive on a delivery subject, which must be exported "
         "and imported.",
         "Add `deliver:` to the row.",
     ),
-    "JS452": Text(
+    "JS452": CodeText(
         "The origin of a mirror or source does not exist.",
         "The name or the domain is wrong, or the stream is created later. Nothing is copied "
         "until then.",
         "Declare the stream, or correct the name or the domain.",
     ),
-    "JS453": Text(
+    "JS453": CodeText(
         "No subject of the origin matches the filter of a mirror or source.",
         "The filter is misspelled, or the origin changed its subjects. Nothing would be copied.",
         "Correct the filter, or leave it out.",
     ),
-    "JS454": Text(
+    "JS454": CodeText(
         "A consumer that an import uses is in no file.",
         "jsplan assumes the usual delivery, and works out exports and imports from that.",
         "Declare the consumer if it is different.",
     ),
-    "JS455": Text(
+    "JS455": CodeText(
         "The account of a connection is unknown.",
         "Exports and imports are written for each account.",
         "Add `account:` to the connection.",
     ),
-    "JS456": Text(
+    "JS456": CodeText(
         "The owner of an origin is known only by an import.",
         "The workspace has no connection to that account, so its exports cannot be worked out.",
         "Add a connection and a domain for that account, and an `imports` row from that domain.",
     ),
-    "JS457": Text(
+    "JS457": CodeText(
         "A mirror or source does not replicate.",
         "A link is down, an export is missing, or the origin was recreated. The message names "
         "the cause it found.",
         "Remove the cause. `jsplan drift` shows when the stream replicates again.",
     ),
-    "JS458": Text(
+    "JS458": CodeText(
         "A mirror or source cannot read its origin, because the origin limits `max_ack_pending`.",
         "The server reads with a consumer of its own, which acknowledges nothing. The "
         "`consumer_limits.max_ack_pending` of the origin refuse such a consumer (10082).",
         "Remove `max_ack_pending` from the `consumer_limits` of the origin, and set it at each "
         "consumer.",
     ),
-    "JS460": Text(
+    "JS460": CodeText(
         "A server of the rehearsal refuses a step.",
         "An apply would fail there in the same way. The number is the err_code of the server.",
         "Change what the message names. No real server was touched.",
     ),
-    "JS461": Text(
+    "JS461": CodeText(
         "A server of the rehearsal does not keep everything that a step sets.",
         "The server accepts the request and ignores a field. An apply would stop there.",
         "Remove the field, or upgrade the server.",
     ),
-    "JS462": Text(
+    "JS462": CodeText(
         "A part of the plan was not rehearsed.",
         "Embedded servers cannot show it: an offline domain, limits of an account, or the like.",
         "Nothing; only an apply shows whether the server accepts it.",
     ),
-    "JS463": Text(
+    "JS463": CodeText(
         "A domain was rehearsed on another release of nats-server.",
         "The release that the domain runs is not installed here.",
         "Nothing, or install that release with the command that the message prints.",
     ),
-    "JS470": Text(
+    "JS470": CodeText(
         "A saved stream cannot be restored there.",
         "The server is offline or too old for the backup, or the backup can only keep its name.",
         "Choose a target as the message says.",
     ),
-    "JS471": Text(
+    "JS471": CodeText(
         "Messages of a backup are older than the `max_age` of their stream.",
         "The server deletes them as soon as they are restored.",
         "Raise `max_age` in the files first, or accept the loss.",
     ),
-    "JS472": Text(
+    "JS472": CodeText(
         "A backfill cannot run with these settings.",
         "The chosen strategy cannot do it, or a stream cannot be read.",
         "Leave `strategy` out, or choose one that the message names.",
     ),
-    "JS473": Text(
+    "JS473": CodeText(
         "A client stays pinned to a consumer that is not pinned any more.",
         "The server keeps a pin until its timeout. Until then other clients get nothing.",
         "Wait, or end the pin at once with `nats consumer unpin`.",
     ),
-    "JS474": Text(
+    "JS474": CodeText(
         "An unmanaged consumer gets no more messages.",
         "No new subject of its stream matches its filter.",
         "Inform its owner, or keep a subject that its filter matches.",
     ),
-    "JS480": Text(
+    "JS480": CodeText(
         "A domain is offline for longer than its `may_be_offline`.",
         "Its link or its server is down. Changes to it stay deferred.",
         "Bring the site back, or raise `may_be_offline`.",
     ),
-    "JS481": Text(
+    "JS481": CodeText(
         "A stream drops messages before its domain must be online again.",
         "Its limits are reached sooner than `may_be_offline`, so every mirror and source "
         "misses these messages.",
         "Raise the limit of the stream, or lower `may_be_offline`.",
     ),
-    "JS482": Text(
+    "JS482": CodeText(
         "A domain has never answered.",
         "Its name is wrong, or its site is not installed yet.",
         "Check the name with `jsplan domains discover`. If the name is right, its resources "
         "stay deferred.",
     ),
-    "JS490": Text(
+    "JS490": CodeText(
         "A mute of drift has expired.",
         "Its `until` has passed, so what it covered is reported again.",
         "Correct the drift, set another date, or remove the mute.",
     ),
-    "JS491": Text(
+    "JS491": CodeText(
         "`revert` cannot bring back what an apply deleted or moved.",
         "Deleted messages and lost positions are not in the history.",
         "Restore a backup if there is one. The message prints the command.",
     ),
-    "JS492": Text(
+    "JS492": CodeText(
         "After a `revert` the files still contain the reverted change.",
         "`revert` changes servers, not files. The next apply would make the change again.",
         "Change the files as the message says.",
     ),
-    "JS493": Text(
+    "JS493": CodeText(
         "`revert` leaves a part of the apply unchanged.",
         "That part cannot be undone, or needs no undoing. The message says why.",
         "Nothing, or undo that part by hand.",
     ),
-    "JS494": Text(
+    "JS494": CodeText(
         "`revert` removes a resource from the state and leaves it on the server.",
         "The apply that is being reverted had adopted it.",
         "Nothing. Adopt it again if you want to manage it.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Text(NamedTuple):
+class CodeText(NamedTuple):
     """One code in words: `meaning` is a sentence, `cause` says why it is reported, `fix` what to do."""
 
     meaning: str

@@ -9,21 +9,21 @@ from typing import Final
 
 from jsplan import units
 from jsplan.address import Address
-from jsplan.config import grammar
-from jsplan.config.connections import file_path
+from jsplan.config import parsing
+from jsplan.config.connections import resolve_file_path
 from jsplan.config.findings import Findings
-from jsplan.config.model import LOCK_TTL, Backend, Declared, Domain
-from jsplan.config.node import Node, plain, range_of
+from jsplan.config.model import LOCK_TTL, Backend, DeclaredResource, Domain
+from jsplan.config.node import Node, source_range, to_plain
 from jsplan.diagnostics import did_you_mean
-from jsplan.secrets import release
+from jsplan.secrets import unregister_secret
 
 _LOCAL: Final = ("path",)
 _KV: Final = ("domain", "bucket", "lock_ttl")
 #: What a key of a bucket may be made of.
-_KEY: Final = re.compile(r"[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*")
+_KEY_PATTERN: Final = re.compile(r"[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*")
 
 
-def backend(
+def read_backend(
     section: Node | None,
     root: Path,
     state_name: str,
@@ -34,38 +34,38 @@ def backend(
 ) -> Backend:
     """Where state is kept; a local file below the workspace unless the files say otherwise."""
     default = Backend("local", path=root / "state" / f"{state_name}.json")
-    if section is None or section.value is None or not grammar.fields(section, "`backend`", ("local", "kv"), findings):
+    if section is None or section.value is None or not parsing.check_mapping(section, "`read_backend`", ("local", "kv"), findings):
         return default
     if len(section.value) != 1:
         findings.error(
-            "JS128", section, "`backend` names not exactly one place", "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`."
+            "JS128", section, "`read_backend` names not exactly one place", "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`."
         )
         return default
     kind, node = next(iter(section.value.items()))
     if kind == "local":
-        if node.value is None or not grammar.fields(node, "`backend.local`", _LOCAL, findings):
+        if node.value is None or not parsing.check_mapping(node, "`backend.local`", _LOCAL, findings):
             return default
-        path = file_path(node.get("path"), "`backend.local.path`", environ, findings, root)
-        return Backend("local", path=path or default.path, range=range_of(section.place))
-    if not grammar.fields(node, "`backend.kv`", _KV, findings):
+        path = resolve_file_path(node.get("path"), "`backend.local.path`", environ, findings, root)
+        return Backend("local", path=path or default.path, range=source_range(section.place))
+    if not parsing.check_mapping(node, "`backend.kv`", _KV, findings):
         return default
     _check_key(node, state_name, findings)
-    bucket, domain = _bucket(node, findings), _domain(node, domains, default_domain, findings)
-    lock_ttl = grammar.parsed(node.get("lock_ttl"), "`backend.kv.lock_ttl`", _lease, findings)
+    bucket, domain = _read_bucket(node, findings), _choose_domain(node, domains, default_domain, findings)
+    lock_ttl = parsing.read_parsed(node.get("lock_ttl"), "`backend.kv.lock_ttl`", _parse_lock_ttl, findings)
     if bucket is None or domain is None:
         return default
-    return Backend("kv", domain=domain, bucket=bucket, lock_ttl=lock_ttl or LOCK_TTL, range=range_of(section.place))
+    return Backend("kv", domain=domain, bucket=bucket, lock_ttl=lock_ttl or LOCK_TTL, range=source_range(section.place))
 
 
-def _lease(value: object) -> int:
+def _parse_lock_ttl(value: object) -> int:
     duration = units.parse_duration(value)
     if duration < units.SECOND:
         raise ValueError("must be a second or longer")
     return duration
 
 
-def _bucket(node: Node, findings: Findings) -> str | None:
-    bucket = grammar.required(node, "bucket", "`backend.kv`", findings)
+def _read_bucket(node: Node, findings: Findings) -> str | None:
+    bucket = parsing.read_required_text(node, "bucket", "`backend.kv`", findings)
     if bucket is not None and not re.fullmatch(r"[A-Za-z0-9_-]+", bucket):
         findings.error("JS131", node.value["bucket"], f'"{bucket}" is not a name for a bucket', "Use letters, digits, - and _.")
         return None
@@ -73,23 +73,23 @@ def _bucket(node: Node, findings: Findings) -> str | None:
 
 
 def _check_key(node: Node, state_name: str, findings: Findings) -> None:
-    if not _KEY.fullmatch(state_name):
+    if not _KEY_PATTERN.fullmatch(state_name):
         findings.error(
             "JS131", node, f'"{state_name}" is not a name for a key in a bucket', "Name the environment with letters, digits, - and _."
         )
 
 
-def _domain(node: Node, domains: Mapping[str, Domain], default: Node | None, findings: Findings) -> str | None:
+def _choose_domain(node: Node, domains: Mapping[str, Domain], default: Node | None, findings: Findings) -> str | None:
     """The domain that has the bucket: the one that is named, else `defaults.domain`, else the only one there is."""
-    named = grammar.text(node.get("domain"), "`backend.kv.domain`", findings)
+    named = parsing.read_text(node.get("domain"), "`backend.kv.domain`", findings)
     if named is not None:
         if named in domains:
-            release(named)  # the files have the name in the open
+            unregister_secret(named)  # the files have the name in the open
             return named
         hint = f"Declare it under `domains:`.{did_you_mean(named, domains)}"
         findings.error("JS122", node.value["domain"], f'there is no domain "{named}"', hint)
         return None
-    usual = plain(default) if default is not None else None
+    usual = to_plain(default) if default is not None else None
     if isinstance(usual, str) and usual in domains:
         return usual
     if len(domains) == 1:
@@ -99,7 +99,7 @@ def _domain(node: Node, domains: Mapping[str, Domain], default: Node | None, fin
     return None
 
 
-def check_declared(backend: Backend, declared: Mapping[Address, Declared], findings: Findings) -> None:
+def refuse_declared_bucket(backend: Backend, declared: Mapping[Address, DeclaredResource], findings: Findings) -> None:
     """The bucket that the state is in is nobody's resource: a plan for it would change what it is planned from."""
     if backend.domain is None or backend.bucket is None:
         return

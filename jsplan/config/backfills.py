@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final, TypedDict
 
 from jsplan import units
-from jsplan.config import environments, grammar
-from jsplan.config.expand import Selectors
+from jsplan.config import environments, parsing
+from jsplan.config.expand import DomainSelectors
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Backfill, BackfillSide
-from jsplan.config.node import Node, range_of
+from jsplan.config.node import Node, source_range
 
 _KEYS: Final = (
     "name", "from", "to", "order", "strategy", "mode", "oversize", "rate", "window", "where", "transform", "subject_transform",
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _WINDOW = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 
 
-class _Words(TypedDict):
+class _EntryOptions(TypedDict):
     order: str
     strategy: str
     mode: str
@@ -38,14 +38,14 @@ class _Words(TypedDict):
 
 
 #: What an entry means that does not say it.
-_DEFAULTS: Final[_Words] = {"order": "stream", "strategy": "auto", "mode": "tagged", "oversize": "error"}
+_DEFAULTS: Final[_EntryOptions] = {"order": "stream", "strategy": "auto", "mode": "tagged", "oversize": "error"}
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EntryContext:
     """What the entries are read with: the domains, the one that is meant where none is said, and the environment."""
 
-    selectors: Selectors
+    selectors: DomainSelectors
     default_domain: Node | None
     environment: str | None
     environments: tuple[str, ...]
@@ -54,56 +54,56 @@ class Reading:
     findings: Findings
 
 
-def read(section: Node | None, reading: Reading) -> dict[str, Backfill]:
+def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Backfill]:
     """The entries of this environment by name; everything that is wrong with any is reported."""
     found: dict[str, Backfill] = {}
-    findings = reading.findings
+    findings = context.findings
     seen: set[str] = set()
-    for written in grammar.items(section, "`backfills`", findings):
-        node = interpolate(written, reading.scope, findings)
-        if not grammar.fields(node, "a backfill", _KEYS, findings):
+    for written in parsing.read_list(section, "`backfills`", findings):
+        node = interpolate(written, context.scope, findings)
+        if not parsing.check_mapping(node, "a backfill", _KEYS, findings):
             continue
-        name = grammar.required(node, "name", "a backfill", findings) or ""
+        name = parsing.read_required_text(node, "name", "a backfill", findings) or ""
         if name and not _NAME.fullmatch(name):
             findings.error("JS131", node.value["name"], f'"{name}" is not a name for a backfill', "Use letters, digits, - and _.")
         if name in seen:
             findings.error("JS110", node, f"backfill {name} is declared twice", "Keep one.")
         seen.add(name)
-        entry = _entry(name, node, reading)
-        if entry is not None and _meant(node.get("environments"), reading):
+        entry = _read_entry(name, node, context)
+        if entry is not None and _is_in_environment(node.get("environments"), context):
             found[name] = entry
     return found
 
 
-def _meant(node: Node | None, reading: Reading) -> bool:
+def _is_in_environment(node: Node | None, context: EntryContext) -> bool:
     """Whether an entry is one of this environment's."""
-    wanted = environments.named(node, reading.environments, reading.findings)
-    return not wanted or reading.environment in wanted
+    wanted = environments.read_environment_names(node, context.environments, context.findings)
+    return not wanted or context.environment in wanted
 
 
-def _entry(name: str, node: Node, reading: Reading) -> Backfill | None:
-    findings = reading.findings
+def _read_entry(name: str, node: Node, context: EntryContext) -> Backfill | None:
+    findings = context.findings
     words = _DEFAULTS.copy()
     for key, values in _CHOICES.items():
-        if (value := grammar.chosen(node.get(key), f"`{key}`", values, findings)) is not None:
+        if (value := parsing.read_choice(node.get(key), f"`{key}`", values, findings)) is not None:
             words[key] = value  # type: ignore[literal-required]  # the keys of both are the same four
-    origins, targets = _sides(node, "from", _FROM, reading), _sides(node, "to", ("domain", "stream", "parquet"), reading)
-    where, transform = grammar.text(node.get("where"), "`where`", findings), grammar.path(node.get("transform"), "`transform`", findings)
-    rate = grammar.parsed(node.get("rate"), "`rate`", _rate, findings)
-    window = grammar.parsed(node.get("window"), "`window`", _window, findings)
-    renamed = _renamed(node.get("subject_transform"), findings)
+    origins, targets = _read_sides(node, "from", _FROM, context), _read_sides(node, "to", ("domain", "stream", "parquet"), context)
+    where, transform = parsing.read_text(node.get("where"), "`where`", findings), parsing.read_path(node.get("transform"), "`transform`", findings)
+    rate = parsing.read_parsed(node.get("rate"), "`rate`", _parse_rate, findings)
+    window = parsing.read_parsed(node.get("window"), "`window`", _parse_window, findings)
+    renamed = _read_subject_transform(node.get("subject_transform"), findings)
     if not origins or len(targets) != 1:
         return None
     found = Backfill(
         name, tuple(origins), targets[0], rate=rate, window=window, where=where, transform=transform, subject_transform=renamed,
-        range=range_of(node.place), **words,
+        range=source_range(node.place), **words,
     )  # fmt: skip
-    if why := _against_native_oversize(found):
+    if why := _oversize_problem(found):
         findings.error("JS130", node.get("oversize") or node, f"`oversize: native` cannot be: {why}", "Use error or skip.")
     return found
 
 
-def _against_native_oversize(entry: Backfill) -> str:
+def _oversize_problem(entry: Backfill) -> str:
     """Why messages that have no room for their origin cannot be copied without it: their place among the others is how they are known."""
     if entry.oversize != "native":
         return ""
@@ -119,72 +119,72 @@ def _against_native_oversize(entry: Backfill) -> str:
     return ""
 
 
-def _renamed(node: Node | None, findings: Findings) -> tuple[str, str] | None:
-    if node is None or not grammar.fields(node, "`subject_transform`", ("src", "dest"), findings):
+def _read_subject_transform(node: Node | None, findings: Findings) -> tuple[str, str] | None:
+    if node is None or not parsing.check_mapping(node, "`subject_transform`", ("src", "dest"), findings):
         return None
-    src, dest = (grammar.required(node, key, "`subject_transform`", findings) for key in ("src", "dest"))
+    src, dest = (parsing.read_required_text(node, key, "`subject_transform`", findings) for key in ("src", "dest"))
     return (src, dest) if src and dest else None
 
 
-def _sides(node: Node, key: str, keys: Collection[str], reading: Reading) -> list[BackfillSide]:
-    side, findings = node.get(key), reading.findings
+def _read_sides(node: Node, key: str, keys: Collection[str], context: EntryContext) -> list[BackfillSide]:
+    side, findings = node.get(key), context.findings
     if side is None or side.value is None:
         findings.error("JS106", node, f"a backfill has no `{key}`", f"Add {key}: {{domain: …, stream: …}} or {key}: {{parquet: PATH}}.")
         return []
     items = side.value if key == "from" and isinstance(side.value, list) else [side]
-    found = [one for item in items for one in _side(item, keys, reading)]
+    found = [one for item in items for one in _read_side(item, keys, context)]
     if key == "to" and len(found) > 1:
         findings.error("JS104", side, f"a backfill has one target, and this names {len(found)}", "Name one domain.")
     return found
 
 
-def _side(node: Node, keys: Collection[str], reading: Reading) -> list[BackfillSide]:
+def _read_side(node: Node, keys: Collection[str], context: EntryContext) -> list[BackfillSide]:
     """One side for each domain that it names."""
-    findings = reading.findings
-    if not grammar.fields(node, "a side of a backfill", keys, findings):
+    findings = context.findings
+    if not parsing.check_mapping(node, "a side of a backfill", keys, findings):
         return []
     if "parquet" in node.value:
-        path = grammar.required(node, "parquet", "a side of a backfill", findings)
-        return [BackfillSide(parquet=path)] if path and grammar.path(node.get("parquet"), "`parquet`", findings) else []
-    stream = grammar.required(node, "stream", "a side of a backfill", findings)
+        path = parsing.read_required_text(node, "parquet", "a side of a backfill", findings)
+        return [BackfillSide(parquet=path)] if path and parsing.read_path(node.get("parquet"), "`parquet`", findings) else []
+    stream = parsing.read_required_text(node, "stream", "a side of a backfill", findings)
     for bound in ("start", "end"):
         if f"{bound}_seq" in node.value and f"{bound}_time" in node.value:
             findings.error("JS104", node, f"both {bound}_seq and {bound}_time are given", "Keep one.")
-    start_seq, end_seq = (grammar.parsed(node.get(f"{b}_seq"), f"`{b}_seq`", _sequence, findings) for b in ("start", "end"))
-    start_time, end_time = (grammar.parsed(node.get(f"{b}_time"), f"`{b}_time`", units.parse_time, findings) for b in ("start", "end"))
-    filters = grammar.texts(node.get("filter_subjects"), "`filter_subjects`", findings)
-    one = grammar.text(node.get("filter_subject"), "`filter_subject`", findings)
+    start_seq, end_seq = (parsing.read_parsed(node.get(f"{b}_seq"), f"`{b}_seq`", _parse_sequence, findings) for b in ("start", "end"))
+    start_time, end_time = (parsing.read_parsed(node.get(f"{b}_time"), f"`{b}_time`", units.parse_time, findings) for b in ("start", "end"))
+    filters = parsing.read_texts(node.get("filter_subjects"), "`filter_subjects`", findings)
+    one = parsing.read_text(node.get("filter_subject"), "`filter_subject`", findings)
     every = (*([one] if one else []), *filters)
-    return [BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every) for domain in _domains(node, reading)]
+    return [BackfillSide(domain, stream or "", None, start_seq, end_seq, start_time, end_time, every) for domain in _select_domains(node, context)]
 
 
-def _domains(node: Node, reading: Reading) -> Sequence[str]:
+def _select_domains(node: Node, context: EntryContext) -> Sequence[str]:
     """The domains that a side names, else the default one, else the only one."""
     said = node.get("domain")
-    said = said if said is not None and said.value is not None else reading.default_domain
+    said = said if said is not None and said.value is not None else context.default_domain
     if said is not None:
-        return reading.selectors.select(said)
-    if len(reading.own_domains) != 1:
-        reading.findings.error(
+        return context.selectors.select(said)
+    if len(context.own_domains) != 1:
+        context.findings.error(
             "JS127", node, "which domain is not said, and there are several", "Add `domain:` here, or `defaults: {domain: …}`."
         )
         return []
-    return list(reading.own_domains)
+    return list(context.own_domains)
 
 
-def _sequence(value: object) -> int:
+def _parse_sequence(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError("a sequence is a whole number from 1")
     return value
 
 
-def _rate(value: object) -> int:
+def _parse_rate(value: object) -> int:
     if isinstance(value, str) and not value.endswith("/s"):
         raise ValueError(f'"{value}" is not a rate; write 2MB/s')
     return units.parse_size(value.removesuffix("/s") if isinstance(value, str) else value)
 
 
-def _window(value: object) -> str:
+def _parse_window(value: object) -> str:
     if not isinstance(value, str) or not _WINDOW.fullmatch(value):
         raise ValueError(f'"{value}" is not a window; write "01:00-05:00"')
     opens, _, closes = value.partition("-")

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from jsplan.config.findings import Findings
 from jsplan.config.hints import field_hint
-from jsplan.config.node import Node, named, plain
+from jsplan.config.node import Node, describe_node, to_plain
 from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import ORIGIN
 
 #: Keys of a mirror or source beside those of the API: a symbolic reference that `topology` resolves.
-REFERENCE: Final = ("domain", "deliver")
+REFERENCE_KEYS: Final = ("domain", "deliver")
 
 
 def parse(table: Table, fields: Mapping[str, Node], findings: Findings, address: str | None = None) -> dict[str, Any]:
@@ -30,51 +30,51 @@ def parse(table: Table, fields: Mapping[str, Node], findings: Findings, address:
         if value is None:
             body[name] = None
         elif row.table is not None:
-            _nested(body, row, node, findings, address)
+            _parse_nested(body, row, node, findings, address)
         else:
             try:
-                body[name] = row.parse(plain(node) if node.raw is None else value)
+                body[name] = row.parse(to_plain(node) if node.raw is None else value)
             except ValueError as error:
-                _report(row, node, str(error), findings, address)
+                _report_value(row, node, str(error), findings, address)
     return body
 
 
-def check_keys(table: Table, node: Node, more: Collection[str], findings: Findings, address: str | None = None) -> None:
+def check_keys(table: Table, node: Node, extra: Collection[str], findings: Findings, address: str | None = None) -> None:
     """Report every key that is neither a field nor among `more`."""
     rows = table.by_name
     for key in node.value:
-        if key not in rows and key not in more:
-            known = [*rows, *more]
-            what = _WHAT.get(table.kind, table.kind)
+        if key not in rows and key not in extra:
+            known = [*rows, *extra]
+            what = _KIND_NAMES.get(table.kind, table.kind)
             advice = field_hint(table.kind, key, known)
             detail = advice or f"A field of a server newer than this release goes into x_raw: {{{key}: …}}."
             findings.error("JS105", node.key_place(key), f'"{key}" is not a field of {what}', detail, address)
 
 
-_WHAT: Final = {
+_KIND_NAMES: Final = {
     "stream": "a stream", "consumer": "a consumer", "kv": "a KV bucket", "object_store": "an object store",
     "stream_source": "a mirror or source",
 }  # fmt: skip
 
 
-def _nested(body: dict[str, Any], row: Field, node: Node, findings: Findings, address: str | None) -> None:
+def _parse_nested(body: dict[str, Any], row: Field, node: Node, findings: Findings, address: str | None) -> None:
     assert row.table is not None
     if row.type == "object":
-        found = _object(row.table, row.name, node, findings, address)
+        found = _parse_object(row.table, row.name, node, findings, address)
         if found is not None:
             body[row.name] = found
     elif isinstance(node.value, list):
-        items = (_object(row.table, row.name, item, findings, address) for item in node.value)
+        items = (_parse_object(row.table, row.name, item, findings, address) for item in node.value)
         body[row.name] = [item for item in items if item is not None]
     else:
-        findings.error("JS104", node, f"{row.name} must be a list of mappings, not {named(node)}", f"Write {row.name}: [{{…}}].", address)
+        findings.error("JS104", node, f"{row.name} must be a list of mappings, not {describe_node(node)}", f"Write {row.name}: [{{…}}].", address)
 
 
-def _object(table: Table, name: str, node: Node, findings: Findings, address: str | None) -> dict[str, Any] | None:
+def _parse_object(table: Table, name: str, node: Node, findings: Findings, address: str | None) -> dict[str, Any] | None:
     if not isinstance(node.value, dict):
-        findings.error("JS104", node, f"{name} must be a mapping, not {named(node)}", f"Write {name}: {{key: value}}.", address)
+        findings.error("JS104", node, f"{name} must be a mapping, not {describe_node(node)}", f"Write {name}: {{key: value}}.", address)
         return None
-    more = REFERENCE if table is ORIGIN else ()
+    more = REFERENCE_KEYS if table is ORIGIN else ()
     check_keys(table, node, more, findings, address)
     body = {key: value for key, value in parse(table, node.value, findings, address).items() if value is not None}
     for row in table.rows:
@@ -84,12 +84,12 @@ def _object(table: Table, name: str, node: Node, findings: Findings, address: st
     for key in more:
         item = node.get(key)
         if item is not None and item.value is not None:
-            body[key] = plain(item)
+            body[key] = to_plain(item)
     return body
 
 
-def _report(row: Field, node: Node, problem: str, findings: Findings, address: str | None) -> None:
-    at = _culprit(row, node)
+def _report_value(row: Field, node: Node, problem: str, findings: Findings, address: str | None) -> None:
+    at = _find_bad_element(row, node)
     if row.type == "string" and row.pattern is not None and isinstance(node.value, str):
         findings.error("JS131", at, f"{row.name}: {problem}", "Choose another name.", address)
         return
@@ -103,12 +103,12 @@ def _report(row: Field, node: Node, problem: str, findings: Findings, address: s
     )
 
 
-def _culprit(row: Field, node: Node) -> Node:
+def _find_bad_element(row: Field, node: Node) -> Node:
     """The element that is wrong, so that the place is exact; else the node itself."""
     if isinstance(node.value, list):
         for item in node.value:
             try:
-                row.parse([plain(item)])
+                row.parse([to_plain(item)])
             except ValueError:
                 culprit: Node = item
                 return culprit

@@ -10,27 +10,27 @@ from collections.abc import Callable
 from typing import Final
 
 from jsplan.config.checks_origins import check_origins
-from jsplan.config.problem import Body, Found, Problem
-from jsplan.config.transforms import why_not
-from jsplan.subjects import first_overlap, is_valid, overlap, within
+from jsplan.config.problem import Body, Problem, Problems
+from jsplan.config.transforms import transform_problem
+from jsplan.subjects import find_overlap, is_subset, is_valid, overlaps
 from jsplan.units import SECOND, format_duration
 
-_SHORTEST: Final = 100_000_000
+_MIN_DURATION: Final = 100_000_000
 #: The server's own subjects, and what of them a stream may store all the same.
 _RESERVED: Final = (("$JS.>", "$JS.EVENT.>"), ("$JSC.>", "$JS.EVENT.>"), ("$NRG.>", "$JS.EVENT.>"), ("$SYS.>", "$SYS.ACCOUNT.>"))
-_METADATA: Final = 128 * 1024
+_MAX_METADATA_BYTES: Final = 128 * 1024
 
 
-def check_stream(body: Body) -> Found:
+def check_stream(body: Body) -> Problems:
     """Everything that is certain to be refused in a stream's configuration."""
-    for check in _STREAM:
+    for check in _STREAM_CHECKS:
         yield from check(body)
 
 
 # --- streams -------------------------------------------------------------------------------------------------
 
 
-def _mirror(body: Body) -> Found:
+def _mirror(body: Body) -> Problems:
     if not body.get("mirror"):
         return
     for field, why in _NOT_ON_MIRRORS.items():
@@ -44,10 +44,10 @@ _NOT_ON_MIRRORS: Final = {
 }  # fmt: skip
 
 
-def _times(body: Body) -> Found:
+def _times(body: Body) -> Problems:
     window, age = body.get("duplicate_window") or 0, body.get("max_age") or 0
     for field, value in (("duplicate_window", window), ("max_age", age)):
-        if 0 < value < _SHORTEST:
+        if 0 < value < _MIN_DURATION:
             yield Problem(
                 "JS153",
                 field,
@@ -62,7 +62,7 @@ def _times(body: Body) -> Found:
         yield Problem("JS164", "subject_delete_marker_ttl", "subject_delete_marker_ttl is less than 1s (10052)", "Write 1s or more.")
 
 
-def _discard(body: Body) -> Found:
+def _discard(body: Body) -> Problems:
     if not body.get("discard_new_per_subject"):
         return
     if body.get("discard") != "new" and not body.get("sealed"):
@@ -73,7 +73,7 @@ def _discard(body: Body) -> Found:
         )
 
 
-def _subjects(body: Body) -> Found:
+def _subjects(body: Body) -> Problems:
     subjects = body.get("subjects") or ()
     bad = [subject for subject in subjects if not is_valid(subject)]
     for subject in bad:
@@ -83,12 +83,12 @@ def _subjects(body: Body) -> Found:
             f'subjects: "{subject}" is not a subject (10052)',
             "It has no blanks and no empty parts, and > only at the end.",
         )
-    pair = None if bad else first_overlap(subjects)
+    pair = None if bad else find_overlap(subjects)
     if pair is not None:
         yield Problem("JS156", "subjects", f'subjects: "{pair[0]}" and "{pair[1]}" overlap (10052)', "Keep the wider one.")
     caught = next((subject for subject in subjects if subject not in bad and _is_reserved(subject)), None)
     if caught is not None and not body.get("no_ack"):
-        whose = "the system's subjects" if overlap(caught, "$SYS.>") and not overlap(caught, "$JS.>") else "the JetStream API"
+        whose = "the system's subjects" if overlaps(caught, "$SYS.>") and not overlaps(caught, "$JS.>") else "the JetStream API"
         yield Problem("JS157", "subjects", f'subjects: "{caught}" catches {whose} (10052)', "Narrow it, or set no_ack: true.")
     if ">" in subjects and (body.get("num_replicas") or 1) > 1:
         yield Problem(
@@ -97,14 +97,14 @@ def _subjects(body: Body) -> Found:
 
 
 def _is_reserved(subject: str) -> bool:
-    return any(overlap(subject, reserved) and not within(subject, free) for reserved, free in _RESERVED)
+    return any(overlaps(subject, reserved) and not is_subset(subject, free) for reserved, free in _RESERVED)
 
 
-def _mapping(body: Body) -> Found:
+def _mapping(body: Body) -> Problems:
     transform, republish = body.get("subject_transform"), body.get("republish")
     if transform:
         src = transform.get("src") or ""
-        why = f'"{src}" is not a subject' if src and not is_valid(src) else why_not(src, transform.get("dest") or "")
+        why = f'"{src}" is not a subject' if src and not is_valid(src) else transform_problem(src, transform.get("dest") or "")
         if why:
             yield Problem("JS167", "subject_transform", f"subject_transform: {why} (10155, 10156)", _TRANSFORM_HELP)
     if republish:
@@ -114,31 +114,31 @@ def _mapping(body: Body) -> Found:
 _TRANSFORM_HELP: Final = "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for the n-th * of `src`."
 
 
-def _republish(republish: Body, body: Body) -> Found:
+def _republish(republish: Body, body: Body) -> Problems:
     src, dest = republish.get("src") or ">", republish.get("dest") or ""
     copies = body.get("mirror") or body.get("sources")
     stored = body.get("subjects") or ([] if copies else [body.get("name") or ""])
-    looped = next((subject for subject in stored if dest and overlap(dest, subject)), None)
+    looped = next((subject for subject in stored if dest and overlaps(dest, subject)), None)
     transform = body.get("subject_transform") or {}
-    narrowed = src == dest == ">" and transform.get("dest") and not overlap(transform["dest"], looped or "")
+    narrowed = src == dest == ">" and transform.get("dest") and not overlaps(transform["dest"], looped or "")
     if looped is not None and not narrowed:
         yield Problem(
             "JS168", "republish", f'republish: "{dest}" is stored again by this stream, as {looped} (10052)', "Use another prefix."
         )
-    elif dest and (why := why_not(src, dest)):
+    elif dest and (why := transform_problem(src, dest)):
         yield Problem("JS168", "republish", f"republish: {why} (10052)", _TRANSFORM_HELP)
 
 
-def _lengths(body: Body) -> Found:
+def _lengths(body: Body) -> Problems:
     """The server adds some metadata of its own before it counts; how much depends on its version."""
     size = sum(len(key.encode()) + len(value.encode()) for key, value in (body.get("metadata") or {}).items())
-    if size > _METADATA:
+    if size > _MAX_METADATA_BYTES:
         yield Problem(
-            "JS169", "metadata", f"metadata is {size:,} bytes; the server takes {_METADATA:,} (10052)", "Keep documents elsewhere."
+            "JS169", "metadata", f"metadata is {size:,} bytes; the server takes {_MAX_METADATA_BYTES:,} (10052)", "Keep documents elsewhere."
         )
 
 
-def _exclusions(body: Body) -> Found:
+def _exclusions(body: Body) -> Problems:
     if (body.get("placement") or {}).get("preferred"):
         yield Problem(
             "JS158",
@@ -154,7 +154,7 @@ def _exclusions(body: Body) -> Found:
         yield Problem("JS162", "allow_msg_schedules", "a stream with sources cannot schedule messages (10187)", "Remove one of them.")
 
 
-def _counter(body: Body) -> Found:
+def _counter(body: Body) -> Problems:
     if not body.get("allow_msg_counter"):
         return
     wrong = {
@@ -168,7 +168,7 @@ def _counter(body: Body) -> Found:
         )
 
 
-def _async(body: Body) -> Found:
+def _async(body: Body) -> Problems:
     if body.get("persist_mode") != "async":
         return
     wrong = {
@@ -182,6 +182,6 @@ def _async(body: Body) -> Found:
         )
 
 
-_STREAM: Final[tuple[Callable[[Body], Found], ...]] = (
+_STREAM_CHECKS: Final[tuple[Callable[[Body], Problems], ...]] = (
     _mirror, check_origins, _times, _discard, _subjects, _mapping, _exclusions, _counter, _async, _lengths,
 )  # fmt: skip

@@ -7,14 +7,14 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.config.checks import check_stream
-from jsplan.config.problem import Found
+from jsplan.config.problem import Problems
 from jsplan.resources import buckets
 
 
-def check_bucket(address: Address, body: Mapping[str, Any]) -> Found:
+def check_bucket(address: Address, body: Mapping[str, Any]) -> Problems:
     """Everything that is certain to be refused in the stream behind a KV bucket or an object store."""
     kind, lowered = address.kind, buckets.lower(address, body)
-    lowered = {"name": address.stream, "discard": buckets.made(kind, lowered).get("discard")} | lowered
+    lowered = {"name": address.stream, "discard": buckets.client_defaults(kind, lowered).get("discard")} | lowered
     for problem in check_stream(lowered):
-        summary, detail = buckets.in_words(kind, problem.summary), buckets.in_words(kind, problem.detail)
-        yield problem._replace(field=buckets.word_of(kind, problem.field), summary=summary, detail=detail)
+        summary, detail = buckets.with_aliases(kind, problem.summary), buckets.with_aliases(kind, problem.detail)
+        yield problem._replace(field=buckets.alias_of(kind, problem.field), summary=summary, detail=detail)

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from jsplan.config.problem import Body, Found, Problem
-from jsplan.subjects import first_overlap, is_literal, is_valid, overlap
+from jsplan.config.problem import Body, Problem, Problems
+from jsplan.subjects import find_overlap, is_literal, is_valid, overlaps
 from jsplan.units import format_duration
 
 _MILLISECOND: Final = 1_000_000
-_SHORTEST: Final = 100 * _MILLISECOND
+_MIN_DURATION: Final = 100 * _MILLISECOND
 
 
-def check_consumer(body: Body) -> Found:
+def check_consumer(body: Body) -> Problems:
     """Everything that is certain to be refused in a consumer's configuration, whatever its stream."""
-    for check in _CONSUMER:
+    for check in _CONSUMER_CHECKS:
         yield from check(body)
 
 
-def _filters(body: Body) -> Found:
+def _filters(body: Body) -> Problems:
     one, many = body.get("filter_subject"), body.get("filter_subjects") or ()
     if one and many:
         yield Problem(
@@ -38,20 +38,20 @@ def _filters(body: Body) -> Found:
         yield Problem(
             "JS170", field, f'{field}: "{subject}" is not a subject', "It has no blanks and no empty parts, and > only at the end."
         )
-    pair = None if bad else first_overlap(many)
+    pair = None if bad else find_overlap(many)
     if pair is not None:
         yield Problem("JS170", "filter_subjects", f'filter_subjects: "{pair[0]}" and "{pair[1]}" overlap (10138)', "Keep the wider one.")
 
 
-_STARTS: Final = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
+_START_FIELDS: Final = {"by_start_sequence": "opt_start_seq", "by_start_time": "opt_start_time"}
 
 
-def _start(body: Body) -> Found:
+def _start(body: Body) -> Problems:
     policy = body.get("deliver_policy") or "all"
-    needed = _STARTS.get(policy)
+    needed = _START_FIELDS.get(policy)
     if needed and not body.get(needed):
         yield Problem("JS171", "deliver_policy", f"deliver_policy: {policy} needs {needed} (10094)", f"Add `{needed}:`.")
-    for other, field in _STARTS.items():
+    for other, field in _START_FIELDS.items():
         if field != needed and body.get(field):
             yield Problem(
                 "JS171",
@@ -68,7 +68,7 @@ def _start(body: Body) -> Found:
         )
 
 
-def _push_or_pull(body: Body) -> Found:
+def _push_or_pull(body: Body) -> Problems:
     subject = body.get("deliver_subject")
     if subject:
         if body.get("max_waiting"):
@@ -95,7 +95,7 @@ def _push_or_pull(body: Body) -> Found:
         )
 
 
-def _direct(body: Body) -> Found:
+def _direct(body: Body) -> Problems:
     """What servers use among themselves is a push consumer that ends with its client."""
     if not body.get("direct"):
         return
@@ -106,11 +106,11 @@ def _direct(body: Body) -> Found:
         yield Problem("JS172", "direct", "direct does not go with durable_name (10091)", detail)
 
 
-def _heartbeat(body: Body) -> Found:
+def _heartbeat(body: Body) -> Problems:
     beat = body.get("idle_heartbeat") or 0
     if body.get("ack_policy") == "flow_control":
         return  # brings a heartbeat of its own, whatever is written
-    if 0 < beat < _SHORTEST:
+    if 0 < beat < _MIN_DURATION:
         yield Problem(
             "JS173", "idle_heartbeat", f"idle_heartbeat is {format_duration(beat)}; the server takes 100ms or more (10083)", "Write 5s."
         )
@@ -118,7 +118,7 @@ def _heartbeat(body: Body) -> Found:
         yield Problem("JS173", "flow_control", "flow_control needs idle_heartbeat (10108)", "Add `idle_heartbeat: 5s`.")
 
 
-def _backoff(body: Body) -> Found:
+def _backoff(body: Body) -> Problems:
     waits, most = body.get("backoff") or (), body.get("max_deliver") or 0
     if body.get("ack_policy") == "flow_control":
         for field, err in (("backoff", 10221), ("ack_wait", 10221), ("max_deliver", 10222)):
@@ -133,7 +133,7 @@ def _backoff(body: Body) -> Found:
         )
 
 
-def _priority(body: Body) -> Found:
+def _priority(body: Body) -> Problems:
     policy, groups = body.get("priority_policy") or "none", body.get("priority_groups")
     if policy != "none" and not groups:
         yield Problem(
@@ -143,10 +143,10 @@ def _priority(body: Body) -> Found:
         yield Problem("JS175", "priority_groups", "priority_groups are for pull consumers (10178)", "Remove them, or deliver_subject.")
 
 
-_CONSUMER: Final[tuple[Callable[[Body], Found], ...]] = (_filters, _start, _push_or_pull, _direct, _heartbeat, _backoff, _priority)
+_CONSUMER_CHECKS: Final[tuple[Callable[[Body], Problems], ...]] = (_filters, _start, _push_or_pull, _direct, _heartbeat, _backoff, _priority)
 
 
-def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Found:
+def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Problems:
     """What a work queue refuses of a consumer, given its earlier consumers by name."""
     if body.get("ack_policy") != "explicit" and body.get("ack_policy") != "flow_control":
         yield Problem("JS176", "ack_policy", "a consumer of a work queue needs ack_policy: explicit (10084)", "Add `ack_policy: explicit`.")
@@ -154,7 +154,7 @@ def check_queue_consumer(body: Body, others: list[tuple[str, Body]]) -> Found:
         yield Problem("JS176", "deliver_policy", "a consumer of a work queue delivers all (10101)", "Remove deliver_policy.")
     mine = filters_of(body)
     for name, other in others:
-        if any(overlap(one, two) for one in mine for two in filters_of(other)):
+        if any(overlaps(one, two) for one in mine for two in filters_of(other)):
             field = "filter_subject" if body.get("filter_subject") else "filter_subjects" if body.get("filter_subjects") else "name"
             detail = "Give each consumer filters of its own, so that every message belongs to one of them."
             yield Problem(

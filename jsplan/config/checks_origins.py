@@ -5,13 +5,13 @@ The number in each text is the server's err_code. The other fields of a stream a
 
 from __future__ import annotations
 
-from jsplan.config.problem import Body, Found, Problem
-from jsplan.config.transforms import why_not
+from jsplan.config.problem import Body, Problem, Problems
+from jsplan.config.transforms import transform_problem
 from jsplan.resources.nested import origin_key
-from jsplan.subjects import is_literal, is_valid, overlap, within
+from jsplan.subjects import is_literal, is_subset, is_valid, overlaps
 
 
-def check_origins(body: Body) -> Found:
+def check_origins(body: Body) -> Problems:
     """Everything that is certain to be refused in the mirror and the sources of one stream."""
     found = [("mirror", body["mirror"])] if body.get("mirror") else []
     found += [("sources", origin) for origin in body.get("sources") or ()]
@@ -24,7 +24,7 @@ def check_origins(body: Body) -> Found:
     yield from _duplicates(body)
 
 
-def _filters(field: str, origin: Body) -> Found:
+def _filters(field: str, origin: Body) -> Problems:
     mirror, transforms = field == "mirror", origin.get("subject_transforms") or []
     if origin.get("filter_subject") and transforms:
         yield Problem(
@@ -36,22 +36,22 @@ def _filters(field: str, origin: Body) -> Found:
     if origin.get("filter_subject") and not is_valid(origin["filter_subject"]):
         yield Problem("JS151", field, f'{field}: "{origin["filter_subject"]}" is not a subject (10049)', "Correct filter_subject.")
     for transform in transforms:
-        if why := why_not(transform.get("src") or "", transform.get("dest") or ""):
+        if why := transform_problem(transform.get("src") or "", transform.get("dest") or ""):
             detail = "Both sides end with > or neither does; `dest` has no *, but {{wildcard(n)}} for the n-th * of `src`."
             yield Problem("JS167", field, f"{field}: {why} ({10154 if mirror else 10146})", detail)
             return
-    sources, collide = [t.get("src") or "" for t in transforms], overlap if mirror else _one_within_the_other
+    sources, collide = [t.get("src") or "" for t in transforms], overlaps if mirror else _is_nested
     pair = next(((a, b) for i, a in enumerate(sources) for b in sources[i + 1 :] if collide(a, b)), None)
     if pair is not None:
         err = 10152 if mirror else 10147
         yield Problem("JS151", field, f'{field}: the filters "{pair[0]}" and "{pair[1]}" overlap ({err})', "Keep the wider one.")
 
 
-def _one_within_the_other(one: str, other: str) -> bool:
-    return within(one, other) or within(other, one)
+def _is_nested(one: str, other: str) -> bool:
+    return is_subset(one, other) or is_subset(other, one)
 
 
-def _external(field: str, external: Body) -> Found:
+def _external(field: str, external: Body) -> Problems:
     api, deliver = external.get("api") or "", external.get("deliver") or ""
     if api == "$JS.API" or api.startswith("$JS.API."):
         yield Problem(
@@ -64,7 +64,7 @@ def _external(field: str, external: Body) -> Found:
         yield Problem("JS165", field, f"{field}: external.deliver {deliver} has wildcards (10024)", "Write the prefix without them.")
 
 
-def _consumer(field: str, origin: Body) -> Found:
+def _consumer(field: str, origin: Body) -> Problems:
     """A consumer made beforehand decides itself where it starts and what it filters."""
     consumer, err = origin.get("consumer"), 10213 if field == "mirror" else 10215
     if not consumer:
@@ -78,7 +78,7 @@ def _consumer(field: str, origin: Body) -> Found:
             yield Problem("JS166", field, f"{field}: {name} does not go with consumer ({err})", "The consumer has that; remove it here.")
 
 
-def _duplicates(body: Body) -> Found:
+def _duplicates(body: Body) -> Problems:
     seen = set()
     for origin in body.get("sources") or ():
         key = (origin.get("domain"), origin_key({"name": "", **origin}))

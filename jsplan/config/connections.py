@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from jsplan import units
-from jsplan.config import grammar
+from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
-from jsplan.config.node import Node, range_of
-from jsplan.config.secret_fields import hide_login, hide_path, is_content, mark_secret, url_problem
-from jsplan.secrets import shown_for
+from jsplan.config.node import Node, source_range
+from jsplan.config.secret_fields import conceal_login, conceal_path, is_content, mark_secret, url_problem
+from jsplan.secrets import concealed_text
 
 _KEYS: Final = ("url", "context", "user", "password", "token", "creds", "nkey", "tls", "inbox_prefix", "timeout", "account")
 _TLS: Final = ("ca", "cert", "key", "handshake_first")
@@ -24,36 +24,36 @@ _HINTS: Final = {
     "jetstream_domain": "A domain is declared under `domains:`.",
 }  # fmt: skip
 _SCHEMES: Final = ("nats", "tls", "ws", "wss")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: The one connection of a workspace that declares none.
-IMPLIED: Final = "default"
+IMPLIED_CONNECTION: Final = "default"
 
 
-def connections(section: Node | None, environ: Mapping[str, str], findings: Findings) -> dict[str, Connection]:
+def read_connections(section: Node | None, environ: Mapping[str, str], findings: Findings) -> dict[str, Connection]:
     """The declared connections by key; one with nothing in it is filled from the environment later."""
     out = {}
-    for key, node in grammar.pairs(section, "`connections`", findings):
+    for key, node in parsing.read_mapping(section, "`read_connections`", findings):
         assert section is not None
-        if not NAME.fullmatch(key):
+        if not NAME_PATTERN.fullmatch(key):
             findings.error("JS131", section.key_place(key), f'"{key}" is not a name for a connection', "Use letters, digits, - and _.")
         elif node.value is None:
-            out[key] = Connection(key, range=range_of(section.key_place(key)))
+            out[key] = Connection(key, range=source_range(section.key_place(key)))
         elif not isinstance(node.value, dict):
-            findings.no_mapping(node, f"connection {key}")  # a password that stands one level too high is not quoted
-        elif grammar.fields(node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")):
-            out[key] = _connection(key, node, environ, findings)
+            findings.not_a_mapping(node, f"connection {key}")  # a password that stands one level too high is not quoted
+        elif parsing.check_mapping(node, f"connection {key}", _KEYS, findings, lambda word: _HINTS.get(word, "")):
+            out[key] = _read_connection(key, node, environ, findings)
     return out
 
 
-def _connection(key: str, node: Node, environ: Mapping[str, str], findings: Findings) -> Connection:
+def _read_connection(key: str, node: Node, environ: Mapping[str, str], findings: Findings) -> Connection:
     def text(name: str) -> str | None:
-        return grammar.text(node.get(name), f"`{name}`", findings)
+        return parsing.read_text(node.get(name), f"`{name}`", findings)
 
     def path(name: str) -> Path | None:
-        return file_path(node.get(name), f"`{name}`", environ, findings)
+        return resolve_file_path(node.get(name), f"`{name}`", environ, findings)
 
     mark_secret(node.get("password"), node.get("token"))
-    hide_login(node.get("url"))
+    conceal_login(node.get("url"))
     _check_login(key, node, findings)
     _check_url(key, node.get("url"), findings)
     return Connection(
@@ -66,10 +66,10 @@ def _connection(key: str, node: Node, environ: Mapping[str, str], findings: Find
         creds=path("creds"),
         nkey=path("nkey"),
         tls=_tls(node.get("tls"), environ, findings),
-        inbox_prefix=grammar.parsed(node.get("inbox_prefix"), "`inbox_prefix`", subject_prefix, findings),
-        timeout=grammar.parsed(node.get("timeout"), "`timeout`", _positive, findings),
+        inbox_prefix=parsing.read_parsed(node.get("inbox_prefix"), "`inbox_prefix`", parse_subject_prefix, findings),
+        timeout=parsing.read_parsed(node.get("timeout"), "`timeout`", _parse_timeout, findings),
         account=text("account"),
-        range=range_of(node.place),
+        range=source_range(node.place),
     )
 
 
@@ -98,38 +98,38 @@ def _check_url(key: str, node: Node | None, findings: Findings) -> None:
 
 
 def _tls(node: Node | None, environ: Mapping[str, str], findings: Findings) -> Tls | None:
-    if node is None or node.value is None or not grammar.fields(node, "`tls`", _TLS, findings):
+    if node is None or node.value is None or not parsing.check_mapping(node, "`tls`", _TLS, findings):
         return None
-    files = {name: file_path(node.get(name), f"`tls.{name}`", environ, findings) for name in ("ca", "cert", "key")}
+    files = {name: resolve_file_path(node.get(name), f"`tls.{name}`", environ, findings) for name in ("ca", "cert", "key")}
     written = {name for name, item in node.value.items() if item.value is not None}
     if len(written & {"cert", "key"}) == 1:
         findings.error("JS120", node, "`tls` needs both `cert` and `key`, or neither", "Add the other one.")
-    return Tls(**files, handshake_first=grammar.flag(node.get("handshake_first"), "`tls.handshake_first`", findings) or False)
+    return Tls(**files, handshake_first=parsing.read_flag(node.get("handshake_first"), "`tls.handshake_first`", findings) or False)
 
 
-def file_path(node: Node | None, what: str, environ: Mapping[str, str], findings: Findings, base: Path | None = None) -> Path | None:
+def resolve_file_path(node: Node | None, what: str, environ: Mapping[str, str], findings: Findings, base: Path | None = None) -> Path | None:
     """A path as absolute one, relative to `base` or else to the file that names it; `~` is HOME."""
     if node is not None and isinstance(node.value, str) and is_content(node.value):
         findings.error(
-            "JS120", node, f"{what} must be a path, and {shown_for(node.value) or 'this'} is the content of a file",
+            "JS120", node, f"{what} must be a path, and {concealed_text(node.value) or 'this'} is the content of a file",
             "Put the content into a file that only you can read, and give its path.",
         )  # fmt: skip
         return None
-    value = grammar.path(node, what, findings)
+    value = parsing.read_path(node, what, findings)
     if value is None or node is None:
         return None
-    path = _absolute(value, node, environ, base)
-    hide_path(node, path)
+    path = _make_absolute(value, node, environ, base)
+    conceal_path(node, path)
     return path
 
 
-def _absolute(value: str, node: Node, environ: Mapping[str, str], base: Path | None) -> Path:
+def _make_absolute(value: str, node: Node, environ: Mapping[str, str], base: Path | None) -> Path:
     if value.startswith("~/") and environ.get("HOME"):
         return Path(environ["HOME"]) / value[2:]
     return (base or node.place[0].path.parent).absolute() / value
 
 
-def _positive(value: object) -> int:
+def _parse_timeout(value: object) -> int:
     duration = units.parse_duration(value)
     if duration <= 0:
         raise ValueError("must be longer than nothing")
@@ -138,7 +138,7 @@ def _positive(value: object) -> int:
     return duration
 
 
-def subject_prefix(value: object) -> str:
+def parse_subject_prefix(value: object) -> str:
     """A subject without wildcards or blanks, and without a dot at its end; raises ValueError."""
     if not isinstance(value, str):
         raise ValueError("must be text")

@@ -8,86 +8,86 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from jsplan.config import grammar
-from jsplan.config.domains import expanded_keys
+from jsplan.config import parsing
+from jsplan.config.domains import expand_domain_keys
 from jsplan.config.files import overlay
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, mapping
-from jsplan.diagnostics import known
+from jsplan.config.node import Node, make_mapping
+from jsplan.diagnostics import list_known
 
-SECTIONS: Final = ("vars", "connections", "domains", "backend")
+ENVIRONMENT_SECTIONS: Final = ("vars", "connections", "domains", "backend")
 #: A context stands for all of these; a URL for the context.
-_BY_URL: Final = ("url", "user", "password", "token", "creds", "nkey", "tls")
+_URL_KEYS: Final = ("url", "user", "password", "token", "creds", "nkey", "tls")
 
 
-def choose(document: Node, asked: str | None, findings: Findings) -> str | None:
+def choose_environment(document: Node, asked: str | None, findings: Findings) -> str | None:
     """The environment's name, or None if the workspace has none; a finding if the choice is missing or unknown."""
     section = document.get("environments")
-    names = [name for name, _ in grammar.pairs(section, "`environments`", findings)]
+    names = [name for name, _ in parsing.read_mapping(section, "`environments`", findings)]
     if asked is None:
         if names:
             findings.error(
                 "JS117",
                 section,
                 "an environment must be chosen",
-                f"Pass -e NAME or set JSPLAN_ENV. {known('environments', names)}",
+                f"Pass -e NAME or set JSPLAN_ENV. {list_known('environments', names)}",
             )
         return None
     if asked not in names:
         none = "The workspace has no `environments:`; leave -e and JSPLAN_ENV away."
-        findings.error("JS117", section, f'there is no environment "{asked}"', known("environments", names, asked) if names else none)
+        findings.error("JS117", section, f'there is no environment "{asked}"', list_known("environments", names, asked) if names else none)
     return asked
 
 
-def named(node: Node | None, environments: Collection[str], findings: Findings) -> list[str]:
+def read_environment_names(node: Node | None, environments: Collection[str], findings: Findings) -> list[str]:
     """The names under `environments:` of an entry; a finding for each that the workspace does not have."""
-    wanted = grammar.texts(node, "`environments`", findings)
+    wanted = parsing.read_texts(node, "`environments`", findings)
     for name in wanted:
         if node is not None and name not in environments:
-            there = known("environments", environments) if environments else "The workspace has no `environments:`."
+            there = list_known("environments", environments) if environments else "The workspace has no `environments:`."
             findings.error("JS118", node, f'there is no environment "{name}"', there)
     return list(wanted)
 
 
-def apply(document: Node, environment: str | None, findings: Findings) -> Node:
+def apply_environment(document: Node, environment: str | None, findings: Findings) -> Node:
     """The document with the chosen environment merged in; all environments are checked for unknown keys."""
-    for name, node in grammar.pairs(document.get("environments"), "`environments`", findings):
+    for name, node in parsing.read_mapping(document.get("environments"), "`environments`", findings):
         if node.value is not None:
-            grammar.fields(node, f"environment {name}", SECTIONS, findings)
+            parsing.check_mapping(node, f"environment {name}", ENVIRONMENT_SECTIONS, findings)
     chosen = (document.get("environments") or document).get(environment) if environment else None
     if chosen is None or not isinstance(chosen.value, dict):
         return document
     values, keys = dict(document.value), dict(document.keys)
-    for section in SECTIONS:
+    for section in ENVIRONMENT_SECTIONS:
         over = chosen.get(section)
         if over is not None and over.value is not None:
-            values[section] = _laid(section, values.get(section), over, findings)
+            values[section] = _overlay_section(section, values.get(section), over, findings)
             keys[section] = chosen.key_place(section)
-    return mapping(document.place, values, keys)
+    return make_mapping(document.place, values, keys)
 
 
-def _laid(section: str, base: Node | None, over: Node, findings: Findings) -> Node:
+def _overlay_section(section: str, base: Node | None, over: Node, findings: Findings) -> Node:
     if section == "vars" or base is None or not isinstance(over.value, dict) or not isinstance(base.value, dict):
         return overlay(base, over, 1)
     if section == "backend":
         return overlay(base, over, 2) if base.value.keys() == over.value.keys() else over
     if section == "domains":
-        return overlay(expanded_keys(base, findings), expanded_keys(over, findings), 3)
+        return overlay(expand_domain_keys(base, findings), expand_domain_keys(over, findings), 3)
     for name, item in over.value.items():
-        base = _without(base, name, _superseded(item.value))
+        base = _drop_keys(base, name, _superseded_keys(item.value))
     return overlay(base, over, 3)
 
 
-def _superseded(over: object) -> Collection[str]:
+def _superseded_keys(over: object) -> Collection[str]:
     if not isinstance(over, dict):
         return ()
-    return _BY_URL if over.get("context") is not None else ("context",) if over.get("url") is not None else ()
+    return _URL_KEYS if over.get("context") is not None else ("context",) if over.get("url") is not None else ()
 
 
-def _without(connections: Node, name: str, dropped: Collection[str]) -> Node:
+def _drop_keys(connections: Node, name: str, dropped: Collection[str]) -> Node:
     item = connections.get(name)
     if item is None or not dropped or not isinstance(item.value, dict):
         return connections
     kept: Mapping[str, Node] = {key: value for key, value in item.value.items() if key not in dropped}
-    values = connections.value | {name: mapping(item.place, kept, item.keys)}
-    return mapping(connections.place, values, connections.keys)
+    values = connections.value | {name: make_mapping(item.place, kept, item.keys)}
+    return make_mapping(connections.place, values, connections.keys)

@@ -18,7 +18,7 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _LABEL: Final = "label:"
 
 
-def names(pattern: str) -> list[str]:
+def expand_range(pattern: str) -> list[str]:
     """The names that a key with ranges stands for; raises ValueError for a range that runs backwards or is too long."""
     parts = _RANGE.split(pattern)
     choices: list[list[str]] = []
@@ -27,7 +27,7 @@ def names(pattern: str) -> list[str]:
         choices.append([parts[index]])
         if index + 2 < len(parts):
             first, last = parts[index + 1], parts[index + 2]
-            total *= _count(first, last)
+            total *= _range_length(first, last)
             if total > MAX_RANGE:
                 raise ValueError(f"stands for more than {MAX_RANGE} names")
             width = len(first) if first.startswith("0") else 0
@@ -35,7 +35,7 @@ def names(pattern: str) -> list[str]:
     return ["".join(parts) for parts in product(*choices)]
 
 
-def _count(first: str, last: str) -> int:
+def _range_length(first: str, last: str) -> int:
     if max(len(first), len(last)) > 9 or int(last) < int(first):
         raise ValueError(f"has a range {{{first}..{last}}} that does not count up")
     return int(last) - int(first) + 1
@@ -46,7 +46,7 @@ def has_range(key: str) -> bool:
     return _RANGE.search(key) is not None
 
 
-class Selectors:
+class DomainSelectors:
     """Resolves selectors over the domains of one workspace; the same text is resolved once.
 
     A domain with `same_as` is found by its exact name only.
@@ -61,7 +61,7 @@ class Selectors:
     def select(self, node: Node) -> Sequence[str]:
         """The keys of the domains that match, in the order of the files; findings for what matches nothing."""
         terms = node.value if isinstance(node.value, list) else [node]
-        texts = [self._term(term) for term in terms]
+        texts = [self._read_term(term) for term in terms]
         wanted = [(text, term) for text, term in zip(texts, terms, strict=True) if text is not None]
         positive = [self._match(text, term) for text, term in wanted if not text.startswith("!")]
         if len(positive) == len(wanted) == 1:
@@ -70,14 +70,14 @@ class Selectors:
         without = {key for text, term in wanted if text.startswith("!") for key in self._match(text[1:], term)}
         return [key for key in dict.fromkeys(taken) if key not in without]
 
-    def one(self, name: str) -> bool:
+    def is_domain(self, name: str) -> bool:
         """Whether the text is the exact name of a domain."""
         return name in self._domains
 
-    def _term(self, node: Node) -> str | None:
+    def _read_term(self, node: Node) -> str | None:
         if isinstance(node.value, str) and node.value not in ("", "!"):
             return node.value
-        self._findings.shape(node, "a domain", "text")
+        self._findings.wrong_type(node, "a domain", "text")
         return None
 
     def _match(self, text: str, node: Node) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Selectors:
             found = self._find(text)
             self._known[text] = found
         if not found:
-            self._report(text, node)
+            self._report_no_match(text, node)
         return found or ()
 
     def _find(self, text: str) -> tuple[str, ...]:
@@ -97,17 +97,17 @@ class Selectors:
             return tuple(key for key in self._own if _matches(key, text))
         return (text,) if text in self._domains else ()
 
-    def _report(self, text: str, node: Node) -> None:
+    def _report_no_match(self, text: str, node: Node) -> None:
         if text.startswith(_LABEL):
             labels = {_LABEL + label for domain in self._domains.values() for label in domain.labels}
             self._findings.warning(
                 "JS124", node, f"no domain has the label of {text}", f"Labels are given under `domains:`.{did_you_mean(text, labels)}"
             )
         elif is_pattern(text):
-            self._findings.warning("JS124", node, f'"{text}" matches no domain', f"Known domains: {_some(self._domains)}.")
+            self._findings.warning("JS124", node, f'"{text}" matches no domain', f"Known domains: {_format_domains(self._domains)}.")
         else:
             self._findings.error(
-                "JS122", node, f'there is no domain "{text}"', f"Known domains: {_some(self._domains)}.{did_you_mean(text, self._domains)}"
+                "JS122", node, f'there is no domain "{text}"', f"Known domains: {_format_domains(self._domains)}.{did_you_mean(text, self._domains)}"
             )
 
 
@@ -115,20 +115,20 @@ def _matches(key: str, pattern: str) -> bool:
     if not has_range(pattern):
         return fnmatchcase(key, pattern)
     try:
-        return key in names(pattern)
+        return key in expand_range(pattern)
     except ValueError:
         return False
 
 
 def is_pattern(text: str) -> bool:
     """Whether a selector may match several domains."""
-    return text.startswith((_LABEL, "!")) or has_range(text) or _magic(text)
+    return text.startswith((_LABEL, "!")) or has_range(text) or _is_glob(text)
 
 
-def _magic(text: str) -> bool:
+def _is_glob(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def _some(domains: Mapping[str, Domain]) -> str:
+def _format_domains(domains: Mapping[str, Domain]) -> str:
     shown = list(domains)[:8]
     return ", ".join(shown) + (f" and {len(domains) - 8} more" if len(domains) > 8 else "") if shown else "none"

@@ -10,23 +10,23 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from jsplan.config import grammar
+from jsplan.config import parsing
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, Place, Source, mapping, range_of
-from jsplan.config.read import parse, read_bytes
+from jsplan.config.node import Node, Place, Source, make_mapping, source_range
+from jsplan.config.read import parse_document, read_bytes
 from jsplan.diagnostics import did_you_mean
 from jsplan.disk import is_file, is_folder
 
-MAIN: Final = "jsplan.yaml"
+MAIN_FILE: Final = "jsplan.yaml"
 DEFAULT_INCLUDES: Final = ("*.jsplan.yaml", "*.jsplan.json")
 #: How many levels of a section may come from several files; a section at 0 is written in one file only.
-_DEPTH: Final = {
+_MERGE_DEPTH: Final = {
     "vars": 1, "environments": 3, "connections": 1, "domains": 1, "defaults": 2, "drift": 1, "lint": 1, "backend": 0, "ownership": 0,
 }  # fmt: skip
-LISTS: Final = ("imports", "streams", "consumers", "kv", "object_stores", "overrides", "backfills", "moved", "removed")
-_ONLY_MAIN: Final = ("jsplan", "workspace", "include")
-TOP: Final = (*_ONLY_MAIN, *_DEPTH, *LISTS)
-_ALMOST: Final = {
+LIST_SECTIONS: Final = ("imports", "streams", "consumers", "kv", "object_stores", "overrides", "backfills", "moved", "removed")
+_MAIN_ONLY_KEYS: Final = ("jsplan", "workspace", "include")
+TOP_LEVEL_KEYS: Final = (*_MAIN_ONLY_KEYS, *_MERGE_DEPTH, *LIST_SECTIONS)
+_KEY_ALIASES: Final = {
     "variables": "vars",
     "stream": "streams",
     "buckets": "kv",
@@ -37,7 +37,7 @@ _ALMOST: Final = {
 }
 
 
-class Files:
+class WorkspaceFiles:
     """The files of one workspace. `read` has the bytes of each by its name in findings."""
 
     def __init__(self, root: Path, findings: Findings) -> None:
@@ -47,7 +47,7 @@ class Files:
         self._parsed: dict[Path, Node | None] = {}
         self._empty: set[Path] = set()
 
-    def source(self, path: Path) -> Source:
+    def source_of(self, path: Path) -> Source:
         """The file as findings show it: relative to the workspace."""
         try:
             shown = os.path.relpath(path, self.root)
@@ -55,66 +55,66 @@ class Files:
             shown = str(path)
         return Source.of(path, shown)
 
-    def parsed(self, path: Path, at: Place | None = None, *, pipe: bool = False) -> Node | None:
+    def parse_file(self, path: Path, at: Place | None = None, *, pipe: bool = False) -> Node | None:
         """The file's document, read once; None when it is empty or after a finding.
 
         Nothing of it has been quoted. Before a caller quotes keys or values it knows that the file is
         of the kind that it expects: a workspace may name any file, and messages end up on pull requests.
         """
         if path not in self._parsed:
-            source = self.source(path)
+            source = self.source_of(path)
             data = read_bytes(source, self.findings, at, pipe=pipe)
             if data is not None:
                 self.read[source.shown] = data
             before = len(self.findings)
-            self._parsed[path] = parse(source, data, self.findings) if data is not None else None
+            self._parsed[path] = parse_document(source, data, self.findings) if data is not None else None
             if data is not None and self._parsed[path] is None and len(self.findings) == before:
                 self._empty.add(path)
         return self._parsed[path]
 
-    def was_empty(self, path: Path) -> bool:
+    def is_empty(self, path: Path) -> bool:
         """Whether the file was read, was sound, and said nothing."""
         return path in self._empty
 
-    def workspace(self) -> Node | None:
+    def load_document(self) -> Node | None:
         """The main file and its includes as one mapping; None if the main file cannot be used."""
-        path = self.root / MAIN
+        path = self.root / MAIN_FILE
         if not is_file(path) and not is_folder(path):
-            problem = f"there is no {MAIN} in {self.root}" if is_folder(self.root) else f"{self.root} is not a folder"
+            problem = f"there is no {MAIN_FILE} in {self.root}" if is_folder(self.root) else f"{self.root} is not a folder"
             self.findings.error("JS100", None, problem, "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.")
             return None
-        main = self.parsed(path)
+        main = self.parse_file(path)
         if main is None:
-            if self.was_empty(path):
+            if self.is_empty(path):
                 self.findings.error(
-                    "JS102", (self.source(path), 0, 0), f"{MAIN} is empty", "Begin it with `jsplan: 1` and `workspace: NAME`."
+                    "JS102", (self.source_of(path), 0, 0), f"{MAIN_FILE} is empty", "Begin it with `jsplan: 1` and `workspace: NAME`."
                 )
             return None
-        if not self._is_workspace(main, MAIN):
+        if not self._is_workspace(main, MAIN_FILE):
             return None
-        return self._merged(main, self._includes(main))
+        return self._merge_files(main, self._read_includes(main))
 
-    def _includes(self, main: Node) -> list[Node]:
+    def _read_includes(self, main: Node) -> list[Node]:
         out = []
-        for path in self._included(main):
-            node = self.parsed(path)
-            if node is None and self.was_empty(path):
+        for path in self._find_includes(main):
+            node = self.parse_file(path)
+            if node is None and self.is_empty(path):
                 self.findings.warning(
-                    "JS102", (self.source(path), 0, 0), f"{self.source(path).shown} is empty", "Remove it, or write something into it."
+                    "JS102", (self.source_of(path), 0, 0), f"{self.source_of(path).shown} is empty", "Remove it, or write something into it."
                 )
-            elif node is not None and self._is_workspace(node, self.source(path).shown):
+            elif node is not None and self._is_workspace(node, self.source_of(path).shown):
                 out.append(node)
         return out
 
     def _is_workspace(self, node: Node, shown: str) -> bool:
         """Whether a document is part of a workspace: at least one of its keys says so. Else nothing of it is quoted."""
         if not isinstance(node.value, dict):
-            self.findings.no_mapping(node, shown)
+            self.findings.not_a_mapping(node, shown)
             return False
-        known = (*TOP, *_ALMOST, *(key for key in node.value if key.startswith("x-")))
-        return not self.findings.no_known_key("JS105", node, f"no key of {shown} is one of a workspace", known)
+        known = (*TOP_LEVEL_KEYS, *_KEY_ALIASES, *(key for key in node.value if key.startswith("x-")))
+        return not self.findings.no_known_keys("JS105", node, f"no key of {shown} is one of a workspace", known)
 
-    def _included(self, main: Node) -> list[Path]:
+    def _find_includes(self, main: Node) -> list[Path]:
         """The included files, each once, sorted by name; without the main file."""
         include = main.get("include")
         found: dict[Path, None] = {}
@@ -122,16 +122,16 @@ class Files:
             for pattern in DEFAULT_INCLUDES:
                 found |= dict.fromkeys(self._glob(pattern))
         elif isinstance(include.value, str):
-            self._include(include, found)
+            self._add_include(include, found)
         else:
-            for node in grammar.items(include, "`include`", self.findings):
-                self._include(node, found)
-        main_path = (self.root / MAIN).resolve()
+            for node in parsing.read_list(include, "`include`", self.findings):
+                self._add_include(node, found)
+        main_path = (self.root / MAIN_FILE).resolve()
         unique = {path.resolve(): path for path in sorted(found, reverse=True) if path.resolve() != main_path}
         return sorted(unique.values())
 
-    def _include(self, node: Node, found: dict[Path, None]) -> None:
-        pattern = grammar.text(node, "an element of `include`", self.findings)
+    def _add_include(self, node: Node, found: dict[Path, None]) -> None:
+        pattern = parsing.read_text(node, "an element of `include`", self.findings)
         if pattern is None:
             return
         if "\0" in pattern:
@@ -142,7 +142,7 @@ class Files:
                 self.findings.warning("JS109", node, f'"{pattern}" matches no file', "Paths are relative to jsplan.yaml.")
             found |= dict.fromkeys(paths)
         elif is_file(self.root / pattern):
-            found[_tidy(self.root / pattern)] = None
+            found[_normalize_path(self.root / pattern)] = None
         else:
             self.findings.error(
                 "JS109",
@@ -153,26 +153,26 @@ class Files:
 
     def _glob(self, pattern: str) -> list[Path]:
         paths = (self.root / name for name in glob.glob(pattern, root_dir=self.root, recursive=True))  # noqa: PTH207 - `..` and `**` together
-        return sorted(_tidy(path) for path in paths if is_file(path))
+        return sorted(_normalize_path(path) for path in paths if is_file(path))
 
-    def _merged(self, main: Node, others: list[Node]) -> Node:
-        document = mapping(main.place, {}, {})
+    def _merge_files(self, main: Node, others: list[Node]) -> Node:
+        document = make_mapping(main.place, {}, {})
         for node in (main, *others):
             for key, value in node.value.items():
-                if self._known(node, key, is_main=node is main):
-                    self._merge(document, key, node.key_place(key), value, _DEPTH.get(key, 0))
+                if self._is_known_key(node, key, is_main=node is main):
+                    self._merge(document, key, node.key_place(key), value, _MERGE_DEPTH.get(key, 0))
         return document
 
-    def _known(self, node: Node, key: str, *, is_main: bool) -> bool:
+    def _is_known_key(self, node: Node, key: str, *, is_main: bool) -> bool:
         if key.startswith("x-"):
             return False
-        if key not in TOP:
-            hint = f'Did you mean "{_ALMOST[key]}"?' if key in _ALMOST else did_you_mean(key, TOP).strip()
-            grammar.unknown(node, key, "a workspace", TOP, self.findings, hint)
+        if key not in TOP_LEVEL_KEYS:
+            hint = f'Did you mean "{_KEY_ALIASES[key]}"?' if key in _KEY_ALIASES else did_you_mean(key, TOP_LEVEL_KEYS).strip()
+            parsing.report_unknown_key(node, key, "a workspace", TOP_LEVEL_KEYS, self.findings, hint)
             return False
-        if key in _ONLY_MAIN and not is_main:
+        if key in _MAIN_ONLY_KEYS and not is_main:
             if key != "jsplan":
-                self.findings.error("JS105", node.key_place(key), f"`{key}` stands in {MAIN} only", "Remove it from the included file.")
+                self.findings.error("JS105", node.key_place(key), f"`{key}` stands in {MAIN_FILE} only", "Remove it from the included file.")
             return False
         return True
 
@@ -186,16 +186,16 @@ class Files:
             into.value[key] = Node(there.place, [*there.value, *value.value])
             into.value[key].dynamic = there.dynamic or value.dynamic
         elif depth > 0 and isinstance(there.value, dict) and isinstance(value.value, dict):
-            merged = mapping(there.place, there.value, there.keys)
+            merged = make_mapping(there.place, there.value, there.keys)
             for name, item in value.value.items():
                 self._merge(merged, name, value.key_place(name), item, depth - 1)
             merged.dynamic = there.dynamic or value.dynamic
             into.value[key] = merged
         elif value.value is not None:
-            self.findings.error("JS110", place, f'"{key}" is declared twice', f"It is also at {range_of(into.key_place(key))}; keep one.")
+            self.findings.error("JS110", place, f'"{key}" is declared twice', f"It is also at {source_range(into.key_place(key))}; keep one.")
 
 
-def _tidy(path: Path) -> Path:
+def _normalize_path(path: Path) -> Path:
     return Path(os.path.normpath(path))
 
 
@@ -208,4 +208,4 @@ def overlay(base: Node | None, over: Node, depth: int) -> Node:
     for key, value in over.value.items():
         values[key] = overlay(values.get(key), value, depth - 1)
         keys[key] = over.key_place(key)
-    return mapping(base.place, values, keys)
+    return make_mapping(base.place, values, keys)

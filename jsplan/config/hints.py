@@ -62,7 +62,7 @@ _ORIGIN: Final = {
     "deliver_prefix": "deliver", "js_domain": "domain", "transforms": "subject_transforms", "subject_transform": "subject_transforms",
     "filter_subjects": "Write one subject_transforms entry per filter: [{src: a, dest: a}, …].",
 }  # fmt: skip
-_KINDS: Final[dict[str, dict[str, str]]] = {
+_HINTS_BY_KIND: Final[dict[str, dict[str, str]]] = {
     "consumer": _CONSUMER, "stream": _STREAM, "kv": _BUCKET, "object_store": _BUCKET, "stream_source": _ORIGIN,
     "subject_transform": {"source": "src", "destination": "dest", "from": "src", "to": "dest"},
     "republish": {"source": "src", "destination": "dest", "from": "src", "to": "dest"},
@@ -75,7 +75,7 @@ def field_hint(kind: Kind | str, key: str, known: Collection[str]) -> str:
     snake = snake_case(key)
     if snake in known:
         return f'The API name is "{snake}".'
-    hint = _KINDS.get(kind, {}).get(snake)
+    hint = _HINTS_BY_KIND.get(kind, {}).get(snake)
     if hint is None:
         return did_you_mean(snake, known).strip()
     return f'Did you mean "{hint}"?' if _WORD.fullmatch(hint) else hint

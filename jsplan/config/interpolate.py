@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, mapping, size_of
+from jsplan.config.node import Node, count_values, make_mapping
 from jsplan.diagnostics import did_you_mean
-from jsplan.secrets import remember
+from jsplan.secrets import register_secret
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAMES = "${var.x}, ${domain}, ${domain.key}, and ${env.X} in connections, backend and sinks"
@@ -34,31 +34,31 @@ def interpolate(node: Node, scope: Scope, findings: Findings) -> Node:
     A value that is one reference alone takes the type of what it names. What cannot be resolved is reported
     and becomes null; in a list it is left out. What aliases repeat is resolved once.
     """
-    return _resolved(node, scope, findings, {})
+    return _resolve(node, scope, findings, {})
 
 
-def _resolved(node: Node, scope: Scope, findings: Findings, known: dict[int, Node]) -> Node:
+def _resolve(node: Node, scope: Scope, findings: Findings, known: dict[int, Node]) -> Node:
     if not node.dynamic:
         return node
     value = node.value
     if not isinstance(value, dict | list):
-        return _text(node, scope, findings)
+        return _resolve_text(node, scope, findings)
     if (found := known.get(id(node))) is None:
-        found = known[id(node)] = _resolved_inside(node, scope, findings, known)
+        found = known[id(node)] = _resolve_children(node, scope, findings, known)
     return found
 
 
-def _resolved_inside(node: Node, scope: Scope, findings: Findings, known: dict[int, Node]) -> Node:
+def _resolve_children(node: Node, scope: Scope, findings: Findings, known: dict[int, Node]) -> Node:
     value = node.value
     if isinstance(value, list):
-        items = [_resolved(item, scope, findings, known) for item in value]
+        items = [_resolve(item, scope, findings, known) for item in value]
         return Node(node.place, [item for item in items if not _is_unresolved(item)])
-    keys = {key: _key(key, node, findings) if "${" in key else key for key in value}
+    keys = {key: _unescape_key(key, node, findings) if "${" in key else key for key in value}
     places = {name: node.key_place(key) for key, name in keys.items()}
-    return mapping(node.place, {keys[key]: _resolved(item, scope, findings, known) for key, item in value.items()}, places)
+    return make_mapping(node.place, {keys[key]: _resolve(item, scope, findings, known) for key, item in value.items()}, places)
 
 
-def _key(key: str, node: Node, findings: Findings) -> str:
+def _unescape_key(key: str, node: Node, findings: Findings) -> str:
     """A key with `$${` as the literal that it is; any other reference in it is reported."""
     if any(match[0] != "$${" for match in _REFERENCE.finditer(key)):
         findings.error(
@@ -79,14 +79,14 @@ def _is_unresolved(node: Node) -> bool:
     return node.value is None and node.raw is None
 
 
-def _text(node: Node, scope: Scope, findings: Findings) -> Node:
+def _resolve_text(node: Node, scope: Scope, findings: Findings) -> Node:
     raw = node.raw or ""
     only = _REFERENCE.fullmatch(raw)
     if only is not None and only[1] is not None:
-        found = _look_up(only[1].strip(), node, scope, findings)
-        if found is None or (found.raw is None and not findings.allow(size_of(found), node)):
+        found = _resolve_reference(only[1].strip(), node, scope, findings)
+        if found is None or (found.raw is None and not findings.allow_values(count_values(found), node)):
             return Node(node.place, None, None)
-        return _placed(found, node)
+        return _copy_to_place(found, node)
     pieces, end, secret = [], 0, False
     for match in _REFERENCE.finditer(raw):
         pieces.append(raw[end : match.start()])
@@ -94,11 +94,11 @@ def _text(node: Node, scope: Scope, findings: Findings) -> Node:
         if match[0] == "$${":
             pieces.append("${")
             continue
-        found = _look_up(match[1], node, scope, findings)
+        found = _resolve_reference(match[1], node, scope, findings)
         if found is None:
             return Node(node.place, None, None)
         secret = secret or found.secret
-        pieces.append(_embedded(found, match[0], node, findings))
+        pieces.append(_embed(found, match[0], node, findings))
     pieces.append(raw[end:])
     text = "".join(pieces)
     out = Node(node.place, text, text)
@@ -106,13 +106,13 @@ def _text(node: Node, scope: Scope, findings: Findings) -> Node:
     return out
 
 
-def _placed(found: Node, at: Node) -> Node:
+def _copy_to_place(found: Node, at: Node) -> Node:
     out = Node(at.place, found.value, found.raw)
     out.keys, out.secret = found.keys, found.secret
     return out
 
 
-def _embedded(found: Node, reference: str, at: Node, findings: Findings) -> str:
+def _embed(found: Node, reference: str, at: Node, findings: Findings) -> str:
     if found.raw is None or found.value is None:
         kind = "nothing" if found.value is None else "a list" if isinstance(found.value, list) else "a mapping"
         findings.error("JS113", at, f"{reference} is {kind} and cannot be put inside text", f"Write {reference} as the whole value.")
@@ -120,40 +120,40 @@ def _embedded(found: Node, reference: str, at: Node, findings: Findings) -> str:
     return found.raw
 
 
-def _look_up(name: str | None, at: Node, scope: Scope, findings: Findings) -> Node | None:
+def _resolve_reference(name: str | None, at: Node, scope: Scope, findings: Findings) -> Node | None:
     if name is None:
         findings.error("JS113", at, "${ is not closed", "Write }, or $${ for a literal ${.")
         return None
     space, dot, key = name.strip().partition(".")
     if space == "domain":
-        return _domain(key, bool(dot), at, scope, findings)
+        return _resolve_domain(key, bool(dot), at, scope, findings)
     if space == "env" and key:
-        return _env(key, at, scope, findings)
+        return _resolve_env(key, at, scope, findings)
     if space == "var" and key:
-        found = _named(f"var.{key}", key, scope.variables, at, findings, "Add it to `vars:`")
+        found = _look_up_name(f"var.{key}", key, scope.variables, at, findings, "Add it to `vars:`")
         return None if found is not None and _is_unresolved(found) else found
     guess = f" Did you mean ${{var.{name}}}?" if name in scope.variables else did_you_mean(space, ("var", "env", "domain"))
     findings.error("JS113", at, f"${{{name}}} is not known", f"Known names: {_NAMES}.{guess}")
     return None
 
 
-def _named(shown: str, key: str, known: Mapping[str, Node], at: Node, findings: Findings, where: str) -> Node | None:
+def _look_up_name(shown: str, key: str, known: Mapping[str, Node], at: Node, findings: Findings, where: str) -> Node | None:
     found = known.get(key)
     if found is None:
         findings.error("JS111", at, f"${{{shown}}} does not exist", f"{where}.{did_you_mean(key, known)}")
     return found
 
 
-def _domain(key: str, dotted: bool, at: Node, scope: Scope, findings: Findings) -> Node | None:
+def _resolve_domain(key: str, dotted: bool, at: Node, scope: Scope, findings: Findings) -> Node | None:
     if scope.domain is None:
         findings.error("JS111", at, "${domain} has no meaning here", "It is the domain of a resource; use it in a resource's fields.")
         return None
     if not dotted:
         return Node(at.place, scope.domain, scope.domain)
-    return _named(f"domain.{key}", key, scope.domain_vars, at, findings, f"Add it to `vars:` of domain {scope.domain}")
+    return _look_up_name(f"domain.{key}", key, scope.domain_vars, at, findings, f"Add it to `vars:` of domain {scope.domain}")
 
 
-def _env(key: str, at: Node, scope: Scope, findings: Findings) -> Node | None:
+def _resolve_env(key: str, at: Node, scope: Scope, findings: Findings) -> Node | None:
     if scope.environ is None:
         findings.error(
             "JS112",
@@ -168,7 +168,7 @@ def _env(key: str, at: Node, scope: Scope, findings: Findings) -> Node | None:
             "JS111", at, f"the environment variable {key} is not set", f"Set it before jsplan runs.{did_you_mean(key, scope.environ)}"
         )
         return None
-    remember(value, f"${{env.{key}}}")
+    register_secret(value, f"${{env.{key}}}")
     found = Node(at.place, value, value)
     found.secret = True
     return found

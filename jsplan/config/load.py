@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from jsplan.config import backfills, environments, grammar, moves, settings, variables
-from jsplan.config.backend import backend, check_declared
-from jsplan.config.connections import IMPLIED, connections
-from jsplan.config.declare import Context, Declarer, read_defaults, read_overrides
-from jsplan.config.domains import Domains, imports
-from jsplan.config.expand import Selectors
-from jsplan.config.files import MAIN, Files
+from jsplan.config import backfills, environments, moves, parsing, settings, variables
+from jsplan.config.backend import read_backend, refuse_declared_bucket
+from jsplan.config.connections import IMPLIED_CONNECTION, read_connections
+from jsplan.config.domains import DomainBuilder, read_imports
+from jsplan.config.expand import DomainSelectors
+from jsplan.config.files import MAIN_FILE, WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Backend, Backfill, Connection, Domain, DriftSettings, ImportRow, LoadOptions, Workspace
-from jsplan.config.node import Node, plain
+from jsplan.config.node import Node, to_plain
+from jsplan.config.resource_resolver import ResolveContext, ResourceResolver, read_defaults, read_overrides
 from jsplan.config.secret_fields import refuse_variables
 from jsplan.disk import exists
 
@@ -34,50 +34,50 @@ def load(options: LoadOptions) -> Workspace:
 
     Raises ConfigError with every finding at once; warnings of a sound workspace are in its `diagnostics`.
     """
-    with _collector_paused():
+    with _gc_paused():
         return _load(options)
 
 
 def _load(options: LoadOptions) -> Workspace:
     findings = Findings()
-    files = Files(options.directory.absolute(), findings)
-    document, environment = _document(files, options, findings)
-    name = _name(document, findings)
-    known = tuple(name for name, _ in grammar.pairs(document.get("environments"), "`environments`", findings))
-    document = environments.apply(document, environment, findings)
-    scope = Scope(variables.resolved(document.get("vars"), options, files))
-    reach = _reach(document, options.environ, scope, files, f"{name}.{environment}" if environment else name)
-    declarer = _declare(document, reach, scope, files, environment, known)
-    check_declared(reach.backend, declarer.declared, findings)
-    sinks = settings.drift(document.get("drift"), reach.domains, _with_environ(scope, options.environ), findings)
-    workspace = _workspace(name, environment, document, reach, declarer, sinks, scope, files)
+    files = WorkspaceFiles(options.directory.absolute(), findings)
+    document, environment = _read_document(files, options, findings)
+    name = _read_name(document, findings)
+    known = tuple(name for name, _ in parsing.read_mapping(document.get("environments"), "`environments`", findings))
+    document = environments.apply_environment(document, environment, findings)
+    scope = Scope(variables.resolve_variables(document.get("vars"), options, files))
+    reach = _read_connectivity(document, options.environ, scope, files, f"{name}.{environment}" if environment else name)
+    declarer = _resolve_resources(document, reach, scope, files, environment, known)
+    refuse_declared_bucket(reach.backend, declarer.declared, findings)
+    sinks = settings.read_drift(document.get("drift"), reach.domains, _with_environ(scope, options.environ), findings)
+    workspace = _build_workspace(name, environment, document, reach, declarer, sinks, scope, files)
     findings.raise_if_failed()
     return workspace
 
 
-def load_reach(options: LoadOptions) -> tuple[Mapping[str, Connection], Mapping[str, Domain]]:
+def load_connectivity(options: LoadOptions) -> tuple[Mapping[str, Connection], Mapping[str, Domain]]:
     """The connections of a workspace that need not be complete, and the domains it has already.
 
     Without a jsplan.yaml there is one connection, which the environment fills. Raises ConfigError for what is wrong with
     the connections; what is wrong with domains is left out.
     """
     findings = Findings()
-    files = Files(options.directory.absolute(), findings)
-    if not exists(files.root / MAIN):
-        return {IMPLIED: Connection(IMPLIED)}, {}
-    document, environment = _document(files, options, findings)
-    document = environments.apply(document, environment, findings)
-    scope = Scope(variables.resolved(document.get("vars"), options, files))
+    files = WorkspaceFiles(options.directory.absolute(), findings)
+    if not exists(files.root / MAIN_FILE):
+        return {IMPLIED_CONNECTION: Connection(IMPLIED_CONNECTION)}, {}
+    document, environment = _read_document(files, options, findings)
+    document = environments.apply_environment(document, environment, findings)
+    scope = Scope(variables.resolve_variables(document.get("vars"), options, files))
     refuse_variables(document.get("connections"), scope.variables, findings)
     secret = _with_environ(scope, options.environ)
-    declared = connections(_resolved(document, "connections", secret, findings), options.environ, findings)
+    declared = read_connections(_interpolate_section(document, "connections", secret, findings), options.environ, findings)
     findings.raise_if_failed()
-    declared = declared or {IMPLIED: Connection(IMPLIED)}
-    return declared, Domains(dict(declared), scope, Findings()).build(document.get("domains"), None, document)
+    declared = declared or {IMPLIED_CONNECTION: Connection(IMPLIED_CONNECTION)}
+    return declared, DomainBuilder(dict(declared), scope, Findings()).build(document.get("domains"), None, document)
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Half a million small objects that all stay: looking for garbage among them costs more than making them."""
     was_on = gc.isenabled()
     gc.disable()
@@ -88,13 +88,13 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _document(files: Files, options: LoadOptions, findings: Findings) -> tuple[Node, str | None]:
+def _read_document(files: WorkspaceFiles, options: LoadOptions, findings: Findings) -> tuple[Node, str | None]:
     """The main file, and which environment of it is meant. Raises ConfigError where either is not to be had."""
-    document = files.workspace()
+    document = files.load_document()
     if document is None:
         findings.raise_if_failed()
         raise AssertionError("a workspace that cannot be read has a finding")
-    environment = environments.choose(document, options.environment or options.environ.get("JSPLAN_ENV") or None, findings)
+    environment = environments.choose_environment(document, options.environment or options.environ.get("JSPLAN_ENV") or None, findings)
     _stop_without_environment(findings)
     return document, environment
 
@@ -105,7 +105,7 @@ def _stop_without_environment(findings: Findings) -> None:
         findings.raise_if_failed()
 
 
-def _name(document: Node, findings: Findings) -> str:
+def _read_name(document: Node, findings: Findings) -> str:
     version = document.get("jsplan")
     if version is None:
         findings.error("JS107", document, "the format version is missing", f"Begin jsplan.yaml with `jsplan: {FORMAT}`.")
@@ -116,7 +116,7 @@ def _name(document: Node, findings: Findings) -> str:
             f"this release reads format {FORMAT}, not {version.raw or 'this'}",
             f"Write `jsplan: {FORMAT}`, or use a newer jsplan.",
         )
-    name = grammar.required(document, "workspace", "the workspace", findings)
+    name = parsing.read_required_text(document, "workspace", "the workspace", findings)
     if name is not None and not _NAME.fullmatch(name):
         findings.error(
             "JS108",
@@ -128,7 +128,7 @@ def _name(document: Node, findings: Findings) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reach:
+class _Connectivity:
     """How the servers and the state are reached."""
 
     connections: Mapping[str, Connection]
@@ -143,37 +143,37 @@ def _with_environ(scope: Scope, environ: Mapping[str, str]) -> Scope:
     return Scope(scope.variables, environ)
 
 
-def _resolved(document: Node, section: str, scope: Scope, findings: Findings) -> Node | None:
+def _interpolate_section(document: Node, section: str, scope: Scope, findings: Findings) -> Node | None:
     node = document.get(section)
     return interpolate(node, scope, findings) if node is not None else None
 
 
-def _reach(document: Node, environ: Mapping[str, str], scope: Scope, files: Files, state_name: str) -> _Reach:
+def _read_connectivity(document: Node, environ: Mapping[str, str], scope: Scope, files: WorkspaceFiles, state_name: str) -> _Connectivity:
     findings = files.findings
     secret = _with_environ(scope, environ)
     refuse_variables(document.get("connections"), scope.variables, findings)
-    declared = connections(_resolved(document, "connections", secret, findings), environ, findings)
+    declared = read_connections(_interpolate_section(document, "connections", secret, findings), environ, findings)
     default = (document.get("defaults") or document).get("domain")
     default = interpolate(default, scope, findings) if default is not None else None
-    domains = Domains(declared, scope, findings)
+    domains = DomainBuilder(declared, scope, findings)
     built = domains.build(document.get("domains"), default, document)
-    return _Reach(
+    return _Connectivity(
         domains.connections,
         built,
         domains.vars,
-        imports(document.get("imports"), built, scope, findings),
-        backend(_resolved(document, "backend", secret, findings), files.root, state_name, built, default, environ, findings),
+        read_imports(document.get("imports"), built, scope, findings),
+        read_backend(_interpolate_section(document, "backend", secret, findings), files.root, state_name, built, default, environ, findings),
         default,
     )
 
 
-def _declare(document: Node, reach: _Reach, scope: Scope, files: Files, environment: str | None, known: tuple[str, ...]) -> Declarer:
+def _resolve_resources(document: Node, reach: _Connectivity, scope: Scope, files: WorkspaceFiles, environment: str | None, known: tuple[str, ...]) -> ResourceResolver:
     findings = files.findings
     _, defaults = read_defaults(document.get("defaults"), findings)
-    context = Context(
+    context = ResolveContext(
         files=files,
         scope=scope,
-        selectors=Selectors(reach.domains, findings),
+        selectors=DomainSelectors(reach.domains, findings),
         domain_vars=reach.domain_vars,
         environment=environment,
         environments=known,
@@ -182,21 +182,21 @@ def _declare(document: Node, reach: _Reach, scope: Scope, files: Files, environm
         overrides=read_overrides(document.get("overrides"), scope, findings),
         own_domains=tuple(key for key, domain in reach.domains.items() if domain.same_as is None),
     )
-    declarer = Declarer(context)
-    declarer.section("stream", document.get("streams"), "streams")
-    declarer.section("consumer", document.get("consumers"), "consumers")
-    declarer.section("kv", document.get("kv"), "kv")
-    declarer.section("object_store", document.get("object_stores"), "object_stores")
+    declarer = ResourceResolver(context)
+    declarer.resolve_section("stream", document.get("streams"), "streams")
+    declarer.resolve_section("consumer", document.get("consumers"), "consumers")
+    declarer.resolve_section("kv", document.get("kv"), "kv")
+    declarer.resolve_section("object_store", document.get("object_stores"), "object_stores")
     declarer.finish()
     return declarer
 
 
-def _workspace(
-    name: str, environment: str | None, document: Node, reach: _Reach, declarer: Declarer, drift: DriftSettings, scope: Scope, files: Files
+def _build_workspace(
+    name: str, environment: str | None, document: Node, reach: _Connectivity, declarer: ResourceResolver, drift: DriftSettings, scope: Scope, files: WorkspaceFiles
 ) -> Workspace:
     findings, declared = files.findings, declarer.declared
-    copies = _backfills(document, reach, declarer.context, findings)
-    values = {key: plain(node) for key, node in scope.variables.items()}
+    copies = _read_backfills(document, reach, declarer.context, findings)
+    values = {key: to_plain(node) for key, node in scope.variables.items()}
     return Workspace(
         name=name,
         root=files.root,
@@ -207,25 +207,25 @@ def _workspace(
         imports=reach.imports,
         backend=reach.backend,
         resources=declared,
-        moved=moves.moved(document.get("moved"), reach.domains, declared, scope, findings),
-        removed=moves.removed(document.get("removed"), declared, scope, findings),
+        moved=moves.read_moved(document.get("moved"), reach.domains, declared, scope, findings),
+        removed=moves.read_removed(document.get("removed"), declared, scope, findings),
         drift=drift,
-        lint=settings.lint(_resolved(document, "lint", scope, findings), findings),
-        ownership_marker=settings.ownership(_resolved(document, "ownership", scope, findings), findings),
-        config_hash=_hash(files.read, values, environment),
+        lint=settings.read_lint(_interpolate_section(document, "lint", scope, findings), findings),
+        ownership_marker=settings.read_ownership(_interpolate_section(document, "ownership", scope, findings), findings),
+        config_hash=_config_hash(files.read, values, environment),
         diagnostics=findings.sorted(),
         backfills=copies,
     )
 
 
-def _backfills(document: Node, reach: _Reach, context: Context, findings: Findings) -> dict[str, Backfill]:
-    reading = backfills.Reading(
+def _read_backfills(document: Node, reach: _Connectivity, context: ResolveContext, findings: Findings) -> dict[str, Backfill]:
+    reading = backfills.EntryContext(
         context.selectors, reach.default_domain, context.environment, context.environments, context.own_domains, context.scope, findings
     )
-    return backfills.read(document.get("backfills"), reading)
+    return backfills.read_backfills(document.get("backfills"), reading)
 
 
-def _hash(read: Mapping[str, bytes], values: Mapping[str, Any], environment: str | None) -> str:
+def _config_hash(read: Mapping[str, bytes], values: Mapping[str, Any], environment: str | None) -> str:
     """Over every file that was read, the variables and the environment; secrets come from outside of all three."""
     whole = hashlib.sha256()
     for shown in sorted(read):

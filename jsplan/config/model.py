@@ -70,13 +70,13 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class ImportRow:
-    """How the account of domain `into` reaches the JetStream of domain `origin` (`from:` in the files).
+    """How the account of domain `into_domain` reaches the JetStream of domain `from_domain` (`from:` in the files).
 
-    `consumers` are those of `origin`, as `STREAM/CONSUMER`, that clients of the importing account use.
+    `consumers` are those of `from_domain`, as `STREAM/CONSUMER`, that clients of the importing account use.
     """
 
-    origin: str
-    into: str
+    from_domain: str
+    into_domain: str
     api: str
     deliver: str | None = None
     consumers: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class Lifecycle:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredResource:
     """One resource that the files ask for.
 
     `body` holds only what the files say, top-level names of the API; a value None means that the field is
@@ -141,8 +141,8 @@ class Declared:
 class Moved:
     """Our name changed, the thing did not; both sides are addresses or globs of the same shape."""
 
-    origin: str
-    to: str
+    old_address: str
+    new_address: str
     range: SourceRange
 
 
@@ -230,7 +230,7 @@ class Workspace:
     domains: Mapping[str, Domain]
     imports: tuple[ImportRow, ...]
     backend: Backend
-    resources: Mapping[Address, Declared]
+    resources: Mapping[Address, DeclaredResource]
     moved: tuple[Moved, ...]
     removed: tuple[Removed, ...]
     drift: DriftSettings

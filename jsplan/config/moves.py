@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from jsplan.address import Address, is_glob, keeps_name, matches, same_wildcards
-from jsplan.config import grammar
+from jsplan.address import Address, changes_only_domain, has_same_wildcards, is_glob, matches
+from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.model import Declared, Domain, Moved, Removed
-from jsplan.config.node import Node, range_of
+from jsplan.config.model import DeclaredResource, Domain, Moved, Removed
+from jsplan.config.node import Node, source_range
 from jsplan.diagnostics import did_you_mean
 
 
-def moved(
-    section: Node | None, domains: Mapping[str, Domain], declared: Mapping[Address, Declared], scope: Scope, findings: Findings
+def read_moved(
+    section: Node | None, domains: Mapping[str, Domain], declared: Mapping[Address, DeclaredResource], scope: Scope, findings: Findings
 ) -> tuple[Moved, ...]:
     """The entries of `moved:`; both sides have the same shape, and nothing is declared under the old name."""
     out = []
-    for written in grammar.items(section, "`moved`", findings):
+    for written in parsing.read_list(section, "`read_moved`", findings):
         node = interpolate(written, scope, findings)
-        if not grammar.fields(node, "a moved entry", ("from", "to"), findings):
+        if not parsing.check_mapping(node, "a moved entry", ("from", "to"), findings):
             continue
-        origin, to = (_address(node, key, "a moved entry", findings) for key in ("from", "to"))
+        origin, to = (_read_address(node, key, "a moved entry", findings) for key in ("from", "to"))
         if origin is None or to is None:
             continue
         _check_shape(node, origin, to, findings)
@@ -33,61 +33,61 @@ def moved(
                 "JS122", node.value["to"], f'there is no domain "{domain}"', f"`to` is what is declared now.{did_you_mean(domain, domains)}"
             )
         _refuse_declared(node.value["from"], origin, "moved away", declared, findings)
-        out.append(Moved(origin, to, range_of(node.place)))
+        out.append(Moved(origin, to, source_range(node.place)))
     return tuple(out)
 
 
-def removed(section: Node | None, declared: Mapping[Address, Declared], scope: Scope, findings: Findings) -> tuple[Removed, ...]:
+def read_removed(section: Node | None, declared: Mapping[Address, DeclaredResource], scope: Scope, findings: Findings) -> tuple[Removed, ...]:
     """The entries of `removed:`; each says whether the thing is destroyed or only forgotten."""
     out = []
-    for written in grammar.items(section, "`removed`", findings):
+    for written in parsing.read_list(section, "`read_removed`", findings):
         node = interpolate(written, scope, findings)
-        if not grammar.fields(node, "a removed entry", ("address", "destroy", "prevent_destroy"), findings):
+        if not parsing.check_mapping(node, "a removed entry", ("address", "destroy", "prevent_destroy"), findings):
             continue
-        address = _address(node, "address", "a removed entry", findings)
-        destroy = grammar.flag(node.get("destroy"), "`destroy`", findings)
+        address = _read_address(node, "address", "a removed entry", findings)
+        destroy = parsing.read_flag(node.get("destroy"), "`destroy`", findings)
         if node.get("destroy") is None:
             findings.error(
                 "JS106", node, "a removed entry does not say `destroy`", "Write destroy: false to leave it on the server, or destroy: true."
             )
-        guard = grammar.flag(node.get("prevent_destroy"), "`prevent_destroy`", findings)
+        guard = parsing.read_flag(node.get("prevent_destroy"), "`prevent_destroy`", findings)
         if address is not None and destroy is not None:
             _refuse_declared(node.value["address"], address, "removed", declared, findings)
-            out.append(Removed(address, destroy, range_of(node.place), guard))
+            out.append(Removed(address, destroy, source_range(node.place), guard))
     return tuple(out)
 
 
-def _address(node: Node, key: str, what: str, findings: Findings) -> str | None:
+def _read_address(node: Node, key: str, what: str, findings: Findings) -> str | None:
     item = node.get(key)
     if item is None or item.value is None:
         findings.error("JS106", node, f"{what} has no `{key}`", f"Add `{key}:`.")
         return None
-    return grammar.address(item, f"`{key}`", findings)
+    return parsing.read_address(item, f"`{key}`", findings)
 
 
 def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
     if origin == to:
         findings.error("JS144", node, f"{origin} is moved to itself", "Remove the entry, or correct one side.")
-    elif not same_wildcards(origin, to) or _kind(origin) != _kind(to):
+    elif not has_same_wildcards(origin, to) or _kind_of(origin) != _kind_of(to):
         findings.error(
             "JS144",
             node,
             f"{origin} and {to} have different shapes",
             "Both sides have the same kind and the same wildcards in the same order.",
         )
-    elif (refused := refused_rename(origin, to)) is not None:
+    elif (refused := rename_problem(origin, to)) is not None:
         findings.error("JS147", node.value["to"], *refused)
 
 
-def refused_rename(origin: str, to: str) -> tuple[str, str] | None:
-    """Why a move is refused and what to do instead, where it changes more than the domain: `moved` and `state mv` share this."""
-    if keeps_name(origin, to):
+def rename_problem(origin: str, to: str) -> tuple[str, str] | None:
+    """Why a move is refused and what to do instead, where it changes more than the domain: `read_moved` and `state mv` share this."""
+    if changes_only_domain(origin, to):
         return None
     text = f"{origin} and {to} are different things on a server: only the domain can change"
-    return text, f"{_INSTEAD.get(_kind(origin), _INSTEAD[''])} See docs/how-to/rename-or-split-a-stream.md."
+    return text, f"{_RENAME_HELP.get(_kind_of(origin), _RENAME_HELP[''])} See docs/how-to/rename-or-split-a-stream.md."
 
 
-_INSTEAD: Final = {
+_RENAME_HELP: Final = {
     "stream": "A stream cannot be renamed in place. Create the new stream with the old one as a source, then remove the old one.",
     "consumer": "A consumer cannot be renamed in place. Create the new consumer beside the old one, then remove the old one.",
     "kv": "A bucket cannot be renamed in place. Create the new bucket with the old one as a source, then remove the old one.",
@@ -96,13 +96,13 @@ _INSTEAD: Final = {
 }
 
 
-def _kind(text: str) -> str:
+def _kind_of(text: str) -> str:
     parts = text.split("/")
     return parts[1] if len(parts) > 1 and not is_glob(parts[1]) else ""
 
 
 def _refuse_declared(node: Node, glob: str, what: str, declared: Collection[Address], findings: Findings) -> None:
-    if not findings.allow(len(declared) // 4, node):
+    if not findings.allow_values(len(declared) // 4, node):
         return
     still = next((address for address in declared if matches(glob, address)), None)
     if still is not None:

@@ -57,7 +57,7 @@ class Node:
 _NO_KEYS: dict[str, Place] = {}
 
 
-def mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place]) -> Node:
+def make_mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place]) -> Node:
     """A mapping made of parts of others."""
     node = Node(place, dict(values))
     node.keys = dict(keys)
@@ -65,45 +65,45 @@ def mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place])
     return node
 
 
-def size_of(node: Node) -> int:
+def count_values(node: Node) -> int:
     """How many values there are, with every alias written out."""
     value = node.value
     if isinstance(value, dict):
-        return 1 + sum(map(size_of, value.values()))
-    return 1 + sum(map(size_of, value)) if isinstance(value, list) else 1
+        return 1 + sum(map(count_values, value.values()))
+    return 1 + sum(map(count_values, value)) if isinstance(value, list) else 1
 
 
-def plain(node: Node) -> Any:
+def to_plain(node: Node) -> Any:
     """The value without places."""
     value = node.value
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     return value
 
 
-def node_of(value: Any, place: Place) -> Node:
-    """The reverse of `plain`: everything is at the one place."""
+def from_plain(value: Any, place: Place) -> Node:
+    """The reverse of `to_plain`: everything is at the one place."""
     if isinstance(value, list):
-        return Node(place, [node_of(item, place) for item in value])
+        return Node(place, [from_plain(item, place) for item in value])
     if isinstance(value, dict):
-        return mapping(place, {key: node_of(item, place) for key, item in value.items()}, dict.fromkeys(value, place))
+        return make_mapping(place, {key: from_plain(item, place) for key, item in value.items()}, dict.fromkeys(value, place))
     return Node(place, value, value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def range_of(place: Place) -> SourceRange:
+def source_range(place: Place) -> SourceRange:
     """The place as findings show it, counting from 1."""
     return SourceRange(place[0].shown, place[1] + 1, place[2] + 1)
 
 
-def type_of(node: Node) -> str:
+def type_name(node: Node) -> str:
     """The type of a value, for messages that must not quote it."""
     value = node.value
-    return "text" if isinstance(value, str) else named(node) if value is None or isinstance(value, list | dict) else "a number or a boolean"
+    return "text" if isinstance(value, str) else describe_node(node) if value is None or isinstance(value, list | dict) else "a number or a boolean"
 
 
-def named(node: Node) -> str:
+def describe_node(node: Node) -> str:
     """What a value is, for messages; nothing of a secret is shown."""
     value = node.value
     if node.secret:
@@ -117,7 +117,7 @@ def named(node: Node) -> str:
     return f'the text "{value}"' if isinstance(value, str) else f"{'the boolean' if isinstance(value, bool) else 'the number'} {node.raw}"
 
 
-class Places(Mapping[str, SourceRange]):
+class FieldPlaces(Mapping[str, SourceRange]):
     """Where each field of a resource is written; made on demand, since most are never asked for."""
 
     __slots__ = ("_layers",)
@@ -133,7 +133,7 @@ class Places(Mapping[str, SourceRange]):
     def __getitem__(self, name: str) -> SourceRange:
         for layer in reversed(self._layers):
             if name in layer.value:
-                return range_of(layer.key_place(name))
+                return source_range(layer.key_place(name))
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:

@@ -8,55 +8,55 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from jsplan.config.expand import Selectors, is_pattern
+from jsplan.config.expand import DomainSelectors, is_pattern
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, mapping, size_of
+from jsplan.config.node import Node, count_values, make_mapping
 
 #: What one origin costs beside its values, counted in values.
 _PARTS: Final = 20
 
 
-class Origins:
+class OriginExpander:
     """The origins of the resources of one workspace."""
 
-    def __init__(self, selectors: Selectors, findings: Findings) -> None:
+    def __init__(self, selectors: DomainSelectors, findings: Findings) -> None:
         self._selectors = selectors
         self._findings = findings
 
-    def written_out(self, fields: Mapping[str, Node], domain: str, name: str) -> Mapping[str, Node]:
+    def expand(self, fields: Mapping[str, Node], domain: str, name: str) -> Mapping[str, Node]:
         """The fields with `mirror` and `sources` naming one domain each; `domain` and `name` are the resource's own."""
         out = dict(fields)
         mirror, sources = fields.get("mirror"), fields.get("sources")
         if mirror is not None and isinstance(mirror.value, dict):
-            out["mirror"] = self._mirror(mirror)
+            out["mirror"] = self._expand_mirror(mirror)
         if sources is not None and isinstance(sources.value, list):
-            expanded = [origin for item in sources.value for origin in self._source(item, domain, name)]
+            expanded = [origin for item in sources.value for origin in self._expand_source(item, domain, name)]
             out["sources"] = Node(sources.place, expanded)
         return out
 
-    def _mirror(self, node: Node) -> Node:
-        wanted = self._wanted(node)
+    def _expand_mirror(self, node: Node) -> Node:
+        wanted = self._read_domain(node)
         if wanted is None:
             return node
         found = self._selectors.select(wanted)
-        if len(found) > 1 or (not found and _several(wanted)):
+        if len(found) > 1 or (not found and _names_several(wanted)):
             matched = ", ".join(found[:5]) if found else "none"
             self._findings.error("JS125", wanted, "a mirror has one origin", f"Name one domain; this matches {matched}.")
         return _with_domain(node, found[0] if found else None)
 
-    def _source(self, node: Node, domain: str, name: str) -> list[Node]:
-        wanted = self._wanted(node) if isinstance(node.value, dict) else None
+    def _expand_source(self, node: Node, domain: str, name: str) -> list[Node]:
+        wanted = self._read_domain(node) if isinstance(node.value, dict) else None
         if wanted is None:
             return [node]
         found = self._selectors.select(wanted)
         own = node.get("name")
-        if _several(wanted) and own is not None and own.value == name:
+        if _names_several(wanted) and own is not None and own.value == name:
             found = [key for key in found if key != domain]  # a stream is not a source of itself
-        if not self._findings.allow(len(found) * (_PARTS + size_of(node)), node):
+        if not self._findings.allow_values(len(found) * (_PARTS + count_values(node)), node):
             return []
         return [_with_domain(node, key) for key in found]
 
-    def _wanted(self, node: Node) -> Node | None:
+    def _read_domain(self, node: Node) -> Node | None:
         wanted, external, deliver = node.get("domain"), node.get("external"), node.get("deliver")
         named = wanted is not None and wanted.value is not None
         if named and external is not None and external.value is not None:
@@ -65,7 +65,7 @@ class Origins:
             )
         if deliver is not None and deliver.value is not None:
             if not isinstance(deliver.value, str):
-                self._findings.shape(deliver, "`deliver`", "text")
+                self._findings.wrong_type(deliver, "`deliver`", "text")
             elif not named:
                 self._findings.error(
                     "JS137", deliver, "`deliver` goes with `domain`", "With `external`, write external: {api: …, deliver: …}."
@@ -73,10 +73,10 @@ class Origins:
         return wanted if named else None
 
 
-def _several(wanted: Node) -> bool:
+def _names_several(wanted: Node) -> bool:
     return not isinstance(wanted.value, str) or is_pattern(wanted.value)
 
 
 def _with_domain(node: Node, key: str | None) -> Node:
     at = node.value["domain"].place
-    return mapping(node.place, node.value | {"domain": Node(at, key, key)}, node.keys)
+    return make_mapping(node.place, node.value | {"domain": Node(at, key, key)}, node.keys)

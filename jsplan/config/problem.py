@@ -17,4 +17,4 @@ class Problem(NamedTuple):
     detail: str
 
 
-Found = Iterator[Problem]
+Problems = Iterator[Problem]

@@ -50,11 +50,11 @@ def read_bytes(source: Source, findings: Findings, at: Place | None = None, *, p
     try:
         return read_regular(source.path, MAX_BYTES, pipe=pipe)
     except OSError as error:
-        findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {_reason(error)}", _file_hint(source.path, error))
+        findings.error("JS100", at or (source, 0, 0), f"cannot read {source.shown}: {_describe_os_error(error)}", _file_hint(source.path, error))
     return None
 
 
-def _reason(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
@@ -66,16 +66,16 @@ def _file_hint(path: Path, error: OSError) -> str:
     return "Check its permissions." if exists(path) else "Check the path; in a file, it is relative to that file."
 
 
-def parse(source: Source, data: bytes, findings: Findings) -> Node | None:
+def parse_document(source: Source, data: bytes, findings: Findings) -> Node | None:
     """The one document in `data`; None when it is empty or after a finding, which names the place."""
     try:
-        return _Builder(source, _text(source, data), findings).document()
+        return _NodeBuilder(source, _decode_text(source, data), findings).build()
     except _ReadError as error:
         findings.error(error.code, error.place, error.summary, error.detail)
         return None
 
 
-def _text(source: Source, data: bytes) -> str:
+def _decode_text(source: Source, data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -89,7 +89,7 @@ def _text(source: Source, data: bytes) -> str:
     return text
 
 
-class _Builder:
+class _NodeBuilder:
     """Turns the events of one document into nodes."""
 
     __slots__ = ("anchors", "dynamic", "findings", "next", "repeated", "sizes", "source", "text")
@@ -101,20 +101,20 @@ class _Builder:
         self.repeated = 0
         self.dynamic = 0
 
-    def document(self) -> Node | None:
+    def build(self) -> Node | None:
         try:
             self.next = Parser(self.text).get_event
-            return self._document()
+            return self._build_document()
         except yaml.MarkedYAMLError as error:
-            raise self._broken(error) from None
+            raise self._syntax_error(error) from None
         except (yaml.YAMLError, UnicodeError):  # reader errors: characters that YAML does not allow
-            raise self._unreadable() from None
+            raise self._character_error() from None
 
-    def _document(self) -> Node | None:
+    def _build_document(self) -> Node | None:
         self.next()  # the stream begins
         if type(self.next()) is yaml.StreamEndEvent:
             return None
-        root = self._node(self.next(), 0)
+        root = self._build_node(self.next(), 0)
         self.next()  # the document ends
         extra: Any = self.next()
         if type(extra) is not yaml.StreamEndEvent:
@@ -122,26 +122,26 @@ class _Builder:
             raise _ReadError("JS101", place, "a second YAML document begins here", "Put it into a file of its own.")
         return None if root.value is None else root
 
-    def _node(self, event: Any, depth: int) -> Node:
+    def _build_node(self, event: Any, depth: int) -> Node:
         kind = type(event)
         mark = event.start_mark
         place = (self.source, mark.line, mark.column)
         if kind is yaml.ScalarEvent:
-            node = self._scalar(event, place)
+            node = self._build_scalar(event, place)
         elif kind is yaml.AliasEvent:
-            return self._alias(event.anchor, place, depth)
+            return self._resolve_alias(event.anchor, place, depth)
         else:
             if depth > MAX_DEPTH:
-                raise self._too_deep(place)
+                raise self._depth_error(place)
             before = self.dynamic
-            node = self._mapping(place, depth) if kind is yaml.MappingStartEvent else self._sequence(place, depth)
+            node = self._build_mapping(place, depth) if kind is yaml.MappingStartEvent else self._build_sequence(place, depth)
             node.dynamic = self.dynamic != before
             self._check_tag(event, place, "map" if kind is yaml.MappingStartEvent else "seq")
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node
 
-    def _scalar(self, event: Any, place: Place) -> Node:
+    def _build_scalar(self, event: Any, place: Place) -> Node:
         raw = event.value
         if event.implicit[0]:
             value = resolve(raw)
@@ -149,14 +149,14 @@ class _Builder:
                 self.findings.error("JS104", place, "the number is too large", "Numbers have at most 64 bits; put text in quotes.")
                 value = None
         else:
-            value = raw if event.tag is None else self._tagged(event.tag, raw, place)
+            value = raw if event.tag is None else self._resolve_tag(event.tag, raw, place)
         node = Node(place, value, raw)
         if "${" in raw:
             node.dynamic = True
             self.dynamic += 1
         return node
 
-    def _tagged(self, tag: str, raw: str, place: Place) -> Any:
+    def _resolve_tag(self, tag: str, raw: str, place: Place) -> Any:
         if tag in ("!", f"{_CORE}str"):
             return raw
         value = resolve(raw)
@@ -173,15 +173,15 @@ class _Builder:
     def _refuse_tag(self, place: Place) -> None:
         self.findings.error("JS101", place, "YAML tags are not supported", 'If !name is text, put it in quotes: "!name".')
 
-    def _sequence(self, place: Place, depth: int) -> Node:
+    def _build_sequence(self, place: Place, depth: int) -> Node:
         items = []
         event = self.next()
         while type(event) is not yaml.SequenceEndEvent:
-            items.append(self._node(event, depth + 1))
+            items.append(self._build_node(event, depth + 1))
             event = self.next()
         return Node(place, items)
 
-    def _mapping(self, place: Place, depth: int) -> Node:
+    def _build_mapping(self, place: Place, depth: int) -> Node:
         node = Node(place, {})
         values: dict[str, Node] = node.value
         keys: dict[str, Place] = {}
@@ -195,11 +195,11 @@ class _Builder:
             key_place = (self.source, mark.line, mark.column)
             if event.anchor is not None:
                 self.anchors[event.anchor] = Node(key_place, key, key)
-            value = self._node(self.next(), depth + 1)
+            value = self._build_node(self.next(), depth + 1)
             if key == "<<" and event.implicit[0]:
                 merged.append(value)
             elif key in values:
-                self._twice(key_place, keys[key])
+                self._report_duplicate_key(key_place, keys[key])
             else:
                 values[key], keys[key] = value, key_place
                 if "${" in key:
@@ -216,7 +216,7 @@ class _Builder:
             raise _ReadError("JS101", (self.source, mark.line, mark.column), "a key must be text", "Write `key: value`.")
         return yaml.ScalarEvent(None, None, (False, True), target.raw, mark, mark)
 
-    def _twice(self, place: Place, first: Place) -> None:
+    def _report_duplicate_key(self, place: Place, first: Place) -> None:
         self.findings.error(
             "JS103", place, "a key is written twice", f"It is also at {first[0].shown}:{first[1] + 1}:{first[2] + 1}; keep one."
         )
@@ -232,10 +232,10 @@ class _Builder:
                     node.value[key], node.keys[key] = value, base.keys[key]
 
     @staticmethod
-    def _too_deep(place: Place) -> _ReadError:
+    def _depth_error(place: Place) -> _ReadError:
         return _ReadError("JS101", place, f"nested deeper than {MAX_DEPTH} levels", "No configuration is that deep; check the brackets.")
 
-    def _alias(self, name: str, place: Place, depth: int) -> Node:
+    def _resolve_alias(self, name: str, place: Place, depth: int) -> Node:
         node = self.anchors.get(name)
         if node is None:
             raise _ReadError(
@@ -246,11 +246,11 @@ class _Builder:
             )
         size, height = self._measure(node)
         if depth + height > MAX_DEPTH + 1:
-            raise self._too_deep(place)
+            raise self._depth_error(place)
         self.repeated += size
         if self.repeated > MAX_REPEATED:
             raise _ReadError("JS101", place, "aliases repeat too much of this file", f"They may repeat {MAX_REPEATED} values in all.")
-        self.findings.allow(size, place)
+        self.findings.allow_values(size, place)
         self.dynamic += node.dynamic
         return node
 
@@ -265,7 +265,7 @@ class _Builder:
             self.sizes[id(node)] = known
         return known
 
-    def _broken(self, error: yaml.MarkedYAMLError) -> _ReadError:
+    def _syntax_error(self, error: yaml.MarkedYAMLError) -> _ReadError:
         mark = error.problem_mark or error.context_mark
         if mark and error.context_mark and mark.line > self.text.rstrip().count("\n"):
             mark = error.context_mark  # the file ended inside of something; say where that begins
@@ -273,15 +273,15 @@ class _Builder:
         end = self.text.rstrip()
         if line > end.count("\n"):
             line, column = end.count("\n"), len(end) - end.rfind("\n") - 1
-        text = self._line(line)
+        text = self._line_text(line)
         problem = error.problem or "it cannot be read"
         return _ReadError("JS101", (self.source, line, column), f"broken YAML: {problem}", _yaml_hint(text, column, problem, error.context))
 
-    def _line(self, number: int) -> str:
+    def _line_text(self, number: int) -> str:
         lines = self.text.split("\n", number + 1)
         return lines[number] if number < len(lines) else ""
 
-    def _unreadable(self) -> _ReadError:
+    def _character_error(self) -> _ReadError:
         found = _UNPRINTABLE.search(self.text)
         before = self.text[: found.start()] if found else ""
         place = (self.source, before.count("\n"), len(before) - before.rfind("\n") - 1)

@@ -28,14 +28,14 @@ def resolve(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
-        return _bounded(int(text)) if len(text) < 24 else OUT_OF_RANGE
+        return _check_bounds(int(text)) if len(text) < 24 else OUT_OF_RANGE
     if _OTHER_BASE.fullmatch(text):
-        return _bounded(int(text, 0)) if len(text) < 28 else OUT_OF_RANGE
+        return _check_bounds(int(text, 0)) if len(text) < 28 else OUT_OF_RANGE
     if _FLOAT.fullmatch(text):
         number = float(text)
         return number if math.isfinite(number) else OUT_OF_RANGE
     return OUT_OF_RANGE if _NO_NUMBER.fullmatch(text) else text
 
 
-def _bounded(number: int) -> Any:
+def _check_bounds(number: int) -> Any:
     return number if -(2**63) <= number < 2**64 else OUT_OF_RANGE

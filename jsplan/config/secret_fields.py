@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from jsplan.config import grammar
+from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import variables_in
-from jsplan.config.node import Node, plain
-from jsplan.secrets import remember, shown_for
+from jsplan.config.node import Node, to_plain
+from jsplan.secrets import concealed_text, register_secret
 
 #: The fields of a connection that are secrets as a whole; of a `url` what stands before `@` is one.
-_OF_CONNECTION: Final = ("password", "token")
+_CONNECTION_SECRETS: Final = ("password", "token")
 #: What a path never is: several lines, a seed, a JWT, longer than any system takes.
 _CONTENT: Final = re.compile(r".*[\r\n].*|-----BEGIN.*|S[A-Z2-7]{57}|eyJ[\w-]+\.[\w-]+\.[\w-]*|.{4097,}", re.DOTALL)
 
@@ -24,7 +24,7 @@ def refuse_variables(connections: Node | None, variables: Mapping[str, Node], fi
     _refuse(connections, "`connections`", findings)
     for key, connection in _entries(connections):
         _refuse(connection, f"connection {key}", findings)
-        for name in _OF_CONNECTION:
+        for name in _CONNECTION_SECRETS:
             _refuse(connection.get(name), f"`{name}` of connection {key}", findings)
         url = connection.get("url")
         if url is not None and _has_login(url, variables):
@@ -51,25 +51,25 @@ def mark_secret(*nodes: Node | None) -> None:
 
 def url_problem(url: Node, part: str, schemes: Collection[str]) -> str:
     """Say why text of a URL is none, without what came from `${env.X}`; empty if it is one."""
-    problem = grammar.url_problem(part, schemes)
-    return f"{shown_for(url.value) or 'the text with ${env.…}'} is not a URL" if problem and url.secret else problem
+    problem = parsing.url_problem(part, schemes)
+    return f"{concealed_text(url.value) or 'the text with ${env.…}'} is not a URL" if problem and url.secret else problem
 
 
-def hide_login(url: Node | None) -> None:
+def conceal_login(url: Node | None) -> None:
     """Conceal the hosts, users and passwords of a URL from `${env.X}`, too: messages have them one by one."""
-    shown = shown_for(url.value) if url is not None and url.secret and isinstance(url.value, str) else None
+    shown = concealed_text(url.value) if url is not None and url.secret and isinstance(url.value, str) else None
     for part in url.value.split(",") if url is not None and shown else ():
         login, _, host = part.strip().rpartition("://")[2].rpartition("@")
         for piece in (host, host.rpartition(":")[0] or host, *login.split(":")):
-            remember(piece.strip("[]/"), shown or "")
+            register_secret(piece.strip("[]/"), shown or "")
 
 
-def hide_path(node: Node, path: Path) -> None:
+def conceal_path(node: Node, path: Path) -> None:
     """Conceal a path from `${env.X}` as the system writes it, without doubled slashes."""
-    shown = shown_for(node.value)
+    shown = concealed_text(node.value)
     if node.secret and shown:
-        remember(str(Path(node.value)), shown)
-        remember(str(path), shown)
+        register_secret(str(Path(node.value)), shown)
+        register_secret(str(path), shown)
 
 
 def is_content(value: str) -> bool:
@@ -82,7 +82,7 @@ def _entries(node: Node | None) -> Iterator[tuple[str, Node]]:
 
 
 def _has_login(url: Node, variables: Mapping[str, Node]) -> bool:
-    values = [str(plain(variables[name])) for name in variables_in(url) if name in variables]
+    values = [str(to_plain(variables[name])) for name in variables_in(url) if name in variables]
     return "@" in (url.raw or "") or any("@" in value for value in values)
 
 

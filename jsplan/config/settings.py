@@ -7,33 +7,33 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from jsplan.codes import LINT
-from jsplan.config import grammar
+from jsplan.config import parsing
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import Domain, DriftSettings, Mute
-from jsplan.config.node import Node, plain, range_of
+from jsplan.config.node import Node, source_range, to_plain
 from jsplan.config.secret_fields import mark_secret, refuse_variables_in_sink, url_problem
 from jsplan.diagnostics import did_you_mean
-from jsplan.secrets import release
+from jsplan.secrets import unregister_secret
 
 _LEVELS: Final = ("ignore", "warning", "error")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SINKS: Final[dict[str, tuple[str, ...]]] = {"webhook": ("webhook",), "subject": ("subject", "domain"), "file": ("file",)}
 
 
-def drift(section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings) -> DriftSettings:
+def read_drift(section: Node | None, domains: Mapping[str, Domain], scope: Scope, findings: Findings) -> DriftSettings:
     """`drift:`; only in sinks does `${env.X}` work, so `scope` has the environment and the rest is read without."""
-    if section is None or section.value is None or not grammar.fields(section, "`drift`", ("ignore", "mute", "sinks"), findings):
+    if section is None or section.value is None or not parsing.check_mapping(section, "`read_drift`", ("ignore", "mute", "sinks"), findings):
         return DriftSettings()
     plain_scope = Scope(scope.variables)
     ignore = [
-        grammar.address(interpolate(item, plain_scope, findings), "`drift.ignore`", findings)
-        for item in grammar.items(section.get("ignore"), "`drift.ignore`", findings)
+        parsing.read_address(interpolate(item, plain_scope, findings), "`drift.ignore`", findings)
+        for item in parsing.read_list(section.get("ignore"), "`drift.ignore`", findings)
     ]
     mutes = [
-        _mute(interpolate(item, plain_scope, findings), findings) for item in grammar.items(section.get("mute"), "`drift.mute`", findings)
+        _read_mute(interpolate(item, plain_scope, findings), findings) for item in parsing.read_list(section.get("mute"), "`drift.mute`", findings)
     ]
-    sinks = [_sink(item, scope, domains, findings) for item in grammar.items(section.get("sinks"), "`drift.sinks`", findings)]
+    sinks = [_read_sink(item, scope, domains, findings) for item in parsing.read_list(section.get("sinks"), "`drift.sinks`", findings)]
     return DriftSettings(
         tuple(glob for glob in ignore if glob is not None),
         tuple(mute for mute in mutes if mute is not None),
@@ -41,23 +41,23 @@ def drift(section: Node | None, domains: Mapping[str, Domain], scope: Scope, fin
     )
 
 
-def _mute(node: Node, findings: Findings) -> Mute | None:
-    if not grammar.fields(node, "a mute", ("address", "fields", "owner", "reason", "until"), findings):
+def _read_mute(node: Node, findings: Findings) -> Mute | None:
+    if not parsing.check_mapping(node, "a mute", ("address", "fields", "owner", "reason", "until"), findings):
         return None
-    grammar.required(node, "address", "a mute", findings)
-    address = grammar.address(node.get("address"), "`address`", findings)
-    reason = grammar.required(node, "reason", "a mute", findings)
-    owner = grammar.required(node, "owner", "a mute", findings)
-    until = grammar.day(node.get("until"), "`until`", findings)
-    fields = tuple(grammar.texts(node.get("fields"), "`fields`", findings))
-    return Mute(address, reason, owner, fields, until, range_of(node.place)) if address and reason and owner else None
+    parsing.read_required_text(node, "address", "a mute", findings)
+    address = parsing.read_address(node.get("address"), "`address`", findings)
+    reason = parsing.read_required_text(node, "reason", "a mute", findings)
+    owner = parsing.read_required_text(node, "owner", "a mute", findings)
+    until = parsing.read_date(node.get("until"), "`until`", findings)
+    fields = tuple(parsing.read_texts(node.get("fields"), "`fields`", findings))
+    return Mute(address, reason, owner, fields, until, source_range(node.place)) if address and reason and owner else None
 
 
-def _sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findings: Findings) -> Mapping[str, Any] | None:
+def _read_sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findings: Findings) -> Mapping[str, Any] | None:
     refuse_variables_in_sink(written, findings)
     node = interpolate(written, scope, findings)
     if not isinstance(node.value, dict):
-        findings.shape(node, "a sink", "a mapping")
+        findings.wrong_type(node, "a sink", "a mapping")
         return None
     kinds = [kind for kind in _SINKS if kind in node.value]
     if len(kinds) != 1:
@@ -69,45 +69,45 @@ def _sink(written: Node, scope: Scope, domains: Mapping[str, Domain], findings: 
         )
         return None
     (kind,) = kinds
-    if not grammar.fields(node, "a sink", _SINKS[kind], findings):
+    if not parsing.check_mapping(node, "a sink", _SINKS[kind], findings):
         return None
     if kind == "webhook":
         target = node.value["webhook"]
         headers = target.get("headers")
         mark_secret(headers, *(headers.value.values() if headers is not None and isinstance(headers.value, dict) else ()))
         if (
-            not grammar.fields(target, "a webhook", ("url", "headers"), findings)
-            or grammar.required(target, "url", "a webhook", findings) is None
-            or not _is_webhook(target, findings)
+            not parsing.check_mapping(target, "a webhook", ("url", "headers"), findings)
+            or parsing.read_required_text(target, "url", "a webhook", findings) is None
+            or not _is_valid_webhook(target, findings)
         ):
             return None
     elif kind == "file":
-        if grammar.required(node, kind, "a sink", findings) is None or grammar.path(node.get(kind), "`file`", findings) is None:
+        if parsing.read_required_text(node, kind, "a sink", findings) is None or parsing.read_path(node.get(kind), "`file`", findings) is None:
             return None
-    elif grammar.required(node, kind, "a sink", findings) is None or (kind == "subject" and not _may_publish(node, findings)):
+    elif parsing.read_required_text(node, kind, "a sink", findings) is None or (kind == "subject" and not _is_publishable(node, findings)):
         return None
-    domain = grammar.text(node.get("domain"), "`domain`", findings)
+    domain = parsing.read_text(node.get("domain"), "`domain`", findings)
     if domain is not None and domain in domains:
-        release(domain)
+        unregister_secret(domain)
     if domain is not None and domain not in domains:
         findings.error(
             "JS122", node.value["domain"], f'there is no domain "{domain}"', f"Declare it under `domains:`.{did_you_mean(domain, domains)}"
         )
-    sink: Mapping[str, Any] = plain(node)
+    sink: Mapping[str, Any] = to_plain(node)
     return sink
 
 
-def _is_webhook(node: Node, findings: Findings) -> bool:
+def _is_valid_webhook(node: Node, findings: Findings) -> bool:
     """Tell whether a webhook can be called. URL and headers are secrets: no finding shows any of them."""
     url, headers = node.value["url"], node.get("headers")
     if problem := url_problem(url, url.value, ("http", "https")):
         findings.error("JS130", url, f"`url` of a webhook: {problem}", "Write https://HOST/PATH.")
     wrong = bool(problem)
-    for name, item in grammar.pairs(headers, "`headers`", findings):
-        value = grammar.text(item, f"header {name}", findings)
+    for name, item in parsing.read_mapping(headers, "`headers`", findings):
+        value = parsing.read_text(item, f"header {name}", findings)
         if not _HEADER.fullmatch(name):
             findings.error("JS130", headers.key_place(name) if headers else node, f'"{name}" is not a name for a header', "Write X-Key.")
-        elif value is not None and not (value.isprintable() and _latin(value)):
+        elif value is not None and not (value.isprintable() and _is_latin1(value)):
             findings.error("JS130", item, f"the value of header {name} cannot be sent", "Use Latin letters, without line breaks.")
         else:
             wrong |= value is None
@@ -116,7 +116,7 @@ def _is_webhook(node: Node, findings: Findings) -> bool:
     return not wrong and (headers is None or headers.value is None or isinstance(headers.value, dict))
 
 
-def _latin(value: str) -> bool:
+def _is_latin1(value: str) -> bool:
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
@@ -124,10 +124,10 @@ def _latin(value: str) -> bool:
     return True
 
 
-def _may_publish(node: Node, findings: Findings) -> bool:
+def _is_publishable(node: Node, findings: Findings) -> bool:
     """A notification is a plain message: it never goes to the server's own subjects, whoever mistyped one."""
     where = node.value["subject"]
-    subject = grammar.text(where, "`subject`", findings) or ""
+    subject = parsing.read_text(where, "`subject`", findings) or ""
     problem = None
     if subject.startswith(("$", "_INBOX.")) or any(token in ("", "*", ">") for token in subject.split(".")) or " " in subject:
         problem = "A subject of your own without wildcards, such as ops.drift; those that begin with $ belong to the server."
@@ -136,14 +136,14 @@ def _may_publish(node: Node, findings: Findings) -> bool:
     return problem is None
 
 
-def lint(section: Node | None, findings: Findings) -> dict[str, str]:
+def read_lint(section: Node | None, findings: Findings) -> dict[str, str]:
     """`lint:` as level by code."""
     out = {}
-    for key, node in grammar.pairs(section, "`lint`", findings):
+    for key, node in parsing.read_mapping(section, "`read_lint`", findings):
         assert section is not None
         key_node = Node(section.key_place(key), key, key)
-        level = grammar.chosen(node, f"`{key}`", _LEVELS, findings)
-        if grammar.code(key_node, "a lint code", findings) and level:
+        level = parsing.read_choice(node, f"`{key}`", _LEVELS, findings)
+        if parsing.read_code(key_node, "a lint code", findings) and level:
             out[key] = level
             if key not in LINT:
                 guess = did_you_mean(key, LINT) or " jsplan lint --explain all lists them."
@@ -151,8 +151,8 @@ def lint(section: Node | None, findings: Findings) -> dict[str, str]:
     return out
 
 
-def ownership(section: Node | None, findings: Findings) -> bool:
+def read_ownership(section: Node | None, findings: Findings) -> bool:
     """Whether an owner is written into metadata."""
-    if section is None or section.value is None or not grammar.fields(section, "`ownership`", ("marker",), findings):
+    if section is None or section.value is None or not parsing.check_mapping(section, "`read_ownership`", ("marker",), findings):
         return False
-    return grammar.flag(section.get("marker"), "`ownership.marker`", findings) or False
+    return parsing.read_flag(section.get("marker"), "`ownership.marker`", findings) or False

@@ -15,7 +15,7 @@ _FUNCTION = re.compile(r"\{\{\s*(\w+)\s*\((.*)\)\s*\}\}")
 _NUMBER = re.compile(r"\s*-?\d+\s*")
 
 
-def why_not(src: str, dest: str) -> str | None:
+def transform_problem(src: str, dest: str) -> str | None:
     """Why the server refuses to map `src` to `dest`, or None. An empty `src` is every subject, an empty `dest` no change."""
     if not dest:
         return None
@@ -30,13 +30,13 @@ def why_not(src: str, dest: str) -> str | None:
     if (source.split(".")[-1] == ">") != (tokens[-1] == ">"):
         return f'"{source}" and "{dest}" must both end with > or neither'
     wildcards = source.split(".").count("*")
-    return next((why for token in tokens if (why := _bad_token(token, wildcards))), None)
+    return next((why for token in tokens if (why := _token_problem(token, wildcards))), None)
 
 
-def _bad_token(token: str, wildcards: int) -> str | None:
+def _token_problem(token: str, wildcards: int) -> str | None:
     """`$1` or `{{function(arguments)}}`; anything else stands for itself."""
     if token.startswith("$") and token[1:].isdigit():
-        return None if wildcards and int(token[1:]) <= wildcards else _out_of_range(token)
+        return None if wildcards and int(token[1:]) <= wildcards else _wildcard_problem(token)
     if not (len(token) > 4 and token.startswith("{{") and token.endswith("}}")):
         return None
     match = _FUNCTION.fullmatch(token)
@@ -48,41 +48,41 @@ def _bad_token(token: str, wildcards: int) -> str | None:
     if indexes is None:
         return f"{token} has the wrong arguments"
     uses_wildcards = name not in ("partition", "random")
-    return _out_of_range(token) if any(i > wildcards for i in indexes) or (uses_wildcards and not wildcards) else None
+    return _wildcard_problem(token) if any(i > wildcards for i in indexes) or (uses_wildcards and not wildcards) else None
 
 
-def _out_of_range(token: str) -> str:
+def _wildcard_problem(token: str) -> str:
     return f"{token} names a * that the source does not have"
 
 
-def _wildcard(arguments: list[str]) -> list[int] | None:
-    return _numbers(arguments) if len(arguments) == 1 else None
+def _wildcard_arguments(arguments: list[str]) -> list[int] | None:
+    return _parse_numbers(arguments) if len(arguments) == 1 else None
 
 
-def _two(arguments: list[str]) -> list[int] | None:
-    numbers = _numbers(arguments)
+def _two_arguments(arguments: list[str]) -> list[int] | None:
+    numbers = _parse_numbers(arguments)
     return numbers[:1] if numbers is not None and len(numbers) == 2 else None
 
 
-def _split(arguments: list[str]) -> list[int] | None:
-    return _numbers(arguments[:1]) if len(arguments) == 2 and not re.search(r"[ .]", arguments[1]) else None
+def _split_arguments(arguments: list[str]) -> list[int] | None:
+    return _parse_numbers(arguments[:1]) if len(arguments) == 2 and not re.search(r"[ .]", arguments[1]) else None
 
 
-def _partition(arguments: list[str]) -> list[int] | None:
-    numbers = _numbers(arguments)
+def _partition_arguments(arguments: list[str]) -> list[int] | None:
+    numbers = _parse_numbers(arguments)
     return numbers[1:] if numbers else None
 
 
-def _random(arguments: list[str]) -> list[int] | None:
-    return [] if len(arguments) == 1 and _numbers(arguments) else None
+def _random_arguments(arguments: list[str]) -> list[int] | None:
+    return [] if len(arguments) == 1 and _parse_numbers(arguments) else None
 
 
-def _numbers(arguments: list[str]) -> list[int] | None:
+def _parse_numbers(arguments: list[str]) -> list[int] | None:
     return [int(text) for text in arguments] if all(_NUMBER.fullmatch(text) for text in arguments) else None
 
 
 #: The wildcards that the arguments name, or None for arguments that the function does not take.
 _FUNCTIONS: Final[dict[str, Callable[[list[str]], list[int] | None]]] = {
-    "wildcard": _wildcard, "partition": _partition, "split": _split, "random": _random,
-    "splitfromleft": _two, "splitfromright": _two, "slicefromleft": _two, "slicefromright": _two, "left": _two, "right": _two,
+    "wildcard": _wildcard_arguments, "partition": _partition_arguments, "split": _split_arguments, "random": _random_arguments,
+    "splitfromleft": _two_arguments, "splitfromright": _two_arguments, "slicefromleft": _two_arguments, "slicefromright": _two_arguments, "left": _two_arguments, "right": _two_arguments,
 }  # fmt: skip

@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from jsplan.config import grammar
-from jsplan.config.files import Files
+from jsplan.config import parsing
+from jsplan.config.files import WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.model import LoadOptions
-from jsplan.config.node import Node, Place, Source, named, type_of
-from jsplan.config.read import parse
+from jsplan.config.node import Node, Place, Source, describe_node, type_name
+from jsplan.config.read import parse_document
 from jsplan.config.scalars import OUT_OF_RANGE, resolve
 from jsplan.diagnostics import did_you_mean
 
 PREFIX: Final = "JSPLAN_VAR_"
 #: How a list or a mapping is given; the default is not shown, since it may hold what no message may.
-_AS_YAML: Final[dict[type, str]] = {list: "Write it as YAML, such as [a, b].", dict: "Write it as YAML, such as {a: 1, b: 2}."}
+_YAML_HELP: Final[dict[type, str]] = {list: "Write it as YAML, such as [a, b].", dict: "Write it as YAML, such as {a: 1, b: 2}."}
 _NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
 
 
-def resolved(section: Node | None, options: LoadOptions, files: Files) -> dict[str, Node]:
+def resolve_variables(section: Node | None, options: LoadOptions, files: WorkspaceFiles) -> dict[str, Node]:
     """Every variable with its value; one that was not given is reported and null."""
     findings = files.findings
-    defaults = dict(grammar.pairs(section, "`vars`", findings))
+    defaults = dict(parsing.read_mapping(section, "`vars`", findings))
     for name, node in defaults.items():
         if node.dynamic:
             findings.error(
@@ -34,8 +34,8 @@ def resolved(section: Node | None, options: LoadOptions, files: Files) -> dict[s
                 "Defaults are plain values; use ${…} where the variable is used.",
             )
     values = dict(defaults)
-    for name, given, what in _given(defaults, options, files):
-        values[name] = _converted(given, defaults[name], f"variable {name} (from {what})", findings)
+    for name, given, what in _given_values(defaults, options, files):
+        values[name] = _convert_type(given, defaults[name], f"variable {name} (from {what})", findings)
     missing = [name for name, node in defaults.items() if node.value is None and values[name] is node]
     for name in missing:
         findings.error(
@@ -45,45 +45,45 @@ def resolved(section: Node | None, options: LoadOptions, files: Files) -> dict[s
     return values
 
 
-def _given(defaults: Mapping[str, Node], options: LoadOptions, files: Files) -> list[tuple[str, Node, str]]:
+def _given_values(defaults: Mapping[str, Node], options: LoadOptions, files: WorkspaceFiles) -> list[tuple[str, Node, str]]:
     """What was given from outside, the strongest last."""
     out = [
-        (name, _from_text(PREFIX + name, options.environ[PREFIX + name]), PREFIX + name)
+        (name, _text_node(PREFIX + name, options.environ[PREFIX + name]), PREFIX + name)
         for name in defaults
         if PREFIX + name in options.environ
     ]
     for path in options.var_files:
-        out += _from_file(path, defaults, files)
+        out += _read_var_file(path, defaults, files)
     for text in options.variables:
         name, equals, value = text.partition("=")
         name = name.strip()
         if not equals:
             files.findings.error("JS115", None, f'--var "{text}" has no value', "Write it as --var name=value.")
         elif name not in defaults:
-            _unknown(name, None, f"--var {name}", defaults, files.findings)
+            _report_unknown(name, None, f"--var {name}", defaults, files.findings)
         else:
-            out.append((name, _from_text("--var", value), "--var"))
+            out.append((name, _text_node("--var", value), "--var"))
     return out
 
 
-def _from_file(path: Path, defaults: Mapping[str, Node], files: Files) -> list[tuple[str, Node, str]]:
-    node = files.parsed(path.absolute(), pipe=True)
+def _read_var_file(path: Path, defaults: Mapping[str, Node], files: WorkspaceFiles) -> list[tuple[str, Node, str]]:
+    node = files.parse_file(path.absolute(), pipe=True)
     out = []
     if node is not None and not isinstance(node.value, dict):
-        files.findings.no_mapping(node, path.name)
+        files.findings.not_a_mapping(node, path.name)
         return []
-    if node is not None and files.findings.no_known_key("JS115", node, f"no key of {path.name} is a variable of the workspace", defaults):
+    if node is not None and files.findings.no_known_keys("JS115", node, f"no key of {path.name} is a variable of the workspace", defaults):
         return []
-    for name, value in grammar.pairs(node, f"the variables in {path.name}", files.findings):
+    for name, value in parsing.read_mapping(node, f"the variables in {path.name}", files.findings):
         if name in defaults:
             out.append((name, value, path.name))
         else:
             assert node is not None
-            _unknown(name, node.key_place(name), f"variable {name}", defaults, files.findings)
+            _report_unknown(name, node.key_place(name), f"variable {name}", defaults, files.findings)
     return out
 
 
-def _unknown(name: str, place: Place | None, shown: str, defaults: Mapping[str, Node], findings: Findings) -> None:
+def _report_unknown(name: str, place: Place | None, shown: str, defaults: Mapping[str, Node], findings: Findings) -> None:
     guess = did_you_mean(name, defaults)
     findings.error(
         "JS115",
@@ -93,21 +93,21 @@ def _unknown(name: str, place: Place | None, shown: str, defaults: Mapping[str, 
     )
 
 
-def _from_text(shown: str, value: str) -> Node:
+def _text_node(shown: str, value: str) -> Node:
     return Node((Source(Path(), shown), 0, 0), value, value)
 
 
-def _converted(given: Node, default: Node, what: str, findings: Findings) -> Node:
+def _convert_type(given: Node, default: Node, what: str, findings: Findings) -> Node:
     """The value in the type of the default; text from outside is read as YAML reads it where that type is not text."""
     wanted = type(default.value)
     from_outside = not given.place[0].path.name
     if wanted is type(None):
-        return _typeless(given, findings) if from_outside else given
+        return _parse_untyped(given, findings) if from_outside else given
     if isinstance(given.value, wanted) and not (wanted is int and isinstance(given.value, bool)):
         return given
     if wanted is str and given.raw is not None and given.value is not None:
         return Node(given.place, given.raw, given.raw)
-    read = _typeless(given, findings) if isinstance(given.value, str) else given
+    read = _parse_untyped(given, findings) if isinstance(given.value, str) else given
     value: Any = read.value
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return read
@@ -117,16 +117,16 @@ def _converted(given: Node, default: Node, what: str, findings: Findings) -> Nod
     findings.error(
         "JS116",
         place,
-        f"{what} must be {_NAMES[wanted]}, not {type_of(given) if from_outside else named(given)}",
-        f"Its default is {default.raw}." if default.raw is not None else _AS_YAML[wanted],
+        f"{what} must be {_NAMES[wanted]}, not {type_name(given) if from_outside else describe_node(given)}",
+        f"Its default is {default.raw}." if default.raw is not None else _YAML_HELP[wanted],
     )
     return default
 
 
-def _typeless(given: Node, findings: Findings) -> Node:
+def _parse_untyped(given: Node, findings: Findings) -> Node:
     """Text as a YAML value: 3 is a number, "3" is text, [a, b] is a list."""
     text = str(given.value)
     if text[:1] in ("[", "{", '"', "'"):
-        return parse(given.place[0], text.encode(), findings) or given
+        return parse_document(given.place[0], text.encode(), findings) or given
     value = resolve(text)
     return given if value is OUT_OF_RANGE or value is None else Node(given.place, value, text)

@@ -9,22 +9,22 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from jsplan.codes import HAZARDS
-from jsplan.config.files import TOP
+from jsplan.config.files import TOP_LEVEL_KEYS
 from jsplan.resources import ABSENT, CONSUMER, TABLES, Field, Table
-from jsplan.resources.fields import PERCENT
+from jsplan.resources.fields import PERCENT_PATTERN
 from jsplan.resources.nested import ORIGIN
 
 Schema = dict[str, Any]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _SERVERS: Final = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
-_LOWERED_NAMES: Final = ("name", "bucket", "durable_name")
+_NAME_KEYS: Final = ("name", "bucket", "durable_name")
 
 
 def workspace_schema() -> Schema:
     """The schema of `jsplan.yaml` and of the files that it includes."""
     properties = _top_level()
-    assert properties.keys() == set(TOP), "every key of the grammar has its schema"
+    assert properties.keys() == set(TOP_LEVEL_KEYS), "every key of the grammar has its schema"
     return {
         "$schema": DIALECT, "$id": "urn:jsplan:schema:workspace-v1", "title": "jsplan workspace file, format 1",
         "$defs": _definitions(), **_object(properties), "patternProperties": {"^x-": {"description": "Ignored: a home for YAML anchors."}},
@@ -133,7 +133,7 @@ def _typed(row: Field) -> Schema:
         case "enum":
             return {"enum": list(row.values)}
         case "percent":
-            return _any({"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^({PERCENT})?$"})
+            return _any({"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^({PERCENT_PATTERN})?$"})
         case "strings":
             return {"type": "array", "items": {"type": "string"}}
         case "durations":
@@ -210,8 +210,8 @@ def _top_level() -> dict[str, Schema]:
         "workspace": {"description": "The name of the workspace.", "type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
         "include": _texts("Files to read besides, relative to this one; globs work."),
         "vars": _map({}, "Variables with their defaults; ~ is a variable that must be given."),
-        "environments": _map(_any(_object(_layered()), {"type": "null"}), "Laid over the sections of the same names with -e NAME."),
-        **_layered(),
+        "environments": _map(_any(_object(_environment_sections()), {"type": "null"}), "Laid over the sections of the same names with -e NAME."),
+        **_environment_sections(),
         "imports": _list(_import_row(), "How one domain's account reaches another's JetStream."),
         "defaults": _defaults(),
         "streams": _list(_ref("stream"), "Streams with their consumers."),
@@ -228,7 +228,7 @@ def _top_level() -> dict[str, Schema]:
     }
 
 
-def _layered() -> dict[str, Schema]:
+def _environment_sections() -> dict[str, Schema]:
     """The sections that an environment may lay over the workspace's own."""
     return {
         "vars": _map({}, "Variables with their defaults; ~ is a variable that must be given."),
@@ -283,7 +283,7 @@ def _import_row() -> Schema:
 def _defaults() -> Schema:
     properties: dict[str, Schema] = {"domain": _ref("domains")}
     for kind, table in TABLES.items():
-        fields = {name: schema for name, schema in _fields(table).items() if name not in _LOWERED_NAMES}
+        fields = {name: schema for name, schema in _fields(table).items() if name not in _NAME_KEYS}
         properties[kind] = _any(
             _object(fields | {name: s for name, s in _settings().items() if name != "depends_on"}), {"type": "null"},
             description=f"Fields of every {kind.replace('_', ' ')} that does not say otherwise.",
@@ -296,7 +296,7 @@ def _override() -> Schema:
     shapes: dict[str, list[Schema]] = {}
     for table in TABLES.values():
         for name, schema in _fields(table).items():
-            if name not in _LOWERED_NAMES and schema not in shapes.setdefault(name, []):
+            if name not in _NAME_KEYS and schema not in shapes.setdefault(name, []):
                 shapes[name].append(schema)
     fields = {name: found[0] if len(found) == 1 else _any(*found) for name, found in shapes.items() if found}
     return _object(fields | _settings() | {"address": _ref("address")}, ("address",))

@@ -7,36 +7,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jsplan.address import Address, Kind
-from jsplan.config.node import Node, Place, range_of
+from jsplan.config.node import Node, Place, source_range
 from jsplan.diagnostics import Diagnostic, Severity
 
-NOT_CARRIED = "JS180"
+NOT_CONVERTED = "JS180"
 OTHER_DEFAULT = "JS181"
 UNREADABLE = "JS182"
 WORTH_KNOWING = "JS183"
 
 #: How the readers name the connection of a resource that does not say one.
-MAIN = "main"
+DEFAULT_CONNECTION = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     """Where a resource lives, as the other tool says it: a connection of that tool, and a JetStream domain if it names one."""
 
-    connection: str = MAIN
+    connection: str = DEFAULT_CONNECTION
     js_domain: str | None = None
 
 
 #: The owner of what does not say one.
-NOBODY = Owner()
+NO_OWNER = Owner()
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ConvertedResource:
     """One stream, consumer, bucket or object store. A consumer's `name` is `STREAM/CONSUMER`.
 
     `config` has API names and units and everything that the other tool sends, its own defaults included. For a bucket it is
-    that of its stream, unless `words` is true: then it has the words of the grammar (`history`, `ttl`). `settings` are keys beside
+    that of its stream, unless `has_bucket_fields` is true: then it has the words of the grammar (`history`, `ttl`). `settings` are keys beside
     the fields (`lifecycle`), `comment` are lines above the entry.
     """
 
@@ -44,8 +44,8 @@ class Resource:
     name: str
     config: Mapping[str, Any]
     place: Place
-    owner: Owner = NOBODY
-    words: bool = False
+    owner: Owner = NO_OWNER
+    has_bucket_fields: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     comment: tuple[str, ...] = ()
 
@@ -67,9 +67,9 @@ class Note:
     place: Place | None
     about: tuple[Owner, Kind, str] | None = None
 
-    def diagnostic(self, address: str | None) -> Diagnostic:
+    def to_diagnostic(self, address: str | None) -> Diagnostic:
         """The same as everybody else says things."""
-        place = range_of(self.place) if self.place else None
+        place = source_range(self.place) if self.place else None
         return Diagnostic(self.severity, self.code, self.summary, self.detail, address, place)
 
 
@@ -77,47 +77,47 @@ class Note:
 class Conversion:
     """Everything that was read. `connections` are settings of connections by the other tool's name, without secrets."""
 
-    resources: list[Resource] = field(default_factory=list)
+    resources: list[ConvertedResource] = field(default_factory=list)
     connections: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
-    def teller(self, kind: Kind, name: str, owner: Owner | None = None) -> Teller:
+    def notes_about(self, kind: Kind, name: str, owner: Owner | None = None) -> NoteWriter:
         """Says things about one resource."""
-        return Teller(self, (owner or NOBODY, kind, name))
+        return NoteWriter(self, (owner or NO_OWNER, kind, name))
 
     @property
-    def general(self) -> Teller:
+    def general_notes(self) -> NoteWriter:
         """Says things about no resource in particular."""
-        return Teller(self, None)
+        return NoteWriter(self, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
+class NoteWriter:
     """Says things about one resource, or about none in particular."""
 
     conversion: Conversion
     about: tuple[Owner, Kind, str] | None
 
-    def lost(self, at: Node | Place, summary: str, detail: str) -> None:
+    def not_converted(self, at: Node | Place, summary: str, detail: str) -> None:
         """Something cannot be carried over."""
-        self._say("warning", NOT_CARRIED, at, summary, detail)
+        self._add("warning", NOT_CONVERTED, at, summary, detail)
 
-    def differs(self, at: Node | Place, summary: str, detail: str) -> None:
+    def different_default(self, at: Node | Place, summary: str, detail: str) -> None:
         """The other tool has a default of its own, which is now written out."""
-        self._say("info", OTHER_DEFAULT, at, summary, detail)
+        self._add("info", OTHER_DEFAULT, at, summary, detail)
 
     def unreadable(self, at: Node | Place, summary: str, detail: str) -> None:
         """Something is not what it should be: the conversion fails."""
-        self._say("error", UNREADABLE, at, summary, detail)
+        self._add("error", UNREADABLE, at, summary, detail)
 
-    def knows(self, at: Node | Place | None, summary: str, detail: str) -> None:
+    def info(self, at: Node | Place | None, summary: str, detail: str) -> None:
         """Something is worth knowing."""
-        self._say("info", WORTH_KNOWING, at, summary, detail)
+        self._add("info", WORTH_KNOWING, at, summary, detail)
 
-    def warns(self, at: Node | Place | None, summary: str, detail: str) -> None:
+    def warning(self, at: Node | Place | None, summary: str, detail: str) -> None:
         """Something is worth knowing before anything is done."""
-        self._say("warning", WORTH_KNOWING, at, summary, detail)
+        self._add("warning", WORTH_KNOWING, at, summary, detail)
 
-    def _say(self, severity: Severity, code: str, at: Node | Place | None, summary: str, detail: str) -> None:
+    def _add(self, severity: Severity, code: str, at: Node | Place | None, summary: str, detail: str) -> None:
         place = at.place if isinstance(at, Node) else at
         self.conversion.notes.append(Note(severity, code, summary, detail, place, self.about))

@@ -13,36 +13,36 @@ from typing import Any, Final
 from jsplan.address import Kind
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Source
-from jsplan.config.read import parse
-from jsplan.converting import nack_words as words
-from jsplan.converting.model import MAIN, Conversion, Owner, Resource, Teller
-from jsplan.converting.nack_accounts import account, missing_accounts, own_connection
-from jsplan.converting.words import BadValue, Words, convert, flag, members
+from jsplan.config.read import parse_document
+from jsplan.converting import nack_fields as words
+from jsplan.converting.field_map import BadValue, FieldMap, convert_fields, flag, read_items
+from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, ConvertedResource, NoteWriter, Owner
+from jsplan.converting.nack_accounts import add_missing_accounts, convert_account, read_inline_connection
 
 GROUP: Final = "jetstream.nats.io/"
-_MARK: Final = re.compile(r"---\s*(#.*)?$")
-_KINDS: Final[dict[str, tuple[Kind, Words, tuple[str, ...]]]] = {
-    "Stream": ("stream", words.STREAM, words.STREAM_ELSEWHERE),
-    "Consumer": ("consumer", words.CONSUMER, words.CONSUMER_ELSEWHERE),
-    "KeyValue": ("kv", words.KEY_VALUE, words.KEY_VALUE_ELSEWHERE),
-    "ObjectStore": ("object_store", words.OBJECT_STORE, words.OBJECT_STORE_ELSEWHERE),
+_DOCUMENT_SEPARATOR: Final = re.compile(r"---\s*(#.*)?$")
+_KINDS: Final[dict[str, tuple[Kind, FieldMap, tuple[str, ...]]]] = {
+    "Stream": ("stream", words.STREAM, words.STREAM_SPECIAL_KEYS),
+    "Consumer": ("consumer", words.CONSUMER, words.CONSUMER_SPECIAL_KEYS),
+    "KeyValue": ("kv", words.KEY_VALUE, words.KEY_VALUE_SPECIAL_KEYS),
+    "ObjectStore": ("object_store", words.OBJECT_STORE, words.OBJECT_STORE_SPECIAL_KEYS),
 }
-_NAMED_BY: Final = {"stream": "name", "kv": "bucket", "object_store": "bucket"}
+_NAME_FIELD: Final = {"stream": "name", "kv": "bucket", "object_store": "bucket"}
 
 
-def documents(source: Source, data: bytes, findings: Findings) -> Iterator[Node]:
+def split_documents(source: Source, data: bytes, findings: Findings) -> Iterator[Node]:
     """Each document of a YAML stream, with the lines of the whole file; `---` at the start of a line parts them."""
     lines = data.decode("utf-8-sig", "replace").split("\n")
-    starts = [number for number, line in enumerate(lines) if _MARK.match(line)]
+    starts = [number for number, line in enumerate(lines) if _DOCUMENT_SEPARATOR.match(line)]
     for begin, end in zip([-1, *starts], [*starts, len(lines)], strict=True):
         text = "\n" * (begin + 1) + "\n".join(lines[begin + 1 : end])
         if text.strip():
-            found = parse(source, text.encode(), findings)
+            found = parse_document(source, text.encode(), findings)
             if found is not None:
-                yield from _items(found)
+                yield from _list_items(found)
 
 
-def _items(node: Node) -> Iterator[Node]:
+def _list_items(node: Node) -> Iterator[Node]:
     """The members of a `List`, or the document itself."""
     items = node.get("items")
     if items is not None and isinstance(items.value, list) and str(_value(node, "kind")).endswith("List"):
@@ -55,40 +55,40 @@ def convert_nack(found: Sequence[Node], *, control_loop: bool | None = None) -> 
     """All custom resources of the documents. `control_loop`: how the controller runs; None guesses it from what is there."""
     out = Conversion()
     ours = [node for node in found if isinstance(node.value, dict) and str(_value(node, "apiVersion")).startswith(GROUP)]
-    loop = _runs_a_loop(ours) if control_loop is None else control_loop
+    loop = _uses_control_loop(ours) if control_loop is None else control_loop
     for node in ours:
         kind = _value(node, "kind")
         spec = node.get("spec")
         if spec is None or not isinstance(spec.value, dict):
-            out.general.unreadable(node, f"{kind} has no `spec`", "Give the whole resource, as kubectl has it.")
+            out.general_notes.unreadable(node, f"{kind} has no `spec`", "Give the whole resource, as kubectl has it.")
         elif kind == "Account":
-            _account(node, spec, out)
+            _read_account(node, spec, out)
         elif kind in _KINDS:
-            _read(_Reader(out, node, spec, *_KINDS[str(kind)], told=control_loop is not None, loop=loop))
+            _read_resource(_ResourceReader(out, node, spec, *_KINDS[str(kind)], is_mode_given=control_loop is not None, control_loop=loop))
         else:
-            out.general.lost(node, f"{kind} {_called(node)} is not carried over", _OTHERS.get(str(kind), "jsplan has no such thing."))
-    missing_accounts(out)
+            out.general_notes.not_converted(node, f"{kind} {_resource_name(node)} is not carried over", _UNSUPPORTED_KINDS.get(str(kind), "jsplan has no such thing."))
+    add_missing_accounts(out)
     return out
 
 
-def _account(node: Node, spec: Node, out: Conversion) -> None:
+def _read_account(node: Node, spec: Node, out: Conversion) -> None:
     try:
-        account(node, spec, out)
+        convert_account(node, spec, out)
     except BadValue as error:
-        out.general.unreadable(spec, f"{_called(node)}: {error}", "Correct the value, or take it out.")
+        out.general_notes.unreadable(spec, f"{_resource_name(node)}: {error}", "Correct the value, or take it out.")
 
 
-def _read(reader: _Reader) -> None:
+def _read_resource(reader: _ResourceReader) -> None:
     try:
         reader.read()
     except BadValue as error:
-        reader.out.general.unreadable(reader.spec, f"{_called(reader.node)}: {error}", "Correct the value, or take it out.")
+        reader.out.general_notes.unreadable(reader.spec, f"{_resource_name(reader.node)}: {error}", "Correct the value, or take it out.")
 
 
-_OTHERS: Final = {"StreamTemplate": "Servers have had no stream templates since 2.14: write the streams that it made."}
+_UNSUPPORTED_KINDS: Final = {"StreamTemplate": "Servers have had no stream templates since 2.14: write the streams that it made."}
 
 
-def _runs_a_loop(nodes: Sequence[Node]) -> bool:
+def _uses_control_loop(nodes: Sequence[Node]) -> bool:
     """Buckets exist in control-loop mode only, and so do its finalizers and the state that it keeps in annotations."""
 
     def marked(node: Node) -> bool:
@@ -106,96 +106,96 @@ def _value(node: Node, key: str) -> Any:
     return found.value if found is not None else None
 
 
-def _called(node: Node) -> str:
+def _resource_name(node: Node) -> str:
     meta = node.get("metadata")
     return str(_value(meta, "name")) if meta is not None else "without a name"
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ResourceReader:
     """Reads one custom resource into a conversion."""
 
     out: Conversion
     node: Node
     spec: Node
     kind: Kind
-    words: Words
-    elsewhere: tuple[str, ...]
-    told: bool
-    loop: bool
+    field_map: FieldMap
+    special_keys: tuple[str, ...]
+    is_mode_given: bool
+    control_loop: bool
 
     def read(self) -> None:
         """Add the resource, with its notes."""
-        name = self._name()
-        owner = Owner(str(_value(self.spec, "account") or MAIN), _value(self.spec, "jsDomain") or None)
+        name = self._read_name()
+        owner = Owner(str(_value(self.spec, "account") or DEFAULT_CONNECTION), _value(self.spec, "jsDomain") or None)
         if name is None:
             return
-        tell = self.out.teller(self.kind, name, owner)
-        own_connection(self.spec, owner.connection, self.out, tell)
-        config = convert(self.spec, self.words, tell, elsewhere=(*self.elsewhere, *words.CONNECTION, *words.GUARDS))
-        config |= self._nested(tell)
-        {"stream": self._stream, "consumer": self._consumer}.get(self.kind, lambda _, __: None)(config, tell)
-        made = Resource(self.kind, name, config, self.node.place, owner, words=self.kind in ("kv", "object_store"))
-        self.out.resources.append(replace(made, settings=self._guards(tell)))
+        tell = self.out.notes_about(self.kind, name, owner)
+        read_inline_connection(self.spec, owner.connection, self.out, tell)
+        config = convert_fields(self.spec, self.field_map, tell, special_keys=(*self.special_keys, *words.CONNECTION_KEYS, *words.GUARD_KEYS))
+        config |= self._read_nested(tell)
+        {"stream": self._read_stream, "consumer": self._read_consumer}.get(self.kind, lambda _, __: None)(config, tell)
+        made = ConvertedResource(self.kind, name, config, self.node.place, owner, has_bucket_fields=self.kind in ("kv", "object_store"))
+        self.out.resources.append(replace(made, settings=self._read_guards(tell)))
 
-    def _name(self) -> str | None:
+    def _read_name(self) -> str | None:
         if self.kind == "consumer":
             stream, own = _value(self.spec, "streamName"), _value(self.spec, "durableName") or _value(self.spec, "name")
             if stream and own:
                 return f"{stream}/{own}"
             what = "`streamName`" if own else "`durableName` or `name`"
         else:
-            own = _value(self.spec, _NAMED_BY[self.kind])
+            own = _value(self.spec, _NAME_FIELD[self.kind])
             if own:
                 return str(own)
-            what = f"`{_NAMED_BY[self.kind]}`"
-        self.out.general.unreadable(self.spec, f"{_called(self.node)} has no {what}", "The controller needs it too.")
+            what = f"`{_NAME_FIELD[self.kind]}`"
+        self.out.general_notes.unreadable(self.spec, f"{_resource_name(self.node)} has no {what}", "The controller needs it too.")
         return None
 
     # --- what several words say ------------------------------------------------------------------------------
 
-    def _nested(self, tell: Teller) -> dict[str, Any]:
+    def _read_nested(self, tell: NoteWriter) -> dict[str, Any]:
         tables = {
             "placement": words.PLACEMENT, "republish": words.REPUBLISH, "subjectTransform": words.TRANSFORM, "consumerLimits": words.LIMITS,
         }  # fmt: skip
         names = {"subjectTransform": "subject_transform", "consumerLimits": "consumer_limits"}
         out: dict[str, Any] = {}
-        for word in self.elsewhere:
+        for word in self.special_keys:
             node = self.spec.get(word)
             if node is None or not node.value:
                 continue
             if word == "sources":
-                out["sources"] = [_origin(item, tell) for item in members(node)]
+                out["sources"] = [_read_origin(item, tell) for item in read_items(node)]
             elif word == "mirror":
-                out["mirror"] = _origin(node, tell)
+                out["mirror"] = _read_origin(node, tell)
             elif word in tables:
-                out[names.get(word, word)] = convert(node, tables[word], tell)
+                out[names.get(word, word)] = convert_fields(node, tables[word], tell)
         return out
 
-    def _stream(self, config: dict[str, Any], tell: Teller) -> None:
+    def _read_stream(self, config: dict[str, Any], tell: NoteWriter) -> None:
         if _value(self.spec, "storage") is None:
-            tell.differs(self.node, "storage: memory is NACK's default; the server's is file", "It is written out, as the stream has it.")
+            tell.different_default(self.node, "storage: memory is NACK's default; the server's is file", "It is written out, as the stream has it.")
         if "max_age" not in config:
-            self._age(config, tell)
+            self._set_max_age(config, tell)
         if config.get("discard_new_per_subject"):
             config["discard"] = "new"
 
-    def _age(self, config: dict[str, Any], tell: Teller) -> None:
+    def _set_max_age(self, config: dict[str, Any], tell: NoteWriter) -> None:
         """The library that the control loop uses begins with a year; the other mode sends the empty `maxAge` as it is."""
-        how = "" if self.told else " (--control-loop and --no-control-loop say how your controller runs)"
-        if self.loop:
+        how = "" if self.is_mode_given else " (--control-loop and --no-control-loop say how your controller runs)"
+        if self.control_loop:
             config["max_age"] = words.CONTROL_LOOP_AGE
-            tell.differs(
+            tell.different_default(
                 self.node,
                 "max_age: 1y is what NACK's control loop makes of no `maxAge`; the server keeps for ever",
                 f"It is written out{how}.",
             )
-        elif not self.told:
-            tell.knows(
+        elif not self.is_mode_given:
+            tell.info(
                 self.node, "no `maxAge`: unlimited in NACK's default mode, one year with its control loop", f"It is left unlimited{how}."
             )
 
-    def _consumer(self, config: dict[str, Any], tell: Teller) -> None:
+    def _read_consumer(self, config: dict[str, Any], tell: NoteWriter) -> None:
         config.setdefault("name", config.get("durable_name"))
         if config.get("backoff"):
             config.pop("ack_wait", None)
@@ -203,32 +203,32 @@ class _Reader:
             acked = config["ack_policy"] != "none"
             server = "the server's is 30s" if acked else "the server has none without acknowledgements"
             effect = "Every message is delivered again at once; you will want another." if acked else "It has no effect there."
-            tell.differs(self.node, f"ack_wait: 1ns is NACK's default; {server}", f"It is written out, as the consumer has it. {effect}")
+            tell.different_default(self.node, f"ack_wait: 1ns is NACK's default; {server}", f"It is written out, as the consumer has it. {effect}")
         if len(config.get("filter_subjects") or ()) == 1:
             config["filter_subject"] = config.pop("filter_subjects")[0]
         if config.get("priority_policy") in ("pinned", "pinned_client"):
             config["priority_policy"] = "pinned_client"
             config.setdefault("priority_timeout", 300_000_000_000)
 
-    def _guards(self, tell: Teller) -> dict[str, Any]:
+    def _read_guards(self, tell: NoteWriter) -> dict[str, Any]:
         settings: dict[str, Any] = {}
-        prevent = {word: self.spec.get(word) for word in words.GUARDS}
+        prevent = {word: self.spec.get(word) for word in words.GUARD_KEYS}
         if prevent["preventDelete"] is not None and flag(prevent["preventDelete"]):
             settings = {"lifecycle": {"prevent_destroy": True}}
         frozen = prevent["preventUpdate"]
         if frozen is not None and flag(frozen):
-            tell.lost(frozen, "preventUpdate is not carried over", "Name what may differ in `lifecycle: {ignore_changes: […]}`.")
+            tell.not_converted(frozen, "preventUpdate is not carried over", "Name what may differ in `lifecycle: {ignore_changes: […]}`.")
         return settings
 
 
-def _origin(node: Node, tell: Teller) -> dict[str, Any]:
-    out = convert(node, words.ORIGIN, tell, elsewhere=words.ORIGIN_ELSEWHERE)
+def _read_origin(node: Node, notes: NoteWriter) -> dict[str, Any]:
+    out = convert_fields(node, words.ORIGIN, notes, special_keys=words.ORIGIN_SPECIAL_KEYS)
     given = out.get("consumer")
     if isinstance(given, dict):
         out["consumer"] = {"name": given.get("name"), "deliver_subject": given.get("deliverSubject")}
     transforms = node.get("subjectTransforms")
     if transforms is not None and transforms.value:
-        out["subject_transforms"] = [convert(item, words.TRANSFORM, tell) for item in members(transforms)]
+        out["subject_transforms"] = [convert_fields(item, words.TRANSFORM, notes) for item in read_items(transforms)]
     api, deliver = (_value(node, word) for word in ("externalApiPrefix", "externalDeliverPrefix"))
     if api or deliver:
         out["external"] = {"api": api or ""} | ({"deliver": deliver} if deliver else {})

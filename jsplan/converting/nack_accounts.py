@@ -5,79 +5,79 @@ from __future__ import annotations
 from typing import Any
 
 from jsplan.config.node import Node
-from jsplan.converting.connections import servers
-from jsplan.converting.model import MAIN, Conversion, Teller
-from jsplan.converting.words import texts
+from jsplan.converting.connections import join_server_urls
+from jsplan.converting.field_map import texts
+from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, NoteWriter
 
 
-def account(node: Node, spec: Node, out: Conversion) -> None:
+def convert_account(node: Node, spec: Node, out: Conversion) -> None:
     """A connection under the account's name: its servers, and files or variables in place of what Kubernetes keeps as secrets.
 
     Raises BadValue for what cannot be servers.
     """
     meta = node.get("metadata")
-    name = _word(meta, "name") or _word(spec, "name")
+    name = _read_text(meta, "name") or _read_text(spec, "name")
     if name is None:
-        out.general.unreadable(node, "Account has no name", "Give it a `metadata.name`.")
+        out.general_notes.unreadable(node, "Account has no name", "Give it a `metadata.name`.")
         return
-    tell = out.general
+    tell = out.general_notes
     found = out.connections.setdefault(name, {})
     urls = spec.get("servers")
-    if urls is not None and urls.value and (url := servers(texts(urls), urls, tell)):
+    if urls is not None and urls.value and (url := join_server_urls(texts(urls), urls, tell)):
         found["url"] = url
-    _secrets(name, spec, found, tell)
+    _add_credentials(name, spec, found, tell)
 
 
-def _word(node: Node | None, key: str) -> str | None:
+def _read_text(node: Node | None, key: str) -> str | None:
     found = node.get(key) if node is not None else None
     return str(found.value) if found is not None and found.value else None
 
 
-def _secrets(name: str, spec: Node, found: dict[str, Any], tell: Teller) -> None:
+def _add_credentials(name: str, spec: Node, found: dict[str, Any], notes: NoteWriter) -> None:
     """Where the other tool says a secret of Kubernetes, ours says a file or a variable; which one is told."""
     variable = "".join(letter if letter.isalnum() else "_" for letter in name).upper()
     if (creds := spec.get("creds")) is not None:
-        found["creds"] = f"./{_file(creds, 'file', f'{name}.creds')}"
-        tell.knows(creds, f"account {name}: creds are a secret in Kubernetes", f"Save it as {found['creds']} beside the workspace.")
+        found["creds"] = f"./{_secret_file(creds, 'file', f'{name}.creds')}"
+        notes.info(creds, f"account {name}: creds are a secret in Kubernetes", f"Save it as {found['creds']} beside the workspace.")
     if (nkey := spec.get("nkey")) is not None:
-        found["nkey"] = f"./{_file(nkey, 'seed', f'{name}.nk')}"
-        tell.knows(nkey, f"account {name}: the nkey is a secret in Kubernetes", f"Save it as {found['nkey']} beside the workspace.")
+        found["nkey"] = f"./{_secret_file(nkey, 'seed', f'{name}.nk')}"
+        notes.info(nkey, f"account {name}: the nkey is a secret in Kubernetes", f"Save it as {found['nkey']} beside the workspace.")
     if (user := spec.get("user")) is not None:
         found |= {"user": f"${{env.{variable}_USER}}", "password": f"${{env.{variable}_PASSWORD}}"}
-        tell.knows(user, f"account {name}: user and password are a secret in Kubernetes", f"Set {variable}_USER and {variable}_PASSWORD.")
+        notes.info(user, f"account {name}: user and password are a secret in Kubernetes", f"Set {variable}_USER and {variable}_PASSWORD.")
     if (token := spec.get("token")) is not None:
         found["token"] = f"${{env.{variable}_TOKEN}}"
-        tell.knows(token, f"account {name}: the token is a secret in Kubernetes", f"Set {variable}_TOKEN.")
+        notes.info(token, f"account {name}: the token is a secret in Kubernetes", f"Set {variable}_TOKEN.")
     if (tls := spec.get("tls")) is not None:
-        files = {ours: f"./{_file(tls, ours, '')}" for ours in ("ca", "cert", "key") if tls.get(ours) is not None}
-        found["tls"] = files | ({"handshake_first": True} if _word(spec, "tlsFirst") else {})
-        tell.knows(tls, f"account {name}: the TLS files are a secret in Kubernetes", "Save them beside the workspace.")
+        files = {ours: f"./{_secret_file(tls, ours, '')}" for ours in ("ca", "cert", "key") if tls.get(ours) is not None}
+        found["tls"] = files | ({"handshake_first": True} if _read_text(spec, "tlsFirst") else {})
+        notes.info(tls, f"account {name}: the TLS files are a secret in Kubernetes", "Save them beside the workspace.")
 
 
-def _file(node: Node, word: str, otherwise: str) -> str:
+def _secret_file(node: Node, word: str, otherwise: str) -> str:
     found = node.get(word)
     return found.value if found is not None and isinstance(found.value, str) and found.value else otherwise
 
 
-def own_connection(spec: Node, name: str, out: Conversion, tell: Teller) -> None:
+def read_inline_connection(spec: Node, name: str, out: Conversion, notes: NoteWriter) -> None:
     """Servers and files that a resource names itself; the first that names some is taken for its connection. Raises BadValue."""
     given: dict[str, Any] = {}
     urls, tls = spec.get("servers"), spec.get("tls")
-    if urls is not None and urls.value and (url := servers(texts(urls), urls, tell)):
+    if urls is not None and urls.value and (url := join_server_urls(texts(urls), urls, notes)):
         given["url"] = url
-    given |= {word: found for word in ("creds", "nkey") if (found := _word(spec, word))}
+    given |= {word: found for word in ("creds", "nkey") if (found := _read_text(spec, word))}
     if tls is not None and tls.value:
         authorities = tls.get("rootCas")
         files = {"ca": texts(authorities)[0]} if authorities is not None and authorities.value else {}
-        given["tls"] = files | {ours: found for ours, word in (("cert", "clientCert"), ("key", "clientKey")) if (found := _word(tls, word))}
+        given["tls"] = files | {ours: found for ours, word in (("cert", "clientCert"), ("key", "clientKey")) if (found := _read_text(tls, word))}
     known = out.connections.setdefault(name, {})
     for word, value in given.items():
         if known.setdefault(word, value) != value:
-            tell.lost(spec.key_place(word), f"its {word} is not that of connection {name}", "Declare a connection and a domain of its own.")
+            notes.not_converted(spec.key_place(word), f"its {word} is not that of connection {name}", "Declare a connection and a domain of its own.")
 
 
-def missing_accounts(out: Conversion) -> None:
+def add_missing_accounts(out: Conversion) -> None:
     """Every account that a resource names has a connection; where its Account was not given, that is told."""
     for name in dict.fromkeys(resource.owner.connection for resource in out.resources):
-        if not out.connections.setdefault(name, {}) and name != MAIN:
-            out.general.knows(None, f"connection {name}: its Account was not given", "Write its `url` and credentials.")
+        if not out.connections.setdefault(name, {}) and name != DEFAULT_CONNECTION:
+            out.general_notes.info(None, f"connection {name}: its Account was not given", "Write its `url` and credentials.")

@@ -34,7 +34,7 @@ class Need:
 
 
 @dataclass(slots=True)
-class AccountAccess:
+class AccountGrants:
     """What one account has to be given: the same as data, as server configuration, and as `nsc` commands."""
 
     account: str
@@ -53,7 +53,7 @@ class Access:
     environment: str | None
     checked: bool
     needs: list[Need] = field(default_factory=list)
-    accounts: list[AccountAccess] = field(default_factory=list)
+    accounts: list[AccountGrants] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def with_status(self, status: Status) -> list[Need]:

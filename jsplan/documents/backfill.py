@@ -20,7 +20,7 @@ class MessagesMoved:
 
 
 @dataclass(slots=True)
-class LegResult:
+class OriginResult:
     """What became of one origin. `copied` messages were copied by this run, `skipped` left out as too large; `gaps` are ranges of
     sequences that were gone before they could be copied, `gap_messages` how many that are. `path` names how they came. `natively` of
     those that were copied came without a header of ours, `windows` is how often the entry's window was open for it.
@@ -61,7 +61,7 @@ class BackfillResult:
     """
 
     name: str
-    origins: list[LegResult] = field(default_factory=list)
+    origins: list[OriginResult] = field(default_factory=list)
     exit_code: int = 0
     deferred: list[dict[str, str]] = field(default_factory=list)
     closed: bool = False
@@ -101,25 +101,25 @@ class Difference:
 
 
 #: What verify counts: messages that are equal on both sides, then those that differ, then those that need not be on both.
-DIFFERENCES = ("missing", "extra", "different", "twice", "out_of_order")
-COUNTED = ("equal", *DIFFERENCES, "expired", "repaired", "skipped")
+DIFFERENCE_KINDS = ("missing", "extra", "different", "twice", "out_of_order")
+COUNTED_KINDS = ("equal", *DIFFERENCE_KINDS, "expired", "repaired", "skipped")
 
 
 @dataclass(slots=True)
-class LegCheck:
-    """One origin compared with the target. `counts` has every name of `COUNTED`; `listed` are the first differences of each kind."""
+class OriginCheck:
+    """One origin compared with the target. `counts` has every name of `COUNTED_KINDS`; `listed` are the first differences of each kind."""
 
     origin: str
     target: str
     first: int
     last: int
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED_KINDS, 0))
     listed: list[Difference] = field(default_factory=list)
 
     @property
     def differences(self) -> int:
         """How many differences there are."""
-        return sum(self.counts[kind] for kind in DIFFERENCES)
+        return sum(self.counts[kind] for kind in DIFFERENCE_KINDS)
 
     def to_json(self) -> dict[str, Any]:
         """The element of `origins`."""
@@ -136,7 +136,7 @@ class Verification:
     """
 
     name: str
-    origins: list[LegCheck] = field(default_factory=list)
+    origins: list[OriginCheck] = field(default_factory=list)
     others: int = 0
     seconds: float = 0.0
 
@@ -160,7 +160,7 @@ class Verification:
 
 
 @dataclass(slots=True)
-class Leftover:
+class Orphan:
     """What a backfill left on a server: a staging stream, and the streams that have it as a temporary source. `entry` is the name of
     the entry, prefixed with its workspace where that is another one. Without a `domain`, `stream` is a folder in an archive.
     """
@@ -195,7 +195,7 @@ class EntryStatus:
     pinned_at: str = ""
     done_at: str = ""
     origins: list[dict[str, Any]] = field(default_factory=list)
-    orphans: list[Leftover] = field(default_factory=list)
+    orphans: list[Orphan] = field(default_factory=list)
     next: str = ""
     skipped: bool = False
 
@@ -224,7 +224,7 @@ class BackfillStatus:
     workspace: str
     environment: str | None
     entries: list[EntryStatus] = field(default_factory=list)
-    orphans: list[Leftover] = field(default_factory=list)
+    orphans: list[Orphan] = field(default_factory=list)
     locked: dict[str, Any] | None = None
     offline: dict[str, str] = field(default_factory=dict)
 

@@ -14,12 +14,12 @@ import orjson
 
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import JsplanError
-from jsplan.invisible import INVISIBLE_IN_JSON
+from jsplan.invisible_characters import INVISIBLE_IN_JSON
 
 #: A document of more bytes is refused before it is parsed; 20,000 resources take about 40 MiB.
-LARGEST: Final = 512 * MEGABYTE
+MAX_BYTES: Final = 512 * MEGABYTE
 #: Levels of lists and objects. Configurations have about ten.
-DEEPEST: Final = 64
+MAX_DEPTH: Final = 64
 
 
 class DocumentError(JsplanError):
@@ -33,10 +33,10 @@ def dumps(document: Any, *, pretty: bool = True) -> bytes:
     """
     options = orjson.OPT_SORT_KEYS | (orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if pretty else 0)
     data = orjson.dumps(document, option=options)
-    return data if data.isascii() and b"\x7f" not in data else INVISIBLE_IN_JSON.sub(_escaped, data.decode()).encode()
+    return data if data.isascii() and b"\x7f" not in data else INVISIBLE_IN_JSON.sub(_escape_character, data.decode()).encode()
 
 
-def _escaped(character: re.Match[str]) -> str:
+def _escape_character(character: re.Match[str]) -> str:
     return json.dumps(character[0])[1:-1] if character[0] != "\x7f" else "\\u007f"
 
 
@@ -54,8 +54,8 @@ def parse(data: bytes, where: str, hint: str, wrong: str = "is damaged") -> Any:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise DocumentError(f"{where} {wrong}: {error}", hint=hint) from None
-    if _is_deeper(document, DEEPEST):
-        raise DocumentError(f"{where} is damaged: it is nested more than {DEEPEST} levels deep", hint=hint)
+    if _is_deeper(document, MAX_DEPTH):
+        raise DocumentError(f"{where} is damaged: it is nested more than {MAX_DEPTH} levels deep", hint=hint)
     return document
 
 
@@ -96,7 +96,7 @@ def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any
 def read_json(path: Path, kind: str) -> Any:
     """The parsed file; raises DocumentError when it is missing, too large or no JSON."""
     try:
-        data = read_regular(path, LARGEST, pipe=True)
+        data = read_regular(path, MAX_BYTES, pipe=True)
     except OSError as error:
         raise DocumentError(f"cannot read {kind} file {path}: {error.strerror}", hint="Check the path.") from None
     return parse(data, str(path), f"The file is damaged or is no jsplan {kind}; make it again.", f"is not a {kind} file")

@@ -42,7 +42,7 @@ class Drift:
     could not be read, with whether their `may_be_offline` covers it. `interrupted` are replacements of streams that an apply
     did not finish: `{address, rejected, summary, detail}`, unhealthy whatever kinds are asked for.
     `mutes` are findings that are known and not counted:
-    `{address, kind, severity, owner, reason, until, fields}`. `places` says where each resource with a finding is declared; it is no
+    `{address, kind, severity, owner, reason, until, fields}`. `declared_at` says where each resource with a finding is declared; it is no
     part of the JSON.
     """
 
@@ -61,7 +61,7 @@ class Drift:
     pending: int = 0
     diagnostics: list[Diagnostic] = field(default_factory=list)
     exit_code: int = 0
-    places: dict[str, SourceRange] = field(default_factory=dict)
+    declared_at: dict[str, SourceRange] = field(default_factory=dict)
 
     @property
     def summary(self) -> dict[str, int]:

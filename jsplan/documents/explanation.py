@@ -34,7 +34,7 @@ class Explanation:
         }  # fmt: skip
 
 
-def listing(found: Iterable[Explanation]) -> dict[str, Any]:
+def list_explanations(found: Iterable[Explanation]) -> dict[str, Any]:
     """The document of `explain --json` without a code."""
     codes = [one.to_json() for one in found]
     return {"format_version": FORMAT, "kind": "explanations", "codes": codes}

@@ -7,16 +7,16 @@ from typing import Any, Final, Literal
 
 FORMAT: Final = "1.0"
 #: What becomes of something: nothing in a graph without a plan, and of what stays.
-Fate = Literal["", "create", "update", "delete", "replace", "import", "forget", "deferred"]
+PlannedAction = Literal["", "create", "update", "delete", "replace", "import", "forget", "deferred"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ConsumerNode:
     """A consumer, drawn with its stream. `words` are its filters and how it acknowledges."""
 
     name: str
     words: str
-    fate: Fate = ""
+    fate: PlannedAction = ""
 
     def to_json(self) -> dict[str, Any]:
         """The element of `consumers`."""
@@ -36,15 +36,15 @@ class Node:
     name: str
     subjects: tuple[str, ...] = ()
     facts: str = ""
-    readers: tuple[Reader, ...] = ()
-    fate: Fate = ""
+    consumers: tuple[ConsumerNode, ...] = ()
+    fate: PlannedAction = ""
     count: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The element of `nodes`."""
         return {
             "id": self.id, "domain": self.domain, "kind": self.kind, "name": self.name, "subjects": list(self.subjects),
-            "summary": self.facts, "consumers": [reader.to_json() for reader in self.readers],
+            "summary": self.facts, "consumers": [reader.to_json() for reader in self.consumers],
             "action": self.fate or None, "count": self.count,
         }  # fmt: skip
 
@@ -57,7 +57,7 @@ class Link:
     copy: str
     kind: Literal["mirror", "source"]
     label: str = ""
-    fate: Fate = ""
+    fate: PlannedAction = ""
     count: int = 1
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class DomainGroup:
     """A domain, or several that are alike: `title` is `store-{001..200}` for two hundred."""
 
     key: str
@@ -87,7 +87,7 @@ class Graph:
 
     title: str
     planned: bool = False
-    clusters: list[Cluster] = field(default_factory=list)
+    domain_groups: list[DomainGroup] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
 
@@ -95,6 +95,6 @@ class Graph:
         """The document."""
         return {
             "format_version": FORMAT, "kind": "graph", "title": self.title, "planned": self.planned,
-            "domains": [cluster.to_json() for cluster in self.clusters], "nodes": [node.to_json() for node in self.nodes],
+            "domains": [cluster.to_json() for cluster in self.domain_groups], "nodes": [node.to_json() for node in self.nodes],
             "links": [link.to_json() for link in self.links],
         }  # fmt: skip

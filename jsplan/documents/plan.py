@@ -29,7 +29,7 @@ Op = Literal[
     "state.import", "state.forget", "state.update", "stream.restore", "consumer.verify", "replication.verify",
 ]  # fmt: skip
 #: The step that only looks whether a copy follows the new stream under the name of its origin: it writes nothing and may wait for long.
-VERIFY: Final = "replication.verify"
+VERIFY_OP: Final = "replication.verify"
 
 
 @dataclass(slots=True)
@@ -194,19 +194,19 @@ class Step:
     optional_if_offline: list[str] = field(default_factory=list)
 
     @property
-    def touches(self) -> Address:
+    def target_address(self) -> Address:
         """The object on a server that the step is about."""
         return Address.parse(self.object or self.address)
 
     @property
     def domain(self) -> str:
         """The domain whose server it is sent to."""
-        return self.touches.domain
+        return self.target_address.domain
 
     @property
-    def asks(self) -> set[str]:
+    def required_domains(self) -> set[str]:
         """The domains that it has to be able to ask: its own, and those of the origins of a copy that it looks at."""
-        flows = (self.params or {}).get("flows", ()) if self.op == VERIFY else ()
+        flows = (self.params or {}).get("flows", ()) if self.op == VERIFY_OP else ()
         return {self.domain, *(Address.parse(flow["origin"]).domain for flow in flows)}
 
     def to_json(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Step:
         return cls(**known_fields(cls, raw))
 
 
-def configuration_in(payload: dict[str, Any]) -> Any:
+def config_of_payload(payload: dict[str, Any]) -> Any:
     """The configuration in a request: a stream's is the whole of it, and may have a field `config`; others are held by it."""
     return payload if "name" in payload or "config" not in payload else payload["config"]
 
@@ -243,7 +243,7 @@ class Deferred:
 
 
 @dataclass(slots=True)
-class RehearsedOn:
+class RehearsalServer:
     """A domain's embedded stand-in: `version` of nats-server it ran, `domain_version` that of the domain as far as it is known."""
 
     domain: str
@@ -262,7 +262,7 @@ class Rehearsal:
     `refused` were refused or not kept, `behind` waited for one that was, `left_out` could not be tried; warnings say why.
     """
 
-    servers: list[RehearsedOn]
+    servers: list[RehearsalServer]
     steps: int
     refused: int = 0
     behind: int = 0
@@ -277,7 +277,7 @@ class Rehearsal:
     def from_json(cls, raw: dict[str, Any]) -> Rehearsal:
         """The reverse of `to_json`."""
         return cls(
-            [RehearsedOn(**known_fields(RehearsedOn, s)) for s in raw["servers"]],
+            [RehearsalServer(**known_fields(RehearsalServer, s)) for s in raw["servers"]],
             raw["steps"],
             raw["refused"],
             raw["blocked"],
@@ -335,13 +335,13 @@ class Plan:
             "replace_deletes": sum(1 for r in replaced if r.change.actions == ["delete", "create"]),
             "destroy": actions.count(("delete",)),
             "forget": actions.count(("forget",)),
-            "backfill": len(self.copies),
+            "backfill": len(self.runnable_backfills),
             "deferred": len(self.deferred),
             "hazards": sum(1 for r in self.resource_changes for h in r.hazards if h.blocking),
         }
 
     @property
-    def copies(self) -> list[dict[str, Any]]:
+    def runnable_backfills(self) -> list[dict[str, Any]]:
         """The elements of `backfills` that an apply carries out; the others only tell of something."""
         return [job for job in self.backfills if job.get("runs", True)]
 

@@ -9,48 +9,48 @@ from __future__ import annotations
 from typing import get_args
 
 from jsplan.address import KINDS
+from jsplan.documents.alert import Kind, Occasion
 from jsplan.documents.apply import StepStatus
-from jsplan.documents.backfill import COUNTED, DIFFERENCES
-from jsplan.documents.graph import Fate
-from jsplan.documents.notice import Kind, Occasion
+from jsplan.documents.backfill import COUNTED_KINDS, DIFFERENCE_KINDS
+from jsplan.documents.graph import PlannedAction
 from jsplan.documents.plan import Op, Severity
-from jsplan.documents.schema_archive import ATTEMPT, BACKUP, BACKUP_DEFS, COMMIT, COMMIT_MORE, FILE, JOB, PIECE
-from jsplan.documents.schema_plan import BACKFILL, DEFERRED, DIAGNOSTIC, ESTIMATE, FIELD, HEAD, PARTS_OF_CHANGES, PLAN, RUN, STEP
+from jsplan.documents.schema_files import ATTEMPT, BACKUP, BACKUP_DEFS, COMMIT, COMMIT_OPTIONAL, FILE, JOB, RECEIPT
+from jsplan.documents.schema_plan import BACKFILL, CHANGE_DEFS, DEFERRED, DIAGNOSTIC, ESTIMATE, FIELD, HEAD, PLAN, RUN, STEP
 from jsplan.documents.schema_state import (
     ACTIONS,
-    APPLIED,
     CHANGES,
     CHANGES_BY_HAND,
-    HOLDER,
+    HISTORY_ENTRY,
     JOURNAL_LINE,
     LOCK,
-    PARTS,
+    LOCK_HOLDER,
     RECORD_DEFS,
-    SPAN,
+    SEQ_RANGE,
     STATE,
     STATE_DEFS,
+    STATE_HEAD,
 )
-from jsplan.documents.schema_words import (
-    ADDRESS,
+from jsplan.documents.schema_types import (
+    ADDRESS,  # fmt: skip
     COUNT,
     FLAG,
     OBJECT,
     TEXT,
     TIME,
     Schema,
-    counts,
-    fields_of,
     list_of,
     map_of,
+    object_of,
+    object_of_counts,
     one_of,
     or_null,
     ref,
-)  # fmt: skip
+)
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 INTERRUPTED = list_of(
-    fields_of(
+    object_of(
         {"address": ADDRESS, "rejected": list_of(TEXT), "summary": TEXT, "detail": TEXT},
         description="A replacement that an apply did not finish; on the subjects of `rejected` publishers are rejected until then.",
     )
@@ -59,10 +59,10 @@ APPLY = HEAD | {
     "kind": one_of("apply"), "plan_id": TEXT, "steps": list_of(ref("result")), "summary": map_of(COUNT), "state": OBJECT,
     "interrupted": INTERRUPTED, "deferred": list_of(ref("deferred")), "exit_code": COUNT,
 }  # fmt: skip
-STEP_RESULT = fields_of(
+STEP_RESULT = object_of(
     {"id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "status": one_of(*get_args(StepStatus)), "error": or_null(TEXT)}
 )
-REPLICATION = fields_of(
+REPLICATION = object_of(
     {
         "from": TEXT,
         "to": TEXT,
@@ -75,7 +75,7 @@ REPLICATION = fields_of(
     {"lag": or_null(COUNT), "active": or_null(COUNT), "severity": one_of(*get_args(Severity))},
     "One mirror or source. `healthy` null: not known, and the cause says why. `active` is ns since it last heard of its origin.",
 )
-UNMANAGED = fields_of(
+UNMANAGED = object_of(
     {"address": ADDRESS, "type": one_of(*KINDS), "messages": or_null(COUNT), "bytes": or_null(COUNT), "created": or_null(TEXT)},
     {"severity": one_of(*get_args(Severity)), "ephemeral": FLAG},
 )
@@ -85,24 +85,24 @@ DRIFT = HEAD | RUN | {
     "replication": list_of(ref("replication")), "unmanaged": list_of(ref("unmanaged")), "mutes": list_of(OBJECT),
     "offline": list_of(OBJECT),
     "deferred": list_of(ref("deferred")), "diagnostics": list_of(ref("diagnostic")), "exit_code": COUNT,
-    "summary": counts("changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "offline"),
+    "summary": object_of_counts("changed", "missing", "unhealthy", "unmanaged", "pending", "muted", "offline"),
 }  # fmt: skip
-SITUATION = fields_of(
+ALERT = object_of(
     {
         "id": {"type": "string", "pattern": "^[0-9a-f]{12}$"}, "kind": one_of(*get_args(Kind)), "severity": one_of(*get_args(Severity)),
         "address": TEXT, "summary": TEXT, "details": list_of(TEXT), "fields": list_of(ref("field")),
     },
     description="`id` is the same wherever and whenever the same thing is found again in the same workspace and environment.",
 )  # fmt: skip
-BY = fields_of(
+ACTOR = object_of(
     {"user": TEXT, "client": TEXT, "host": TEXT, "account": TEXT, "leafnode": FLAG},
     description="Who asked the server for the change; behind a leafnode the server knows only the link.",
 )
-NOTICE = HEAD | {
+ALERT_EVENT = HEAD | {
     "kind": one_of("notification"), "id": TEXT, "event": one_of(*get_args(Occasion)), "alert": ref("alert"), "workspace": TEXT,
-    "environment": or_null(TEXT), "timestamp": TIME, "since": TIME, "by": or_null(BY), "text": TEXT,
+    "environment": or_null(TEXT), "timestamp": TIME, "since": TIME, "by": or_null(ACTOR), "text": TEXT,
 }  # fmt: skip
-CHANGED = fields_of(
+HISTORY_CHANGE = object_of(
     {
         "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("started", *get_args(StepStatus)),
         "fields": list_of(ref("field")), "costs": list_of(OBJECT), "error": or_null(TEXT),
@@ -114,157 +114,157 @@ HISTORY = HEAD | {
     "kind": one_of("history"), "workspace": TEXT, "environment": or_null(TEXT), "entries": list_of(ref("applied")),
 }  # fmt: skip
 
-_PLACE = counts("consumer_seq", "stream_seq")
-STATUS_DOMAIN = fields_of(
+_POSITION = object_of_counts("consumer_seq", "stream_seq")
+STATUS_DOMAIN = object_of(
     {
         "domain": TEXT, "js_domain": or_null(TEXT), "connection": TEXT, "reachable": FLAG, "reason": or_null(TEXT),
         "may_be_offline": or_null(COUNT), "last_seen": or_null(TIME), "excused": or_null(FLAG), "messages": COUNT, "bytes": COUNT,
-        "limits": or_null(fields_of(dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_storage"), or_null(COUNT)))),
+        "limits": or_null(object_of(dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_storage"), or_null(COUNT)))),
     }
     | dict.fromkeys(("server", "cluster", "version"), or_null(TEXT))
     | dict.fromkeys(("api_level", "streams", "consumers", "memory", "storage"), or_null(COUNT)),
     description="One domain that stands for itself. Bytes, and ns for `may_be_offline`; a limit of null is none.",
 )  # fmt: skip
-STATUS_STREAM = fields_of(
+STATUS_STREAM = object_of(
     {
         "address": ADDRESS, "type": one_of(*KINDS), "managed": FLAG, "down": FLAG, "fed_by": one_of("mirror", "sources", None),
         "last_time": or_null(TIME), "created": TEXT,
     }
     | dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumers"), COUNT)
 )  # fmt: skip
-STATUS_CONSUMER = fields_of(
-    {"address": ADDRESS, "managed": FLAG, "delivered": _PLACE, "ack_floor": _PLACE}
+STATUS_CONSUMER = object_of(
+    {"address": ADDRESS, "managed": FLAG, "delivered": _POSITION, "ack_floor": _POSITION}
     | dict.fromkeys(("pending", "ack_pending", "redelivered", "waiting"), COUNT)
 )
 STATUS = HEAD | RUN | {
     "kind": one_of("status"), "domains": list_of(ref("domain")), "interrupted": INTERRUPTED,
     "streams": list_of(ref("stream")), "consumers": list_of(ref("consumer")),
     "replication": list_of(ref("replication")), "diagnostics": list_of(ref("diagnostic")),
-    "summary": counts("domains", "offline", "streams", "down", "consumers", "messages", "bytes", "flows", "unhealthy", "unknown"),
+    "summary": object_of_counts("domains", "offline", "streams", "down", "consumers", "messages", "bytes", "flows", "unhealthy", "unknown"),
 }  # fmt: skip
 _STATUS = {
     "domain": STATUS_DOMAIN, "stream": STATUS_STREAM, "consumer": STATUS_CONSUMER, "replication": REPLICATION, "diagnostic": DIAGNOSTIC,
 }  # fmt: skip
 
 
-FINDING = list_of(ref("diagnostic"))
+FINDINGS = list_of(ref("diagnostic"))
 LINT = HEAD | {
-    "kind": one_of("lint"), "jsplan_version": TEXT, "workspace": TEXT, "environment": or_null(TEXT), "live": FLAG, "findings": FINDING,
-    "ignored": list_of({"allOf": [ref("diagnostic"), fields_of({"reason": TEXT})]}), "resources": COUNT,
-    "summary": counts("errors", "warnings", "notes", "ignored"),
+    "kind": one_of("lint"), "jsplan_version": TEXT, "workspace": TEXT, "environment": or_null(TEXT), "live": FLAG, "findings": FINDINGS,
+    "ignored": list_of({"allOf": [ref("diagnostic"), object_of({"reason": TEXT})]}), "resources": COUNT,
+    "summary": object_of_counts("errors", "warnings", "notes", "ignored"),
 }  # fmt: skip
-_FATE = or_null(one_of(*(fate for fate in get_args(Fate) if fate)))
-NODE = fields_of(
+_FATE = or_null(one_of(*(fate for fate in get_args(PlannedAction) if fate)))
+NODE = object_of(
     {
         "id": TEXT, "domain": TEXT, "kind": one_of("stream", "kv", "object_store", "outside"), "name": TEXT, "subjects": list_of(TEXT),
-        "summary": TEXT, "consumers": list_of(fields_of({"name": TEXT, "summary": TEXT, "action": _FATE})), "action": _FATE, "count": COUNT,
+        "summary": TEXT, "consumers": list_of(object_of({"name": TEXT, "summary": TEXT, "action": _FATE})), "action": _FATE, "count": COUNT,
     },
     description="A stream or bucket. `outside`: one that the workspace refers to and does not have. `action`: what a plan does with it.",
 )  # fmt: skip
-LINK = fields_of(
+LINK = object_of(
     {"origin": TEXT, "downstream": TEXT, "kind": one_of("mirror", "source"), "label": TEXT, "action": _FATE, "count": COUNT},
     description="Messages flow from node `origin` to node `downstream`; `label` is the filter.",
 )
 GRAPH = HEAD | {
-    "kind": one_of("graph"), "title": TEXT, "planned": FLAG, "domains": list_of(fields_of({"key": TEXT, "title": TEXT, "count": COUNT})),
+    "kind": one_of("graph"), "title": TEXT, "planned": FLAG, "domains": list_of(object_of({"key": TEXT, "title": TEXT, "count": COUNT})),
     "nodes": list_of(ref("node")), "links": list_of(ref("link")),
 }  # fmt: skip
 
 
-_LEG = {"from": ADDRESS, "to": ADDRESS, "first": COUNT, "last": COUNT}
-COPIED = fields_of(
-    _LEG | {"copied": COUNT, "bytes": COUNT, "seconds": {"type": "number"}, "attempts": COUNT, "verified": FLAG, "path": TEXT,
-            "gaps": list_of(SPAN), "gap_messages": COUNT, "skipped": list_of(COUNT), "skipped_count": COUNT, "natively": COUNT,
+_ORIGIN = {"from": ADDRESS, "to": ADDRESS, "first": COUNT, "last": COUNT}
+ORIGIN_RESULT = object_of(
+    _ORIGIN | {"copied": COUNT, "bytes": COUNT, "seconds": {"type": "number"}, "attempts": COUNT, "verified": FLAG, "path": TEXT,
+            "gaps": list_of(SEQ_RANGE), "gap_messages": COUNT, "skipped": list_of(COUNT), "skipped_count": COUNT, "natively": COUNT,
             "windows": COUNT},
     description="One origin. `gaps`: sequences that were gone before they could be copied; `seconds` without Spark's start.",
 )  # fmt: skip
-CHECKED = fields_of(
-    _LEG
+ORIGIN_VERIFICATION = object_of(
+    _ORIGIN
     | {
-        "counts": counts(*COUNTED),
+        "counts": object_of_counts(*COUNTED_KINDS),
         "differences": list_of(
-            fields_of({"kind": one_of(*DIFFERENCES), "from": ADDRESS, "origin_seq": COUNT, "target_seq": or_null(COUNT)})
+            object_of({"kind": one_of(*DIFFERENCE_KINDS), "from": ADDRESS, "origin_seq": COUNT, "target_seq": or_null(COUNT)})
         ),
     },
-    description="One origin compared with the target. `differences` are the first of them, `counts` counts all.",
+    description="One origin compared with the target. `differences` are the first of them, `object_of_counts` counts all.",
 )
-LEFTOVER = fields_of(
+ORPHAN = object_of(
     {"domain": TEXT, "stream": TEXT, "entry": TEXT, "from": TEXT, "messages": COUNT, "bytes": COUNT, "sealed": FLAG,
      "source_of": list_of(ADDRESS)},
     description="A staging stream, and the streams that have it as a temporary source.",
 )  # fmt: skip
-ENTRY = fields_of(
+BACKFILL_ENTRY = object_of(
     {
         "name": TEXT, "status": one_of("new", "started", "done", "changed", "missing"), "pinned_at": or_null(TIME),
         "done_at": or_null(TIME),
         "orphans": list_of(ref("orphan")), "next": or_null(TEXT),
-        "origins": list_of(fields_of(_LEG | {"status": TEXT, "copied": COUNT, "gaps": list_of(SPAN), "skipped": list_of(COUNT)})),
+        "origins": list_of(object_of(_ORIGIN | {"status": TEXT, "copied": COUNT, "gaps": list_of(SEQ_RANGE), "skipped": list_of(COUNT)})),
     },
     {"skipped": FLAG},
 )  # fmt: skip
-COPY_RUN = HEAD | {
+BACKFILL_RUN = HEAD | {
     "kind": one_of("backfill"), "name": TEXT, "origins": list_of(ref("origin")), "deferred": list_of(ref("deferred")), "exit_code": COUNT,
 }  # fmt: skip
-LOOKED = fields_of(
-    _LEG | {"pinned": FLAG, "done": FLAG, "messages": or_null(COUNT), "bytes": or_null(COUNT),
+ORIGIN_PREVIEW = object_of(
+    _ORIGIN | {"pinned": FLAG, "done": FLAG, "messages": or_null(COUNT), "bytes": or_null(COUNT),
             "measured": one_of("counted", "compared", "unknown"), "in_target": COUNT, "gap_messages": COUNT, "error": or_null(TEXT)},
     description="One origin: its pending messages, and how they were counted. `gap_messages`: no longer at the origin.",
 )  # fmt: skip
-OUTLOOK = HEAD | {
+BACKFILL_PREVIEW = HEAD | {
     "kind": one_of("backfill-plan"), "name": TEXT, "status": one_of("new", "started", "done"), "reason": TEXT,
     "strategy": one_of("native", "snapshot", "spark"), "strategy_problem": or_null(TEXT), "command": TEXT, "messages": COUNT,
     "bytes": COUNT, "estimate": or_null(ESTIMATE), "filtered_by": list_of(TEXT), "origins": list_of(ref("origin")),
 }  # fmt: skip
-VERIFY = HEAD | {
+BACKFILL_VERIFY = HEAD | {
     "kind": one_of("backfill-verify"), "name": TEXT, "origins": list_of(ref("origin")), "others": COUNT, "seconds": {"type": "number"},
     "exit_code": COUNT,
 }  # fmt: skip
-STANDING = HEAD | {
+BACKFILL_STATUS = HEAD | {
     "kind": one_of("backfill-status"), "workspace": TEXT, "environment": or_null(TEXT), "entries": list_of(ref("entry")),
     "orphans": list_of(ref("orphan")), "offline": map_of(TEXT),
-    "locked": or_null(fields_of(dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT})),
+    "locked": or_null(object_of(dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT})),
 }  # fmt: skip
 
 
 def _document(name: str, fields: dict[str, Schema], defs: dict[str, Schema], more: dict[str, Schema] | None = None) -> Schema:
-    return _titled(f"{name} document", name, defs) | fields_of(fields, more)
+    return _with_header(f"{name} document", name, defs) | object_of(fields, more)
 
 
-def _titled(title: str, name: str, defs: dict[str, Schema]) -> Schema:
+def _with_header(title: str, name: str, defs: dict[str, Schema]) -> Schema:
     return {"$schema": DIALECT, "$id": f"urn:jsplan:schema:{name}-v1", "title": f"jsplan {title}, format 1", "$defs": defs}
 
 
 def schemas() -> dict[str, Schema]:
     """All published schemas by file name, such as `plan-v1.json`."""
     return {
-        "plan-v1.json": _document("plan", PLAN, PARTS_OF_CHANGES | {"step": STEP, "backfill": BACKFILL}),
+        "plan-v1.json": _document("plan", PLAN, CHANGE_DEFS | {"step": STEP, "backfill": BACKFILL}),
         "apply-v1.json": _document("apply", APPLY, {"result": STEP_RESULT, "deferred": DEFERRED}),
-        "drift-v1.json": _document("drift", DRIFT, PARTS_OF_CHANGES | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
-        "notification-v1.json": _document("notification", NOTICE, {"field": FIELD, "alert": SITUATION}),
+        "drift-v1.json": _document("drift", DRIFT, CHANGE_DEFS | {"replication": REPLICATION, "unmanaged": UNMANAGED}),
+        "notification-v1.json": _document("notification", ALERT_EVENT, {"field": FIELD, "alert": ALERT}),
         "state-v1.json": _document("state", STATE, STATE_DEFS),
-        "history-v1.json": _document("history", HISTORY, {"applied": APPLIED, "changed": CHANGED, "field": FIELD}),
+        "history-v1.json": _document("history", HISTORY, {"applied": HISTORY_ENTRY, "changed": HISTORY_CHANGE, "field": FIELD}),
         "backup-v1.json": _document("backup", BACKUP, BACKUP_DEFS),
         "status-v1.json": _document("status", STATUS, _STATUS),
         "lint-v1.json": _document("lint", LINT, {"diagnostic": DIAGNOSTIC}),
         "graph-v1.json": _document("graph", GRAPH, {"node": NODE, "link": LINK}),
-        "backfill-v1.json": _document("backfill", COPY_RUN, {"origin": COPIED, "deferred": DEFERRED}),
-        "backfill-plan-v1.json": _document("backfill-plan", OUTLOOK, {"origin": LOOKED}),
-        "backfill-verify-v1.json": _document("backfill-verify", VERIFY, {"origin": CHECKED}),
-        "backfill-status-v1.json": _document("backfill-status", STANDING, {"entry": ENTRY, "orphan": LEFTOVER}),
+        "backfill-v1.json": _document("backfill", BACKFILL_RUN, {"origin": ORIGIN_RESULT, "deferred": DEFERRED}),
+        "backfill-plan-v1.json": _document("backfill-plan", BACKFILL_PREVIEW, {"origin": ORIGIN_PREVIEW}),
+        "backfill-verify-v1.json": _document("backfill-verify", BACKFILL_VERIFY, {"origin": ORIGIN_VERIFICATION}),
+        "backfill-status-v1.json": _document("backfill-status", BACKFILL_STATUS, {"entry": BACKFILL_ENTRY, "orphan": ORPHAN}),
     }
 
 
-def inner_schemas() -> dict[str, Schema]:
+def internal_schemas() -> dict[str, Schema]:
     """Schemas of what jsplan alone reads, by name: files beside documents, and what is packed into one."""
     return {
-        "state-in-parts": _document("state-in-parts", PARTS, {}),
-        "journal": _titled("journal line", "journal", STATE_DEFS) | JOURNAL_LINE,
+        "state-in-parts": _document("state-in-parts", STATE_HEAD, {}),
+        "journal": _with_header("journal line", "journal", STATE_DEFS) | JOURNAL_LINE,
         "lock": _document("lock", LOCK, {}),
-        "holder": _document("holder", HOLDER, {}),
-        "changes": _titled("changes of the history", "changes", RECORD_DEFS) | CHANGES,
-        "changes-by-hand": _titled("changes of the history by hand", "changes-by-hand", {}) | CHANGES_BY_HAND,
-        "commit": _document("commit", COMMIT, {"file": FILE}, COMMIT_MORE),
+        "holder": _document("holder", LOCK_HOLDER, {}),
+        "changes": _with_header("changes of the history", "changes", RECORD_DEFS) | CHANGES,
+        "changes-by-hand": _with_header("changes of the history by hand", "changes-by-hand", {}) | CHANGES_BY_HAND,
+        "commit": _document("commit", COMMIT, {"file": FILE}, COMMIT_OPTIONAL),
         "attempt": _document("attempt", ATTEMPT, {}),
-        "piece": _document("piece", PIECE, {"file": FILE}),
+        "piece": _document("piece", RECEIPT, {"file": FILE}),
         "job": _document("job", JOB, {}),
     }

@@ -5,7 +5,7 @@ Every known field has the type that servers give it, or is null. `resources` kno
 
 from __future__ import annotations
 
-from jsplan.documents.schema_words import (
+from jsplan.documents.schema_types import (
     FLAG,
     INSTANT,
     INTEGER,
@@ -13,9 +13,9 @@ from jsplan.documents.schema_words import (
     TEXT,
     UINT64,
     Schema,
-    fields_of,
     list_of,
     map_of,
+    object_of,
     or_null,
     ref_or_null,
     ref_to,
@@ -36,17 +36,17 @@ _FLAGS = (
     "allow_msg_ttl", "allow_msg_counter", "allow_atomic", "allow_msg_schedules", "allow_batched", "headers_only", "flow_control",
     "mem_storage", "direct", "sourcing",
 )  # fmt: skip
-_TRANSFORM = fields_of({}, {"src": or_null(TEXT), "dest": or_null(TEXT)})
+_TRANSFORM = object_of({}, {"src": or_null(TEXT), "dest": or_null(TEXT)})
 
-ORIGIN = fields_of(
+ORIGIN = object_of(
     {"name": NAME},
     {
         "opt_start_seq": or_null(UINT64), "opt_start_time": or_null(INSTANT), "filter_subject": or_null(TEXT),
-        "subject_transforms": or_null(list_of(_TRANSFORM)), "external": or_null(fields_of({}, {"api": TEXT, "deliver": or_null(TEXT)})),
-        "consumer": or_null(fields_of({"name": TEXT}, {"deliver_subject": or_null(TEXT)})),
+        "subject_transforms": or_null(list_of(_TRANSFORM)), "external": or_null(object_of({}, {"api": TEXT, "deliver": or_null(TEXT)})),
+        "consumer": or_null(object_of({"name": TEXT}, {"deliver_subject": or_null(TEXT)})),
     },
 )  # fmt: skip
-CONFIG: Schema = fields_of(
+CONFIG: Schema = object_of(
     {},
     dict.fromkeys(("name", *_TEXTS), or_null(TEXT))
     | dict.fromkeys(_NUMBERS, or_null(INTEGER))
@@ -56,13 +56,13 @@ CONFIG: Schema = fields_of(
     | {
         "backoff": or_null(list_of(INTEGER)), "metadata": or_null(map_of(TEXT)), "mirror": ref_or_null("origin"),
         "sources": or_null(list_of(ref_to("origin"))), "subject_transform": or_null(_TRANSFORM),
-        "placement": or_null(fields_of({}, {"cluster": or_null(TEXT), "tags": or_null(list_of(TEXT)), "preferred": or_null(TEXT)})),
-        "republish": or_null(fields_of({}, {"src": or_null(TEXT), "dest": or_null(TEXT), "headers_only": or_null(FLAG)})),
-        "consumer_limits": or_null(fields_of({}, dict.fromkeys(("inactive_threshold", "max_ack_pending"), or_null(INTEGER)))),
+        "placement": or_null(object_of({}, {"cluster": or_null(TEXT), "tags": or_null(list_of(TEXT)), "preferred": or_null(TEXT)})),
+        "republish": or_null(object_of({}, {"src": or_null(TEXT), "dest": or_null(TEXT), "headers_only": or_null(FLAG)})),
+        "consumer_limits": or_null(object_of({}, dict.fromkeys(("inactive_threshold", "max_ack_pending"), or_null(INTEGER)))),
     },
     "A configuration in API names and units, as the server has it.",
 )  # fmt: skip
 
 #: References for the fields of a document that has `CONFIG_DEFS` among its definitions.
-A_CONFIG, CONFIG_OR_NULL, AN_ORIGIN = ref_to("config"), ref_or_null("config"), ref_to("origin")
+CONFIG_REF, CONFIG_OR_NULL, ORIGIN_REF = ref_to("config"), ref_or_null("config"), ref_to("origin")
 CONFIG_DEFS: dict[str, Schema] = {"config": untyped(CONFIG), "origin": untyped(ORIGIN)}

@@ -7,9 +7,9 @@ from typing import get_args
 from jsplan.address import KINDS
 from jsplan.codes import HAZARDS
 from jsplan.documents.plan import Effect, Op, Severity
-from jsplan.documents.schema_configs import A_CONFIG, AN_ORIGIN, CONFIG_OR_NULL
-from jsplan.documents.schema_state import ACTIONS, FLOW, RECORD, RECORD_DEFS, RENAMED, SERVER
-from jsplan.documents.schema_words import (
+from jsplan.documents.schema_configs import CONFIG_OR_NULL, CONFIG_REF, ORIGIN_REF
+from jsplan.documents.schema_state import ACTIONS, FLOW, RECORD_DEFS, RENAME_RECORD, SERVER, STEP_RECORD
+from jsplan.documents.schema_types import (
     ADDRESS,
     ANYTHING,
     COUNT,
@@ -26,47 +26,47 @@ from jsplan.documents.schema_words import (
     UINT64,
     VERSION,
     Schema,
-    counts,
-    fields_of,
     list_of,
     map_of,
+    object_of,
+    object_of_counts,
     one_of,
     or_null,
     ref,
 )
 
-DIAGNOSTIC = fields_of(
+DIAGNOSTIC = object_of(
     {
         "severity": one_of("error", "warning", "info"),
         "code": TEXT,
         "summary": TEXT,
         "detail": TEXT,
         "address": or_null(TEXT),
-        "range": or_null(fields_of({"file": TEXT, "line": COUNT, "column": COUNT})),
+        "range": or_null(object_of({"file": TEXT, "line": COUNT, "column": COUNT})),
     },
     description="One finding. `code` is stable; line and column count from 1.",
 )
-FIELD = fields_of(
+FIELD = object_of(
     {"path": TEXT, "before": ANYTHING, "after": ANYTHING, "effect": one_of(*get_args(Effect))},
     description='One leaf that changes. Elements of sets are named by what they are: sources["SALES@$JS.leaf.API"].',
 )
-HAZARD = fields_of(
+HAZARD = object_of(
     {"code": one_of(*HAZARDS), "blocking": FLAG, "allowed": FLAG, "flag": TEXT, "message": TEXT},
     {
         "messages": UINT64, "bytes": UINT64, "consumers": UINT64, "exact": FLAG, "at_least": UINT64, "at_most": UINT64,
-        "as_of": fields_of({}, {"last_seq": UINT64, "time": or_null(TEXT)}), "causes": list_of(TEXT),
+        "as_of": object_of({}, {"last_seq": UINT64, "time": or_null(TEXT)}), "causes": list_of(TEXT),
     },
     "What an apply of the change costs. Counts that do not apply are left out.",
 )  # fmt: skip
-CHANGE = fields_of(
+CHANGE = object_of(
     {
         "actions": one_of(*ACTIONS), "before": CONFIG_OR_NULL, "after": CONFIG_OR_NULL, "after_unknown": OBJECT,
         "before_sensitive": OBJECT, "after_sensitive": OBJECT, "fields": list_of(ref("field")),
-        "replace_paths": list_of(list_of(TEXT)), "importing": or_null(fields_of({"id": TEXT})),
+        "replace_paths": list_of(list_of(TEXT)), "importing": or_null(object_of({"id": TEXT})),
     },
     description="Full configurations in API names and units (ns, bytes), server defaults included, without `_nats.*` metadata.",
 )  # fmt: skip
-RESOURCE = fields_of(
+RESOURCE = object_of(
     {
         "address": ADDRESS, "mode": one_of("managed"), "type": one_of(*KINDS), "domain": TEXT, "name": TEXT,
         "change": ref("change"), "action_reason": TEXT, "hazards": list_of(ref("hazard")), "fingerprint": FINGERPRINT,
@@ -74,30 +74,30 @@ RESOURCE = fields_of(
     },
     {"previous_address": ADDRESS, "severity": one_of(*get_args(Severity))},
 )  # fmt: skip
-PRECONDITION = fields_of(
+PRECONDITION = object_of(
     {},
     {
         "fingerprint": FINGERPRINT, "after_step": TEXT, "max_deleted": UINT64, "wait_until_stable": ADDRESS,
-        "parent": fields_of({"created": TEXT, "retention": TEXT}),
+        "parent": object_of({"created": TEXT, "retention": TEXT}),
         "consumers": map_of(TEXT),
-        "removed_sources": list_of(fields_of({"source": AN_ORIGIN, "max_uncopied": or_null(UINT64)})),
+        "removed_sources": list_of(object_of({"source": ORIGIN_REF, "max_uncopied": or_null(UINT64)})),
     },
     description="`max_deleted`: with more messages (for a consumer: unfinished ones) than that, the step is not done. "
     "`wait_until_stable`: a stream that the step waits for until the cluster has moved or scaled it. `parent`: the stream of a consumer. "
     "`consumers`: the durable consumers of a stream that is replaced with its messages, by name, and when each was created.",
 )  # fmt: skip
-_COMING = or_null(fields_of({"address": ADDRESS, "config": A_CONFIG, "record": or_null(RECORD)}))
-PARAMS = fields_of(
+_NEW_CONSUMER = or_null(object_of({"address": ADDRESS, "config": CONFIG_REF, "record": or_null(STEP_RECORD)}))
+PARAMS = object_of(
     {},
     {
         "state_address": ADDRESS, "api_level": COUNT, "from": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
-        "consumers": {"anyOf": [FLAG, map_of(_COMING)]}, "sources": list_of(TEXT), "flows": list_of(FLOW), "position": or_null(UINT64),
+        "consumers": {"anyOf": [FLAG, map_of(_NEW_CONSUMER)]}, "sources": list_of(TEXT), "flows": list_of(FLOW), "position": or_null(UINT64),
         "pause_until": or_null(INSTANT),
-        "initial_config": A_CONFIG,
-        "replacement": fields_of(
+        "initial_config": CONFIG_REF,
+        "replacement": object_of(
             {
                 "id": TEXT, "staging": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
-                "old": fields_of({"config": A_CONFIG, "created": TEXT}),
+                "old": object_of({"config": CONFIG_REF, "created": TEXT}),
             }
         ),
     }
@@ -105,38 +105,38 @@ PARAMS = fields_of(
     "What a step of more than one request needs besides; which fields, depends on `op`.",
 )  # fmt: skip
 #: A configuration, or a document with one under `config`, as CONSUMER.CREATE takes it.
-_PAYLOAD: Schema = {"allOf": [A_CONFIG, fields_of({}, {"config": A_CONFIG})]}
-REQUEST = fields_of({"api": TEXT, "payload": or_null(_PAYLOAD)}, description="The subject below the API prefix, and what is sent.")
-STEP = fields_of(
+_PAYLOAD: Schema = {"allOf": [CONFIG_REF, object_of({}, {"config": CONFIG_REF})]}
+REQUEST = object_of({"api": TEXT, "payload": or_null(_PAYLOAD)}, description="The subject below the API prefix, and what is sent.")
+STEP = object_of(
     {
         "id": TEXT, "address": ADDRESS, "op": one_of(*get_args(Op)), "title": TEXT, "request": or_null(REQUEST),
         "precondition": PRECONDITION, "depends_on": list_of(TEXT), "expect": CONFIG_OR_NULL,
-        "record": {"anyOf": [{"type": "null"}, RECORD, RENAMED]},
+        "record": {"anyOf": [{"type": "null"}, STEP_RECORD, RENAME_RECORD]},
     },
     {"object": ADDRESS, "params": PARAMS, "optional_if_offline": list_of(TEXT)},
     description="One call, with what must hold before it and what the read-back must show after it.",
 )  # fmt: skip
-DEFERRED = fields_of({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")
-ESTIMATE = fields_of({"seconds": SECONDS, "basis": TEXT}, description="About how long it takes, and what that rests on.")
-_RANGE = fields_of({"first": INT63, "last": INT63, "created": TEXT})
+DEFERRED = object_of({"address": ADDRESS, "reason": TEXT}, description="Left for a later plan.")
+ESTIMATE = object_of({"seconds": SECONDS, "basis": TEXT}, description="About how long it takes, and what that rests on.")
+_RANGE = object_of({"first": INT63, "last": INT63, "created": TEXT})
 _STREAM: dict[str, Schema] = {"domain": TEXT, "stream": TEXT}
 _BOUNDS: dict[str, Schema] = {
     "range": _RANGE, "start_seq": UINT64, "end_seq": UINT64, "start_time": INSTANT, "end_time": INSTANT, "before": INSTANT,
     "filter_subjects": list_of(TEXT), "created": TEXT,
 }  # fmt: skip
-_END: Schema = {"anyOf": [fields_of(_STREAM, _BOUNDS), fields_of({"parquet": TEXT})]}
+_ENDPOINT: Schema = {"anyOf": [object_of(_STREAM, _BOUNDS), object_of({"parquet": TEXT})]}
 _AMOUNT: dict[str, Schema] = {
     "messages": or_null(UINT64), "bytes": or_null(UINT64), "estimate": or_null(ESTIMATE),
 }  # fmt: skip
 _COPY: dict[str, Schema] = {"name": TEXT, "strategy": one_of("native", "snapshot", "spark"), "reason": TEXT} | _AMOUNT
 BACKFILL: Schema = {
     "anyOf": [
-        fields_of(
-            _COPY | {"from": list_of(_END, minItems=1), "to": _END, "entry_hash": TEXT}, {"declared": one_of(True), "runs": FLAG},
+        object_of(
+            _COPY | {"from": list_of(_ENDPOINT, minItems=1), "to": _ENDPOINT, "entry_hash": TEXT}, {"declared": one_of(True), "runs": FLAG},
         ),
-        fields_of(
+        object_of(
             _COPY | {
-                "from": list_of(fields_of(_STREAM | {"source": TEXT}, _BOUNDS), minItems=1), "to": fields_of(_STREAM, {"created": TEXT}),
+                "from": list_of(object_of(_STREAM | {"source": TEXT}, _BOUNDS), minItems=1), "to": object_of(_STREAM, {"created": TEXT}),
                 "declared": one_of(False), "runs": FLAG,
             },
             {"waits": TEXT, "command": TEXT},
@@ -146,32 +146,32 @@ BACKFILL: Schema = {
     "`entry_hash`: of what the entry says. `declared` false: history that a source leaves out; with `runs` false apply does not copy it, "
     "and `waits` says for what it waits.",
 }  # fmt: skip
-REHEARSAL = fields_of(
+REHEARSAL = object_of(
     {
-        "servers": list_of(fields_of({"domain": TEXT, "version": TEXT, "domain_version": or_null(TEXT)})),
+        "servers": list_of(object_of({"domain": TEXT, "version": TEXT, "domain_version": or_null(TEXT)})),
         "steps": COUNT, "refused": COUNT, "blocked": COUNT, "not_tried": COUNT,
     },
     description="How the plan went on embedded servers: steps refused, steps that depend on a refused one, steps that could not be tried.",
 )  # fmt: skip
 _TEXTS = list_of(TEXT)
-OPTIONS = fields_of(
+OPTIONS = object_of(
     {},
     {
         "safe_below": UINT64, "measure_limit": UINT64, "owner": or_null(TEXT), "offline": TEXT,
-        "revert": fields_of({"id": COUNT, "operation": TEXT, "at": TEXT, "who": TEXT, "host": TEXT, "next": map_of(COUNT)}),
+        "revert": object_of({"id": COUNT, "operation": TEXT, "at": TEXT, "who": TEXT, "host": TEXT, "next": map_of(COUNT)}),
     }
     | dict.fromkeys(("adopt", "backfill", "rehearse", "import"), FLAG)
     | dict.fromkeys(("excludes", "replace", "reinstalled"), _TEXTS),
     "The planning options that shaped it.",
 )  # fmt: skip
-DOMAIN = fields_of(
+DOMAIN = object_of(
     {"reachable": FLAG, "server": SERVER, "api_level": COUNT},
     {"reason": or_null(TEXT), "version": or_null(TEXT), "api_prefix": TEXT, "connection": TEXT, "imports": map_of(TEXT)},
     "How a domain was reached, and who answered.",
 )
 HEAD = {"format_version": VERSION}
 RUN = {"jsplan_version": TEXT, "workspace": TEXT, "environment": or_null(TEXT), "timestamp": TIME, "id": TEXT}
-PARTS_OF_CHANGES: dict[str, Schema] = RECORD_DEFS | {
+CHANGE_DEFS: dict[str, Schema] = RECORD_DEFS | {
     "diagnostic": DIAGNOSTIC,
     "field": FIELD,
     "hazard": HAZARD,
@@ -183,12 +183,12 @@ PARTS_OF_CHANGES: dict[str, Schema] = RECORD_DEFS | {
 PLAN = HEAD | RUN | {
     "kind": one_of("plan"),
     "sha256": SHA256,
-    "state": fields_of({"lineage": or_null(TEXT), "serial": COUNT}),
+    "state": object_of({"lineage": or_null(TEXT), "serial": COUNT}),
     "config_hash": TEXT, "variables": map_of(TEXT), "mode": one_of("normal", "destroy", "refresh-only", "restore", "revert"),
     "targets": list_of(TEXT),
     "complete": FLAG, "applyable": FLAG, "errored": FLAG, "allowed_hazards": list_of(TEXT), "options": OPTIONS,
     "domains": map_of(DOMAIN), "resource_changes": list_of(ref("resource")), "steps": list_of(ref("step")),
     "resource_drift": list_of(ref("resource")), "backfills": list_of(ref("backfill")), "deferred": list_of(ref("deferred")),
     "diagnostics": list_of(ref("diagnostic")), "rehearsal": or_null(REHEARSAL),
-    "summary": counts("import", "add", "change", "replace", "replace_deletes", "destroy", "forget", "backfill", "deferred", "hazards"),
+    "summary": object_of_counts("import", "add", "change", "replace", "replace_deletes", "destroy", "forget", "backfill", "deferred", "hazards"),
 }  # fmt: skip

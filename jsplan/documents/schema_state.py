@@ -6,10 +6,10 @@ from typing import get_args
 
 from jsplan.codes import HAZARDS
 from jsplan.documents.apply import STATE_COMMANDS, StepStatus
-from jsplan.documents.base import LARGEST
-from jsplan.documents.plan import VERIFY, Op
-from jsplan.documents.schema_configs import A_CONFIG, AN_ORIGIN, CONFIG_DEFS, CONFIG_OR_NULL
-from jsplan.documents.schema_words import (
+from jsplan.documents.base import MAX_BYTES
+from jsplan.documents.plan import VERIFY_OP, Op
+from jsplan.documents.schema_configs import CONFIG_DEFS, CONFIG_OR_NULL, CONFIG_REF, ORIGIN_REF
+from jsplan.documents.schema_types import (
     ADDRESS,
     CONSUMER_ADDRESS,
     COUNT,
@@ -24,10 +24,10 @@ from jsplan.documents.schema_words import (
     UINT64,
     VERSION,
     Schema,
-    by_address,
-    fields_of,
     list_of,
+    map_by_address,
     map_of,
+    object_of,
     one_of,
     or_null,
     ref,
@@ -37,36 +37,36 @@ from jsplan.documents.schema_words import (
 ACTIONS = (["no-op"], ["create"], ["update"], ["delete"], ["delete", "create"], ["create", "delete"], ["forget"])
 _HEAD = {"format_version": VERSION}
 _TEXTS = list_of(TEXT)
-SPAN = list_of(INT63, minItems=2, maxItems=2)
+SEQ_RANGE = list_of(INT63, minItems=2, maxItems=2)
 
 # --- resources ---------------------------------------------------------------------------------------------------
 
-REMEMBERED = fields_of(
-    {"declared": A_CONFIG, "origin": one_of("created", "imported"), "prevent_destroy": FLAG, "depends_on": list_of(ADDRESS)},
+STATE_RECORD = object_of(
+    {"declared": CONFIG_REF, "origin": one_of("created", "imported"), "prevent_destroy": FLAG, "depends_on": list_of(ADDRESS)},
     {"starts": map_of(UINT64)},
     "What state has of a resource besides what the server said.",
 )
-STATE_ENTRY = {"allOf": [ref("remembered")]} | fields_of(
-    {"config": A_CONFIG, "created": TEXT, "applied_at": TEXT},
+STATE_ENTRY = {"allOf": [ref("remembered")]} | object_of(
+    {"config": CONFIG_REF, "created": TEXT, "applied_at": TEXT},
     {"seen": TEXT},
     "`config` is live after the last apply; `declared` what the files named then, null for the server's default. "
     "`seen` is the server's time when this was last known to be the object.",
 )
 #: What a step leaves in state when it is done; the executor adds what it read back.
-RECORD = {"allOf": [ref("remembered")]} | fields_of(
+STEP_RECORD = {"allOf": [ref("remembered")]} | object_of(
     {}, {"previous_address": ADDRESS, "replaced": ADDRESS}, "What state remembers once the step is done."
 )
 #: A step without anything to remember may still say what it was called.
-RENAMED = fields_of({"previous_address": ADDRESS})
-FLOW = fields_of({"origin": STREAM_ADDRESS, "kind": one_of("mirror", "source"), "config": AN_ORIGIN, "from_start": FLAG})
-_BEGUN = {"id": TEXT, "address": ADDRESS, "expect": CONFIG_OR_NULL}
-_DELETES = tuple(op for op in get_args(Op) if op.endswith(".delete"))
-_OTHERS = tuple(op for op in get_args(Op) if op != VERIFY and op not in _DELETES)
+RENAME_RECORD = object_of({"previous_address": ADDRESS})
+FLOW = object_of({"origin": STREAM_ADDRESS, "kind": one_of("mirror", "source"), "config": ORIGIN_REF, "from_start": FLAG})
+_PENDING_STEP = {"id": TEXT, "address": ADDRESS, "expect": CONFIG_OR_NULL}
+_DELETE_OPS = tuple(op for op in get_args(Op) if op.endswith(".delete"))
+_OTHER_OPS = tuple(op for op in get_args(Op) if op != VERIFY_OP and op not in _DELETE_OPS)
 PENDING: Schema = {
     "anyOf": [
-        fields_of(_BEGUN | {"op": one_of(*_OTHERS), "record": or_null(RECORD)}),
-        fields_of(_BEGUN | {"op": one_of(*_DELETES), "record": or_null(RENAMED)}),
-        fields_of(_BEGUN | {"op": one_of(VERIFY), "params": fields_of({"flows": list_of(FLOW), "managed": FLAG})}),
+        object_of(_PENDING_STEP | {"op": one_of(*_OTHER_OPS), "record": or_null(STEP_RECORD)}),
+        object_of(_PENDING_STEP | {"op": one_of(*_DELETE_OPS), "record": or_null(RENAME_RECORD)}),
+        object_of(_PENDING_STEP | {"op": one_of(VERIFY_OP), "params": object_of({"flows": list_of(FLOW), "managed": FLAG})}),
     ],
     "description": "A step that began.",
 }
@@ -77,111 +77,111 @@ PHASES = (
     "started", "quiesced", "consumers_paused", "copied", "compared", "old_deleted", "refilled", "recompared", "consumers_resumed",
     "activated",
 )  # fmt: skip
-_SEQUENCES = fields_of({}, dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumer_count", "num_pending",
+_SEQUENCES = object_of({}, dict.fromkeys(("messages", "bytes", "first_seq", "last_seq", "consumer_count", "num_pending",
                                           "num_ack_pending", "num_redelivered"), or_null(UINT64)))  # fmt: skip
-_GIVEN = fields_of({"consumer_seq": UINT64, "stream_seq": UINT64})
-_STANDS = fields_of({"delivered": _GIVEN, "ack_floor": _GIVEN}, _SEQUENCES["properties"])
-_MADE = {"record": or_null(RECORD), "expect": CONFIG_OR_NULL}
-_STREAM_REPLACED = fields_of(
+_SEQUENCE_PAIR = object_of({"consumer_seq": UINT64, "stream_seq": UINT64})
+_CONSUMER_STATE = object_of({"delivered": _SEQUENCE_PAIR, "ack_floor": _SEQUENCE_PAIR}, _SEQUENCES["properties"])
+_CREATED = {"record": or_null(STEP_RECORD), "expect": CONFIG_OR_NULL}
+_STREAM_REPLACED = object_of(
     {
         "address": STREAM_ADDRESS, "id": TEXT, "staging": STREAM_ADDRESS, "method": one_of("snapshot", "mirror", "source"),
-        "old": fields_of({"config": A_CONFIG, "created": TEXT}, {"state": _SEQUENCES}), "phase": one_of(*PHASES),
+        "old": object_of({"config": CONFIG_REF, "created": TEXT}, {"state": _SEQUENCES}), "phase": one_of(*PHASES),
     },
     {
         "quiesced_state": _SEQUENCES, "end_marker": UINT64, "new_created": TEXT, "allowed": map_of(UINT64),
-        "consumers": map_of(fields_of({"config": A_CONFIG, "created": TEXT, "state": _STANDS})),
+        "consumers": map_of(object_of({"config": CONFIG_REF, "created": TEXT, "state": _CONSUMER_STATE})),
     },
 )  # fmt: skip
-_CONSUMER_REPLACED = fields_of(
+_CONSUMER_REPLACED = object_of(
     {"address": CONSUMER_ADDRESS, "created": TEXT, "hold_until": INSTANT},
-    {"pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT} | _MADE,
+    {"pause_until": or_null(INSTANT), "position": or_null(UINT64), "stream_created": TEXT} | _CREATED,
 )
-_PLACEHOLDER = fields_of({"address": CONSUMER_ADDRESS, "last_seq": UINT64, "consumers": map_of(list_of(UINT64))})
-_ORIGIN_REPLACED = fields_of({"address": STREAM_ADDRESS, "first_seq": UINT64}, {"detached": _TEXTS})
-_SOURCES_OUT = fields_of({"address": STREAM_ADDRESS, "detached": _TEXTS}, {"first_seq": UINT64})
-REPLACING: Schema = {
-    "anyOf": [_SOURCES_OUT, _ORIGIN_REPLACED, _CONSUMER_REPLACED, _STREAM_REPLACED, _PLACEHOLDER],
+_PLACEHOLDER = object_of({"address": CONSUMER_ADDRESS, "last_seq": UINT64, "consumers": map_of(list_of(UINT64))})
+_ORIGIN_REPLACED = object_of({"address": STREAM_ADDRESS, "first_seq": UINT64}, {"detached": _TEXTS})
+_SOURCES_DETACHED = object_of({"address": STREAM_ADDRESS, "detached": _TEXTS}, {"first_seq": UINT64})
+REPLACEMENT: Schema = {
+    "anyOf": [_SOURCES_DETACHED, _ORIGIN_REPLACED, _CONSUMER_REPLACED, _STREAM_REPLACED, _PLACEHOLDER],
     "description": "Sources that are out, where a new origin begins, a consumer or stream on its way, or a placeholder consumer.",
 }
 
 # --- backfills ---------------------------------------------------------------------------------------------------
 
 _FILTERS: dict[str, Schema] = {"filters": _TEXTS}
-LEG = fields_of(
+BACKFILL_ORIGIN = object_of(
     _FILTERS | dict.fromkeys(("target", "created", "target_created"), TEXT) | dict.fromkeys(("first", "last", "target_next"), INT63)
     | {"origin": STREAM_ADDRESS},
     {
-        "status": one_of("planned", "done", "skipped"), "copied": COUNT, "gaps": list_of(SPAN), "skipped": list_of(INT63),
+        "status": one_of("planned", "done", "skipped"), "copied": COUNT, "gaps": list_of(SEQ_RANGE), "skipped": list_of(INT63),
         "target_last": INT63, "gap_messages": COUNT, "strategy": one_of("native", "snapshot", "spark"), "seconds": SECONDS,
         "archive": TEXT, "source": TEXT,
     },
 )  # fmt: skip
-RANGE = fields_of(
-    {"name": TEXT, "entry_hash": TEXT, "origins": list_of(LEG), "pinned_at": TEXT},
+PINNED_RANGE = object_of(
+    {"name": TEXT, "entry_hash": TEXT, "origins": list_of(BACKFILL_ORIGIN), "pinned_at": TEXT},
     {
         "done_at": TEXT, "planned": FLAG,
-        "unmeasured": list_of(fields_of(_FILTERS | {"source": TEXT, "status": TEXT}, {"end_seq": UINT64, "before": INSTANT})),
+        "unmeasured": list_of(object_of(_FILTERS | {"source": TEXT, "status": TEXT}, {"end_seq": UINT64, "before": INSTANT})),
     },
     "Which range an entry of `backfills:` means, and what of it is done.",
 )  # fmt: skip
 
 # --- the history -------------------------------------------------------------------------------------------------
 
-APPLIED = fields_of(
+HISTORY_ENTRY = object_of(
     {
         "id": COUNT, "at": TIME, "ended": or_null(TIME), "who": TEXT, "host": TEXT, "environment": or_null(TEXT),
         "operation": one_of("apply", "destroy", "import", "restore", "refresh", "revert", *STATE_COMMANDS),
-        "plan": or_null(fields_of({"id": TEXT, "sha256": TEXT})), "summary": map_of(COUNT), "jsplan_version": TEXT,
+        "plan": or_null(object_of({"id": TEXT, "sha256": TEXT})), "summary": map_of(COUNT), "jsplan_version": TEXT,
         "result": one_of("started", "done", "partial", "failed", "interrupted"),
     },
     {
-        "changes": {"anyOf": [fields_of({"zlib": TEXT, "bytes": COUNT | {"maximum": LARGEST}}), {"type": ["array", "null"]}]},
+        "changes": {"anyOf": [object_of({"zlib": TEXT, "bytes": COUNT | {"maximum": MAX_BYTES}}), {"type": ["array", "null"]}]},
         "backfills": _TEXTS, "reverts": COUNT, "backup": TEXT, "running": FLAG,
     },
     "One session that changed something. `id` is the serial that it gave the state; `changes` may be compressed, or given up (null).",
 )  # fmt: skip
-_COST = fields_of({"code": one_of(*HAZARDS)}, dict.fromkeys(("messages", "at_least", "at_most", "consumers"), UINT64))
+_COST = object_of({"code": one_of(*HAZARDS)}, dict.fromkeys(("messages", "at_least", "at_most", "consumers"), UINT64))
 _CHANGE: dict[str, Schema] = {
     "address": ADDRESS, "actions": one_of(*ACTIONS), "status": one_of("started", *get_args(StepStatus)),
 }  # fmt: skip
-_AFTER = or_null(fields_of({"created": or_null(TEXT), "sha256": or_null(TEXT), "values": A_CONFIG}))
-_BEFORE = {"allOf": [ref("remembered")]} | fields_of({"created": TEXT, "applied_at": TEXT}, {"config": A_CONFIG})
-_MORE: dict[str, Schema] = {"importing": FLAG, "moved_from": ADDRESS, "costs": list_of(_COST), "error": or_null(TEXT)}
-CHANGES = list_of(fields_of(_CHANGE | {"reason": TEXT, "before": CONFIG_OR_NULL, "entry": or_null(_BEFORE), "after": _AFTER}, _MORE))
-CHANGES_BY_HAND = list_of(fields_of(_CHANGE, _MORE))
+_AFTER = or_null(object_of({"created": or_null(TEXT), "sha256": or_null(TEXT), "values": CONFIG_REF}))
+_BEFORE = {"allOf": [ref("remembered")]} | object_of({"created": TEXT, "applied_at": TEXT}, {"config": CONFIG_REF})
+_CHANGE_OPTIONAL: dict[str, Schema] = {"importing": FLAG, "moved_from": ADDRESS, "costs": list_of(_COST), "error": or_null(TEXT)}
+CHANGES = list_of(object_of(_CHANGE | {"reason": TEXT, "before": CONFIG_OR_NULL, "entry": or_null(_BEFORE), "after": _AFTER}, _CHANGE_OPTIONAL))
+CHANGES_BY_HAND = list_of(object_of(_CHANGE, _CHANGE_OPTIONAL))
 
 # --- the documents -----------------------------------------------------------------------------------------------
 
-SERVER = fields_of({}, {"name": or_null(TEXT), "cluster": or_null(TEXT), "js_domain": or_null(TEXT), "seen": TEXT})
-OWNER = fields_of({}, {"id": TEXT})
-LEFT = fields_of({"plan": TEXT, "steps": _TEXTS})
+SERVER = object_of({}, {"name": or_null(TEXT), "cluster": or_null(TEXT), "js_domain": or_null(TEXT), "seen": TEXT})
+OWNER = object_of({}, {"id": TEXT})
+DEFERRED_STEPS = object_of({"plan": TEXT, "steps": _TEXTS})
 STATE = _HEAD | {
     "kind": one_of("state"), "jsplan_version": TEXT, "lineage": TEXT, "serial": COUNT, "workspace": TEXT,
-    "environment": or_null(TEXT), "domains": map_of(SERVER), "ownership": OWNER, "pending": by_address(ref("pending")),
-    "replacements": by_address(ref("replacing")), "deferred": list_of(LEFT), "backfills": map_of(ref("range")),
-    "history": list_of(ref("applied")), "resources": by_address(ref("entry")),
+    "environment": or_null(TEXT), "domains": map_of(SERVER), "ownership": OWNER, "pending": map_by_address(ref("pending")),
+    "replacements": map_by_address(ref("replacing")), "deferred": list_of(DEFERRED_STEPS), "backfills": map_of(ref("range")),
+    "history": list_of(ref("applied")), "resources": map_by_address(ref("entry")),
 }  # fmt: skip
-RECORD_DEFS: dict[str, Schema] = CONFIG_DEFS | {"remembered": untyped(REMEMBERED)}
+RECORD_DEFS: dict[str, Schema] = CONFIG_DEFS | {"remembered": untyped(STATE_RECORD)}
 STATE_DEFS: dict[str, Schema] = RECORD_DEFS | {
-    "entry": STATE_ENTRY, "pending": PENDING, "replacing": REPLACING, "range": RANGE, "applied": APPLIED,
+    "entry": STATE_ENTRY, "pending": PENDING, "replacing": REPLACEMENT, "range": PINNED_RANGE, "applied": HISTORY_ENTRY,
 }  # fmt: skip
 
-PARTS = _HEAD | {
+STATE_HEAD = _HEAD | {
     "kind": one_of("state-in-parts"), "encoding": TEXT, "parts": {"type": "string", "pattern": r"^\d{1,16}\.[0-9a-f]{1,64}$(?!\n)"},
-    "count": COUNT | {"minimum": 1, "maximum": 1_000_000}, "bytes": COUNT | {"maximum": LARGEST}, "sha256": SHA256, "serial": COUNT,
+    "count": COUNT | {"minimum": 1, "maximum": 1_000_000}, "bytes": COUNT | {"maximum": MAX_BYTES}, "sha256": SHA256, "serial": COUNT,
     "workspace": TEXT, "environment": or_null(TEXT), "lineage": TEXT,
 }  # fmt: skip
-HOLDER: dict[str, Schema] = dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT}
+LOCK_HOLDER: dict[str, Schema] = dict.fromkeys(("id", "who", "host", "operation", "since"), TEXT) | {"pid": COUNT}
 #: Seconds, as long as a `lock_ttl` may be.
 LEASE: Schema = {"type": "number", "minimum": 0.001, "maximum": 1e10}
-LOCK = {"lock": fields_of(HOLDER), "lease": LEASE}
+LOCK = {"lock": object_of(LOCK_HOLDER), "lease": LEASE}
 
-_ENTRY = fields_of({"address": ADDRESS, "entry": ref("entry")})
+_ENTRY = object_of({"address": ADDRESS, "entry": ref("entry")})
 _LINES: dict[str, Schema] = {
-    "session": fields_of({"lineage": TEXT, "serial": COUNT}), "domain": fields_of({"key": TEXT, "server": SERVER}),
-    "ownership": fields_of({"id": TEXT}), "begin": ref("pending"), "put": _ENTRY, "drop": ADDRESS, "replacing": ref("replacing"),
-    "replaced": ADDRESS, "deferred": LEFT, "backfill": ref("range"), "history": ref("applied"), "end": ADDRESS,
-    "seen": fields_of({"address": ADDRESS, "at": TEXT}),
+    "session": object_of({"lineage": TEXT, "serial": COUNT}), "domain": object_of({"key": TEXT, "server": SERVER}),
+    "ownership": object_of({"id": TEXT}), "begin": ref("pending"), "put": _ENTRY, "drop": ADDRESS, "replacing": ref("replacing"),
+    "replaced": ADDRESS, "deferred": DEFERRED_STEPS, "backfill": ref("range"), "history": ref("applied"), "end": ADDRESS,
+    "seen": object_of({"address": ADDRESS, "at": TEXT}),
 }  # fmt: skip
 JOURNAL_LINE: Schema = {
     "type": "object", "properties": _LINES, "additionalProperties": False, "minProperties": 1,

@@ -13,41 +13,41 @@ from typing import Any, Final
 from jsplan.documents.base import DocumentError
 
 #: Characters of a path or rule in a message. A value is never quoted: it may be secret.
-LONGEST: Final = 200
+MAX_QUOTE: Final = 200
 _TYPES: Final = {
     "string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false", "object": "an object",
     "array": "a list", "null": "null",
 }  # fmt: skip
-_SAID: Final = re.compile(r"data(?P<path>.*?) (?P<rule>must|cannot) (?P<rest>.*)\Z", re.DOTALL)
+_LIBRARY_MESSAGE: Final = re.compile(r"data(?P<path>.*?) (?P<rule>must|cannot) (?P<rest>.*)\Z", re.DOTALL)
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
-def flaw_of(document: Any, name: str) -> str | None:
+def find_flaw(document: Any, name: str) -> str | None:
     """Describe where the document differs from its schema and what is expected; None if it fits."""
     import fastjsonschema  # noqa: PLC0415 - a command that reads no document need not load it
 
     empty = frozenset(key for key, value in document.items() if value in ({}, [])) if isinstance(document, dict) else frozenset()
     try:
-        _compiled(name, empty)(document)
+        _compile_check(name, empty)(document)
     except fastjsonschema.JsonSchemaValueException:
         pass
     else:
         return None
     try:
-        _compiled(name, empty, detailed=True)(document)
+        _compile_check(name, empty, detailed=True)(document)
     except fastjsonschema.JsonSchemaValueException as error:
-        return _in_words(str(error))
+        return _translate_message(str(error))
     raise AssertionError("the same schema says two things of one document")
 
 
 def require_valid(document: Any, name: str, where: str, hint: str) -> None:
     """Raise DocumentError with file, place and expectation unless the document fits its schema."""
-    if (flaw := flaw_of(document, name)) is not None:
+    if (flaw := find_flaw(document, name)) is not None:
         raise DocumentError(f"{where} is damaged: {flaw}", hint=hint)
 
 
 @cache
-def _compiled(name: str, empty: frozenset[str] = frozenset(), *, detailed: bool = False) -> Callable[[Any], Any]:
+def _compile_check(name: str, empty: frozenset[str] = frozenset(), *, detailed: bool = False) -> Callable[[Any], Any]:
     """The check of one kind of document.
 
     What is in fields that are `empty` is not compiled: that is most of a state at rest. `detailed`: in three times as much time a
@@ -55,9 +55,9 @@ def _compiled(name: str, empty: frozenset[str] = frozenset(), *, detailed: bool 
     """
     import fastjsonschema  # noqa: PLC0415 - as above
 
-    from jsplan.documents.schema import inner_schemas, schemas  # noqa: PLC0415 - as above
+    from jsplan.documents.schema import internal_schemas, schemas  # noqa: PLC0415 - as above
 
-    schema = {**schemas(), **inner_schemas()}.get(name) or schemas()[f"{name}-v1.json"]
+    schema = {**schemas(), **internal_schemas()}.get(name) or schemas()[f"{name}-v1.json"]
     rules = {key: value for key, value in schema.items() if key not in ("$schema", "$id", "title")}
     types = {key: {"type": found["type"]} for key, found in schema.get("properties", {}).items() if key in empty and _may_be_empty(found)}
     rules |= {"properties": schema["properties"] | types} if types else {}
@@ -71,11 +71,11 @@ def _may_be_empty(schema: dict[str, Any]) -> bool:
     return "type" in schema and schema.keys().isdisjoint(("required", "minItems", "minProperties"))
 
 
-def _in_words(said: str) -> str:
+def _translate_message(said: str) -> str:
     """The library's message in our words: `steps[0].op must be one of …`."""
-    found = _SAID.match(said)
+    found = _LIBRARY_MESSAGE.match(said)
     if found is None:
-        return _short(said)
+        return _truncate(said)
     path, rest = found["path"].removeprefix(".") or "the document", found["rest"]
     if found["rule"] == "cannot":
         words = "has none of the forms that the schema allows"
@@ -87,8 +87,8 @@ def _in_words(said: str) -> str:
         words = "must be " + " or ".join(_TYPES[one] for one in types)
     else:
         words = f"must {rest}"
-    return f"{_short(path)} {_short(words)}"
+    return f"{_truncate(path)} {_truncate(words)}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "…"

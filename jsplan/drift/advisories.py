@@ -19,17 +19,17 @@ SUBJECTS: Final = ("$JS.EVENT.ADVISORY.STREAM.>", "$JS.EVENT.ADVISORY.CONSUMER.>
 _NAME: Final = re.compile(NAME)
 _AUDIT: Final = "$JS.EVENT.ADVISORY.API"
 _API: Final = "$JS.API."
-_ASKED: Final = b'"subject":"$JS.API.'
+_AUDITED_REQUEST: Final = b'"subject":"$JS.API.'
 #: Verbs that change what a stream or consumer is, with the place of its name among the tokens after `$JS.API.`.
 _STREAM_VERBS: Final = ("STREAM.CREATE", "STREAM.UPDATE", "STREAM.DELETE", "STREAM.RESTORE")
 _CONSUMER_VERBS: Final = ("CONSUMER.CREATE", "CONSUMER.DELETE", "CONSUMER.PAUSE", "CONSUMER.RESET", "CONSUMER.UNPIN")
-_TAKEN: Final = tuple(verb.encode() for verb in (*_STREAM_VERBS, *_CONSUMER_VERBS, "CONSUMER.DURABLE.CREATE"))
+_CHANGING_VERBS: Final = tuple(verb.encode() for verb in (*_STREAM_VERBS, *_CONSUMER_VERBS, "CONSUMER.DURABLE.CREATE"))
 #: Words of advisories about streams and consumers that are about something else than their configuration.
-_OTHER: Final = ("LEADER_ELECTED", "QUORUM_LOST", "SNAPSHOT_CREATE", "SNAPSHOT_COMPLETE", "RESTORE_CREATE", "BATCH_ABANDONED")
+_IGNORED_ADVISORIES: Final = ("LEADER_ELECTED", "QUORUM_LOST", "SNAPSHOT_CREATE", "SNAPSHOT_COMPLETE", "RESTORE_CREATE", "BATCH_ABANDONED")
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class Actor:
     """Who asked, as far as the server knows: behind a leafnode (`leafnode`) it only knows the link's user."""
 
     user: str
@@ -49,36 +49,36 @@ class Who:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AdvisoryEvent:
     """Something of this stream, or of this consumer of it, may be other than it was. `js_domain` is empty for a server without."""
 
     js_domain: str
     stream: str
     consumer: str = ""
-    who: Who | None = None
+    actor: Actor | None = None
 
 
-def read(subject: str, data: bytes) -> Event | None:
+def parse_advisory(subject: str, data: bytes) -> AdvisoryEvent | None:
     """The event in an advisory; None for what changes nothing, above all the audit of requests that read or were refused."""
     if subject == _AUDIT:
-        at = data.find(_ASKED)
-        return _of_audit(data) if at >= 0 and data.startswith(_TAKEN, at + len(_ASKED)) else None
+        at = data.find(_AUDITED_REQUEST)
+        return _parse_audit(data) if at >= 0 and data.startswith(_CHANGING_VERBS, at + len(_AUDITED_REQUEST)) else None
     words = subject.split(".")
-    if len(words) < 6 or words[4] in _OTHER:
+    if len(words) < 6 or words[4] in _IGNORED_ADVISORIES:
         return None
-    document = _parsed(data)
-    return _event(document, document.get("stream"), document.get("consumer") or "", None)
+    document = _parse_object(data)
+    return _build_event(document, document.get("stream"), document.get("consumer") or "", None)
 
 
-def _event(document: dict[str, Any], stream: object, consumer: object, who: Who | None) -> Event | None:
+def _build_event(document: dict[str, Any], stream: object, consumer: object, who: Actor | None) -> AdvisoryEvent | None:
     """None where what it names is no name: an advisory is heard from whoever may publish there."""
     named = (stream, consumer) if consumer else (stream,)
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in named):
         return None
-    return Event(str(document.get("domain") or ""), str(stream), str(consumer), who)
+    return AdvisoryEvent(str(document.get("domain") or ""), str(stream), str(consumer), who)
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def _parse_object(data: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -86,12 +86,12 @@ def _parsed(data: bytes) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _of_audit(data: bytes) -> Event | None:
-    document = _parsed(data)
+def _parse_audit(data: bytes) -> AdvisoryEvent | None:
+    document = _parse_object(data)
     tokens = str(document.get("subject", "")).removeprefix(_API).split(".")
     if tokens[1:2] == ["DURABLE"]:
         del tokens[1]
-    answer = _parsed(str(document.get("response") or "").encode())
+    answer = _parse_object(str(document.get("response") or "").encode())
     if len(tokens) < 3 or "error" in answer:
         return None
     consumer = ""
@@ -100,9 +100,9 @@ def _of_audit(data: bytes) -> Event | None:
         if not consumer:
             return None
     client = document.get("client")
-    return _event(document, tokens[2], consumer, _who(client if isinstance(client, dict) else {}))
+    return _build_event(document, tokens[2], consumer, _parse_actor(client if isinstance(client, dict) else {}))
 
 
-def _who(client: dict[str, Any]) -> Who:
+def _parse_actor(client: dict[str, Any]) -> Actor:
     user, name, host, account = (str(client.get(key) or "") for key in ("user", "name", "host", "acc"))
-    return Who(user, name, host, account, client.get("kind") == "Leafnode")
+    return Actor(user, name, host, account, client.get("kind") == "Leafnode")

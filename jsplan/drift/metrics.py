@@ -9,12 +9,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from jsplan import __version__
+from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift
-from jsplan.documents.notice import Situation
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 #: Situations that have a series of their own; the rest is only counted, so that a fleet in trouble cannot flood Prometheus.
-NAMED: Final = 200
+MAX_NAMED: Final = 200
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -26,9 +26,9 @@ class Metrics:
         self._workspace = workspace
         self._build = self._gauge("info", "The version of jsplan.", "version")
         self._build.labels(workspace, __version__).set(1)
-        self._found = self._gauge("resources", "Findings of the last full check, by kind.", "state")
-        self._open = self._gauge("alerts", "Open alerts.", "kind", "severity")
-        self._named = self._gauge("alert", "One for each open alert.", "id", "kind", "severity", "address")
+        self._resources = self._gauge("resources", "Findings of the last full check, by kind.", "state")
+        self._open_alerts = self._gauge("alerts", "Open alerts.", "kind", "severity")
+        self._alert = self._gauge("alert", "One for each open alert.", "id", "kind", "severity", "address")
         self._reachable = self._gauge("domain_reachable", "Whether the domain answered the last full check.", "domain")
         self._listening = self._gauge("listening", "Whether the job receives advisories of the connection.", "connection")
         self._last = self._gauge("last_check_timestamp_seconds", "When the last full check succeeded.")
@@ -52,52 +52,52 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"jsplan_drift_{name}", text, ["workspace", *labels], registry=self._registry)
 
-    def text(self) -> bytes:
+    def expose(self) -> bytes:
         """The exposition."""
         return generate_latest(self._registry)
 
-    def checked(self, scope: str, seconds: float, *, done: bool) -> None:
+    def observe_check(self, scope: str, seconds: float, *, done: bool) -> None:
         """A check ended; `scope` is full or partial."""
         self._took.labels(self._workspace, scope).observe(seconds)
         self._checks.labels(self._workspace, scope, "done" if done else "failed").inc()
 
-    def looked(self, drift: Drift, domains: Iterable[str], now: float) -> None:
+    def observe_full_check(self, drift: Drift, domains: Iterable[str], now: float) -> None:
         """A full check succeeded at `now`, in seconds since 1970."""
         for state, count in drift.summary.items():
-            self._found.labels(self._workspace, state).set(count)
+            self._resources.labels(self._workspace, state).set(count)
         missing = {str(domain["domain"]) for domain in drift.offline}
         self._reachable.clear()
         for domain in domains:
             self._reachable.labels(self._workspace, domain).set(domain not in missing)
         self._last.labels(self._workspace).set(now)
 
-    def due(self, moment: float) -> None:
+    def set_next_check(self, moment: float) -> None:
         """When the next full check is due, in seconds since 1970."""
         self._due.labels(self._workspace).set(moment)
 
-    def situations(self, open_: Iterable[Situation]) -> None:
+    def set_alerts(self, open_: Iterable[Alert]) -> None:
         """What is open now."""
         listed = list(open_)
-        self._open.clear()
-        self._named.clear()
+        self._open_alerts.clear()
+        self._alert.clear()
         for s in listed:
-            self._open.labels(self._workspace, s.kind, s.severity).inc()
-        for s in listed[:NAMED]:
-            self._named.labels(self._workspace, s.id, s.kind, s.severity, s.address).set(1)
+            self._open_alerts.labels(self._workspace, s.kind, s.severity).inc()
+        for s in listed[:MAX_NAMED]:
+            self._alert.labels(self._workspace, s.id, s.kind, s.severity, s.address).set(1)
 
-    def noticed(self, occasion: str, severity: str) -> None:
+    def count_event(self, occasion: str, severity: str) -> None:
         """A notice was given to the sinks."""
         self._notices.labels(self._workspace, occasion, severity).inc()
 
-    def heard(self, *, own: int = 0) -> None:
+    def count_advisory(self, *, own: int = 0) -> None:
         """An advisory named something of ours; or so many changes were our own."""
         (self._own.labels(self._workspace).inc(own) if own else self._events.labels(self._workspace).inc())
 
-    def listening(self, connection: str, *, up: bool) -> None:
+    def set_listening(self, connection: str, *, up: bool) -> None:
         """Whether advisories are heard there."""
         self._listening.labels(self._workspace, connection).set(up)
 
-    def sink(self, name: str, waiting: int, delivered: int, dropped: int, *, up: bool) -> None:
+    def update_sink(self, name: str, waiting: int, delivered: int, dropped: int, *, up: bool) -> None:
         """How a sink fares; `delivered` and `dropped` are added."""
         self._waiting.labels(self._workspace, name).set(waiting)
         self._healthy.labels(self._workspace, name).set(up)

@@ -13,24 +13,24 @@ from jsplan.documents.drift import Drift
 from jsplan.documents.plan import ResourceChange
 
 
-def mute(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
+def apply_mutes(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
     """Move every finding that a mute covers to `mutes`; say of each mute that has expired what it no longer covers."""
     day = now.date().isoformat()
     listed = list(mutes)
-    alive = [m for m in listed if not expired(m, day)]
-    over = [(m, _covered(m, drift)) for m in listed if expired(m, day)]
-    drift.resource_drift = [r for r in drift.resource_drift if not _moved(drift, alive, r.address, _fields(r), _of_resource(r))]
-    drift.replication = [f for f in drift.replication if f["healthy"] is not False or not _moved(drift, alive, _copy(f), (), _of_flow(f))]
-    drift.unmanaged = [u for u in drift.unmanaged if not _moved(drift, alive, u.address, (), {"kind": "unmanaged", "severity": u.severity})]
-    drift.diagnostics += [_told(m, covered) for m, covered in over]
+    alive = [m for m in listed if not is_expired(m, day)]
+    over = [(m, _count_covered(m, drift)) for m in listed if is_expired(m, day)]
+    drift.resource_drift = [r for r in drift.resource_drift if not _move_if_muted(drift, alive, r.address, _drifted_fields(r), _resource_severity(r))]
+    drift.replication = [f for f in drift.replication if f["healthy"] is not False or not _move_if_muted(drift, alive, _flow_target(f), (), _flow_severity(f))]
+    drift.unmanaged = [u for u in drift.unmanaged if not _move_if_muted(drift, alive, u.address, (), {"kind": "unmanaged", "severity": u.severity})]
+    drift.diagnostics += [_expiry_warning(m, covered) for m, covered in over]
 
 
-def expired(mute_: Mute, day: str) -> bool:
+def is_expired(mute_: Mute, day: str) -> bool:
     """Whether it ended before the day (`2026-12-31`); on its last day it still holds."""
     return mute_.until is not None and day > mute_.until
 
 
-def _moved(drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str], said: dict[str, Any]) -> bool:
+def _move_if_muted(drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str], said: dict[str, Any]) -> bool:
     found = next((m for m in mutes if _covers(m, address, fields)), None)
     if found is not None:
         who = {"owner": found.owner, "reason": found.reason, "until": found.until, "fields": list(found.fields)}
@@ -41,39 +41,39 @@ def _moved(drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str],
 def _covers(mute_: Mute, address: str, fields: Iterable[str]) -> bool:
     """A mute of fields holds only while nothing else of the resource drifts."""
     drifted = set(fields)
-    return _matches(mute_.address, address) and (not mute_.fields or (bool(drifted) and drifted <= set(mute_.fields)))
+    return _matches_address(mute_.address, address) and (not mute_.fields or (bool(drifted) and drifted <= set(mute_.fields)))
 
 
-def _matches(glob: str, address: str) -> bool:
+def _matches_address(glob: str, address: str) -> bool:
     try:
         return matches(glob, Address.parse(address))
     except ValueError:  # the end of a flow that no domain of ours has
         return glob == address
 
 
-def _fields(resource: ResourceChange) -> set[str]:
+def _drifted_fields(resource: ResourceChange) -> set[str]:
     return {field.path.split(".")[0].split("[")[0] for field in resource.change.fields}
 
 
-def _of_resource(resource: ResourceChange) -> dict[str, Any]:
+def _resource_severity(resource: ResourceChange) -> dict[str, Any]:
     return {"kind": "missing" if resource.change.after is None else "changed", "severity": resource.severity}
 
 
-def _copy(flow: dict[str, Any]) -> str:
+def _flow_target(flow: dict[str, Any]) -> str:
     return str(flow["to"])
 
 
-def _of_flow(flow: dict[str, Any]) -> dict[str, Any]:
+def _flow_severity(flow: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "replication", "severity": flow.get("severity", "functional")}
 
 
-def _covered(mute_: Mute, drift: Drift) -> int:
-    found = [(r.address, _fields(r)) for r in drift.resource_drift] + [(u.address, set[str]()) for u in drift.unmanaged]
-    found += [(_copy(f), set[str]()) for f in drift.replication if f["healthy"] is False]
+def _count_covered(mute_: Mute, drift: Drift) -> int:
+    found = [(r.address, _drifted_fields(r)) for r in drift.resource_drift] + [(u.address, set[str]()) for u in drift.unmanaged]
+    found += [(_flow_target(f), set[str]()) for f in drift.replication if f["healthy"] is False]
     return sum(_covers(mute_, address, fields) for address, fields in found)
 
 
-def _told(mute_: Mute, covered: int) -> Diagnostic:
+def _expiry_warning(mute_: Mute, covered: int) -> Diagnostic:
     again = f"{covered} finding{'s are' if covered != 1 else ' is'} reported again" if covered else "nothing is left that it covered"
     return Diagnostic(
         "warning",

@@ -15,7 +15,7 @@ from jsplan.units import SECOND
 class Schedule(Protocol):
     """When to look."""
 
-    def after(self, moment: datetime) -> datetime:
+    def next_after(self, moment: datetime) -> datetime:
         """The next time after `moment`, jitter included."""
 
     @property
@@ -24,14 +24,14 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class Interval:
     """Every so many ns, plus up to `jitter` ns."""
 
     interval: int
     jitter: int = 0
     random: random.Random = field(default_factory=random.Random, compare=False)
 
-    def after(self, moment: datetime) -> datetime:
+    def next_after(self, moment: datetime) -> datetime:
         """The moment plus the interval."""
         return moment + timedelta(seconds=self.interval / SECOND + self.random.uniform(0, self.jitter / SECOND))
 
@@ -57,7 +57,7 @@ class Cron:
         except StopIteration:
             raise ValueError(f'"{self.line}" never comes') from None
 
-    def after(self, moment: datetime) -> datetime:
+    def next_after(self, moment: datetime) -> datetime:
         """The first matching minute after the moment."""
         due: datetime = next(CronSim(self.line, moment))
         return due + timedelta(seconds=self.random.uniform(0, self.jitter / SECOND))

@@ -27,13 +27,13 @@ class Worker:
             while self._running is not None and not self._running.done():
                 await asyncio.wait({self._running})
             self._running = running = asyncio.get_running_loop().create_future()
-            running.add_done_callback(_seen)
-            threading.Thread(target=_do, args=(work, running), name=self._name, daemon=True).start()
+            running.add_done_callback(_consume_error)
+            threading.Thread(target=_run_work, args=(work, running), name=self._name, daemon=True).start()
             result: Result = await asyncio.shield(running)
             return result
 
 
-def _do(work: Callable[[], Any], running: asyncio.Future[Any]) -> None:
+def _run_work(work: Callable[[], Any], running: asyncio.Future[Any]) -> None:
     result, failure = None, None
     try:
         result = work()
@@ -50,7 +50,7 @@ def _do(work: Callable[[], Any], running: asyncio.Future[Any]) -> None:
         running.get_loop().call_soon_threadsafe(over)
 
 
-def _seen(running: asyncio.Future[Any]) -> None:
+def _consume_error(running: asyncio.Future[Any]) -> None:
     """Take the error of work that nobody waits for any more: asyncio would complain about it."""
     if not running.cancelled():
         running.exception()

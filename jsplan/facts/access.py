@@ -19,95 +19,95 @@ import orjson
 
 from jsplan.config.model import Domain
 from jsplan.documents.access import Status
-from jsplan.errors import OFFLINE, ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError
-from jsplan.jetstream import DomainApi, Pool, answers
-from jsplan.jetstream.api import unreadable
-from jsplan.jetstream.link import Inbox, Link
-from jsplan.subjects import is_literal, within
-from jsplan.topology.access import PUBLIC_KEY, Grant, own_prefix
+from jsplan.errors import OFFLINE_ERRORS, ApiError, ApiTimeoutError, JsplanError, NoRespondersError, NotPermittedError
+from jsplan.jetstream import DomainApi, Pool, answer_schema
+from jsplan.jetstream.api import unreadable_answer_error
+from jsplan.jetstream.connection import Inbox, NatsConnection
+from jsplan.subjects import is_literal, is_subset
+from jsplan.topology.access import PUBLIC_KEY, Grant, own_api_prefix
 
 #: Seconds until something that does not come through is taken for missing; interest takes a moment to cross a leafnode link.
-PATIENCE: Final = 5.0
+ANSWER_TIMEOUT: Final = 5.0
 #: Seconds to wait after the first try; each further one waits twice as long, so that a slow answer is heard too.
 FIRST_WAIT: Final = 0.1
 #: Tries at least, however slow the machine is.
-TRIES: Final = 10
+MIN_TRIES: Final = 10
 #: A body that is no JSON and no acknowledgement.
-UNREADABLE: Final = b"{"
+INVALID_PAYLOAD: Final = b"{"
 #: What deletes even when it is asked badly, so that it is never tried.
-HARMFUL: Final = ("STREAM.DELETE.", "CONSUMER.DELETE.", "STREAM.PURGE.")
+DELETING_VERBS: Final = ("STREAM.DELETE.", "CONSUMER.DELETE.", "STREAM.PURGE.")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GrantCheck:
     """What is known about one grant."""
 
     status: Status
     detail: str = ""
 
 
-async def check(pool: Pool, domains: Mapping[str, Domain], grants: Iterable[Grant], system: str | None = None) -> dict[Grant, Found]:
+async def check_grants(pool: Pool, domains: Mapping[str, Domain], grants: Iterable[Grant], system: str | None = None) -> dict[Grant, GrantCheck]:
     """Try every grant, all at once. `system` is the key of a connection to the system account, if there is one.
 
     The connections must be open. Raises ApiError when a connection is lost, ConnectError when that of `system` failed.
     """
     listed = list(grants)
-    tried = await asyncio.gather(*(_try(pool, domains, grant) for grant in listed))
+    tried = await asyncio.gather(*(_try_grant(pool, domains, grant) for grant in listed))
     found = dict(zip(listed, tried, strict=True))
     if system is None:
         return found
     if system in pool.failures:
         raise pool.failures[system]
-    accounts = await _accounts(pool, domains, listed, pool.links[system])
-    looked = {grant: [_looked_up(way, seen, accounts) for way in _spellings(pool, domains, grant, system)] for grant, seen in found.items()}
-    return {grant: min(ways, key=lambda way: _DISTANCE.index(way.lack)).found for grant, ways in looked.items()}
+    accounts = await _read_accounts(pool, domains, listed, pool.connections[system])
+    looked = {grant: [_look_up(way, seen, accounts) for way in _equivalent_grants(pool, domains, grant, system)] for grant, seen in found.items()}
+    return {grant: min(ways, key=lambda way: _LACK_ORDER.index(way.lack)).check for grant, ways in looked.items()}
 
 
-async def _try(pool: Pool, domains: Mapping[str, Domain], grant: Grant) -> Found:
-    owner, user = (pool.links.get(domains[key].connection) for key in (grant.owner_at, grant.user_at))
+async def _try_grant(pool: Pool, domains: Mapping[str, Domain], grant: Grant) -> GrantCheck:
+    owner, user = (pool.connections.get(domains[key].connection) for key in (grant.owner_domain, grant.user_domain))
     if user is None:
-        return Found("unknown", f"account {grant.user} cannot be reached: {pool.failures[domains[grant.user_at].connection]}")
+        return GrantCheck("unknown", f"account {grant.user} cannot be reached: {pool.failures[domains[grant.user_domain].connection]}")
     try:
         if grant.kind == "service":
-            return await _service(owner, user, domains, grant)
-        return await _stream(pool, owner, user, domains, grant)
+            return await _try_service(owner, user, domains, grant)
+        return await _try_stream(pool, owner, user, domains, grant)
     except NotPermittedError as error:
-        return Found("unknown", str(error))
+        return GrantCheck("unknown", str(error))
 
 
 # --- services ------------------------------------------------------------------------------------------------
 
 
-async def _service(owner: Link | None, user: Link, domains: Mapping[str, Domain], grant: Grant) -> Found:
-    domain = domains[grant.owner_at]
-    verb = grant.subject.removeprefix(f"{own_prefix(domain)}.")
-    if verb.startswith(HARMFUL):
-        return Found("unknown", "not tried, since trying it would delete")
-    token = _token()
-    said, heard = _filled(grant.local, token), _filled(grant.subject, token)
-    mapped = "$JS.API." + heard.removeprefix(f"{own_prefix(domain)}.") if verb != grant.subject else heard
-    async with _listening(owner, {heard, mapped}) as inboxes:
-        silent = await _asked(user, said, inboxes)
+async def _try_service(owner: NatsConnection | None, user: NatsConnection, domains: Mapping[str, Domain], grant: Grant) -> GrantCheck:
+    domain = domains[grant.owner_domain]
+    verb = grant.subject.removeprefix(f"{own_api_prefix(domain)}.")
+    if verb.startswith(DELETING_VERBS):
+        return GrantCheck("unknown", "not tried, since trying it would delete")
+    token = _new_token()
+    said, heard = _fill_wildcards(grant.local_subject, token), _fill_wildcards(grant.subject, token)
+    mapped = "$JS.API." + heard.removeprefix(f"{own_api_prefix(domain)}.") if verb != grant.subject else heard
+    async with _open_inboxes(owner, {heard, mapped}) as inboxes:
+        silent = await _ask_until_heard(user, said, inboxes)
     if silent is None:
-        return Found("ok")
+        return GrantCheck("ok")
     is_api = verb != grant.subject
     if owner is None and not is_api:
-        return Found("unknown", f"nobody listens just now, and account {grant.owner} cannot be reached to listen")
+        return GrantCheck("unknown", f"nobody listens just now, and account {grant.owner} cannot be reached to listen")
     if not silent and not is_api and owner is not None:
-        return Found("unknown", f"somebody takes it, and the connection of {grant.owner_at} does not hear it")
-    return Found("missing", _either(grant))
+        return GrantCheck("unknown", f"somebody takes it, and the connection of {grant.owner_domain} does not hear it")
+    return GrantCheck("missing", _not_delivered_text(grant))
 
 
-async def _asked(user: Link, said: str, inboxes: list[Inbox]) -> bool | None:
+async def _ask_until_heard(user: NatsConnection, said: str, inboxes: list[Inbox]) -> bool | None:
     """None as soon as it comes through; else whether nobody ever listened. Raises NotPermittedError."""
-    ears = [asyncio.create_task(inbox.next(10 * PATIENCE, said)) for inbox in inboxes]
+    ears = [asyncio.create_task(inbox.next(10 * ANSWER_TIMEOUT, said)) for inbox in inboxes]
     loop = asyncio.get_running_loop()
-    end, wait, deserted, tries = loop.time() + PATIENCE, FIRST_WAIT, True, 0
+    end, wait, deserted, tries = loop.time() + ANSWER_TIMEOUT, FIRST_WAIT, True, 0
     try:
-        while loop.time() < end or (deserted and tries < TRIES):
+        while loop.time() < end or (deserted and tries < MIN_TRIES):
             tries += 1
             try:
-                await user.request(said, UNREADABLE, wait)
+                await user.request(said, INVALID_PAYLOAD, wait)
             except NoRespondersError:
                 await asyncio.sleep(FIRST_WAIT)
             except ApiTimeoutError:
@@ -124,9 +124,9 @@ async def _asked(user: Link, said: str, inboxes: list[Inbox]) -> bool | None:
 
 
 @contextlib.asynccontextmanager
-async def _listening(link: Link | None, subjects: set[str]) -> AsyncIterator[list[Inbox]]:
+async def _open_inboxes(link: NatsConnection | None, subjects: set[str]) -> AsyncIterator[list[Inbox]]:
     async with contextlib.AsyncExitStack() as stack:
-        inboxes = [await stack.enter_async_context(link.inbox(subject)) for subject in sorted(subjects)] if link is not None else []
+        inboxes = [await stack.enter_async_context(link.open_inbox(subject)) for subject in sorted(subjects)] if link is not None else []
         if link is not None:
             await link.flush()
         yield inboxes
@@ -135,51 +135,51 @@ async def _listening(link: Link | None, subjects: set[str]) -> AsyncIterator[lis
 # --- streams -------------------------------------------------------------------------------------------------
 
 
-async def _stream(pool: Pool, owner: Link | None, user: Link, domains: Mapping[str, Domain], grant: Grant) -> Found:
+async def _try_stream(pool: Pool, owner: NatsConnection | None, user: NatsConnection, domains: Mapping[str, Domain], grant: Grant) -> GrantCheck:
     if is_literal(grant.subject):
-        return Found("unknown", "not tried, since a consumer delivers there; --system-connection looks it up")
+        return GrantCheck("unknown", "not tried, since a consumer delivers there; --system-connection looks it up")
     if owner is None:
-        return Found("unknown", f"account {grant.owner} cannot be reached: {pool.failures[domains[grant.owner_at].connection]}")
-    token = _token()
-    said, heard = _filled(grant.subject, token), _filled(grant.local, token)
-    for key, subject in ((grant.owner_at, said), (grant.user_at, heard)):
-        stored = await _stored(pool, domains[key], subject)
+        return GrantCheck("unknown", f"account {grant.owner} cannot be reached: {pool.failures[domains[grant.owner_domain].connection]}")
+    token = _new_token()
+    said, heard = _fill_wildcards(grant.subject, token), _fill_wildcards(grant.local_subject, token)
+    for key, subject in ((grant.owner_domain, said), (grant.user_domain, heard)):
+        stored = await _find_storing_stream(pool, domains[key], subject)
         if stored:
-            return Found("unknown", f"not tried, since stream {stored} in {key} would store it")
+            return GrantCheck("unknown", f"not tried, since stream {stored} in {key} would store it")
     loop = asyncio.get_running_loop()
-    end, tries = loop.time() + PATIENCE, 0
-    async with user.inbox(heard) as inbox:
+    end, tries = loop.time() + ANSWER_TIMEOUT, 0
+    async with user.open_inbox(heard) as inbox:
         await user.flush()
-        while loop.time() < end or tries < TRIES:
+        while loop.time() < end or tries < MIN_TRIES:
             tries += 1
             await owner.publish(said, b"")
             await owner.flush()
             await user.flush()  # what one server handed on is here now
             with contextlib.suppress(ApiTimeoutError):
                 await inbox.next(FIRST_WAIT, heard)
-                return Found("ok")
-    return Found("missing", _either(grant))
+                return GrantCheck("ok")
+    return GrantCheck("missing", _not_delivered_text(grant))
 
 
-def _either(grant: Grant) -> str:
+def _not_delivered_text(grant: Grant) -> str:
     return f"nothing comes through: {grant.owner} does not export it, or {grant.user} does not import it"
 
 
-async def _stored(pool: Pool, domain: Domain, subject: str) -> str | None:
+async def _find_storing_stream(pool: Pool, domain: Domain, subject: str) -> str | None:
     """A stream that would store the subject; None also where the domain cannot be asked."""
     try:
-        answer = await DomainApi(domain, pool.links[domain.connection], read_only=True).request("STREAM.NAMES", {"subject": subject})
+        answer = await DomainApi(domain, pool.connections[domain.connection], read_only=True).request("STREAM.NAMES", {"subject": subject})
     except JsplanError:
         return None
     names = answer.get("streams") or []
     return str(names[0]) if names else None
 
 
-def _token() -> str:
+def _new_token() -> str:
     return f"JSPLAN_PROBE_{os.urandom(6).hex()}"
 
 
-def _filled(subject: str, token: str) -> str:
+def _fill_wildcards(subject: str, token: str) -> str:
     """A subject of our own that the pattern covers."""
     return ".".join(token if part in ("*", ">") else part for part in subject.split("."))
 
@@ -187,38 +187,38 @@ def _filled(subject: str, token: str) -> str:
 # --- what the servers have configured ------------------------------------------------------------------------
 
 
-async def _accounts(pool: Pool, domains: Mapping[str, Domain], grants: list[Grant], system: Link) -> dict[str, dict[str, Any]]:
+async def _read_accounts(pool: Pool, domains: Mapping[str, Domain], grants: list[Grant], system: NatsConnection) -> dict[str, dict[str, Any]]:
     """What the servers know about each account, by its name in the files; empty for one they do not know."""
-    at = {account: key for g in grants for account, key in ((g.owner, g.owner_at), (g.user, g.user_at))}
+    at = {account: key for g in grants for account, key in ((g.owner, g.owner_domain), (g.user, g.user_domain))}
 
     async def one(account: str, key: str) -> dict[str, Any]:
-        link = pool.links.get(domains[key].connection)
-        name = account if PUBLIC_KEY.fullmatch(account) else await _identity(link) or account
+        link = pool.connections.get(domains[key].connection)
+        name = account if PUBLIC_KEY.fullmatch(account) else await _read_account_name(link) or account
         try:
             # Of the server that is asked, and no other: a leaf's own idea of the account may answer first where all are asked.
             subject = f"$SYS.REQ.SERVER.{system.server['server_id']}.ACCOUNTZ"
-            answer = answers.system(answers.ACCOUNT, await system.request(subject, orjson.dumps({"account": name})))
-        except OFFLINE as error:
+            answer = answer_schema.parse_system_answer(answer_schema.ACCOUNT_INFO, await system.request(subject, orjson.dumps({"account": name})))
+        except OFFLINE_ERRORS as error:
             raise ApiError(
                 f"the servers tell nothing about account {account}: {error}",
-                hint=f"Is connection {system.target.key} one to the system account?",
+                hint=f"Is connection {system.settings.key} one to the system account?",
             ) from None
-        except answers.WrongShape as wrong:
-            raise unreadable(system.target.shown, subject, wrong) from None
+        except answer_schema.InvalidAnswer as wrong:
+            raise unreadable_answer_error(system.settings.shown, subject, wrong) from None
         return {"id": name, **((answer.get("data") or {}).get("account_detail") or {})}
 
     found = await asyncio.gather(*(one(account, key) for account, key in at.items()))
     return dict(zip(at, found, strict=True))
 
 
-async def _identity(link: Link | None) -> str | None:
+async def _read_account_name(link: NatsConnection | None) -> str | None:
     """How the server calls the account of a connection: its public key, or its name. Servers since 2.10 tell."""
     if link is None:
         return None
-    for _ in range(TRIES):
+    for _ in range(MIN_TRIES):
         try:
-            answer = answers.system(answers.USER, await link.request(answers.USER, b""))
-        except (ApiError, answers.WrongShape):
+            answer = answer_schema.parse_system_answer(answer_schema.USER_INFO, await link.request(answer_schema.USER_INFO, b""))
+        except (ApiError, answer_schema.InvalidAnswer):
             return None
         # A server behind a leafnode hears it too, calls the account by another name, and is the first to answer now and then.
         if (answer.get("server") or {}).get("id") == link.server["server_id"]:
@@ -229,55 +229,55 @@ async def _identity(link: Link | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _ConfigLookup:
     """What the configuration says of one spelling of a grant; `lack` is what it lacks."""
 
-    found: Found
+    check: GrantCheck
     lack: Literal["", "response", "import", "export"] = ""
 
 
 #: Which spelling counts where there are two: the one that lacks least.
-_DISTANCE: Final = ("", "response", "import", "export")
+_LACK_ORDER: Final = ("", "response", "import", "export")
 
 
-def _spellings(pool: Pool, domains: Mapping[str, Domain], grant: Grant, system: str) -> list[Grant]:
+def _equivalent_grants(pool: Pool, domains: Mapping[str, Domain], grant: Grant, system: str) -> list[Grant]:
     """The grant as it is, and as a server in the owner's domain takes it too: `$JS.API.…` for `$JS.hub.API.…`."""
-    domain = domains[grant.owner_at]
-    prefix = f"{own_prefix(domain)}."
-    asked = pool.links.get(domains[grant.user_at].connection, pool.links[system])
+    domain = domains[grant.owner_domain]
+    prefix = f"{own_api_prefix(domain)}."
+    asked = pool.connections.get(domains[grant.user_domain].connection, pool.connections[system])
     if domain.js_domain is None or not grant.subject.startswith(prefix) or asked.server.get("domain") != domain.js_domain:
         return [grant]
     return [grant, replace(grant, subject="$JS.API." + grant.subject.removeprefix(prefix))]
 
 
-def _looked_up(grant: Grant, tried: Found, accounts: Mapping[str, dict[str, Any]]) -> _Looked:
+def _look_up(grant: Grant, tried: GrantCheck, accounts: Mapping[str, dict[str, Any]]) -> _ConfigLookup:
     """What the configuration adds to what was tried: which side lacks it, and what could not be tried."""
     owner, user = accounts[grant.owner], accounts[grant.user]
-    offered = [e for e in owner.get("exports") or [] if e.get("type") == grant.kind and within(grant.subject, str(e.get("subject")))]
+    offered = [e for e in owner.get("exports") or [] if e.get("type") == grant.kind and is_subset(grant.subject, str(e.get("subject")))]
     theirs = [e for e in offered if not e.get("approved_accounts") or user["id"] in e["approved_accounts"]]
     if not theirs:
         why = f" to {grant.user}" if offered else ""
-        missing = Found("missing", f"account {grant.owner} does not export it{why}")
-        return _Looked(tried if tried.status == "ok" else missing, "export")
-    taken = [i for i in user.get("imports") or [] if _takes(i, grant, owner["id"])]
-    if grant.streamed and not any(str(e.get("response_type", "")).startswith("Stream") for e in theirs):
+        missing = GrantCheck("missing", f"account {grant.owner} does not export it{why}")
+        return _ConfigLookup(tried if tried.status == "ok" else missing, "export")
+    taken = [i for i in user.get("imports") or [] if _is_import_of(i, grant, owner["id"])]
+    if grant.streams_responses and not any(str(e.get("response_type", "")).startswith("Stream") for e in theirs):
         why = f"account {grant.owner} exports it for one answer only; it needs response_type: stream"
-        return _Looked(Found("missing", why), "response" if taken else "import")
+        return _ConfigLookup(GrantCheck("missing", why), "response" if taken else "import")
     if tried.status == "ok":
-        return _Looked(tried, "" if taken else "import")
+        return _ConfigLookup(tried, "" if taken else "import")
     if not taken:
-        return _Looked(Found("missing", f"account {grant.user} does not import it"), "import")
+        return _ConfigLookup(GrantCheck("missing", f"account {grant.user} does not import it"), "import")
     if tried.status == "unknown":
-        return _Looked(Found("ok", "looked up, not tried"))
-    return _Looked(Found("missing", "both accounts have it on the server that was asked, and yet it does not come through"))
+        return _ConfigLookup(GrantCheck("ok", "looked up, not tried"))
+    return _ConfigLookup(GrantCheck("missing", "both accounts have it on the server that was asked, and yet it does not come through"))
 
 
-def _takes(row: Mapping[str, Any], grant: Grant, owner: str) -> bool:
+def _is_import_of(row: Mapping[str, Any], grant: Grant, owner: str) -> bool:
     """Whether an import brings exactly the subject under exactly the local name."""
     subject, local = str(row.get("subject")), str(row.get("local_subject") or row.get("to") or row.get("subject"))
-    if row.get("type") != grant.kind or row.get("account") != owner or row.get("invalid") or not within(grant.subject, subject):
+    if row.get("type") != grant.kind or row.get("account") != owner or row.get("invalid") or not is_subset(grant.subject, subject):
         return False
     if not subject.endswith(">"):
-        return local == grant.local
+        return local == grant.local_subject
     rest = grant.subject.split(".")[len(subject.split(".")) - 1 :]
-    return ".".join([*local.split(".")[:-1], *rest]) == grant.local
+    return ".".join([*local.split(".")[:-1], *rest]) == grant.local_subject

@@ -1,25 +1,25 @@
-"""What exists in a domain beyond what was asked for: the raw material of `unmanaged`. Never writes."""
+"""What exists in a domain beyond what was asked for: the raw material of `list_unmanaged`. Never writes."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import TypeVar
 
-from jsplan.address import OWN_CONSUMERS, STAGING, STATE_MARK, Address
+from jsplan.address import INTERNAL_CONSUMER_PREFIXES, STAGING_PREFIX, STATE_TAG, Address
 from jsplan.config.model import Domain
-from jsplan.errors import OFFLINE, NotPermittedError, ServerRefusedError
+from jsplan.errors import OFFLINE_ERRORS, NotPermittedError, ServerRefusedError
 from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.survey import in_parallel, read_object, require_reachable, went_offline
+from jsplan.facts.reader import mark_offline, read_object, require_reachable, run_parallel
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import STREAM_NOT_FOUND
 
 #: The server's own: never planned, imported or listed (contract, section 2).
-OWN_STREAMS = ("$MQTT_", STAGING)
+OWN_STREAMS = ("$MQTT_", STAGING_PREFIX)
 
 T = TypeVar("T")
 
 
-async def unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]) -> list[LiveObject]:
+async def list_unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, managed: Iterable[Address]) -> list[LiveObject]:
     """Streams, buckets and consumers of the reachable domains that are not in `managed`, in address order.
 
     A `same_as` domain is another way to one that is asked already. Costs one INFO for each found. What the user may not ask for is
@@ -29,36 +29,36 @@ async def unmanaged(pool: Pool, domains: Mapping[str, Domain], live: Live, manag
     managed = set(managed)
     found: list[LiveObject] = []
     for key in sorted(live.domains):
-        if live.reachable(key) and domains[key].same_as is None:
+        if live.is_reachable(key) and domains[key].same_as is None:
             try:
-                found += await _of_domain(pool, domains[key], live, managed)
-            except OFFLINE as error:
-                went_offline(live, key, error)
+                found += await _list_in_domain(pool, domains[key], live, managed)
+            except OFFLINE_ERRORS as error:
+                mark_offline(live, key, error)
     require_reachable(pool, live)
     return sorted(found, key=lambda o: o.address)
 
 
-async def _of_domain(pool: Pool, domain: Domain, live: Live, managed: set[Address]) -> list[LiveObject]:
+async def _list_in_domain(pool: Pool, domain: Domain, live: Live, managed: set[Address]) -> list[LiveObject]:
     api = pool.api(domain)
-    names = await permitted(api.stream_names(), domain.key, live) or []
+    names = await ask_if_permitted(api.stream_names(), domain.key, live) or []
     names = [name for name in names if not name.startswith(OWN_STREAMS)]
     addresses = [a for a in (Address.of_stream(domain.key, name) for name in names) if a not in managed]
-    for stream in _with_strangers(domain.key, live, managed):
-        consumers = await permitted(_consumer_names(api, stream), domain.key, live) or []
-        mine = (Address(domain.key, "consumer", f"{stream}/{name}") for name in consumers if not name.startswith(OWN_CONSUMERS))
+    for stream in _streams_with_unmanaged(domain.key, live, managed):
+        consumers = await ask_if_permitted(_consumer_names(api, stream), domain.key, live) or []
+        mine = (Address(domain.key, "consumer", f"{stream}/{name}") for name in consumers if not name.startswith(INTERNAL_CONSUMER_PREFIXES))
         addresses += [a for a in mine if a not in managed]
     found: list[LiveObject] = []
 
     async def read(address: Address) -> None:
-        live_object = await permitted(read_object(api, address), domain.key, live)
-        if live_object is not None and not keeps_state(live_object):
+        live_object = await ask_if_permitted(read_object(api, address), domain.key, live)
+        if live_object is not None and not is_state_bucket(live_object):
             found.append(live_object)
 
-    await in_parallel(read, addresses)
+    await run_parallel(read, addresses)
     return found
 
 
-async def permitted(asked: Awaitable[T], key: str, live: Live) -> T | None:
+async def ask_if_permitted(asked: Awaitable[T], key: str, live: Live) -> T | None:
     """The answer, or None where this user may not ask, which `live.unlisted` says then."""
     try:
         return await asked
@@ -79,16 +79,16 @@ async def _consumer_names(api: DomainApi, stream: str) -> list[str]:
 
 def may_be_listed(address: Address) -> bool:
     """Whether its name is not one of the server's own, nor of what jsplan makes on the way."""
-    return not address.stream.startswith(OWN_STREAMS) and not (address.kind == "consumer" and address.consumer.startswith(OWN_CONSUMERS))
+    return not address.stream.startswith(OWN_STREAMS) and not (address.kind == "consumer" and address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES))
 
 
-def keeps_state(found: LiveObject) -> bool:
+def is_state_bucket(found: LiveObject) -> bool:
     """Whether it is a bucket that some workspace keeps its state in: jsplan's own, and nobody's resource."""
-    key, value = STATE_MARK
+    key, value = STATE_TAG
     return found.address.kind == "kv" and (found.raw.get("metadata") or {}).get(key) == value
 
 
-def _with_strangers(domain: str, live: Live, managed: set[Address]) -> list[str]:
+def _streams_with_unmanaged(domain: str, live: Live, managed: set[Address]) -> list[str]:
     """Managed streams that have more consumers than we know of."""
     known: dict[str, int] = {}
     for address in managed:

@@ -15,25 +15,25 @@ from itertools import islice
 from typing import Any
 
 from jsplan.errors import ApiError, ServerRefusedError
-from jsplan.facts.stored import Resized, Stored, stored_size
+from jsplan.facts.stored_message import StoredMessage, TargetStorage, stored_size
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.api import NO_MESSAGE
 
 #: One batch: small enough that no server takes us for a slow consumer (64 MiB), large enough to hide the round trip.
-BATCH, BATCH_BYTES = 1_000, 8 << 20
+BATCH_MESSAGES, BATCH_BYTES = 1_000, 8 << 20
 #: MSG.GET and batches take `start_time` since 2.11, which is level 1; so do batches.
-HAS_BATCHES = 1
+BATCH_LEVEL = 1
 #: A message larger than this counts as several reads, so that the limit bounds the traffic too.
 READ_BYTES = 16 << 10
 _OWN_HEADERS = b"\r\nNats-Stream: "
 
 
-class TooManyReads(Exception):
+class ReadLimitExceeded(Exception):
     """The measurement would take more reads than it may."""
 
 
 @dataclass(slots=True)
-class Budget:
+class ReadBudget:
     """What a measurement may still read."""
 
     left: int
@@ -42,14 +42,14 @@ class Budget:
         """Raises TooManyReads when that is more than there is."""
         self.left -= reads
         if self.left < 0:
-            raise TooManyReads
+            raise ReadLimitExceeded
 
 
 @dataclass
-class Reader:
+class MessageReader:
     """One stream as it was at one INFO: messages after `last` are not seen. `gaps` are the deleted sequences, sorted.
 
-    Without `gaps` (None: nobody asked for them) MSG.GET cannot be used to read. `resized`: the messages are to be moved so. A stream
+    Without `gaps` (None: nobody asked for them) MSG.GET cannot be used to read. `target_storage`: the messages are to be moved so. A stream
     that never had a message calls its first sequence 0, which servers refuse to read.
     """
 
@@ -59,48 +59,48 @@ class Reader:
     first: int
     last: int
     batches: bool
-    budget: Budget
+    budget: ReadBudget
     gaps: Sequence[int] | None = field(default_factory=list)
-    resized: Resized | None = None
+    target_storage: TargetStorage | None = None
 
     def __post_init__(self) -> None:
         self.first = max(self.first, 1)
 
-    async def forward(self, start: int) -> AsyncIterator[Stored]:
+    async def read_forward(self, start: int) -> AsyncIterator[StoredMessage]:
         """Messages from a sequence on, oldest first. Raises TooManyReads and ApiError."""
         start = max(start, 1)
         while start <= self.last:
-            found, start = await self._page(start, self.last)
+            found, start = await self._read_page(start, self.last)
             for message in found:
                 yield message
 
-    async def backward(self) -> AsyncIterator[Stored]:
+    async def read_backward(self) -> AsyncIterator[StoredMessage]:
         """Messages newest first. Raises TooManyReads and ApiError."""
-        end, width = self.last, BATCH
+        end, width = self.last, BATCH_MESSAGES
         while end >= self.first:
-            start, found = max(self.first, end - width + 1), list[Stored]()
+            start, found = max(self.first, end - width + 1), list[StoredMessage]()
             at = start
             while at <= end:
-                page, at = await self._page(at, end)
+                page, at = await self._read_page(at, end)
                 found += page
             for message in reversed(found):
                 yield message
-            width = BATCH if len(found) > BATCH // 4 else width * 4
+            width = BATCH_MESSAGES if len(found) > BATCH_MESSAGES // 4 else width * 4
             end = start - 1
 
-    async def _page(self, start: int, end: int) -> tuple[list[Stored], int]:
+    async def _read_page(self, start: int, end: int) -> tuple[list[StoredMessage], int]:
         """Messages of one batch within the range, and where the next one begins."""
         if self.batches:
-            return await self._batch(start, end)
+            return await self._read_batch(start, end)
         if self.gaps is None:
-            raise TooManyReads
-        wanted = list(islice(self._existing(start, end), BATCH))
+            raise ReadLimitExceeded
+        wanted = list(islice(self._existing_seqs(start, end), BATCH_MESSAGES))
         self.budget.spend(len(wanted))
-        found = [m for m in await asyncio.gather(*(self._one(seq) for seq in wanted)) if m is not None]
+        found = [m for m in await asyncio.gather(*(self._read_one(seq) for seq in wanted)) if m is not None]
         self._charge(found)
-        return found, wanted[-1] + 1 if len(wanted) == BATCH else end + 1
+        return found, wanted[-1] + 1 if len(wanted) == BATCH_MESSAGES else end + 1
 
-    def _existing(self, start: int, end: int) -> Any:
+    def _existing_seqs(self, start: int, end: int) -> Any:
         gaps = self.gaps or []
         at = bisect_left(gaps, start)
         for seq in range(start, end + 1):
@@ -109,10 +109,10 @@ class Reader:
             else:
                 yield seq
 
-    def _charge(self, found: list[Stored]) -> None:
+    def _charge(self, found: list[StoredMessage]) -> None:
         self.budget.spend(sum(m.size // READ_BYTES for m in found))
 
-    async def _one(self, seq: int) -> Stored | None:
+    async def _read_one(self, seq: int) -> StoredMessage | None:
         try:
             answer = await self.api.request(f"STREAM.MSG.GET.{self.stream}", {"seq": seq})
         except ServerRefusedError as error:
@@ -121,47 +121,47 @@ class Reader:
             raise
         return self._from_json(answer["message"])
 
-    def _from_json(self, message: dict[str, Any]) -> Stored:
+    def _from_json(self, message: dict[str, Any]) -> StoredMessage:
         headers, payload = base64.b64decode(message.get("hdrs") or ""), _decoded_length(message.get("data") or "")
         subject = len(message["subject"].encode())
-        size, moved = stored_size(self.storage, subject, len(headers), payload), self._moved(message["seq"], subject, headers, payload)
-        return Stored(message["seq"], message["subject"], size, message["time"], _is_forever(headers), _source(headers), moved)
+        size, moved = stored_size(self.storage, subject, len(headers), payload), self._size_at_target(message["seq"], subject, headers, payload)
+        return StoredMessage(message["seq"], message["subject"], size, message["time"], _never_expires(headers), _source_header(headers), moved)
 
-    def _moved(self, seq: int, subject: int, headers: bytes, payload: int) -> int | None:
+    def _size_at_target(self, seq: int, subject: int, headers: bytes, payload: int) -> int | None:
         """What a message counts in the stream that it is moved to. A source numbers messages without gaps."""
-        if self.resized is None:
+        if self.target_storage is None:
             return None
         position = seq - self.first + 1 - bisect_left(self.gaps or [], seq) + bisect_left(self.gaps or [], self.first)
-        return self.resized.size(subject, headers, payload, position)
+        return self.target_storage.stored_size(subject, headers, payload, position)
 
-    async def _batch(self, start: int, end: int) -> tuple[list[Stored], int]:
+    async def _read_batch(self, start: int, end: int) -> tuple[list[StoredMessage], int]:
         """One batch. Any mirror and any replica may have answered: what is not surely all of the stream itself is not taken."""
-        size = min(BATCH, end - start + 1, self.budget.left + 1)
+        size = min(BATCH_MESSAGES, end - start + 1, self.budget.left + 1)
         answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": start, "batch": size, "max_bytes": BATCH_BYTES})
         end_of_batch = answers.pop()[0]
         if not end_of_batch.startswith((b"NATS/1.0 204", b"NATS/1.0 404")):
             raise ApiError(f"{self.stream} cannot be read: {end_of_batch[:80]!r}")
         try:
-            own = all(_answered_by(block) == self.stream for block, _ in answers)
+            own = all(_answering_stream(block) == self.stream for block, _ in answers)
             found = [m for m in (self._from_batch(*answer) for answer in answers) if m.seq <= end]
         except (KeyError, ValueError) as error:
             raise ApiError(f"{self.stream} cannot be read: a message of a batch lacks the server's own headers ({error})") from None
         after = found[-1].seq + 1 if found and len(found) == len(answers) else end + 1
         if not own or not self._is_complete(found, start, after):
             self.batches = False
-            return await self._page(start, end)
+            return await self._read_page(start, end)
         self.budget.spend(len(found))
         self._charge(found)
         return found, after
 
-    def _is_complete(self, found: list[Stored], start: int, after: int) -> bool:
+    def _is_complete(self, found: list[StoredMessage], start: int, after: int) -> bool:
         """Whether these are all messages of the range; where nobody knows the gaps, nothing at all may be somebody else's nothing."""
         if self.gaps is None:
             return bool(found)
         gaps = bisect_left(self.gaps, after) - bisect_left(self.gaps, start)
         return len(found) == after - start - gaps
 
-    def _from_batch(self, block: bytes, payload: bytes) -> Stored:
+    def _from_batch(self, block: bytes, payload: bytes) -> StoredMessage:
         """The server appends its own headers to those of the message, which may have some of the same name."""
         at = block.rfind(_OWN_HEADERS)
         own = dict(line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n"))
@@ -169,14 +169,14 @@ class Reader:
         subject = own[b"Nats-Subject"]
         block = headers + b"\r\n\r\n" if headers else b""
         size, seq = stored_size(self.storage, len(subject), len(block), len(payload)), int(own[b"Nats-Sequence"])
-        time, moved = own[b"Nats-Time-Stamp"].decode(), self._moved(seq, len(subject), block, len(payload))
-        return Stored(seq, subject.decode(), size, time, _is_forever(headers), _source(block), moved)
+        time, moved = own[b"Nats-Time-Stamp"].decode(), self._size_at_target(seq, len(subject), block, len(payload))
+        return StoredMessage(seq, subject.decode(), size, time, _never_expires(headers), _source_header(block), moved)
 
-    async def at_or_after(self, seq: int) -> Stored | None:
+    async def read_at_or_after(self, seq: int) -> StoredMessage | None:
         """The first message from a sequence on, or None after the last one."""
-        return await self._get({"seq": seq, "next_by_subj": ">"})
+        return await self._get_message({"seq": seq, "next_by_subj": ">"})
 
-    async def _get(self, query: dict[str, Any]) -> Stored | None:
+    async def _get_message(self, query: dict[str, Any]) -> StoredMessage | None:
         self.budget.spend(1)
         try:
             answer = await self.api.request(f"STREAM.MSG.GET.{self.stream}", query)
@@ -187,22 +187,22 @@ class Reader:
         found = self._from_json(answer["message"])
         return found if found.seq <= self.last else None
 
-    async def first_since(self, time: str, *, by_time: bool) -> Stored | None:
+    async def find_first_since(self, time: str, *, by_time: bool) -> StoredMessage | None:
         """The first message stored at or after an RFC 3339 instant, or None.
 
         Halves the sequences until it is found. `by_time`: the server can look it up (2.11 and later); its answer is only
         where to begin, since the memory store of 2.11 is wrong where messages were deleted.
         """
-        moment, low, high = instant(time), self.first, self.last + 1
+        moment, low, high = parse_instant(time), self.first, self.last + 1
         hint: int | None = None
         if by_time:
-            guess = await self._get({"start_time": time})
+            guess = await self._get_message({"start_time": time})
             hint = guess.seq if guess else self.last
         found, step = None, 1
         while low < high:
             middle = (low + high) // 2 if hint is None else min(max(hint, low), high - 1)
-            message = await self.at_or_after(middle)
-            if message is None or instant(message.time) >= moment:
+            message = await self.read_at_or_after(middle)
+            if message is None or parse_instant(message.time) >= moment:
                 high, found = middle, message or found
                 if hint is not None:
                     hint, step = hint - step, step * 2
@@ -218,21 +218,21 @@ class Reader:
             return None
         self.budget.spend(1)
         answers = await self.api.request_many(f"DIRECT.GET.{self.stream}", {"seq": seq, "batch": 1})
-        if len(answers) < 2 or _answered_by(answers[0][0]) != self.stream:
+        if len(answers) < 2 or _answering_stream(answers[0][0]) != self.stream:
             return None
         pending = dict(line.split(b": ", 1) for line in answers[-1][0][:-4].split(b"\r\n")[1:] if b": " in line)
         count = pending.get(b"Nats-Num-Pending", b"0")
         return 1 + int(count) if count.isdigit() else None
 
 
-async def reader_of(api: DomainApi, info: Mapping[str, Any], level: int, limit: int) -> Reader:
+async def open_reader(api: DomainApi, info: Mapping[str, Any], level: int, limit: int) -> MessageReader:
     """A reader of the stream as its INFO shows it, that may read so much. Raises ApiError.
 
     Which sequences are deleted is asked for only where the list is short. `level` is the API level of its domain.
     """
     config, state = info["config"], info["state"]
-    batches = bool(config.get("allow_direct")) and level >= HAS_BATCHES
-    reader = Reader(api, config["name"], config["storage"], state["first_seq"], state["last_seq"], batches, Budget(limit))
+    batches = bool(config.get("allow_direct")) and level >= BATCH_LEVEL
+    reader = MessageReader(api, config["name"], config["storage"], state["first_seq"], state["last_seq"], batches, ReadBudget(limit))
     deleted = int(state.get("num_deleted") or 0)
     if deleted > limit:
         reader.gaps = None
@@ -244,7 +244,7 @@ async def reader_of(api: DomainApi, info: Mapping[str, Any], level: int, limit: 
     return reader
 
 
-async def subject_counts(api: DomainApi, info: Mapping[str, Any], budget: Budget, most: int) -> dict[str, int] | None:
+async def count_by_subject(api: DomainApi, info: Mapping[str, Any], budget: ReadBudget, most: int) -> dict[str, int] | None:
     """Messages per subject, page by page; None when there are more than `most` subjects, or they moved under us.
 
     Raises TooManyReads and ApiError.
@@ -258,23 +258,23 @@ async def subject_counts(api: DomainApi, info: Mapping[str, Any], budget: Budget
     return counts if sum(counts.values()) == state["messages"] else None
 
 
-def _answered_by(block: bytes) -> str:
+def _answering_stream(block: bytes) -> str:
     """Which stream a message came from: with `mirror_direct` a mirror answers for its origin."""
     start = block.rfind(_OWN_HEADERS) + len(_OWN_HEADERS)
     return block[start : block.index(b"\r\n", start)].decode()
 
 
-def instant(text: str) -> tuple[str, str]:
+def parse_instant(text: str) -> tuple[str, str]:
     """An RFC 3339 instant in UTC as something that can be compared: whole seconds, then the fraction."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     return seconds, fraction.ljust(9, "0")
 
 
-def _is_forever(headers: bytes) -> bool:
+def _never_expires(headers: bytes) -> bool:
     return any(line.partition(b":")[2].strip() == b"never" for line in headers.split(b"\r\n") if line.startswith(b"Nats-TTL:"))
 
 
-def _source(headers: bytes) -> str:
+def _source_header(headers: bytes) -> str:
     """Where a copied message comes from, as its header says."""
     at = headers.find(b"\r\nNats-Stream-Source:")
     return headers[at + 21 :].partition(b"\r\n")[0].strip().decode() if at >= 0 else ""

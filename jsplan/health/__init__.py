@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jsplan.health.report import element
-from jsplan.health.verdict import Verdict, judge
+from jsplan.health.assessment import Assessment, assess
+from jsplan.health.report import build_replication_element
 
-__all__ = ["Verdict", "element", "judge"]
+__all__ = ["Assessment", "assess", "build_replication_element"]

@@ -13,10 +13,10 @@ import orjson
 
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectionLostError, NoRespondersError, NotPermittedError, ServerRefusedError
-from jsplan.jetstream import answers
-from jsplan.jetstream.identity import Sightings, no_sightings, recognize
-from jsplan.jetstream.link import Link
-from jsplan.jetstream.seal import READ_ONLY
+from jsplan.jetstream import answer_schema
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.identity import FindKnownObject, find_no_object, restore_created
+from jsplan.jetstream.read_only import READ_ONLY_VERBS
 
 # Error codes that callers decide on (server_semantics sections 1 to 6).
 STREAM_NOT_FOUND = 10059
@@ -27,12 +27,12 @@ NOT_ENABLED = 10076
 NOT_ENABLED_FOR_ACCOUNT = 10039
 
 #: Pages of one list at most: of names a million, of streams and consumers a quarter of that.
-MOST_PAGES: Final = 1_000
+MAX_PAGES: Final = 1_000
 #: Seconds. While a cluster elects who leads a stream or consumer nobody answers its INFO, e.g. right after it was scaled.
-ELECTION: Final = 60.0
+ELECTION_TIMEOUT: Final = 60.0
 
 
-def unreadable(who: str, api: str, wrong: Exception) -> ApiError:
+def unreadable_answer_error(who: str, api: str, wrong: Exception) -> ApiError:
     """The error for an answer that is JSON and yet none of JetStream's."""
     return ApiError(
         f"{who} answered {api} with something that is not JetStream's: {wrong}",
@@ -46,14 +46,14 @@ class DomainApi:
     Answers have the `created` by which `sightings` know an object, where its server reports another one since a restart.
     """
 
-    def __init__(self, domain: Domain, link: Link, *, read_only: bool, sightings: Sightings = no_sightings) -> None:
+    def __init__(self, domain: Domain, connection: NatsConnection, *, read_only: bool, known_objects: FindKnownObject = find_no_object) -> None:
         self.domain = domain
-        self.link = link
+        self.connection = connection
         self.read_only = read_only
-        self._sightings = sightings
-        if link.seal is not None:
+        self._known_objects = known_objects
+        if connection.guard is not None:
             assert read_only, f"a sealed connection cannot write to {domain.key}"
-            link.seal.admit(domain.api_prefix)
+            connection.guard.allow_prefix(domain.api_prefix)
 
     async def request(self, api: str, payload: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
         """Send `<prefix>.<api>` and return the parsed answer.
@@ -61,16 +61,16 @@ class DomainApi:
         Raises ServerRefusedError with the server's `err_code`, NoRespondersError, NotPermittedError, ApiTimeoutError, or ApiError
         for an answer that is no JSON object.
         """
-        if self.read_only and not api.startswith(READ_ONLY):
+        if self.read_only and not api.startswith(READ_ONLY_VERBS):
             raise AssertionError(f"a read-only client was asked to send {api}")
         answer = self.parse(api, await self._send(api, payload, timeout))
-        recognize(answer, self.domain.key, self._sightings)
+        restore_created(answer, self.domain.key, self._known_objects)
         return answer
 
     async def _send(self, api: str, payload: dict[str, Any] | None, timeout: float | None) -> bytes:
         subject = f"{self.domain.api_prefix}.{api}"
         try:
-            return await self.link.request(subject, orjson.dumps(payload) if payload is not None else b"", timeout)
+            return await self.connection.request(subject, orjson.dumps(payload) if payload is not None else b"", timeout)
         except NoRespondersError:
             raise NoRespondersError(f"domain {self.domain.key} does not answer: no responders on {self.domain.api_prefix}") from None
         except NotPermittedError as error:
@@ -94,9 +94,9 @@ class DomainApi:
 
         Raises NoRespondersError, ApiTimeoutError and ApiError.
         """
-        if not api.startswith(READ_ONLY):
+        if not api.startswith(READ_ONLY_VERBS):
             raise AssertionError(f"{api} does not read")
-        return await self.link.request_many(f"{self.domain.api_prefix}.{api}", orjson.dumps(payload))
+        return await self.connection.request_many(f"{self.domain.api_prefix}.{api}", orjson.dumps(payload))
 
     def parse(self, api: str, data: bytes, shape: str | None = None) -> dict[str, Any]:
         """An answer to `api`, which has the shape of that unless another is said.
@@ -112,23 +112,23 @@ class DomainApi:
         try:
             error = answer.get("error")
             if error is not None:
-                answers.check_error(error)
-                raise self._refused(api, error)
-            answers.check(shape or api, answer)
-        except answers.WrongShape as wrong:
-            raise unreadable(f"domain {self.domain.key}", api, wrong) from None
+                answer_schema.check_error(error)
+                raise self._refused_error(api, error)
+            answer_schema.check_answer(shape or api, answer)
+        except answer_schema.InvalidAnswer as wrong:
+            raise unreadable_answer_error(f"domain {self.domain.key}", api, wrong) from None
         return answer
 
-    def _refused(self, api: str, error: dict[str, Any]) -> ServerRefusedError:
+    def _refused_error(self, api: str, error: dict[str, Any]) -> ServerRefusedError:
         said = f"{error.get('description', 'no description')} ({error.get('code', 0)}/{error.get('err_code', 0)})"
         return ServerRefusedError.of(f"domain {self.domain.key} refused {api}: {said}", error)
 
-    async def find(self, api: str, absent: int) -> dict[str, Any] | None:
+    async def request_info(self, api: str, absent: int) -> dict[str, Any] | None:
         """An INFO request whose object may not exist: None for `absent` and for a missing stream.
 
         Without an answer it is asked again, for as long as the domain answers at all and up to ELECTION.
         """
-        end = time.monotonic() + ELECTION
+        end = time.monotonic() + ELECTION_TIMEOUT
         while True:
             try:
                 return await self.request(api)
@@ -143,11 +143,11 @@ class DomainApi:
 
     async def stream_info(self, name: str) -> dict[str, Any] | None:
         """`STREAM.INFO`, or None if there is no such stream."""
-        return await self.find(f"STREAM.INFO.{name}", STREAM_NOT_FOUND)
+        return await self.request_info(f"STREAM.INFO.{name}", STREAM_NOT_FOUND)
 
     async def consumer_info(self, stream: str, name: str) -> dict[str, Any] | None:
         """`CONSUMER.INFO`, or None if there is no such consumer or stream."""
-        return await self.find(f"CONSUMER.INFO.{stream}.{name}", CONSUMER_NOT_FOUND)
+        return await self.request_info(f"CONSUMER.INFO.{stream}.{name}", CONSUMER_NOT_FOUND)
 
     async def pages(self, api: str, key: str, asked: dict[str, Any] | None = None) -> AsyncGenerator[dict[str, Any], None]:
         """The answers of a request whose answer comes in pages, until all of `total` are there or a page has nothing under `key`.
@@ -155,7 +155,7 @@ class DomainApi:
         Pages are positional: what is listed may be there twice if the list moves under us. Raises ApiError where there is no end.
         """
         offset, before = 0, None
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             page = await self.request(api, (asked or {}) | {"offset": offset})
             yield page
             got = page.get(key) or (page.get("state") or {}).get(key) or ()
@@ -164,11 +164,11 @@ class DomainApi:
                 return
             before = got
         raise ApiError(
-            f"domain {self.domain.key} answered {api} with more than {MOST_PAGES:,} pages, and says that there are more",
+            f"domain {self.domain.key} answered {api} with more than {MAX_PAGES:,} pages, and says that there are more",
             hint="Is it a nats-server that answers there?",
         )
 
-    async def names(self, api: str, key: str) -> list[str]:
+    async def list_names(self, api: str, key: str) -> list[str]:
         """All names of a paged NAMES request, each once."""
         found: dict[str, None] = {}
         async for page in self.pages(api, key):
@@ -177,7 +177,7 @@ class DomainApi:
 
     async def stream_names(self) -> list[str]:
         """Every stream of the account in this domain, offline ones included (LIST leaves those out)."""
-        return await self.names("STREAM.NAMES", "streams")
+        return await self.list_names("STREAM.NAMES", "streams")
 
     async def streams(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
         """STREAM.INFO of every stream of the account in this domain, each once, and why others are offline, by name."""
@@ -196,4 +196,4 @@ class DomainApi:
 
     async def consumer_names(self, stream: str) -> list[str]:
         """Every consumer of one stream."""
-        return await self.names(f"CONSUMER.NAMES.{stream}", "consumers")
+        return await self.list_names(f"CONSUMER.NAMES.{stream}", "consumers")

@@ -14,9 +14,9 @@ from nats.aio.client import DEFAULT_BUFFER_SIZE, Srv
 from nats.aio.client import Client as NatsClient
 from nats.aio.transport import TcpTransport, WebSocketTransport
 
-from jsplan.jetstream.trouble import NO_TLS
+from jsplan.jetstream.connect_errors import NO_TLS
 
-_WEB_SOCKET: Final = ("ws", "wss")
+_WEBSOCKET_SCHEMES: Final = ("ws", "wss")
 
 
 class NoTlsError(nats.errors.Error):
@@ -55,17 +55,17 @@ class _TcpTransport(TcpTransport):
 class Client(NatsClient):
     """nats-py's client. With `must_encrypt` no credential leaves before the connection is encrypted.
 
-    That holds for the first connection, for each later one, and for servers that the cluster announces. `untouched` takes the
+    That holds for the first connection, for each later one, and for servers that the cluster announces. `raw_queues` takes the
     messages of a subscription with their headers unparsed: nats-py forgets what they looked like.
     """
 
     def __init__(self, *, must_encrypt: bool) -> None:
         super().__init__()
         self._must_encrypt = must_encrypt
-        self.untouched: dict[int, asyncio.Queue[tuple[bytes, bytes]]] = {}
+        self.raw_queues: dict[int, asyncio.Queue[tuple[bytes, bytes]]] = {}
 
     async def _connect_to_server(self, s: Srv) -> None:
-        if s.uri.scheme in _WEB_SOCKET:
+        if s.uri.scheme in _WEBSOCKET_SCHEMES:
             await super()._connect_to_server(s)
             return
         s.last_attempt = time.monotonic()
@@ -74,7 +74,7 @@ class Client(NatsClient):
         self._transport.abort()  # the one before: nats-py leaves a connection open whose greeting failed
         await self._transport.connect(s.uri, buffer_size=DEFAULT_BUFFER_SIZE, connect_timeout=self.options["connect_timeout"])
 
-    async def hang_up(self, patience: float) -> None:
+    async def close_within(self, patience: float) -> None:
         """Close the connection, without the other end's consent after `patience` seconds; never raises."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(patience):
@@ -93,7 +93,7 @@ class Client(NatsClient):
             raise nats.errors.Error(f"what answers there is no nats-server: {error}") from error
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        if initial_connection and self._must_encrypt and not self._encrypted:
+        if initial_connection and self._must_encrypt and not self._is_encrypted:
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise NoTlsError
             info["tls_required"] = True  # nats-py stays in the clear where TLS is offered and not required
@@ -101,12 +101,12 @@ class Client(NatsClient):
 
     def _connect_command(self) -> bytes:
         """The only message with credentials, for every connection: the rule is kept here, whatever came before."""
-        if self._must_encrypt and not self._encrypted:
+        if self._must_encrypt and not self._is_encrypted:
             raise NoTlsError
         return super()._connect_command()
 
     @property
-    def _encrypted(self) -> bool:
+    def _is_encrypted(self) -> bool:
         transport = self._transport
         if isinstance(transport, WebSocketTransport):
             return bool(transport._using_tls)  # noqa: SLF001 - the only place that knows
@@ -114,7 +114,7 @@ class Client(NatsClient):
         return bool(writer and writer.get_extra_info("ssl_object"))
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        taken = self.untouched.get(sid)
+        taken = self.raw_queues.get(sid)
         if taken is None:
             await super()._process_msg(sid, subject, reply, data, headers)
         else:

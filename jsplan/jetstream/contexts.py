@@ -11,7 +11,7 @@ import orjson
 
 from jsplan.config.model import Connection
 from jsplan.config.secret_fields import is_content
-from jsplan.disk import MEGABYTE, expanded, is_file, read_regular
+from jsplan.disk import MEGABYTE, expand_user, is_file, read_regular
 from jsplan.errors import ConnectError
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
@@ -19,7 +19,7 @@ SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ConnectionSettings:
     """Everything that is needed to connect; `shown` is the URL without user, password or token. `timeout` is seconds."""
 
     key: str
@@ -49,7 +49,7 @@ class Target:
         return bool(asked) or any(url.startswith(("tls://", "wss://")) for url in self.servers)
 
 
-def resolve(connection: Connection, environ: Mapping[str, str]) -> Target:
+def resolve_settings(connection: Connection, environ: Mapping[str, str]) -> ConnectionSettings:
     """The settings of one connection. `NATS_*` and the selected context fill only one that names neither `url` nor `context`.
 
     Raises ConnectError for a context that is missing or unreadable.
@@ -63,7 +63,7 @@ def resolve(connection: Connection, environ: Mapping[str, str]) -> Target:
     _require_paths(connection.key, settings)
     url = settings.pop("url", None) or DEFAULT_URL
     timeout = connection.timeout / SECOND if connection.timeout else 5.0
-    return Target(key=connection.key, url=url, shown=without_secrets(url), timeout=timeout, **settings)
+    return ConnectionSettings(key=connection.key, url=url, shown=redact_url(url), timeout=timeout, **settings)
 
 
 def _with_scheme(url: str) -> str:
@@ -81,12 +81,12 @@ def _require_paths(key: str, settings: Mapping[str, Any]) -> None:
             )
 
 
-def without_secrets(url: str) -> str:
+def redact_url(url: str) -> str:
     """The URL, or each of several with commas between, without what stands before `@`."""
-    return ",".join(_bare(part.strip()) for part in url.split(","))
+    return ",".join(_without_userinfo(part.strip()) for part in url.split(","))
 
 
-def _bare(url: str) -> str:
+def _without_userinfo(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else url.rpartition("@")[2]
 
@@ -95,14 +95,14 @@ def _from_files(connection: Connection) -> dict[str, Any]:
     tls = connection.tls
     settings = {
         "url": connection.url, "user": connection.user, "password": connection.password, "token": connection.token,
-        "creds": _text(connection.creds), "nkey": _text(connection.nkey), "inbox_prefix": connection.inbox_prefix,
-        "ca": _text(tls.ca) if tls else None, "cert": _text(tls.cert) if tls else None,
-        "key_file": _text(tls.key) if tls else None, "tls_first": (tls.handshake_first or None) if tls else None,
+        "creds": _path_text(connection.creds), "nkey": _path_text(connection.nkey), "inbox_prefix": connection.inbox_prefix,
+        "ca": _path_text(tls.ca) if tls else None, "cert": _path_text(tls.cert) if tls else None,
+        "key_file": _path_text(tls.key) if tls else None, "tls_first": (tls.handshake_first or None) if tls else None,
     }  # fmt: skip
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _text(path: Path | None) -> str | None:
+def _path_text(path: Path | None) -> str | None:
     return str(path) if path is not None else None
 
 
@@ -116,7 +116,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _config_home(environ: Mapping[str, str]) -> Path:
     home = environ.get("XDG_CONFIG_HOME")
-    return Path(home) / "nats" if home else expanded(environ.get("HOME", "~")) / ".config" / "nats"
+    return Path(home) / "nats" if home else expand_user(environ.get("HOME", "~")) / ".config" / "nats"
 
 
 def _selected_context(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -159,5 +159,5 @@ def _context_settings(raw: Any, name: str, path: Path) -> dict[str, Any]:
     settings = {ours: raw[theirs] for theirs, ours in names.items() if raw.get(theirs)}
     for file in ("creds", "nkey", "ca", "cert", "key_file"):
         if file in settings:
-            settings[file] = str(expanded(settings[file]))
+            settings[file] = str(expand_user(settings[file]))
     return settings

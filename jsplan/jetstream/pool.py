@@ -10,10 +10,10 @@ from typing import Self
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import ConnectError, JsplanError
 from jsplan.jetstream.api import DomainApi
-from jsplan.jetstream.contexts import resolve
-from jsplan.jetstream.identity import Sightings, no_sightings
-from jsplan.jetstream.link import Link
-from jsplan.jetstream.seal import Seal
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.identity import FindKnownObject, find_no_object
+from jsplan.jetstream.read_only import ReadOnlyGuard
 
 
 class Pool:
@@ -25,34 +25,34 @@ class Pool:
 
     def __init__(
         self,
-        connections: Mapping[str, Connection],
+        settings: Mapping[str, Connection],
         environ: Mapping[str, str],
         *,
         read_only: bool,
-        sealed: bool = False,
-        sightings: Sightings = no_sightings,
+        guarded: bool = False,
+        known_objects: FindKnownObject = find_no_object,
     ) -> None:
-        self._connections = connections
+        self._settings = settings
         self._environ = environ
-        self._read_only = read_only or sealed
-        self._sealed = sealed
-        self._sightings = sightings
-        self.links: dict[str, Link] = {}
+        self._read_only = read_only or guarded
+        self._guarded = guarded
+        self._known_objects = known_objects
+        self.connections: dict[str, NatsConnection] = {}
         self.failures: dict[str, ConnectError] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await asyncio.gather(*(link.close() for link in self.links.values()))
+        await asyncio.gather(*(link.close() for link in self.connections.values()))
 
     async def open(self, keys: Iterable[str]) -> None:
         """Connect what is not connected yet, all at once. Raises ConnectError only for settings that cannot be read."""
-        wanted = [key for key in dict.fromkeys(keys) if key not in self.links and key not in self.failures]
-        links = {key: Link(resolve(self._connections[key], self._environ), Seal() if self._sealed else None) for key in wanted}
-        for key, outcome in zip(wanted, await asyncio.gather(*(_opened(link) for link in links.values())), strict=True):
+        wanted = [key for key in dict.fromkeys(keys) if key not in self.connections and key not in self.failures]
+        links = {key: NatsConnection(resolve_settings(self._settings[key], self._environ), ReadOnlyGuard() if self._guarded else None) for key in wanted}
+        for key, outcome in zip(wanted, await asyncio.gather(*(_open_connection(link) for link in links.values())), strict=True):
             if outcome is None:
-                self.links[key] = links[key]
+                self.connections[key] = links[key]
             else:
                 self.failures[key] = outcome
 
@@ -60,10 +60,10 @@ class Pool:
         """The API of a domain; raises the ConnectError its connection ended with."""
         if domain.connection in self.failures:
             raise self.failures[domain.connection]
-        return DomainApi(domain, self.links[domain.connection], read_only=self._read_only, sightings=self._sightings)
+        return DomainApi(domain, self.connections[domain.connection], read_only=self._read_only, known_objects=self._known_objects)
 
 
-async def _opened(link: Link) -> ConnectError | None:
+async def _open_connection(link: NatsConnection) -> ConnectError | None:
     try:
         await link.open()
     except ConnectError as error:

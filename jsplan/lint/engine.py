@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 from jsplan.codes import LINT
 from jsplan.diagnostics import Diagnostic, Severity, did_you_mean
 from jsplan.lint.rule import Hit, Rule
-from jsplan.resources.buckets import in_words, word_of
+from jsplan.resources.buckets import alias_of, with_aliases
 
 if TYPE_CHECKING:
     from jsplan.address import Address
-    from jsplan.config.model import Declared
+    from jsplan.config.model import DeclaredResource
     from jsplan.diagnostics import SourceRange
     from jsplan.lint.view import View
 
 #: The finding of this module itself: an ignore that ignores nothing.
-UNUSED: Final = "JS200"
+UNUSED_IGNORE: Final = "JS200"
 _SEVERITIES: Final[Mapping[str, Severity]] = {"note": "info", "warning": "warning", "error": "error"}
 _ORDER: Final = ("error", "warning", "info")
 
@@ -31,7 +31,7 @@ class Report:
     ignored: list[tuple[Diagnostic, str]] = field(default_factory=list)
 
 
-def advise(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Report:
+def run_rules(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Report:
     """Run the rules over the view; `unused` tells of ignores that ignore nothing, which only all rules together can know."""
     report, used = Report(), set[tuple[str, str]]()
     for rule in rules:
@@ -43,14 +43,14 @@ def advise(view: View, rules: Sequence[Rule], *, unused: bool = True) -> Report:
                 report.findings.append(found)
             else:
                 report.ignored.append((found, _ignores(view, by)[rule.code]))
-                used.add((_said_at(view.workspace.resources[by]), rule.code))
-    if unused and view.workspace.lint.get(UNUSED) != "ignore":
-        report.findings += _unused(view, used, _SEVERITIES[view.workspace.lint.get(UNUSED, "warning")])
+                used.add((_ignore_place(view.workspace.resources[by]), rule.code))
+    if unused and view.workspace.lint.get(UNUSED_IGNORE) != "ignore":
+        report.findings += _unused_ignores(view, used, _SEVERITIES[view.workspace.lint.get(UNUSED_IGNORE, "warning")])
     report.findings.sort(key=lambda d: (_ORDER.index(d.severity), d.code, d.address or ""))
     return report
 
 
-def enabled(view: View, rules: Iterable[Rule], levels: Sequence[str]) -> list[Rule]:
+def enabled_rules(view: View, rules: Iterable[Rule], levels: Sequence[str]) -> list[Rule]:
     """The rules that have one of the levels in this workspace."""
     return [rule for rule in rules if view.workspace.lint.get(rule.code, rule.level) in levels]
 
@@ -62,7 +62,7 @@ def _ignores(view: View, address: Address) -> Mapping[str, str]:
 
 def _diagnostic(view: View, rule: Rule, hit: Hit, severity: Severity) -> Diagnostic:
     kind = hit.address.kind
-    text, detail = in_words(kind, hit.text), in_words(kind, hit.detail or rule.fix)
+    text, detail = with_aliases(kind, hit.text), with_aliases(kind, hit.detail or rule.fix)
     return Diagnostic(severity, rule.code, text, detail, str(hit.address), _place(view, hit))
 
 
@@ -70,24 +70,24 @@ def _place(view: View, hit: Hit) -> SourceRange | None:
     declared = view.workspace.resources.get(hit.address)
     if declared is None:
         return None
-    return declared.ranges.get(word_of(hit.address.kind, hit.field), declared.range)
+    return declared.ranges.get(alias_of(hit.address.kind, hit.field), declared.range)
 
 
-def _unused(view: View, used: set[tuple[str, str]], severity: Severity) -> Iterator[Diagnostic]:
+def _unused_ignores(view: View, used: set[tuple[str, str]], severity: Severity) -> Iterator[Diagnostic]:
     """Once for each place in the files: a stream of two hundred domains may ignore what is found in one of them."""
     told = set(used)
     for address, declared in view.workspace.resources.items():
         for code in declared.lint_ignore:
-            key = (_said_at(declared), code)
+            key = (_ignore_place(declared), code)
             if key in told:
                 continue
             told.add(key)
             known = code in LINT
             text = f"lint.ignore: {code} is not found here" if known else f"lint.ignore: there is no finding {code}"
             detail = "Remove the entry; if the finding comes back, lint says so." if known else did_you_mean(code, LINT).strip()
-            yield Diagnostic(severity, UNUSED, text, detail, str(address), declared.ranges.get("lint", declared.range))
+            yield Diagnostic(severity, UNUSED_IGNORE, text, detail, str(address), declared.ranges.get("lint", declared.range))
 
 
-def _said_at(declared: Declared) -> str:
+def _ignore_place(declared: DeclaredResource) -> str:
     """Where the ignores stand; those in `defaults` are the same place for all."""
     return str(declared.ranges.get("lint", declared.range))

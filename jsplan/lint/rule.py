@@ -33,7 +33,7 @@ class Rule:
     """One piece of advice. `level` is what it has by default, and never an error: the server accepts what is found.
 
     A `note` is shown by `lint` alone, a `warning` also by `plan`, unless `in_plan` is False because planning says the same,
-    with numbers. `asks` says that it finds nothing without what is on the servers.
+    with numbers. `needs_live` says that it finds nothing without what is on the servers.
     """
 
     code: str
@@ -42,7 +42,7 @@ class Rule:
     why: str
     fix: str
     in_plan: bool = True
-    asks: bool = False
+    needs_live: bool = False
 
     @property
     def title(self) -> str:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from jsplan.address import SERVERS_CONSUMERS
-from jsplan.planning.compound import MOST, stream_of
-from jsplan.planning.verdict import UNDER_WAY, Verdict, will_be
+from jsplan.address import SERVER_CONSUMER_PREFIXES
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, ResourceDecision, planned_config
+from jsplan.planning.split_updates import MAX_CONSUMERS, stream_of
 
 if TYPE_CHECKING:
     from jsplan.address import Address
-    from jsplan.planning.inputs import Inputs
+    from jsplan.planning.model import PlanInputs
     from jsplan.resources.fields import Config
 
 
@@ -24,64 +24,64 @@ if TYPE_CHECKING:
 class ConsumerCount:
     """The consumers of one stream: how many stay as they are, which are replaced, which are new.
 
-    `most` is the `max_consumers` that holds while consumers are made, 0 for none; for what is new that is the one that the stream
+    `limit` is the `max_consumers` that holds while consumers are made, 0 for none; for what is new that is the one that the stream
     ends with.
     """
 
     stream: Address
-    stay: int = 0
-    most: int = 0
-    replaced: list[Verdict] = field(default_factory=list)
-    new: list[Verdict] = field(default_factory=list)
+    unchanged: int = 0
+    limit: int = 0
+    replaced: list[ResourceDecision] = field(default_factory=list)
+    new: list[ResourceDecision] = field(default_factory=list)
 
     @property
     def total(self) -> int:
         """How many there are in the end, which is the most that there are at once."""
-        return max(0, self.stay) + len(self.replaced) + len(self.new)
+        return max(0, self.unchanged) + len(self.replaced) + len(self.new)
 
     @property
-    def made(self) -> list[Verdict]:
+    def created(self) -> list[ResourceDecision]:
         """Those that the plan makes."""
         return [*self.replaced, *self.new]
 
 
-def count_consumers(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> list[ConsumerCount]:
+def count_consumers(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> list[ConsumerCount]:
     """A count for each stream on which the plan makes consumers, in the order of their addresses."""
-    found: dict[Address, list[Verdict]] = {}
+    found: dict[Address, list[ResourceDecision]] = {}
     for address, verdict in verdicts.items():
         if address.parent is not None:
             found.setdefault(stream_of(inputs, verdicts, address), []).append(verdict)
-    counts = (_count(inputs, verdicts, stream, consumers) for stream, consumers in sorted(found.items()))
-    return [count for count in counts if count.made]
+    counts = (_count_stream(inputs, verdicts, stream, consumers) for stream, consumers in sorted(found.items()))
+    return [count for count in counts if count.created]
 
 
-def _count(inputs: Inputs, verdicts: Mapping[Address, Verdict], stream: Address, consumers: Iterable[Verdict]) -> ConsumerCount:
+def _count_stream(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision], stream: Address, consumers: Iterable[ResourceDecision]) -> ConsumerCount:
     planned, live = verdicts.get(stream), inputs.live.get(stream)
-    replaced, lost = planned is not None and planned.replaces, planned is not None and planned.loses
+    replaced, lost = planned is not None and planned.replaces, planned is not None and planned.loses_content
     count = ConsumerCount(stream)
     if live is not None and not lost:
-        count.stay = int(live.state.get("consumer_count") or 0) - _hidden(inputs, stream)
+        count.unchanged = int(live.state.get("consumer_count") or 0) - _count_hidden(inputs, stream)
     for verdict in consumers:
         made = verdict.after is not None and (replaced or verdict.replaces or verdict.actions == ["create"])
         if verdict.live is not None and not lost and (made or verdict.deletes):
-            count.stay -= 1
+            count.unchanged -= 1
         if made:
-            again = not replaced and (verdict.replaces or verdict.reason == UNDER_WAY)
+            again = not replaced and (verdict.replaces or verdict.reason == REPLACEMENT_INTERRUPTED)
             (count.replaced if again else count.new).append(verdict)
-    limits = [_limit(will_be(inputs, verdicts, stream))]
+    limits = [_max_consumers(planned_config(inputs, verdicts, stream))]
     if live is not None and not replaced and not count.new:
-        limits.append(_limit(live.compact))
-    count.most = 0 if 0 in limits else max(limits)
+        limits.append(_max_consumers(live.compact))
+    count.limit = 0 if 0 in limits else max(limits)
     return count
 
 
-def _limit(config: Config | None) -> int:
+def _max_consumers(config: Config | None) -> int:
     """The stream's limit, 0 for none."""
-    most = (config or {}).get(MOST)
+    most = (config or {}).get(MAX_CONSUMERS)
     return most if isinstance(most, int) and most > 0 else 0
 
 
-def _hidden(inputs: Inputs, stream: Address) -> int:
+def _count_hidden(inputs: PlanInputs, stream: Address) -> int:
     """Count the consumers by which the server reads the stream for its copies: they need no place (measured)."""
     names = (a.consumer for a in inputs.live.objects if a.kind == "consumer" and a.parent == stream)
-    return sum(1 for name in names if name.startswith(SERVERS_CONSUMERS))
+    return sum(1 for name in names if name.startswith(SERVER_CONSUMER_PREFIXES))

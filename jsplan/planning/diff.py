@@ -31,11 +31,11 @@ def field_changes(table: Table, before: Config, after: Config, level: int) -> li
         row = table.by_name.get(name)
         effect = effect_of(row, before, after, name, level)
         for path, old, new in _leaves(row, name, before.get(name), after.get(name)):
-            found.append(FieldChange(path, _shown(table, path, old), _shown(table, path, new), effect))
+            found.append(FieldChange(path, _with_default(table, path, old), _with_default(table, path, new), effect))
     return found
 
 
-def lacking(table: Table, live: Config, expect: Config) -> list[str]:
+def differing_fields(table: Table, live: Config, expect: Config) -> list[str]:
     """The names whose value in the compact `live` is not as expected.
 
     Expecting None leaves the field to the server: where its default depends on the rest, whatever it derives is right.
@@ -50,12 +50,12 @@ def effect_of(row: Field | None, before: Config, after: Config, name: str, level
     return row.update(FieldUpdate(before.get(name), after.get(name), before, after, level))
 
 
-def _shown(table: Table, path: str, value: Any) -> Any:
+def _with_default(table: Table, path: str, value: Any) -> Any:
     return table.default_of(path) if value is None else value
 
 
 def _leaves(row: Field | None, name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    keyed_before, keyed_after = _keyed(row, before), _keyed(row, after)
+    keyed_before, keyed_after = _by_origin_key(row, before), _by_origin_key(row, after)
     if not (isinstance(keyed_before, dict) and isinstance(keyed_after, dict)):
         yield name, before, after
         return
@@ -66,21 +66,21 @@ def _leaves(row: Field | None, name: str, before: Any, after: Any) -> Iterator[t
     for items in tree.values():
         for item in items:
             path = item.path(output_format="list")
-            yield _path([name, *path]), _none(item.t1), _none(item.t2)
+            yield _format_path([name, *path]), _none_if_absent(item.t1), _none_if_absent(item.t2)
 
 
-def _none(value: Any) -> Any:
+def _none_if_absent(value: Any) -> Any:
     return None if type(value).__name__ == "NotPresent" else value
 
 
-def _keyed(row: Field | None, value: Any) -> Any:
+def _by_origin_key(field: Field | None, value: Any) -> Any:
     """Lists of origins as mappings by what each origin is, so that order is no difference and paths name elements."""
-    if row is not None and row.type == "objects" and row.table is ORIGIN and value is not None:
+    if field is not None and field.type == "objects" and field.table is ORIGIN and value is not None:
         return {origin_key(origin): origin for origin in value}
     return value
 
 
-def _path(parts: list[Any]) -> str:
+def _format_path(parts: list[Any]) -> str:
     out = str(parts[0])
     for part in parts[1:]:
         if isinstance(part, int):

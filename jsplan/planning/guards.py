@@ -12,78 +12,78 @@ from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.plan import Plan
 from jsplan.facts.live import Live
 from jsplan.planning import stranded
-from jsplan.planning.downstream import kept_starts
-from jsplan.planning.inputs import Inputs
-from jsplan.planning.merge import overruled
-from jsplan.planning.ownership import OWNED
-from jsplan.planning.preserve.consumers import findings, held
-from jsplan.planning.preserve.costs import findings as worth_knowing
-from jsplan.planning.preserve.costs import refused
-from jsplan.planning.preserve.positions import STARTS
-from jsplan.planning.preserve.ways import ALLOWS
-from jsplan.planning.verdict import UNDER_WAY, UNTOUCHED, Verdict, table_of
-from jsplan.planning.words import in_words
-from jsplan.resources.buckets import word_of
+from jsplan.planning.bucket_aliases import with_bucket_names
+from jsplan.planning.decide import REPLACEMENT_INTERRUPTED, UNTOUCHED, ResourceDecision, table_of
+from jsplan.planning.merge import overruled_fields
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.ownership import OWNER_CHANGED
+from jsplan.planning.preserve.consumer_position import START_FIELDS
+from jsplan.planning.preserve.consumers import check_consumer_replacement, replacement_fields
+from jsplan.planning.preserve.hazards import check_stream_replacement as worth_knowing
+from jsplan.planning.preserve.hazards import preserve_obstacle
+from jsplan.planning.preserve.methods import RECREATE_HINT
+from jsplan.planning.replication.impact import effective_starts
+from jsplan.resources.buckets import alias_of
 from jsplan.resources.fields import Config
 from jsplan.state.document import Entry, State
 from jsplan.units import format_duration
 
 #: The policy that gives everything to one client at a time.
-PINNED = "pinned_client"
+PINNED_CLIENT = "pinned_client"
 #: Findings that stop an apply with exit 3 while the plan itself is sound.
 PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED = "JS301", "JS302", "JS303"
-RESTORE_OVER, REINSTALLED, SOMEBODY_ELSES = "JS304", "JS305", "JS306"
-REFUSALS = (PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED, RESTORE_OVER, REINSTALLED, SOMEBODY_ELSES)
+RESTORE_OVER, REINSTALLED, OTHER_WORKSPACE = "JS304", "JS305", "JS306"
+REFUSALS = (PREVENT_DESTROY, ADOPT_NEEDED, REPLACE_REFUSED, RESTORE_OVER, REINSTALLED, OTHER_WORKSPACE)
 LEVEL_NAMES = {1: "2.11", 2: "2.12", 3: "2.12.5", 4: "2.14", 5: "2.15"}
 
 
-def refuses(found: Diagnostic) -> bool:
+def is_refusal(found: Diagnostic) -> bool:
     """Whether a finding leaves the plan sound and stops its apply: a guard, or advice that the files make an error."""
     return found.code in REFUSALS or (found.severity == "error" and found.code in LINT)
 
 
 def refusal_reasons(plan: Plan) -> list[str]:
     """Why an apply of this plan would stop before the first write, one line each with the flag to use."""
-    reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if refuses(d)]
+    reasons = [f"{d.address}: {d.summary}. {d.detail}" for d in plan.diagnostics if is_refusal(d)]
     for change in plan.resource_changes:
         stopping = (hazard for hazard in change.hazards if hazard.blocking and not hazard.allowed)
         reasons += [f"{change.address}: {hazard.message}. To permit it: {hazard.flag}" for hazard in stopping]
     return reasons
 
 
-def check_verdict(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+def check_decision(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
     """Findings about one decided resource: errors of the plan, refusals, and what the server will not do."""
-    address, place = str(verdict.address), _place(inputs, verdict.address)
+    address, place = str(verdict.address), _source_range(inputs, verdict.address)
     yield from verdict.diagnostics
-    for change in in_words(verdict.address, verdict.ignored):
+    for change in with_bucket_names(verdict.address, verdict.ignored):
         summary = f"{change.path}: the server accepts the change and does nothing with it"
         detail = "It is not sent: only a new object would have it. Put the old value back, or use --replace."
         yield Diagnostic("warning", "JS412", summary, detail, address, place)
-    yield from _overruled(inputs, verdict)
-    yield from stranded.findings(inputs, verdict)
-    yield from stranded.orphans(inputs, verdict)
-    yield from _stays_pinned(verdict, place)
+    yield from _check_overruled(inputs, verdict)
+    yield from stranded.check_undelivered(inputs, verdict)
+    yield from stranded.check_starved_consumers(inputs, verdict)
+    yield from _check_pinned_client(verdict, place)
     if verdict.preserves and verdict.address.kind == "consumer":
-        yield from findings(inputs, verdict)
-    yield from _unknown_to_server(inputs, verdict)
-    if verdict.deletes and verdict.follows is None:
-        yield from _prevented(inputs, verdict)
-    if verdict.replaces and verdict.follows is None:
-        yield from _replacement(inputs, verdict)
-    if verdict.adopts and verdict.actions != ["no-op"] and verdict.reason != OWNED and not inputs.request.adopt:
+        yield from check_consumer_replacement(inputs, verdict)
+    yield from _check_server_level(inputs, verdict)
+    if verdict.deletes and verdict.deleted_with is None:
+        yield from _check_prevent_destroy(inputs, verdict)
+    if verdict.replaces and verdict.deleted_with is None:
+        yield from _check_replacement(inputs, verdict)
+    if verdict.adopts and verdict.actions != ["no-op"] and verdict.reason != OWNER_CHANGED and not inputs.request.adopt:
         yield Diagnostic("error", ADOPT_NEEDED, "exists on the server, is not managed yet, and differs from the files",
                          "To manage and change it: --adopt. Or change the files to match the server.", address, place)  # fmt: skip
 
 
-def _place(inputs: Inputs, address: Address) -> SourceRange | None:
+def _source_range(inputs: PlanInputs, address: Address) -> SourceRange | None:
     declared = inputs.workspace.resources.get(address)
     return declared.range if declared else None
 
 
-def _stays_pinned(verdict: Verdict, place: SourceRange | None) -> Iterable[Diagnostic]:
+def _check_pinned_client(verdict: ResourceDecision, place: SourceRange | None) -> Iterable[Diagnostic]:
     """A pin outlives its policy: until it ends the server serves nobody else (measured on 2.11 to 2.15)."""
     before, after = (config.get("priority_policy") for config in (verdict.live.compact if verdict.live else {}, verdict.after or {}))
-    if verdict.live is None or verdict.actions != ["update"] or before != PINNED or after == PINNED:
+    if verdict.live is None or verdict.actions != ["update"] or before != PINNED_CLIENT or after == PINNED_CLIENT:
         return
     pin = format_duration(verdict.live.compact.get("priority_timeout") or 0)
     text = f"a client that is pinned stays so for up to {pin}: until then the consumer delivers nothing to others"
@@ -94,39 +94,39 @@ def _stays_pinned(verdict: Verdict, place: SourceRange | None) -> Iterable[Diagn
     yield Diagnostic("warning", "JS473", text, detail, str(verdict.address), place)
 
 
-def _overruled(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+def _check_overruled(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
     """What the files say and the server replaces, because another setting decides it: said each time, never sent again."""
     declared = inputs.declared(verdict.address)
     if declared is None or verdict.after is None or verdict.reason == UNTOUCHED:
         return
     told = {change.path.split(".")[0].split("[")[0] for change in verdict.ignored} | set(declared.lifecycle.ignore_changes)
-    told |= {"sources"} if verdict.entry and kept_starts(verdict, verdict.entry, inputs.declared_fields(verdict.address)) else set()
-    told |= set(STARTS) if verdict.preserves else held(verdict.address, verdict.entry, inputs.declared_fields(verdict.address))
-    for name in overruled(table_of(verdict.address), inputs.body(verdict.address), verdict.after):
+    told |= {"sources"} if verdict.entry and effective_starts(verdict, verdict.entry, inputs.declared_fields(verdict.address)) else set()
+    told |= set(START_FIELDS) if verdict.preserves else replacement_fields(verdict.address, verdict.entry, inputs.declared_fields(verdict.address))
+    for name in overruled_fields(table_of(verdict.address), inputs.body(verdict.address), verdict.after):
         if name not in told:
-            word = word_of(verdict.address.kind, name)
+            word = alias_of(verdict.address.kind, name)
             yield Diagnostic(
-                "warning", "JS421", f"{word}: other settings decide it, so the server makes it {_value(verdict.after, name)}",
+                "warning", "JS421", f"{word}: other settings decide it, so the server makes it {_format_value(verdict.after, name)}",
                 "Remove the line, or what decides it.", str(verdict.address), declared.ranges.get(word, declared.range),
             )  # fmt: skip
 
 
-def _value(after: Config, name: str) -> str:
+def _format_value(after: Config, name: str) -> str:
     return json.dumps(after[name]) if name in after else "what it is by default"
 
 
-def _unknown_to_server(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+def _check_server_level(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
     """A field that the domain's server does not know would be dropped in silence by old servers."""
     declared = inputs.declared(verdict.address)
     if declared is None:
         return
     address, level, table = verdict.address, inputs.level(verdict.address), table_of(verdict.address)
-    for path, needed in table.needs(inputs.body(address)):
+    for path, needed in table.required_levels(inputs.body(address)):
         if needed <= level:
             continue
         name = path.split(".")[0]
-        value, word = inputs.body(address)[name], word_of(address.kind, name)
-        shown = f"{word}: {value}" if isinstance(value, str) and value in table.by_name[name].newer else word + path.removeprefix(name)
+        value, word = inputs.body(address)[name], alias_of(address.kind, name)
+        shown = f"{word}: {value}" if isinstance(value, str) and value in table.by_name[name].value_levels else word + path.removeprefix(name)
         yield Diagnostic(
             "error", "JS413", f"{shown} needs API level {needed} (nats-server {LEVEL_NAMES[needed]}); {address.domain} has level {level}",
             "Upgrade that server, or leave it out.", str(address), declared.ranges.get(word, declared.range),
@@ -141,29 +141,29 @@ def is_guarded(workspace: Workspace, address: Address, *, guarded: bool) -> bool
     return said if said is not None else guarded and not lifted
 
 
-def _prevented(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
-    found = inputs.under_way.get(verdict.address)
-    if found is not None and not found.old_is_there:
+def _check_prevent_destroy(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
+    found = inputs.interrupted.get(verdict.address)
+    if found is not None and not found.has_old_stream:
         return  # what the guard is for is gone; to finish the replacement brings it back
     if is_guarded(inputs.workspace, verdict.address, guarded=bool(verdict.entry and verdict.entry.prevent_destroy)):
         yield Diagnostic(
-            "error", PREVENT_DESTROY, f"is guarded by prevent_destroy and would be {_fate(verdict)}",
+            "error", PREVENT_DESTROY, f"is guarded by prevent_destroy and would be {_describe_outcome(verdict)}",
             "The guard is kept in state. To lift it write prevent_destroy: false in its lifecycle, or in a removed entry.",
-            str(verdict.address), _place(inputs, verdict.address),
+            str(verdict.address), _source_range(inputs, verdict.address),
         )  # fmt: skip
 
 
-def _fate(verdict: Verdict) -> str:
+def _describe_outcome(verdict: ResourceDecision) -> str:
     """The guard stands before the object as it is: also before one that would get all that this one holds."""
     if verdict.preserves:
         return "replaced, with what it holds carried over"
     return "replaced, which deletes what it holds" if verdict.replaces else "deleted"
 
 
-def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+def _check_replacement(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
     """`refuse`, `recreate` or `preserve`; `--replace` names the resource and so stands for `recreate`."""
     consumer = verdict.address.kind == "consumer"
-    if not consumer and verdict.reason == UNDER_WAY:
+    if not consumer and verdict.reason == REPLACEMENT_INTERRUPTED:
         return  # to finish it loses nothing, whatever the files let a replacement do by now
     mode, forced = inputs.on_replace(verdict.address), verdict.reason == "replace_by_request"
     if mode == "recreate" or (forced and mode == "refuse"):
@@ -171,30 +171,30 @@ def _replacement(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
     if consumer and mode == "preserve":
         return
     if mode == "preserve":
-        yield from _cannot_preserve(inputs, verdict)
+        yield from _check_preserve(inputs, verdict)
         return
-    paths = ", ".join(f.path for f in in_words(verdict.address, verdict.fields) if f.effect == "replace") or "the request"
+    paths = ", ".join(f.path for f in with_bucket_names(verdict.address, verdict.fields) if f.effect == "replace") or "the request"
     what = "its position" if consumer else "its messages"
     detail = f"To delete and recreate it without {what}: lifecycle: {{on_replace: recreate}}."
     if not consumer:
         detail += " To keep them: on_replace: preserve."
     summary = f"cannot be changed in place ({paths}), and on_replace: refuse does not let jsplan replace it"
-    yield Diagnostic("error", REPLACE_REFUSED, summary, detail, str(verdict.address), _place(inputs, verdict.address))
+    yield Diagnostic("error", REPLACE_REFUSED, summary, detail, str(verdict.address), _source_range(inputs, verdict.address))
 
 
-def _cannot_preserve(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+def _check_preserve(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
     """What stands against carrying a stream's messages over, or is worth knowing before."""
-    if (why := refused(inputs, verdict)) is not None:
+    if (why := preserve_obstacle(inputs, verdict)) is not None:
         summary = f"cannot be changed in place, and its messages cannot be preserved (on_replace: preserve): {why}"
-        yield Diagnostic("error", REPLACE_REFUSED, summary, ALLOWS, str(verdict.address), _place(inputs, verdict.address))
+        yield Diagnostic("error", REPLACE_REFUSED, summary, RECREATE_HINT, str(verdict.address), _source_range(inputs, verdict.address))
     else:
         yield from worth_knowing(inputs, verdict)
 
 
-def undeclared_domains(inputs: Inputs) -> list[Diagnostic]:
+def check_undeclared_domains(inputs: PlanInputs) -> list[Diagnostic]:
     """State entries of domains that are no longer declared: an error that prints what would settle it."""
     lost: dict[str, int] = {}
-    for address in {*inputs.entries, *inputs.pending}:
+    for address in {*inputs.entries, *inputs.unfinished_steps}:
         forgotten = any(matches(r.address, address) and not r.destroy for r in inputs.workspace.removed)
         if address.domain not in inputs.workspace.domains and not forgotten:
             lost[address.domain] = lost.get(address.domain, 0) + 1
@@ -210,12 +210,12 @@ def undeclared_domains(inputs: Inputs) -> list[Diagnostic]:
     ]  # fmt: skip
 
 
-def not_moved(inputs: Inputs) -> Iterable[Diagnostic]:
+def check_moves(inputs: PlanInputs) -> Iterable[Diagnostic]:
     """An error for each entry that `moved` gives another domain while the object itself is still where it was."""
     for new, old in sorted(inputs.moved_from.items()):
-        if not still_there(inputs, new):
+        if not is_at_old_address(inputs, new):
             continue
-        block = next((b for b in inputs.workspace.moved if matches(b.origin, old)), None)
+        block = next((b for b in inputs.workspace.moved if matches(b.old_address, old)), None)
         yield Diagnostic(
             "error", "JS427", f"is moved from {old} in the files, and is still there",
             f"A `moved` entry gives a domain another name; it moves nothing between servers. Take it out: then {new} is created, and {old} "
@@ -224,7 +224,7 @@ def not_moved(inputs: Inputs) -> Iterable[Diagnostic]:
         )  # fmt: skip
 
 
-def still_there(inputs: Inputs, new: Address) -> bool:
+def is_at_old_address(inputs: PlanInputs, new: Address) -> bool:
     """Whether what `moved` calls by a new address is live under the old one, and only there."""
     entry, old = inputs.entries.get(new), inputs.moved_from.get(new)
     there = inputs.live.get(old) if old is not None else None
@@ -232,7 +232,7 @@ def still_there(inputs: Inputs, new: Address) -> bool:
     return entry is not None and there is not None and there.created == entry.created and (here is None or here.created != entry.created)
 
 
-def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live, removed: Iterable[Removed]) -> list[Diagnostic]:
+def check_environment(entries: Mapping[Address, Entry], state: State, live: Live, removed: Iterable[Removed]) -> list[Diagnostic]:
     """A domain that answers as another server and has none of our objects is not the domain we know."""
     found = []
     given_up = [r.address for r in removed if not r.destroy]
@@ -240,12 +240,12 @@ def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live
         known = state.domains.get(key, {})
         managed = [a for a in entries if a.domain == key and not any(matches(glob, a) for glob in given_up)]
         there = [a for a in managed if (o := live.get(a)) is not None and o.created == entries[a].created]
-        if facts.reachable and managed and not there and not same_server(known, facts.server):
+        if facts.reachable and managed and not there and not is_same_server(known, facts.server):
             found.append(
                 Diagnostic(
                     "error", "JS410",
-                    f"domain {key} answers as {name_of(facts.server)}, and none of its {len(managed)} managed resources is there",
-                    f"State knows it as {name_of(known)}. Is this the right environment or connection? If the server was really replaced, "
+                    f"domain {key} answers as {server_label(facts.server)}, and none of its {len(managed)} managed resources is there",
+                    f"State knows it as {server_label(known)}. Is this the right environment or connection? If the server was really replaced, "
                     f"forget the old one with: jsplan state rm '{key}/**'",
                     f"{key}/**",
                 )
@@ -253,7 +253,7 @@ def wrong_environment(entries: Mapping[Address, Entry], state: State, live: Live
     return found
 
 
-def same_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+def is_same_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Whether both may be the same: a cluster is known by its name, a single server by its own.
 
     Who nobody knows is not called another.
@@ -265,7 +265,7 @@ def same_server(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     return one.get("name") == other.get("name")
 
 
-def name_of(server: Mapping[str, str]) -> str:
+def server_label(server: Mapping[str, str]) -> str:
     """A server as messages call it."""
     if server.get("cluster"):
         return f"cluster {server['cluster']}"

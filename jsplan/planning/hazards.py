@@ -11,45 +11,45 @@ from datetime import datetime
 
 from jsplan.address import Address, matches
 from jsplan.config.model import AllowedHazard
-from jsplan.diagnostics import shell_word
+from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard
-from jsplan.facts.question import Measured
-from jsplan.planning.downstream import as_one, copied_twice
-from jsplan.planning.following import copies
-from jsplan.planning.inputs import Inputs
-from jsplan.planning.interest import LEFT_OVER
-from jsplan.planning.leaving import left_behind
-from jsplan.planning.preserve.consumers import again_in_words
-from jsplan.planning.preserve.costs import hazards as carried
-from jsplan.planning.recopies import copies_again
-from jsplan.planning.stranded import is_about_filter, with_stranded
-from jsplan.planning.unread import unread_origins, with_unread
-from jsplan.planning.verdict import Verdict
-from jsplan.subjects import covered
+from jsplan.facts.measurement import Measurement
+from jsplan.planning.decide import ResourceDecision
+from jsplan.planning.interest import PLACEHOLDER_ORPHANED
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.preserve.consumers import describe_redelivery
+from jsplan.planning.preserve.hazards import assess_preserved as carried
+from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.duplicates import assess_duplicates
+from jsplan.planning.replication.impact import assess_attached_sources, merge_duplicate_hazards
+from jsplan.planning.replication.removed_sources import assess_removed_sources
+from jsplan.planning.stranded import add_stranded_messages, is_filter_measurement
+from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
+from jsplan.subjects import is_covered
 
 #: Why a measured message is delivered again, not deleted; the second cause is the consumer.
-GIVEN_AGAIN = "position"
+REDELIVERED = "position"
 
 
-def assess(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> list[Hazard]:
+def assess_hazards(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> list[Hazard]:
     """Every hazard of one decided resource, with whether it is allowed."""
-    if verdict.follows is not None and not verdicts[verdict.follows].preserves:
+    if verdict.deleted_with is not None and not verdicts[verdict.deleted_with].preserves:
         return []
-    measured = [answer for answer in inputs.measured.get(verdict.address, ()) if not is_about_filter(answer)]
-    found = list(_deletes_messages([answer for answer in measured if GIVEN_AGAIN not in answer.causes]))
+    measured = [answer for answer in inputs.measurements.get(verdict.address, ()) if not is_filter_measurement(answer)]
+    found = list(_deletes_messages([answer for answer in measured if REDELIVERED not in answer.causes]))
     if verdict.address.kind == "consumer":
-        found += [_given_again(answer) for answer in measured if GIVEN_AGAIN in answer.causes]
-    found = with_unread(found, list(unread_origins(inputs, verdict)))
-    found += copies_again(inputs.copied_again.get(verdict.address, ()))
-    found += left_behind(inputs.left_behind.get(verdict.address, ()))
+        found += [_redelivery_hazard(answer) for answer in measured if REDELIVERED in answer.causes]
+    found = add_unreadable_origins(found, list(find_unreadable_origins(inputs, verdict)))
+    found += assess_duplicates(inputs.duplicate_counts.get(verdict.address, ()))
+    found += assess_removed_sources(inputs.uncopied_counts.get(verdict.address, ()))
     if verdict.live is not None:
         found += _loses_outstanding(measured)
-        found += _of_consumer(verdict) if verdict.address.kind == "consumer" else _of_stream(inputs, verdict, verdicts)
-        found = with_stranded(verdict.address, found, inputs.measured.get(verdict.address, ()))
-    found = as_one([*found, *copied_twice(inputs, verdict, verdicts)])
+        found += _consumer_hazards(verdict) if verdict.address.kind == "consumer" else _stream_hazards(inputs, verdict, verdicts)
+        found = add_stranded_messages(verdict.address, found, inputs.measurements.get(verdict.address, ()))
+    found = merge_duplicate_hazards([*found, *assess_attached_sources(inputs, verdict, verdicts)])
     found = [h for h in found if not _is_safe(h, inputs.request.safe_below)]
     for hazard in found:
-        _decide(inputs, verdict.address, hazard)
+        _set_permission(inputs, verdict.address, hazard)
     return found
 
 
@@ -59,23 +59,23 @@ def _is_safe(hazard: Hazard, safe_below: int) -> bool:
     return counted and hazard.messages is not None and hazard.messages <= safe_below
 
 
-def _decide(inputs: Inputs, address: Address, hazard: Hazard) -> None:
-    hazard.flag = "--allow-hazard " + shell_word(f"{hazard.code}:{address}")
+def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> None:
+    hazard.flag = "--allow-hazard " + quote_shell(f"{hazard.code}:{address}")
     declared = inputs.declared(address)
     in_review = declared.lifecycle.allow_hazards if declared else ()
     flags, now = inputs.request.allow_hazards, inputs.request.now
-    hazard.allowed = permits(flags, hazard.code, address) or _permitted_in_review(in_review, hazard.code, now)
+    hazard.allowed = is_permitted(flags, hazard.code, address) or _permitted_in_review(in_review, hazard.code, now)
     hazard.allowed = hazard.allowed or _permitted_before(inputs, address, hazard)
 
 
-def _permitted_before(inputs: Inputs, address: Address, hazard: Hazard) -> bool:
+def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> bool:
     """Whether the apply that began the replacement of the stream was allowed it, with as many messages."""
-    found = inputs.under_way.get(address)
+    found = inputs.interrupted.get(address)
     before = found.record.get("allowed", {}).get(hazard.code) if found is not None else None
     return before is not None and (hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= before)
 
 
-def permits(flags: Iterable[str], code: str, address: Address | str) -> bool:
+def is_permitted(flags: Iterable[str], code: str, address: Address | str) -> bool:
     """Whether one of `CODE` or `CODE:ADDR` (ADDR may be a glob) allows the hazard there."""
     for flag in flags:
         name, mark, glob = flag.partition(":")
@@ -92,9 +92,9 @@ def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datet
 # --- streams -------------------------------------------------------------------------------------------------
 
 
-def _of_stream(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
+def _stream_hazards(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> Iterable[Hazard]:
     if verdict.preserves:
-        again = [answer for answer in inputs.measured.get(verdict.address, ()) if GIVEN_AGAIN in answer.causes]
+        again = [answer for answer in inputs.measurements.get(verdict.address, ()) if REDELIVERED in answer.causes]
         yield from carried(inputs, verdict, verdicts, again)
         yield from _breaks_replication(inputs, verdict, verdicts)
         return
@@ -106,29 +106,29 @@ def _of_stream(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict
         return
     yield from _irreversible(verdict)
     yield from _removes_subjects(verdict, verdicts)
-    yield from _moves(verdict)
+    yield from _moves_data(verdict)
 
 
-def _deletes_stream(verdict: Verdict) -> Hazard:
+def _deletes_stream(verdict: ResourceDecision) -> Hazard:
     assert verdict.live is not None
     state = verdict.live.state
     messages, size, consumers = state.get("messages", 0), state.get("bytes", 0), state.get("consumer_count", 0)
-    with_them = f" and {_count(consumers, 'consumer')}" if consumers else ""
+    with_them = f" and {_count_text(consumers, 'consumer')}" if consumers else ""
     return Hazard(
-        "DELETES_STREAM", f"deletes the stream with {_count(messages, 'message')} ({size:,} bytes){with_them}",
+        "DELETES_STREAM", f"deletes the stream with {_count_text(messages, 'message')} ({size:,} bytes){with_them}",
         messages=messages, bytes=size, consumers=consumers, exact=True,
         as_of={"last_seq": state.get("last_seq", 0), "time": state.get("last_ts")},
     )  # fmt: skip
 
 
-def _count(number: int, what: str) -> str:
+def _count_text(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _breaks_replication(inputs: Inputs, verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
+def _breaks_replication(inputs: PlanInputs, verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> Iterable[Hazard]:
     """Copies that stay behind when their origin goes. Copies that go or let go of it in the same plan are no reason."""
-    known = {e.copy for e in inputs.topology.edges if e.origin == verdict.address} | _recorded_mirrors(inputs, verdict.address)
-    found = known | {copy for copy, _, _ in copies(inputs, verdicts, verdict.address)}
+    known = {e.downstream for e in inputs.topology.edges if e.origin == verdict.address} | _recorded_mirrors(inputs, verdict.address)
+    found = known | {copy for copy, _, _ in find_downstream(inputs, verdicts, verdict.address)}
     staying = [c for c in sorted(found) if inputs.live.get(c) is not None and not (c in verdicts and verdicts[c].actions == ["delete"])]
     if staying:
         names = ", ".join(map(str, staying))
@@ -137,18 +137,18 @@ def _breaks_replication(inputs: Inputs, verdict: Verdict, verdicts: dict[Address
         )
 
 
-def _recorded_mirrors(inputs: Inputs, origin: Address) -> set[Address]:
+def _recorded_mirrors(inputs: PlanInputs, origin: Address) -> set[Address]:
     """Mirrors as last applied: what one lacks that becomes a stream of its own is not measured, as it is for sources (`leaving`)."""
     return {a for a, entry in inputs.entries.items() if entry.config.get("mirror") and str(origin) in entry.depends_on}
 
 
-def _irreversible(verdict: Verdict) -> Iterable[Hazard]:
+def _irreversible(verdict: ResourceDecision) -> Iterable[Hazard]:
     paths = [f.path for f in verdict.fields if f.effect == "one_way"]
     if paths:
         yield Hazard("IRREVERSIBLE", f"{', '.join(paths)} can never be turned off again", causes=paths)
 
 
-def _removes_subjects(verdict: Verdict, verdicts: dict[Address, Verdict]) -> Iterable[Hazard]:
+def _removes_subjects(verdict: ResourceDecision, verdicts: dict[Address, ResourceDecision]) -> Iterable[Hazard]:
     """Subjects that no stream of the domain stores once the plan is carried out, or for as long as two steps take."""
     assert verdict.live is not None
     assert verdict.after is not None
@@ -156,8 +156,8 @@ def _removes_subjects(verdict: Verdict, verdicts: dict[Address, Verdict]) -> Ite
         return
     takers = [v.after.get("subjects", []) for v in verdicts.values() if v.after and v.address.domain == verdict.address.domain]
     stored = [subject for subjects in takers for subject in subjects]
-    given_up = [s for s in verdict.live.compact.get("subjects", []) if not covered(s, verdict.after.get("subjects", []))]
-    lost = [s for s in given_up if not covered(s, stored)]
+    given_up = [s for s in verdict.live.compact.get("subjects", []) if not is_covered(s, verdict.after.get("subjects", []))]
+    lost = [s for s in given_up if not is_covered(s, stored)]
     passed_on = [s for s in given_up if s not in lost]
     texts = [f"publishers to {', '.join(lost)} will get no acknowledgement"] if lost else []
     if passed_on:
@@ -166,7 +166,7 @@ def _removes_subjects(verdict: Verdict, verdicts: dict[Address, Verdict]) -> Ite
         yield Hazard("REMOVES_SUBJECTS", "; ".join(texts), causes=given_up)
 
 
-def _moves(verdict: Verdict) -> Iterable[Hazard]:
+def _moves_data(verdict: ResourceDecision) -> Iterable[Hazard]:
     for change in verdict.fields:
         if change.path == "num_replicas" and (change.after or 1) < (change.before or 1):
             yield Hazard("REDUCES_REPLICAS", f"from {change.before} copies to {change.after}", blocking=False)
@@ -177,35 +177,35 @@ def _moves(verdict: Verdict) -> Iterable[Hazard]:
 # --- messages that an update deletes -----------------------------------------------------------------------------
 
 
-def _deletes_messages(answers: Sequence[Measured]) -> Iterable[Hazard]:
+def _deletes_messages(answers: Sequence[Measurement]) -> Iterable[Hazard]:
     """Everything that was measured for one resource, as one number. Answers about different streams add up."""
     if not answers:
         return
     at_least, at_most = sum(a.at_least for a in answers), sum(a.at_most for a in answers)
-    exact = all(a.exact for a in answers)
+    exact = all(a.is_exact for a in answers)
     yield Hazard(
-        "DELETES_MESSAGES", _in_words(answers, at_least, at_most), messages=at_most, bytes=sum(a.most_bytes for a in answers), exact=exact,
+        "DELETES_MESSAGES", _describe_deletions(answers, at_least, at_most), messages=at_most, bytes=sum(a.most_bytes for a in answers), exact=exact,
         at_least=None if exact else at_least, at_most=None if exact else at_most, as_of=answers[0].as_of,
         causes=list(dict.fromkeys("retention" if cause == "finished" else cause for a in answers for cause in a.causes)),
     )  # fmt: skip
 
 
-def _in_words(answers: Sequence[Measured], at_least: int, at_most: int) -> str:
+def _describe_deletions(answers: Sequence[Measurement], at_least: int, at_most: int) -> str:
     first = answers[0]
-    size, total = sum(a.most_bytes for a in answers), _count(sum(a.total for a in answers), "message")
+    size, total = sum(a.most_bytes for a in answers), _count_text(sum(a.total for a in answers), "message")
     count = f"{at_most:,}" if at_least == at_most else f"between {at_least:,} and {at_most:,}" if at_least else f"up to {at_most:,}"
-    many = f"{count} of {total} ({'' if first.exact else 'up to '}{size:,} bytes{_period(answers)})"
+    many = f"{count} of {total} ({'' if first.is_exact else 'up to '}{size:,} bytes{_describe_period(answers)})"
     if first.causes == ("origin",):
         return f"copying removes messages from its origin: {many}, as they are copied"
     if first.causes == ("interest",):
         return f"the server deletes {many} that no consumer wants after this plan"
     if first.causes == ("finished",):
         return f"{many} are acknowledged and do not stay in a work queue"
-    when = "when the next message of each subject arrives or it restarts" if first.later else "at once"
+    when = "when the next message of each subject arrives or it restarts" if first.deletes_later else "at once"
     return f"the server deletes {many} {when}"
 
 
-def _period(answers: Sequence[Measured]) -> str:
+def _describe_period(answers: Sequence[Measurement]) -> str:
     """From when the messages are, to the second; only where the newest of them is known."""
     one = answers[0]
     if len(answers) > 1 or not one.until or not one.since:
@@ -214,42 +214,42 @@ def _period(answers: Sequence[Measured]) -> str:
     return f", stored {since}" if since == until else f", stored {since} to {until}"
 
 
-def _loses_outstanding(answers: Iterable[Measured]) -> Iterable[Hazard]:
+def _loses_outstanding(answers: Iterable[Measurement]) -> Iterable[Hazard]:
     """Delivered messages that the server counts as acknowledged because a limit deletes a later one."""
     found = {name: many for answer in answers for name, many in answer.acknowledged}
     if found:
         most, names = sum(found.values()), ", ".join(sorted(found))
-        text = f"{names} may not redeliver up to {_count(most, 'unacknowledged message')}: with ack_policy all, the server takes the"
+        text = f"{names} may not redeliver up to {_count_text(most, 'unacknowledged message')}: with ack_policy all, the server takes the"
         text += " deletion of a message for the acknowledgement of all before it"
         yield Hazard("LOSES_CONSUMER_POSITION", text, messages=most, exact=False, at_least=0, at_most=most, causes=["ack_policy"])
 
 
-def _given_again(answer: Measured) -> Hazard:
+def _redelivery_hazard(answer: Measurement) -> Hazard:
     """What a consumer that goes on at its floor is given although it was acknowledged."""
     return Hazard(
-        "DUPLICATES_MESSAGES", again_in_words(answer), messages=answer.at_most, exact=answer.exact,
-        at_least=None if answer.exact else answer.at_least, at_most=None if answer.exact else answer.at_most, as_of=answer.as_of,
+        "DUPLICATES_MESSAGES", describe_redelivery(answer), messages=answer.at_most, exact=answer.is_exact,
+        at_least=None if answer.is_exact else answer.at_least, at_most=None if answer.is_exact else answer.at_most, as_of=answer.as_of,
     )  # fmt: skip
 
 
 # --- consumers -----------------------------------------------------------------------------------------------
 
 
-def _of_consumer(verdict: Verdict) -> Iterable[Hazard]:
+def _consumer_hazards(verdict: ResourceDecision) -> Iterable[Hazard]:
     assert verdict.live is not None
     state = verdict.live.state
     pending = (state.get("num_pending") or 0) + (state.get("num_ack_pending") or 0)
     delivered = (state.get("delivered") or {}).get("consumer_seq", 0)
-    if verdict.reason == LEFT_OVER:
+    if verdict.reason == PLACEHOLDER_ORPHANED:
         return
     if verdict.actions == ["delete"]:
-        text = f"deletes the consumer with {_count(pending, 'message')} it has not finished" if pending else "deletes the consumer"
+        text = f"deletes the consumer with {_count_text(pending, 'message')} it has not finished" if pending else "deletes the consumer"
         yield Hazard("DELETES_CONSUMER", text, blocking=pending > 0, messages=pending, exact=True)
-    elif verdict.replaces and not verdict.preserves and (delivered or (pending and _begins_elsewhere(verdict))):
+    elif verdict.replaces and not verdict.preserves and (delivered or (pending and _starts_elsewhere(verdict))):
         text = f"the new consumer starts over, after {delivered:,} deliveries" if delivered else "the new consumer starts elsewhere"
         yield Hazard("LOSES_CONSUMER_POSITION", text, messages=pending, exact=True)
 
 
-def _begins_elsewhere(verdict: Verdict) -> bool:
+def _starts_elsewhere(verdict: ResourceDecision) -> bool:
     """Whether a new consumer would not be given what the old one still has before it."""
     return bool((verdict.after or {}).get("deliver_policy", "all") != "all")

@@ -10,23 +10,23 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jsplan.documents.plan import FieldChange
-from jsplan.resources.fields import ABSENT, OWNER, Config, Field, Table, in_order
+from jsplan.resources.fields import ABSENT, OWNER_KEY, Config, Field, Table, sort_objects
 from jsplan.resources.nested import ORIGIN, origin_key
 
-STARTS = ("opt_start_seq", "opt_start_time")
+SOURCE_START_FIELDS = ("opt_start_seq", "opt_start_time")
 
 
-def explicit(body: Mapping[str, Any]) -> Config:
+def explicit_fields(body: Mapping[str, Any]) -> Config:
     """What is sent when the object is new: the fields that the files give a value, origins as every server takes them."""
     out = {name: value for name, value in body.items() if value is not None}
     if out.get("mirror"):
-        out["mirror"] = _as_sent(out["mirror"])
+        out["mirror"] = _normalize_origin(out["mirror"])
     if out.get("sources"):
-        out["sources"] = [_as_sent(origin) for origin in out["sources"]]
+        out["sources"] = [_normalize_origin(origin) for origin in out["sources"]]
     return out
 
 
-def as_created(table: Table, body: Mapping[str, Any], level: int) -> Config:
+def build_create(table: Table, body: Mapping[str, Any], level: int) -> Config:
     """What a create sends to a server of the level: a field it does not know, at its default, is left out.
 
     Servers since 2.12 refuse words they do not know, whatever the value.
@@ -35,10 +35,10 @@ def as_created(table: Table, body: Mapping[str, Any], level: int) -> Config:
     def unknown(row: Field | None, value: Any) -> bool:
         return row is not None and row.level > level and row.compact(value) is ABSENT
 
-    return {name: value for name, value in explicit(body).items() if not unknown(table.by_name.get(name), value)}
+    return {name: value for name, value in explicit_fields(body).items() if not unknown(table.by_name.get(name), value)}
 
 
-def _as_sent(origin: Config) -> Config:
+def _normalize_origin(origin: Config) -> Config:
     """An origin without an empty list of transforms, and a lone transform with its source.
 
     A mirror made with an empty list can never be updated (10055), and 2.10 takes no empty source (10145, 10151).
@@ -52,49 +52,49 @@ def _as_sent(origin: Config) -> Config:
 
 def declared_fields(table: Table, body: Mapping[str, Any]) -> Config:
     """What state remembers of the files: each named field in compact form, None where that is the default."""
-    compact = table.compact(explicit(body))
+    compact = table.compact(explicit_fields(body))
     return {name: compact.get(name) for name in body}
 
 
-def expected_new(table: Table, body: Mapping[str, Any], level: int, around: Config) -> Config:
+def expected_new(table: Table, body: Mapping[str, Any], level: int, inherited: Config) -> Config:
     """The compact configuration that a create of this body should give, server defaults included.
 
     `around` is what the server takes from elsewhere: for a consumer the `consumer_limits` of its stream, for a
     mirror the `mirror_direct` that its origin decides, where the origin is in the same JetStream.
     """
-    target = table.compact(explicit(body))
+    target = table.compact(explicit_fields(body))
     if target.get("sealed"):  # no stream is made sealed: a replacement gives it that last, and the server drops max_age only then
         unsealed = {name: value for name, value in target.items() if name != "sealed"}
-        table.settle(unsealed, level)
+        table.fill_derived(unsealed, level)
         target |= {name: unsealed[name] for name in ("duplicate_window",) if name in unsealed}
-    return _settled(table, target, level, around)
+    return _with_derived(table, target, level, inherited)
 
 
-def _settled(table: Table, target: Config, level: int, around: Config) -> Config:
+def _with_derived(table: Table, target: Config, level: int, inherited: Config) -> Config:
     if table.kind == "consumer":
-        target["consumer_limits"] = around
-    table.settle(target, level)
-    return _inherited(target, around) if table.kind == "stream" else target
+        target["consumer_limits"] = inherited
+    table.fill_derived(target, level)
+    return _with_mirror_direct(target, inherited) if table.kind == "stream" else target
 
 
-def _inherited(target: Config, around: Config) -> Config:
+def _with_mirror_direct(target: Config, inherited: Config) -> Config:
     """A mirror inside one JetStream has its origin's allow_direct as mirror_direct, whatever it says itself."""
-    if target.get("mirror") and "mirror_direct" in around:
+    if target.get("mirror") and "mirror_direct" in inherited:
         target.pop("mirror_direct", None)
-        if around["mirror_direct"]:
+        if inherited["mirror_direct"]:
             target["mirror_direct"] = True
     return target
 
 
-def overruled(table: Table, body: Mapping[str, Any], after: Config) -> list[str]:
+def overruled_fields(table: Table, body: Mapping[str, Any], after: Config) -> list[str]:
     """The fields whose value in the files is not what the server makes of it, because something else decides it."""
-    wanted = table.compact(explicit(body))
+    wanted = table.compact(explicit_fields(body))
     return [name for name in body if name in table.by_name and body[name] is not None and wanted.get(name) not in (after.get(name), None)]
 
 
 def expected_update(
     table: Table, body: Mapping[str, Any], live: Config, live_raw: Config, last: tuple[Config, Config] | None,
-    *, level: int, around: Config, ignore: Collection[str],
+    *, level: int, inherited: Config, ignore: Collection[str],
 ) -> Config:  # fmt: skip
     """The compact configuration that the object should have.
 
@@ -103,18 +103,18 @@ def expected_update(
     `around` is as in `expected_new`. What a mirror inherits moves only when the mirror is updated, so that alone is
     no reason to write.
     """
-    wanted = table.compact(carried(table, explicit(body), live_raw))
+    wanted = table.compact(with_server_fields(table, explicit_fields(body), live_raw))
     target: Config = {}
     for name in dict.fromkeys([*table.by_name, *live, *wanted]):
-        value = _chosen(table.by_name.get(name), name, body, wanted, live, last, ignore)
+        value = _choose_value(table.by_name.get(name), name, body, wanted, live, last, ignore)
         if value is not None:
             target[name] = value
-    _make_legal(table, target, body, around)
-    inherits = "mirror_direct" in body or _settled(table, dict(target), level, {}) != live
-    return _settled(table, target, level, around if table.kind == "consumer" or inherits else {})
+    _drop_conflicting_defaults(table, target, body, inherited)
+    inherits = "mirror_direct" in body or _with_derived(table, dict(target), level, {}) != live
+    return _with_derived(table, target, level, inherited if table.kind == "consumer" or inherits else {})
 
 
-def _chosen(
+def _choose_value(
     row: Field | None,
     name: str,
     body: Mapping[str, Any],
@@ -127,9 +127,9 @@ def _chosen(
         return live.get(name)
     if name in body:
         return wanted.get(name)
-    if row is None or row.operational or row.left == "live":
+    if row is None or row.operational or row.when_omitted == "live":
         return live.get(name)
-    if row.left == "last":
+    if row.when_omitted == "last":
         return (last[0] if last is not None else live).get(name)
     if last is not None:
         config, declared = last
@@ -138,7 +138,7 @@ def _chosen(
     return None
 
 
-def _make_legal(table: Table, target: Config, body: Mapping[str, Any], around: Config) -> None:
+def _drop_conflicting_defaults(table: Table, target: Config, body: Mapping[str, Any], inherited: Config) -> None:
     """What is only kept because nobody named it gives way where the server would refuse it beside what is named.
 
     A duplicate window is not longer than max_age (10052), a consumer within the limits of its stream (10121, 10153).
@@ -147,16 +147,16 @@ def _make_legal(table: Table, target: Config, body: Mapping[str, Any], around: C
     if age and window and window > age and "duplicate_window" not in body:
         del target["duplicate_window"]
     for name in ("max_ack_pending", "inactive_threshold") if table.kind == "consumer" else ():
-        if 0 < around.get(name, 0) < target.get(name, 0) and name not in body:
+        if 0 < inherited.get(name, 0) < target.get(name, 0) and name not in body:
             del target[name]
 
 
-def within_limits(consumer: Config, limits: Config) -> bool:
+def is_within_limits(consumer: Config, limits: Config) -> bool:
     """Whether a consumer (compact) stays within the `consumer_limits` of its stream."""
     return not any(0 < limits.get(name, 0) < consumer.get(name, 0) for name in ("max_ack_pending", "inactive_threshold"))
 
 
-def carried(table: Table, wanted: Config, live_raw: Config) -> Config:
+def with_server_fields(table: Table, wanted: Config, live_raw: Config) -> Config:
     """The wanted fields with what only the server knows inside nested objects: unknown keys, and delivery prefixes.
 
     A prefix under which another account delivers is kept unless the files write one: a mirror is never replaced
@@ -168,14 +168,14 @@ def carried(table: Table, wanted: Config, live_raw: Config) -> Config:
         if row is None or row.table is None or not value or not live_raw.get(name):
             continue
         if row.type == "object":
-            out[name] = _carry(row.table, value, live_raw[name])
+            out[name] = _with_unknown_fields(row.table, value, live_raw[name])
         elif row.table is ORIGIN:
             theirs = {origin_key(origin): origin for origin in live_raw[name]}
-            out[name] = [_carry(ORIGIN, o, theirs[origin_key(o)]) if origin_key(o) in theirs else o for o in value]
+            out[name] = [_with_unknown_fields(ORIGIN, o, theirs[origin_key(o)]) if origin_key(o) in theirs else o for o in value]
     return out
 
 
-def _carry(table: Table, wanted: Config, theirs: Config) -> Config:
+def _with_unknown_fields(table: Table, wanted: Config, theirs: Config) -> Config:
     out = wanted | {name: value for name, value in theirs.items() if name not in table.by_name and name not in wanted}
     if table is ORIGIN and wanted.get("external") and theirs.get("external"):
         ours, live = dict(wanted["external"]), theirs["external"]
@@ -217,19 +217,19 @@ def _existing_starts(before: list[Config], after: list[Config]) -> tuple[list[Co
         if old is None:
             kept.append(origin)
             continue
-        found += [FieldChange(f'sources["{key}"].{s}', old.get(s), origin.get(s), "ignored") for s in STARTS if old.get(s) != origin.get(s)]
-        starts = {name: old[name] for name in STARTS if name in old}
-        kept.append({name: value for name, value in origin.items() if name not in STARTS} | starts)
-    return in_order(kept), found
+        found += [FieldChange(f'sources["{key}"].{s}', old.get(s), origin.get(s), "ignored") for s in SOURCE_START_FIELDS if old.get(s) != origin.get(s)]
+        starts = {name: old[name] for name in SOURCE_START_FIELDS if name in old}
+        kept.append({name: value for name, value in origin.items() if name not in SOURCE_START_FIELDS} | starts)
+    return sort_objects(kept), found
 
 
-def patched(table: Table, live_raw: Config, body: Mapping[str, Any], before: Config, after: Config) -> Config:
+def build_update(table: Table, live_raw: Config, body: Mapping[str, Any], before: Config, after: Config) -> Config:
     """The server's own document with the changed fields replaced: what is sent as an update.
 
     STREAM.UPDATE and CONSUMER.CREATE replace the whole configuration, so whatever is not in it is reset; fields
     that no table knows stay because they are in `live_raw`.
     """
-    wanted = carried(table, explicit(body), live_raw)
+    wanted = with_server_fields(table, explicit_fields(body), live_raw)
     out = dict(live_raw)
     sealing = bool(after.get("sealed")) and not before.get("sealed")
     for name in dict.fromkeys([*before, *after]):
@@ -245,7 +245,7 @@ def patched(table: Table, live_raw: Config, body: Mapping[str, Any], before: Con
 
 
 def _with_server_metadata(out: Config, live_raw: Config) -> Config:
-    theirs = {k: v for k, v in (live_raw.get("metadata") or {}).items() if k.startswith("_nats.") or k == OWNER}
+    theirs = {k: v for k, v in (live_raw.get("metadata") or {}).items() if k.startswith("_nats.") or k == OWNER_KEY}
     if theirs or out.get("metadata"):
         out["metadata"] = theirs | {k: v for k, v in (out.get("metadata") or {}).items() if k not in theirs and not k.startswith("_nats.")}
     return out

@@ -15,7 +15,7 @@ from jsplan.units import parse_time
 PAUSE: Final = "pause_until"
 
 
-def is_over(until: str | None, now: datetime) -> bool:
+def is_expired(until: str | None, now: datetime) -> bool:
     """Whether a pause until this instant (RFC 3339) is none: there is no instant, or it has passed."""
     if not until:
         return True
@@ -24,7 +24,7 @@ def is_over(until: str | None, now: datetime) -> bool:
     return instant <= now
 
 
-def settled(target: Config, body: Mapping[str, Any], live: Config, last: tuple[Config, Config] | None, now: datetime) -> Config:
+def with_effective_pause(target: Config, body: Mapping[str, Any], live: Config, last: tuple[Config, Config] | None, now: datetime) -> Config:
     """The compact target with the pause that is wanted; one that means the same as the live one is no difference.
 
     `last` is what was last applied and what the files named then: a pause that they no longer name is lifted, one
@@ -33,17 +33,17 @@ def settled(target: Config, body: Mapping[str, Any], live: Config, last: tuple[C
     if PAUSE not in body and (last is None or last[1].get(PAUSE) is None):
         return target
     wanted = body.get(PAUSE)
-    wanted = None if is_over(wanted, now) else wanted
+    wanted = None if is_expired(wanted, now) else wanted
     there = live.get(PAUSE)
-    kept = there if wanted == (None if is_over(there, now) else there) else wanted
+    kept = there if wanted == (None if is_expired(there, now) else there) else wanted
     return {name: value for name, value in target.items() if name != PAUSE} | ({PAUSE: kept} if kept else {})
 
 
-def differs(before: Config, after: Config) -> bool:
+def changes_pause(before: Config, after: Config) -> bool:
     """Whether the pause changes between two compact configurations."""
     return before.get(PAUSE) != after.get(PAUSE)
 
 
-def without_over(config: Config, now: datetime) -> Config:
+def without_expired_pause(config: Config, now: datetime) -> Config:
     """The configuration without a pause that has passed."""
-    return {name: value for name, value in config.items() if name != PAUSE or not is_over(value, now)}
+    return {name: value for name, value in config.items() if name != PAUSE or not is_expired(value, now)}

@@ -9,89 +9,89 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from jsplan.address import OWN_CONSUMERS, Address
+from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Hazard
 from jsplan.facts.interest import filters_of
 from jsplan.facts.live import LiveObject
-from jsplan.facts.question import Measured, Question
-from jsplan.facts.stranded import Aspect, Reader, Strands
-from jsplan.planning.inputs import Inputs
-from jsplan.planning.neighbours import Neighbours, reshapes
-from jsplan.planning.preserve.positions import position_of
-from jsplan.planning.verdict import Verdict, will_be
+from jsplan.facts.measurement import Measurement, MeasurementRequest
+from jsplan.facts.undelivered import Aspect, FilterChange, FilteredConsumer
+from jsplan.planning.decide import ResourceDecision, planned_config
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.preserve.consumer_position import position_of
+from jsplan.planning.unmanaged import StreamReaders, changes_subjects
 from jsplan.resources.fields import Config
-from jsplan.subjects import covered, overlap
-from jsplan.topology.flows import transformed
+from jsplan.subjects import is_covered, overlaps
+from jsplan.topology.replication_graph import apply_transform
 
 #: The first cause of an answer about a filter; the second one is its aspect.
-FILTER: Final = "filter"
+FILTER_CAUSE: Final = "filter"
 
 
-def about_filters(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> Iterable[Question]:
+def list_filter_measurements(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> Iterable[MeasurementRequest]:
     """Questions about consumers that are there and get other filters."""
-    neighbours = Neighbours(inputs, verdicts)
+    neighbours = StreamReaders(inputs, verdicts)
     for address in sorted(verdicts):
         verdict = verdicts[address]
-        stream = _stream(inputs, verdict)
-        if stream is not None and _refilters(verdict):
-            yield from _about(inputs, neighbours, verdict, stream)
+        stream = _surviving_stream(inputs, verdict)
+        if stream is not None and _changes_filters(verdict):
+            yield from _list_for_consumer(inputs, neighbours, verdict, stream)
 
 
-def _stream(inputs: Inputs, verdict: Verdict) -> LiveObject | None:
+def _surviving_stream(inputs: PlanInputs, verdict: ResourceDecision) -> LiveObject | None:
     """The stream of a consumer that stays, where it has messages."""
     parent = verdict.address.parent
-    if parent is None or verdict.live is None or verdict.goes or verdict.follows is not None:
+    if parent is None or verdict.live is None or verdict.is_removed or verdict.deleted_with is not None:
         return None
     stream = inputs.live.get(parent)
     return stream if stream is not None and stream.state.get("messages") else None
 
 
-def _refilters(verdict: Verdict) -> bool:
+def _changes_filters(verdict: ResourceDecision) -> bool:
     assert verdict.live is not None
     return verdict.after is not None and sorted(filters_of(verdict.live.compact)) != sorted(filters_of(verdict.after))
 
 
-def _about(inputs: Inputs, neighbours: Neighbours, verdict: Verdict, stream: LiveObject) -> Iterable[Question]:
+def _list_for_consumer(inputs: PlanInputs, neighbours: StreamReaders, verdict: ResourceDecision, stream: LiveObject) -> Iterable[MeasurementRequest]:
     address, parent, after = verdict.address, stream.address, verdict.after or {}
-    retention = (will_be(inputs, neighbours.verdicts, inputs.topology.called(parent)) or stream.compact).get("retention", "limits")
+    retention = (planned_config(inputs, neighbours.decisions, inputs.topology.find_declared(parent)) or stream.compact).get("retention", "limits")
     if retention == "workqueue":
-        readers = _with_parking(list(_readers(inputs, neighbours, parent)))
-        yield Question(address, parent, strands=Strands(address.consumer, "stranded", readers))
+        readers = _mark_parked(list(_workqueue_readers(inputs, neighbours, parent)))
+        yield MeasurementRequest(address, parent, filter_change=FilterChange(address.consumer, "stranded", readers))
         return
-    one = _reader(address.consumer, verdict, after)
-    if verdict.loses or one is None:
+    one = _single_reader(address.consumer, verdict, after)
+    if verdict.loses_content or one is None:
         return
     aspects: list[Aspect] = ["narrowed"] if retention == "limits" and not _covers(one.after, one.before or ()) else []
     aspects += [] if _covers(one.before or (), one.after) else ["passed"]
-    yield from (Question(address, parent, strands=Strands(one.name, aspect, (one,))) for aspect in aspects)
+    yield from (MeasurementRequest(address, parent, filter_change=FilterChange(one.name, aspect, (one,))) for aspect in aspects)
 
 
 def _covers(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
     """Whether all that passes the one set of filters passes the other."""
-    return not wide or all(covered(subject, wide) for subject in narrow or (">",))
+    return not wide or all(is_covered(subject, wide) for subject in narrow or (">",))
 
 
-def _readers(inputs: Inputs, neighbours: Neighbours, stream: Address) -> Iterable[Reader]:
+def _workqueue_readers(inputs: PlanInputs, neighbours: StreamReaders, stream: Address) -> Iterable[FilteredConsumer]:
     """Every consumer that a work queue will have, and the copies that read it without being seen."""
     for address, config in neighbours.consumers(stream):
-        verdict = neighbours.verdicts.get(address)
-        if address.consumer.startswith(OWN_CONSUMERS):
-            yield Reader(address.consumer, None, filters_of(config))
+        verdict = neighbours.decisions.get(address)
+        if address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES):
+            yield FilteredConsumer(address.consumer, None, filters_of(config))
         elif verdict is None or verdict.live is None:
-            yield Reader(address.consumer, None if verdict is not None else filters_of(config), filters_of(config))
-        elif verdict.replaces or verdict.brought is not None:
-            yield Reader(address.consumer, filters_of(verdict.live.compact), filters_of(config), resumes=0)
+            yield FilteredConsumer(address.consumer, None if verdict is not None else filters_of(config), filters_of(config))
+        elif verdict.replaces or verdict.restored_with is not None:
+            yield FilteredConsumer(address.consumer, filters_of(verdict.live.compact), filters_of(config), resumes_at=0)
         else:
-            yield _in_place(address.consumer, verdict.live, config)
-    hidden = neighbours.copies(stream, inputs.level(stream))
-    yield from (Reader(f"the copy {copy}", None, filters_of(origin)) for copy, origin in hidden)
+            yield _updated_reader(address.consumer, verdict.live, config)
+    hidden = neighbours.hidden_downstream(stream, inputs.level(stream))
+    yield from (FilteredConsumer(f"the copy {copy}", None, filters_of(origin)) for copy, origin in hidden)
 
 
-def _with_parking(readers: list[Reader]) -> tuple[Reader, ...]:
+def _mark_parked(readers: list[FilteredConsumer]) -> tuple[FilteredConsumer, ...]:
     """Mark those that wait for each other's filters: one of them steps aside first (`order`)."""
-    changing = [one for one in readers if one.changes]
-    waits = {one.name: {o.name for o in changing if o is not one and _overlap(one.after, o.before or ())} for one in changing}
+    changing = [one for one in readers if one.changes_filter]
+    waits = {one.name: {o.name for o in changing if o is not one and _filters_overlap(one.after, o.before or ())} for one in changing}
 
     def circular(name: str) -> bool:
         seen, waiting = set[str](), [*waits.get(name, ())]
@@ -101,52 +101,52 @@ def _with_parking(readers: list[Reader]) -> tuple[Reader, ...]:
                 waiting += waits[other]
         return name in seen
 
-    return tuple(replace(one, parks=circular(one.name)) for one in readers)
+    return tuple(replace(one, filter_unset_briefly=circular(one.name)) for one in readers)
 
 
-def _overlap(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    return any(overlap(one, other) for one in some or (">",) for other in others or (">",))
+def _filters_overlap(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    return any(overlaps(one, other) for one in some or (">",) for other in others or (">",))
 
 
-def _reader(name: str, verdict: Verdict, after: Config) -> Reader | None:
+def _single_reader(name: str, verdict: ResourceDecision, after: Config) -> FilteredConsumer | None:
     """The consumer alone; None where nobody knows its position."""
     live = verdict.live
     assert live is not None
-    if not verdict.replaces and verdict.brought is None:
-        return _in_place(name, live, after)
+    if not verdict.replaces and verdict.restored_with is None:
+        return _updated_reader(name, live, after)
     position = position_of(live.compact, live.state)
     if position is None:
         return None
     given = int((live.state.get("delivered") or {}).get("stream_seq") or 0)
-    return Reader(name, filters_of(live.compact), filters_of(after), given, bool(live.state.get("num_ack_pending")), position)
+    return FilteredConsumer(name, filters_of(live.compact), filters_of(after), given, bool(live.state.get("num_ack_pending")), position)
 
 
-def _in_place(name: str, live: LiveObject, after: Config) -> Reader:
+def _updated_reader(name: str, live: LiveObject, after: Config) -> FilteredConsumer:
     given = int((live.state.get("delivered") or {}).get("stream_seq") or 0)
-    return Reader(name, filters_of(live.compact), filters_of(after), given, bool(live.state.get("num_ack_pending")))
+    return FilteredConsumer(name, filters_of(live.compact), filters_of(after), given, bool(live.state.get("num_ack_pending")))
 
 
-def reshaped(inputs: Inputs, verdicts: Mapping[Address, Verdict]) -> set[Address]:
+def streams_with_new_subjects(inputs: PlanInputs, verdicts: Mapping[Address, ResourceDecision]) -> set[Address]:
     """The streams that will store other subjects, themselves or by what they copy."""
     found: set[Address] = set()
-    waiting = [address for address, verdict in verdicts.items() if reshapes(verdict)]
+    waiting = [address for address, verdict in verdicts.items() if changes_subjects(verdict)]
     while waiting:
         found.add(origin := waiting.pop())
-        waiting += [edge.copy for edge in inputs.topology.edges if edge.origin == origin and edge.copy not in found]
+        waiting += [edge.downstream for edge in inputs.topology.edges if edge.origin == origin and edge.downstream not in found]
     return found
 
 
-def orphans(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+def check_starved_consumers(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
     """Consumers that no file declares, and that the new subjects of their stream leave without messages."""
     live, after, declared = verdict.live, verdict.after or {}, inputs.declared(verdict.address)
-    if live is None or not reshapes(verdict) or any(config.get(name) for config in (live.compact, after) for name in ("mirror", "sources")):
+    if live is None or not changes_subjects(verdict) or any(config.get(name) for config in (live.compact, after) for name in ("mirror", "sources")):
         return
-    before, stored = (transformed(c.get("subjects", ()), c.get("subject_transform")) for c in (live.compact, after))
+    before, stored = (apply_transform(c.get("subjects", ()), c.get("subject_transform")) for c in (live.compact, after))
     for address, consumer in sorted(inputs.live.objects.items()):
-        if address.parent != verdict.address or address in inputs.workspace.resources or address.consumer.startswith(OWN_CONSUMERS):
+        if address.parent != verdict.address or address in inputs.workspace.resources or address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES):
             continue
         filters = filters_of(consumer.compact)
-        lost = [one for one in filters if any(overlap(one, s) for s in before) and not any(overlap(one, s) for s in stored)]
+        lost = [one for one in filters if any(overlaps(one, s) for s in before) and not any(overlaps(one, s) for s in stored)]
         if filters and lost == list(filters):
             who = f"consumer {address.consumer}, which this workspace does not manage"
             text = f"{who}, gets no new messages: no subject matches {', '.join(lost)}"
@@ -157,39 +157,39 @@ def orphans(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
 # --- what the answers mean ---------------------------------------------------------------------------------------
 
 
-def is_about_filter(answer: Measured) -> bool:
+def is_filter_measurement(answer: Measurement) -> bool:
     """Whether an answer counts what is not delivered, and not what is deleted."""
-    return answer.causes[:1] == (FILTER,)
+    return answer.causes[:1] == (FILTER_CAUSE,)
 
 
-def with_stranded(address: Address, found: list[Hazard], answers: Iterable[Measured]) -> list[Hazard]:
+def add_stranded_messages(address: Address, hazards: list[Hazard], answers: Iterable[Measurement]) -> list[Hazard]:
     """The hazards of a consumer, with the messages of a work queue that no consumer will be given: they stay for ever."""
     for answer in answers:
-        if answer.causes != (FILTER, "stranded"):
+        if answer.causes != (FILTER_CAUSE, "stranded"):
             continue
         one, exact = answer.at_most == 1, answer.at_least == answer.at_most
-        text = f"{_count(answer)} message{'' if one else 's'} of the work queue {'is' if one else 'are'} delivered to no consumer any more"
+        text = f"{_format_count(answer)} message{'' if one else 's'} of the work queue {'is' if one else 'are'} delivered to no consumer any more"
         text += f": no filter matches them, or the consumer has passed them (then --replace {address} delivers them)"
         lost = Hazard(
             "LOSES_CONSUMER_POSITION", text, messages=answer.at_most,
-            exact=exact, at_least=None if exact else answer.at_least, at_most=None if exact else answer.at_most, causes=[FILTER],
+            exact=exact, at_least=None if exact else answer.at_least, at_most=None if exact else answer.at_most, causes=[FILTER_CAUSE],
             as_of=answer.as_of,
         )  # fmt: skip
-        others = [hazard for hazard in found if hazard.code != lost.code]
-        for hazard in found:
+        others = [hazard for hazard in hazards if hazard.code != lost.code]
+        for hazard in hazards:
             if hazard.code == lost.code:
                 lost.message = f"{hazard.message}; {lost.message}"
-        found = [*others, lost]
-    return found
+        hazards = [*others, lost]
+    return hazards
 
 
-def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
+def check_undelivered(inputs: PlanInputs, verdict: ResourceDecision) -> Iterable[Diagnostic]:
     """Messages that a consumer is not given because its filter changes, though others may be."""
     declared = inputs.declared(verdict.address)
-    for answer in inputs.measured.get(verdict.address, ()):
-        if not is_about_filter(answer) or answer.causes[-1] == "stranded":
+    for answer in inputs.measurements.get(verdict.address, ()):
+        if not is_filter_measurement(answer) or answer.causes[-1] == "stranded":
             continue
-        many = f"{_count(answer)} message{'' if answer.at_most == 1 else 's'}"
+        many = f"{_format_count(answer)} message{'' if answer.at_most == 1 else 's'}"
         if answer.causes[-1] == "narrowed":
             text = f"{many} that it still has before it will not be delivered: the new filter does not match them"
             detail = "They stay in the stream. If they matter, let the consumer finish first, or create another one for them."
@@ -204,6 +204,6 @@ def findings(inputs: Inputs, verdict: Verdict) -> Iterable[Diagnostic]:
         yield Diagnostic("warning", "JS422", text, detail, str(verdict.address), declared.range if declared else None)
 
 
-def _count(answer: Measured) -> str:
+def _format_count(answer: Measurement) -> str:
     least, most = answer.at_least, answer.at_most
     return f"{most:,}" if least == most else f"between {least:,} and {most:,}" if least else f"up to {most:,}"

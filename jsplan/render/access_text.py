@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from jsplan.render import diagnostics_text
-from jsplan.render.safe import safe
+from jsplan.render.escape import safe
 from jsplan.render.summary import count
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jsplan.documents.access import Access, AccountAccess, Need
+    from jsplan.documents.access import Access, AccountGrants, Need
 
 MARKS = {"ok": ("✓", "green"), "missing": ("✗", "red"), "unknown": ("?", "yellow")}
 
@@ -22,9 +22,9 @@ def render(found: Access, console: Console, *, style: str = "both") -> None:
     """Everything, or with `style` the server's `config` or the `nsc` commands alone."""
     diagnostics_text.render(found.diagnostics, console, after=True)
     if found.checked:
-        _checked(found, console)
+        _render_check(found, console)
     elif not found.needs:
-        _line(console, sentence(found), "green")
+        _line(console, summary_line(found), "green")
     else:
         _flows(found, console)
         for account in found.accounts:
@@ -38,7 +38,7 @@ def _flows(found: Access, console: Console) -> None:
         _line(console, f"#   {flow}")
 
 
-def _account(account: AccountAccess, console: Console, style: str) -> None:
+def _account(account: AccountGrants, console: Console, style: str) -> None:
     if style in ("both", "config"):
         _line(console, "")
         _line(console, f"# Account {account.account}, in the configuration of every server that has it: into its block in accounts {{ … }}")
@@ -51,24 +51,24 @@ def _account(account: AccountAccess, console: Console, style: str) -> None:
             _line(console, command)
 
 
-def _checked(found: Access, console: Console) -> None:
+def _render_check(found: Access, console: Console) -> None:
     for need in found.needs:
         assert need.status is not None
         mark, style = MARKS[need.status]
-        _line(console, f"{mark} {described(need)}" + (f": {need.detail}" if need.detail else ""), style)
+        _line(console, f"{mark} {describe_need(need)}" + (f": {need.detail}" if need.detail else ""), style)
         if need.status == "missing":
             for why in need.needed_by:
                 _line(console, f"    needed: {why}")
-    _line(console, sentence(found), "red" if found.with_status("missing") else "green")
+    _line(console, summary_line(found), "red" if found.with_status("missing") else "green")
 
 
-def described(need: Need) -> str:
+def describe_need(need: Need) -> str:
     """One need in a line."""
     renamed = f" as {need.local_subject}" if need.local_subject != need.subject else ""
     return f"{need.type} {need.subject} from {need.owner} to {need.user}{renamed}"
 
 
-def sentence(found: Access) -> str:
+def summary_line(found: Access) -> str:
     """The last line of a check."""
     if not found.needs:
         return "No mirror or source crosses accounts: no exports are needed."

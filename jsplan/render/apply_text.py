@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.render import collapse, summary
-from jsplan.render.backup_text import place
-from jsplan.render.interrupted_text import interruptions
+from jsplan.render import group_domains, summary
+from jsplan.render.backup_text import display_folder
+from jsplan.render.escape import safe, safe_lines
+from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe, safe_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from jsplan.documents.apply import ApplyResult, StepResult
 
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 _HEADS: Final = {"failed": ("Error: ", "bad"), "deferred": ("Deferred: ", "warn"), "skipped": ("Skipped: ", "warn")}
 
@@ -23,15 +23,15 @@ _HEADS: Final = {"failed": ("Error: ", "bad"), "deferred": ("Deferred: ", "warn"
 def render(result: ApplyResult, console: Console, line: str | None = None) -> None:
     """Failed, unknown and skipped steps, then the greppable line, which is that of an apply unless another is given."""
     lines = Lines()
-    interruptions(lines, result.interrupted)
+    render_interruptions(lines, result.interrupted)
     by_status: dict[str, list[StepResult]] = {}
     for step in result.steps:
         by_status.setdefault(step.status, []).append(step)
     for status, says in (("failed", "failed"), ("unknown", "was sent and never answered; the next plan tells how it ended")):
         ended = [(step.address.partition("/")[0], (step.address, step.op, step.error or "")) for step in by_status.get(status, [])]
-        for what, domains in collapse.by_domain(ended):
-            _failed(lines, what, says, domains)
-    _skipped(lines, by_status.get("skipped", []))
+        for what, domains in group_domains.group_by_domain(ended):
+            _render_failed(lines, what, says, domains)
+    _render_skipped(lines, by_status.get("skipped", []))
     if len(by_status.get("done", [])) < len(result.steps):
         lines.add(0, "State says exactly how far this went. See the rest with: jsplan plan")
     if len(lines):
@@ -40,15 +40,15 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
     if left := summary.deferred_line(d["address"] for d in result.deferred):
         lines.add(0, left)
     for copy in result.backfills:
-        _backfill(lines, copy)
+        _render_backfill(lines, copy)
     if saved := result.backup:
         lines.add(
-            0, f"Saved before messages were deleted: {summary.count(len(saved['streams']), 'stream')} in {safe(place(saved['folder']))}"
+            0, f"Saved before messages were deleted: {summary.count(len(saved['streams']), 'stream')} in {safe(display_folder(saved['folder']))}"
         )
     lines.print(console)
 
 
-def _backfill(lines: Lines, copy: dict[str, Any]) -> None:
+def _render_backfill(lines: Lines, copy: dict[str, Any]) -> None:
     """What became of one backfill."""
     name = (f"backfill {safe(copy['name'])}", "strong")
     if copy["status"] == "done":
@@ -60,26 +60,26 @@ def _backfill(lines: Lines, copy: dict[str, Any]) -> None:
         lines.add(2, line)
 
 
-def _failed(lines: Lines, what: tuple[str, str, str], says: str, domains: list[str]) -> None:
+def _render_failed(lines: Lines, what: tuple[str, str, str], says: str, domains: list[str]) -> None:
     """What ended badly, and why; once for all domains in which it ended alike."""
     address, op, error = what
-    where = f", {collapse.in_domains(domains)}" if len(domains) > 1 else ""
+    where = f", {group_domains.format_domains(domains)}" if len(domains) > 1 else ""
     lines.add(0, ("Error: ", "bad"), (safe(address), "strong"), f" {op} {says}", (safe(where), "strong"))
     for line in safe_lines(error):
         lines.add(2, line)
 
 
-def _skipped(lines: Lines, skipped: list[StepResult]) -> None:
+def _render_skipped(lines: Lines, skipped: list[StepResult]) -> None:
     """What was not begun: because its domain is away, once for all that are, or because of something that failed."""
     away = [step for step in skipped if (step.error or "").startswith("domain ")]
-    for reason, domains in collapse.by_domain((step.address.partition("/")[0], step.error or "") for step in away):
-        where = f", {collapse.in_domains(list(dict.fromkeys(domains)))}" if len(set(domains)) > 1 else ""
+    for reason, domains in group_domains.group_by_domain((step.address.partition("/")[0], step.error or "") for step in away):
+        where = f", {group_domains.format_domains(list(dict.fromkeys(domains)))}" if len(set(domains)) > 1 else ""
         lines.add(0, ("Not done", "warn"), f": {safe(reason)}{safe(where)} ({summary.count(len(domains), 'step')})")
     steps = [step for step in skipped if step not in away]
     if not steps:
         return
     lines.add(0, ("Not done", "warn"), f", since it depends on what failed ({summary.count(len(steps), 'step')}):")
-    for step in steps[:_SHOWN]:
+    for step in steps[:_MAX_SHOWN]:
         lines.add(4, f"{safe(step.address)} {step.op}")
-    if len(steps) > _SHOWN:
-        lines.add(4, (f"and {len(steps) - _SHOWN:,} more", "dim"))
+    if len(steps) > _MAX_SHOWN:
+        lines.add(4, (f"and {len(steps) - _MAX_SHOWN:,} more", "dim"))

@@ -5,52 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from jsplan.render import collapse
+from jsplan.render import group_domains
 
-Job = dict[str, Any]
+PlannedBackfill = dict[str, Any]
 
 
-def together(jobs: Iterable[Job]) -> Iterator[tuple[Job, str]]:
+def group_backfills(jobs: Iterable[PlannedBackfill]) -> Iterator[tuple[PlannedBackfill, str]]:
     """What is shown of a plan's `backfills`, each with where it holds (`in 20 domains: …`; empty for one).
 
     What waits for a domain that is away is deferred, and what leaves nothing out is not worth a word.
     """
-    alike: dict[str, list[Job]] = {}
+    alike: dict[str, list[PlannedBackfill]] = {}
     for job in jobs:
         if "waits" in job or (job.get("messages") == 0 and not job.get("runs", True)):
             continue
-        alike.setdefault(_key(job), []).append(job)
+        alike.setdefault(_group_key(job), []).append(job)
     for some in alike.values():
-        if len(some) < collapse.ENOUGH:
+        if len(some) < group_domains.MIN_GROUP:
             yield from ((job, "") for job in some)
         else:
-            yield _sum(some), collapse.in_domains([_domain(job) for job in some])
+            yield _merge(some), group_domains.format_domains([_origin_domain(job) for job in some])
 
 
-def _domain(job: Job) -> str:
+def _origin_domain(job: PlannedBackfill) -> str:
     return str(job["from"][0]["domain"])
 
 
-def _key(job: Job) -> str:
+def _group_key(job: PlannedBackfill) -> str:
     """What is equal of those that are said together: all but the domain that it comes from, and how much it is."""
     if job.get("declared", True):
         return str(job["name"])
     streams = sorted({end["stream"] for end in job["from"]})
-    return repr((job["to"], streams, job["runs"], collapse.anonymous(job["reason"], _domain(job))))
+    return repr((job["to"], streams, job["runs"], group_domains.replace_domain(job["reason"], _origin_domain(job))))
 
 
-def _anywhere(end: Job) -> Job:
-    return {"domain": collapse.ANY} | {key: end[key] for key in ("stream", "filter_subjects") if key in end}
+def _without_domain(end: PlannedBackfill) -> PlannedBackfill:
+    return {"domain": group_domains.ANY_DOMAIN} | {key: end[key] for key in ("stream", "filter_subjects") if key in end}
 
 
-def _sum(jobs: Sequence[Job]) -> Job:
-    first, domain = jobs[0], _domain(jobs[0])
+def _merge(jobs: Sequence[PlannedBackfill]) -> PlannedBackfill:
+    first, domain = jobs[0], _origin_domain(jobs[0])
     known = all(job.get("messages") is not None for job in jobs)
     guesses = [job["estimate"] for job in jobs if job.get("estimate")]
     guess = {"seconds": sum(one["seconds"] for one in guesses), "basis": guesses[0]["basis"]} if len(guesses) == len(jobs) else None
     return first | {
-        "from": [_anywhere(end) for end in first["from"]],
+        "from": [_without_domain(end) for end in first["from"]],
         "messages": sum(job["messages"] for job in jobs) if known else None,
         "bytes": sum(job["bytes"] for job in jobs) if known else None,
-        "estimate": guess, "reason": collapse.anonymous(first["reason"], domain),
-    } | ({"command": collapse.anonymous(first["command"], domain)} if "command" in first else {})  # fmt: skip
+        "estimate": guess, "reason": group_domains.replace_domain(first["reason"], domain),
+    } | ({"command": group_domains.replace_domain(first["command"], domain)} if "command" in first else {})  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.address import BACKFILL
+from jsplan.address import BACKFILL_PREFIX
+from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe
 from jsplan.render.summary import count
 from jsplan.units import format_bytes
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from jsplan.documents.backfill import BackfillResult, BackfillStatus, EntryStatus, Leftover, LegCheck, LegResult, Verification
+    from jsplan.documents.backfill import BackfillResult, BackfillStatus, EntryStatus, OriginCheck, OriginResult, Orphan, Verification
 
 #: So many ranges are listed; the rest is counted.
-RANGES = 10
+MAX_RANGES = 10
 
 
-def run(result: BackfillResult, console: Console) -> None:
+def render_run(result: BackfillResult, console: Console) -> None:
     """Each origin with what became of it, then the greppable line."""
     lines = Lines()
     for leg in result.origins:
-        _leg(lines, leg)
+        _render_origin(lines, leg)
     for one in result.deferred:
         lines.add(2, (safe(one["address"]), "strong"), ("  deferred: ", "warn"), safe(one["reason"]))
     if len(lines):
@@ -37,37 +37,37 @@ def run(result: BackfillResult, console: Console) -> None:
     lines.print(console)
 
 
-def _leg(lines: Lines, leg: LegResult) -> None:
-    lines.add(2, (safe(leg.origin), "strong"), " -> ", (safe(leg.target), "strong"), f"  {range_words(leg.first, leg.last)}")
-    if leg.copied:
-        rate = leg.copied / leg.seconds if leg.seconds else 0
-        how = f", by {safe(leg.path)}" if leg.path else ""
-        lines.add(6, f"copied {count(leg.copied, 'message')}, {format_bytes(leg.bytes)}, in {leg.seconds:.1f}s ({rate:,.0f}/s){how}")
+def _render_origin(lines: Lines, origin: OriginResult) -> None:
+    lines.add(2, (safe(origin.origin), "strong"), " -> ", (safe(origin.target), "strong"), f"  {format_range(origin.first, origin.last)}")
+    if origin.copied:
+        rate = origin.copied / origin.seconds if origin.seconds else 0
+        how = f", by {safe(origin.path)}" if origin.path else ""
+        lines.add(6, f"copied {count(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in {origin.seconds:.1f}s ({rate:,.0f}/s){how}")
     else:
         lines.add(6, ("nothing to copy: all of it that there is has been copied", "dim"))
-    if leg.verified:
+    if origin.verified:
         lines.add(6, ("compared with the origin: equal, in order, each once", "good"))
-    if leg.attempts > 1:
-        lines.add(6, (f"in {leg.attempts} attempts{f' and {leg.windows} windows' if leg.windows > 1 else ''}", "dim"))
-    if leg.natively:
-        lines.add(6, f"{leg.natively:,} of them natively: they have no room for a header that says where from")
-    if leg.gap_messages:
-        gone = "was" if leg.gap_messages == 1 else "were"
-        words = f"{count(leg.gap_messages, 'message')} {gone} gone at the origin before it could be copied: {ranges(leg.gaps)}"
-        lines.add(6, ("gap: ", "warn"), words.replace("it could", "they could") if leg.gap_messages > 1 else words)
-    if leg.skipped_count:
-        seqs = ranges([[seq, seq] for seq in leg.skipped])
-        lines.add(6, ("skipped: ", "warn"), f"{count(leg.skipped_count, 'message')} too large for the target: {seqs}")
+    if origin.attempts > 1:
+        lines.add(6, (f"in {origin.attempts} attempts{f' and {origin.windows} windows' if origin.windows > 1 else ''}", "dim"))
+    if origin.natively:
+        lines.add(6, f"{origin.natively:,} of them natively: they have no room for a header that says where from")
+    if origin.gap_messages:
+        gone = "was" if origin.gap_messages == 1 else "were"
+        words = f"{count(origin.gap_messages, 'message')} {gone} gone at the origin before it could be copied: {format_ranges(origin.gaps)}"
+        lines.add(6, ("gap: ", "warn"), words.replace("it could", "they could") if origin.gap_messages > 1 else words)
+    if origin.skipped_count:
+        seqs = format_ranges([[seq, seq] for seq in origin.skipped])
+        lines.add(6, ("skipped: ", "warn"), f"{count(origin.skipped_count, 'message')} too large for the target: {seqs}")
 
 
-def range_words(first: int, last: int) -> str:
+def format_range(first: int, last: int) -> str:
     """`sequences 1 to 1,000`."""
     return f"sequences {first:,} to {last:,}" if first <= last else "an empty range"
 
 
-def ranges(spans: Sequence[Sequence[int]]) -> str:
+def format_ranges(spans: Sequence[Sequence[int]]) -> str:
     """`3, 17 to 20, and 4 more ranges`."""
-    shown = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in spans[:RANGES]]
+    shown = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in spans[:MAX_RANGES]]
     left = len(spans) - len(shown)
     return ", ".join(shown) + (f", and {count(left, 'more range')}" if left else "")
 
@@ -85,11 +85,11 @@ def run_line(result: BackfillResult) -> str:
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
-def verify(found: Verification, console: Console) -> None:
+def render_verification(found: Verification, console: Console) -> None:
     """Each origin with what differs, then the greppable line."""
     lines = Lines()
     for leg in found.origins:
-        _checked(lines, leg)
+        _render_check(lines, leg)
     if found.others:
         lines.add(2, (f"{count(found.others, 'message')} of the target {'comes' if found.others == 1 else 'come'} from elsewhere", "dim"))
     lines.blank()
@@ -97,15 +97,15 @@ def verify(found: Verification, console: Console) -> None:
     lines.print(console)
 
 
-def _checked(lines: Lines, leg: LegCheck) -> None:
-    counts = leg.counts
-    lines.add(2, (safe(leg.origin), "strong"), " -> ", (safe(leg.target), "strong"), f"  {range_words(leg.first, leg.last)}")
+def _render_check(lines: Lines, origin: OriginCheck) -> None:
+    counts = origin.counts
+    lines.add(2, (safe(origin.origin), "strong"), " -> ", (safe(origin.target), "strong"), f"  {format_range(origin.first, origin.last)}")
     known = [f"{counts[kind]:,} {kind}" for kind in ("equal", "repaired", "expired", "skipped") if counts[kind] or kind == "equal"]
     lines.add(6, ", ".join(known))
-    for one in leg.listed:
+    for one in origin.listed:
         where = [f"origin {one.origin_seq:,}" if one.origin_seq else "", f"target {one.target_seq:,}" if one.target_seq else ""]
         lines.add(6, (f"{_KINDS[one.kind]:<14}", "bad"), ", ".join(filter(None, where)))
-    if (left := leg.differences - len(leg.listed)) > 0:
+    if (left := origin.differences - len(origin.listed)) > 0:
         lines.add(6, (f"and {left:,} more", "dim"))
 
 
@@ -130,20 +130,20 @@ _STATUS = {
 }
 
 
-_NEXT = {"new": "To run it", "done": "To remove its orphans"}
+_NEXT_STEP = {"new": "To run it", "done": "To remove its orphans"}
 
 
-def status(found: BackfillStatus, console: Console) -> None:
+def render_status(found: BackfillStatus, console: Console) -> None:
     """Each entry with its range and what lies around of it, who works now, and what nobody knows."""
     lines = Lines()
     if not found.entries:
         lines.add(0, "There are no backfills: none in the files, none in the state.")
     for entry in found.entries:
-        _entry(lines, entry)
+        _render_entry(lines, entry)
     if found.orphans:
         lines.add(0, ("Orphans of backfills that are in no file and not in this state:", "warn"))
         for left in found.orphans:
-            _left(lines, left)
+            _render_orphan(lines, left)
         lines.add(2, "Their messages never reached a target. If no other workspace runs these backfills: nats stream rm NAME")
     for domain, reason in found.offline.items():
         lines.add(0, ("! ", "bad"), f"no answer from domain {safe(domain)}: {safe(reason)}")
@@ -154,32 +154,32 @@ def status(found: BackfillStatus, console: Console) -> None:
     lines.print(console)
 
 
-def _entry(lines: Lines, entry: EntryStatus) -> None:
+def _render_entry(lines: Lines, entry: EntryStatus) -> None:
     words, role = _STATUS[entry.status]
     when = f" {entry.done_at}" if entry.status == "done" and entry.done_at else ""
     lines.add(0, (safe(entry.name), "strong"), "  ", (words + when, role), ", skipped by --no-backfill" if entry.skipped else "")
     for leg in entry.origins:
-        lines.add(2, f"{safe(leg['origin'])} -> {safe(leg['target'])}  {range_words(leg['first'], leg['last'])}")
+        lines.add(2, f"{safe(leg['origin'])} -> {safe(leg['target'])}  {format_range(leg['first'], leg['last'])}")
         parts = [f"{count(leg['copied'], 'message')} copied"]
-        parts += [f"gone before they could be copied: {ranges(leg['gaps'])}"] if leg["gaps"] else []
-        parts += [f"too large: {ranges([[seq, seq] for seq in leg['skipped']])}"] if leg["skipped"] else []
+        parts += [f"gone before they could be copied: {format_ranges(leg['gaps'])}"] if leg["gaps"] else []
+        parts += [f"too large: {format_ranges([[seq, seq] for seq in leg['skipped']])}"] if leg["skipped"] else []
         lines.add(6, ("; ".join(parts), "dim"))
     for left in entry.orphans:
-        _left(lines, left)
+        _render_orphan(lines, left)
     if entry.next:
-        lines.add(2, f"{_NEXT.get(entry.status, 'To resume it')}: {safe(entry.next)}")
+        lines.add(2, f"{_NEXT_STEP.get(entry.status, 'To resume it')}: {safe(entry.next)}")
 
 
-def _left(lines: Lines, left: Leftover) -> None:
-    holds = f"{count(left.messages, 'message')}, {format_bytes(left.bytes)}{', sealed' if left.sealed else ''}"
-    if not left.domain:
-        words = f"started in {safe(left.stream)} ({holds})"
-    elif left.stream.startswith(BACKFILL):
-        words = f"staging stream {safe(left.stream)} in {safe(left.domain)} ({holds})"
-    elif left.source_of:
-        words = f"source {safe(left.stream)}, by which the server copies"
+def _render_orphan(lines: Lines, orphan: Orphan) -> None:
+    holds = f"{count(orphan.messages, 'message')}, {format_bytes(orphan.bytes)}{', sealed' if orphan.sealed else ''}"
+    if not orphan.domain:
+        words = f"started in {safe(orphan.stream)} ({holds})"
+    elif orphan.stream.startswith(BACKFILL_PREFIX):
+        words = f"staging stream {safe(orphan.stream)} in {safe(orphan.domain)} ({holds})"
+    elif orphan.source_of:
+        words = f"source {safe(orphan.stream)}, by which the server copies"
     else:
-        words = f"stream {safe(left.stream)} in {safe(left.domain)}, made from a snapshot and not finished ({holds})"
+        words = f"stream {safe(orphan.stream)} in {safe(orphan.domain)}, made from a snapshot and not finished ({holds})"
     lines.add(2, ("orphan: ", "warn"), words)
-    for address in left.source_of:
+    for address in orphan.source_of:
         lines.add(13, f"a source of {safe(address)}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe
 from jsplan.render.summary import count
 from jsplan.units import format_bytes
 
@@ -20,7 +20,7 @@ def render(document: dict[str, Any], folder: str, console: Console) -> None:
     for stream in document["streams"]:
         address = stream["address"]
         if address in saved:
-            lines.add(2, ("+ ", "create"), (safe(address), "strong"), f"  {_holds(stream)}")
+            lines.add(2, ("+ ", "create"), (safe(address), "strong"), f"  {_describe_content(stream)}")
         elif address in kept:
             lines.add(2, ("= ", "dim"), safe(address), ("  unchanged since it was saved", "dim"))
     for missing in document["missing"]:
@@ -30,17 +30,17 @@ def render(document: dict[str, Any], folder: str, console: Console) -> None:
     lines.add(0, (backup_line(document), "bad" if document["exit_code"] else "good"))
     total = document["summary"]
     held = f"{count(total['streams'], 'stream')}, {count(total['consumers'], 'consumer')} and {count(total['messages'], 'message')}"
-    lines.add(0, f"{safe(place(folder))} holds {held}: {format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}.")
+    lines.add(0, f"{safe(display_folder(folder))} holds {held}: {format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}.")
     lines.print(console)
 
 
-def place(folder: str) -> str:
+def display_folder(folder: str) -> str:
     """The folder as somebody who is here would write it."""
     path = Path(folder)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else folder
 
 
-def _holds(stream: dict[str, Any]) -> str:
+def _describe_content(stream: dict[str, Any]) -> str:
     state = stream["before"]
     parts = [count(state["messages"], "message"), format_bytes(state["bytes"])]
     parts += [count(len(stream["consumers"]), "consumer")] if stream["consumers"] else []

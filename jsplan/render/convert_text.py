@@ -6,24 +6,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jsplan.render import diagnostics_text
-from jsplan.workflows.converting import grouped
+from jsplan.workflows.convert import group_diagnostics
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jsplan.workflows.converting import Converted
+    from jsplan.workflows.convert import ConvertResult
 
 #: So many resources are named where something holds of more.
-_NAMED = 5
+_MAX_NAMED = 5
 
 
-def notes(made: Converted, console: Console) -> None:
+def render_notes(made: ConvertResult, console: Console) -> None:
     """Everything that was not carried over, then what else is worth knowing."""
     found = []
-    for diagnostic, addresses in grouped(made.diagnostics):
+    for diagnostic, addresses in group_diagnostics(made.diagnostics):
         if len(addresses) > 1:
-            more = f" and {len(addresses) - _NAMED} more" if len(addresses) > _NAMED else ""
-            named = f"{', '.join(addresses[:_NAMED])}{more}"
+            more = f" and {len(addresses) - _MAX_NAMED} more" if len(addresses) > _MAX_NAMED else ""
+            named = f"{', '.join(addresses[:_MAX_NAMED])}{more}"
             found.append(replace(diagnostic, address=None, detail=f"{diagnostic.detail}\n{len(addresses)} resources: {named}", range=None))
         else:
             found.append(diagnostic)

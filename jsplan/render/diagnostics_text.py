@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from jsplan.render import collapse
+from jsplan.render import group_domains
+from jsplan.render.escape import safe, safe_lines
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe, safe_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COUNT = re.compile(r"\d+ errors?")
 #: Warnings of one code that are written out, unless everything is wanted.
-_SHOWN = 8
+_MAX_SHOWN = 8
 _HEADS = {"error": ("Error", "bad"), "warning": ("Warning", "warn"), "info": ("Note", "import")}
 
 
@@ -34,7 +34,7 @@ def render(diagnostics: Sequence[Diagnostic], console: Console, *, after: bool =
     for diagnostic, where in shown:
         if len(lines):
             lines.blank()
-        _one(lines, diagnostic, where)
+        _render_finding(lines, diagnostic, where)
     for code, number in left.items():
         lines.blank()
         lines.add(0, (f"and {number:,} more of {safe(code)}; -v lists all", "dim"))
@@ -49,33 +49,33 @@ def shortlist(diagnostics: Sequence[Diagnostic], *, verbose: bool = False) -> tu
         return [(diagnostic, "") for diagnostic in diagnostics], {}
     shown: list[tuple[Diagnostic, str]] = []
     seen, left = dict[str, int](), dict[str, int]()
-    for diagnostic, where in _alike(diagnostics):
+    for diagnostic, where in _group_alike(diagnostics):
         seen[diagnostic.code] = seen.get(diagnostic.code, 0) + 1
-        if diagnostic.severity != "error" and seen[diagnostic.code] > _SHOWN:
+        if diagnostic.severity != "error" and seen[diagnostic.code] > _MAX_SHOWN:
             left[diagnostic.code] = left.get(diagnostic.code, 0) + 1
         else:
             shown.append((diagnostic, where))
     return shown, left
 
 
-def _alike(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic, str]]:
+def _group_alike(diagnostics: Sequence[Diagnostic]) -> Iterator[tuple[Diagnostic, str]]:
     """Each finding, or the one that speaks for those that differ in the name of their domain, with the domains that have it."""
     alike: dict[object, list[Diagnostic]] = {}
     for number, found in enumerate(diagnostics):
         domain = (found.address or "").partition("/")[0]
         words = (found.severity, found.code, found.summary, found.detail, found.address or str(number), str(found.range))
-        alike.setdefault(collapse.anonymous(words, domain) if domain else number, []).append(found)
+        alike.setdefault(group_domains.replace_domain(words, domain) if domain else number, []).append(found)
     for members in alike.values():
         domains = [(member.address or "").partition("/")[0] for member in members]
-        if len(members) < collapse.ENOUGH:
+        if len(members) < group_domains.MIN_GROUP:
             yield from ((member, "") for member in members)
         else:
             first = members[0]
-            summary, detail, address = (collapse.anonymous(text, domains[0]) for text in (first.summary, first.detail, first.address))
-            yield replace(first, summary=summary, detail=detail, address=address), f", {collapse.in_domains(domains)}"
+            summary, detail, address = (group_domains.replace_domain(text, domains[0]) for text in (first.summary, first.detail, first.address))
+            yield replace(first, summary=summary, detail=detail, address=address), f", {group_domains.format_domains(domains)}"
 
 
-def _one(lines: Lines, diagnostic: Diagnostic, where: str) -> None:
+def _render_finding(lines: Lines, diagnostic: Diagnostic, where: str) -> None:
     head, role = _HEADS[diagnostic.severity]
     subject = f"{safe(diagnostic.address)}: " if diagnostic.address else ""
     said = (subject + safe(diagnostic.summary), "strong")

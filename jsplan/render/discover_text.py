@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from jsplan.render.safe import safe
+from jsplan.render.escape import safe
 from jsplan.render.summary import count
 
 if TYPE_CHECKING:
-    from jsplan.workflows.discover import Discovered, Proposed
+    from jsplan.workflows.discover import DiscoverResult, ProposedDomain
 
 
-def text_of(found: Discovered) -> str:
+def render_text(found: DiscoverResult) -> str:
     """The whole text. What is in a comment is no part of the answer for a program."""
-    new = [d for d in found.domains if not d.declared and not d.seen.why]
-    lines = ["domains:", *_aligned([(_row(d), _about(d)) for d in new])] if new else ["# No domain was found that the files do not have."]
-    lines += [f"# declared already: {d.key}: {_about(d)}" for d in found.domains if d.declared and not d.seen.why]
+    new = [d for d in found.domains if not d.declared and not d.visible.failure]
+    lines = ["domains:", *_align([(_row(d), _describe(d)) for d in new])] if new else ["# No domain was found that the files do not have."]
+    lines += [f"# declared already: {d.key}: {_describe(d)}" for d in found.domains if d.declared and not d.visible.failure]
     lines += [
-        f"# {_called(d)} does not answer over connection {d.seen.connection}, {_told(d)}: {d.seen.why}" for d in found.domains if d.seen.why
+        f"# {_display_name(d)} does not answer over connection {d.visible.connection}, {_named_by(d)}: {d.visible.failure}" for d in found.domains if d.visible.failure
     ]
     lines += [f"# connection {key} could not be opened: {why}" for key, why in found.failures.items()]
-    lines += ["#", *_unseen(found)]
+    lines += ["#", *_limitations(found)]
     return "\n".join(safe(line) for line in lines)
 
 
-def _row(domain: Proposed) -> str:
-    seen = domain.seen
+def _row(domain: ProposedDomain) -> str:
+    seen = domain.visible
     name = "" if seen.name == domain.key else f", js_domain: {_scalar(seen.name)}"
     return f"  {domain.key}: {{connection: {seen.connection}{name}}}"
 
@@ -35,28 +35,28 @@ def _scalar(name: str | None) -> str:
     return "null" if name is None else json.dumps(name, ensure_ascii=False)
 
 
-def _about(domain: Proposed) -> str:
-    seen = domain.seen
+def _describe(domain: ProposedDomain) -> str:
+    seen = domain.visible
     servers = (
         ", ".join(f"{name} {version}".strip() for name, version in sorted(seen.servers.items())) or "its servers do not say who they are"
     )
     return f"{count(seen.streams, 'stream')}; {servers}"
 
 
-def _told(domain: Proposed) -> str:
-    return f"named by {' and '.join(domain.seen.told)}"
+def _named_by(domain: ProposedDomain) -> str:
+    return f"named by {' and '.join(domain.visible.reported_by)}"
 
 
-def _called(domain: Proposed) -> str:
-    return f"domain {domain.seen.name}" if domain.seen.name else "a JetStream without a domain"
+def _display_name(domain: ProposedDomain) -> str:
+    return f"domain {domain.visible.name}" if domain.visible.name else "a JetStream without a domain"
 
 
-def _aligned(rows: list[tuple[str, str]]) -> list[str]:
+def _align(rows: list[tuple[str, str]]) -> list[str]:
     width = max(len(row) for row, _ in rows)
     return [f"{row:<{width}}   # {about}" for row, about in rows]
 
 
-def _unseen(found: Discovered) -> list[str]:
+def _limitations(found: DiscoverResult) -> list[str]:
     """What this way of asking cannot show."""
     lines = ["# Not seen: servers and leaf nodes that are offline now, unless a mirror or source names their domain;"]
     if found.with_system:

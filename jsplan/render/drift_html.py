@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from jsplan.render import drift_rows, page, summary
-from jsplan.render.safe import markup, safe
+from jsplan.render import drift_rows, html_page, summary
+from jsplan.render.escape import safe, safe_html
 
 if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
@@ -22,24 +22,24 @@ def render(drift: Drift) -> str:
     found = drift_rows.rows(drift)
     name = f"{drift.workspace}, {drift.environment}" if drift.environment else drift.workspace
     body = [
-        f"<h1>Drift: {markup(name)}</h1>",
-        f'<p class="dim">Looked at {markup(drift.timestamp)} by jsplan {markup(drift.jsplan_version)}.</p>',
-        f'<p class="sum">{markup(drift_rows.verdict(drift))}</p>',
-        _FORM if found else f"<p>{markup(summary.NO_DRIFT)}</p>",
+        f"<h1>Drift: {safe_html(name)}</h1>",
+        f'<p class="dim">Looked at {safe_html(drift.timestamp)} by jsplan {safe_html(drift.jsplan_version)}.</p>',
+        f'<p class="sum">{safe_html(drift_rows.summary_line(drift))}</p>',
+        _FORM if found else f"<p>{safe_html(summary.NO_DRIFT)}</p>",
         *(_section(kind, list(members)) for kind, members in groupby(found, key=lambda row: row.kind)),
         *_notes(drift),
     ]
-    return page.page(f"Drift: {name}", drift_rows.mark(drift, found), body, style="drift.css", script="drift.js" if found else "")
+    return html_page.render_page(f"Drift: {name}", drift_rows.marker(drift, found), body, style="drift.css", script="drift.js" if found else "")
 
 
 def _section(kind: str, members: list[Row]) -> str:
-    return f"<section><h2>{markup(drift_rows.title(kind))} ({len(members)})</h2>\n" + "\n".join(map(_article, members)) + "</section>"
+    return f"<section><h2>{safe_html(drift_rows.kind_title(kind))} ({len(members)})</h2>\n" + "\n".join(map(_article, members)) + "</section>"
 
 
 def _article(row: Row) -> str:
-    details = f"<pre><code>{chr(10).join(map(markup, row.details))}</code></pre>" if row.details else ""
-    tag = f'<span class="tag">{markup(row.severity)}</span>'
-    return f'<article class="{markup(row.severity)}">{tag}<code>{markup(row.address)}</code> {markup(row.says)}{details}</article>'
+    details = f"<pre><code>{chr(10).join(map(safe_html, row.details))}</code></pre>" if row.details else ""
+    tag = f'<span class="tag">{safe_html(row.severity)}</span>'
+    return f'<article class="{safe_html(row.severity)}">{tag}<code>{safe_html(row.address)}</code> {safe_html(row.summary)}{details}</article>'
 
 
 def _notes(drift: Drift) -> list[str]:
@@ -50,4 +50,4 @@ def _notes(drift: Drift) -> list[str]:
     ]
     pending = drift.summary["pending"]
     lines += [f"{summary.count(pending, 'resource')} pending in the files (see jsplan plan)."] if pending else []
-    return [f'<p class="dim">{markup(line)}</p>' for line in lines]
+    return [f'<p class="dim">{safe_html(line)}</p>' for line in lines]

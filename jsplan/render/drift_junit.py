@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.render import drift_rows
-from jsplan.render.safe import markup
+from jsplan.render.escape import safe_html
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,7 +34,7 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
         if kind not in kinds
     ]
     cases += [_skipped(name, str(m.get("kind", "muted")), str(m["address"]), f"muted by {m['owner']}: {m['reason']}") for m in drift.mutes]
-    failures = sum(drift_rows.fails(row, fail_on) for row in found)
+    failures = sum(drift_rows.is_failure(row, fail_on) for row in found)
     errors = sum(row.kind == "offline" for row in found)
     skipped = len(found) - failures - errors + len(drift.mutes)
     counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
@@ -45,17 +45,17 @@ def render(drift: Drift, fail_on: Collection[str]) -> str:
 
 
 def _attribute(text: str) -> str:
-    return f'"{markup(text)}"'
+    return f'"{safe_html(text)}"'
 
 
 def _case(name: str, row: Row, fail_on: Collection[str]) -> str:
-    if not drift_rows.fails(row, fail_on) and row.kind != "offline":
-        return _skipped(name, row.kind, row.address, row.says)
+    if not drift_rows.is_failure(row, fail_on) and row.kind != "offline":
+        return _skipped(name, row.kind, row.address, row.summary)
     word = "error" if row.kind == "offline" else "failure"
-    text = "\n".join(map(markup, [f"{row.address} {row.says}", *row.details]))
+    text = "\n".join(map(safe_html, [f"{row.address} {row.summary}", *row.details]))
     return (
         f"    <testcase classname={_attribute(f'{name}.{row.kind}')} name={_attribute(row.address)}>"
-        f"<{word} type={_attribute(row.severity)} message={_attribute(row.says)}>{text}</{word}></testcase>"
+        f"<{word} type={_attribute(row.severity)} message={_attribute(row.summary)}>{text}</{word}></testcase>"
     )
 
 

@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from jsplan.render import drift_rows, summary
-from jsplan.render.markdown import LONGEST, code, diff, text
-from jsplan.render.safe import safe
+from jsplan.render.escape import safe
+from jsplan.render.markdown import MAX_LENGTH, code_span, diff_block, escape_text
 
 if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
@@ -18,20 +18,20 @@ def render(drift: Drift) -> str:
     """The whole page."""
     found = drift_rows.rows(drift)
     where = f"{drift.workspace}, {drift.environment}" if drift.environment else drift.workspace
-    head = [drift_rows.mark(drift, found), f"## Drift: {text(where)}", "", f"**{drift_rows.verdict(drift)}**", ""]
+    head = [drift_rows.marker(drift, found), f"## Drift: {escape_text(where)}", "", f"**{drift_rows.summary_line(drift)}**", ""]
     if not found:
         head += [summary.NO_DRIFT, ""]
     tail = [*_notes(drift), f"<sub>Looked at {drift.timestamp} by jsplan {drift.jsplan_version}.</sub>"]
-    return "\n".join([*head, *_within(found, LONGEST - sum(len(line) + 1 for line in [*head, *tail])), *tail]) + "\n"
+    return "\n".join([*head, *_fit_findings(found, MAX_LENGTH - sum(len(line) + 1 for line in [*head, *tail])), *tail]) + "\n"
 
 
-def _within(found: list[Row], room: int) -> list[str]:
+def _fit_findings(found: list[Row], room: int) -> list[str]:
     """As many findings as there is room for, gravest first; how many are left out is said."""
     out: list[str] = []
     used = shown = 0
     for kind, members in groupby(found, key=lambda row: row.kind):
         listed = list(members)
-        piece = ["", f"### {drift_rows.title(kind)} ({len(listed)})", ""]
+        piece = ["", f"### {drift_rows.kind_title(kind)} ({len(listed)})", ""]
         for row in listed:
             piece += _item(row)
             cost = sum(len(line) + 1 for line in piece)
@@ -43,12 +43,12 @@ def _within(found: list[Row], room: int) -> list[str]:
 
 
 def _item(row: Row) -> list[str]:
-    line = f"- {code(row.address)} {text(row.says)} ({row.severity})"
-    return [line, *(diff(row.details, indent="  ") if row.details else [])]
+    line = f"- {code_span(row.address)} {escape_text(row.summary)} ({row.severity})"
+    return [line, *(diff_block(row.details, indent="  ") if row.details else [])]
 
 
 def _notes(drift: Drift) -> list[str]:
-    lines = [f"- :warning: {text(safe(d.summary))}. {text(safe(d.detail))}" for d in drift.diagnostics]
+    lines = [f"- :warning: {escape_text(safe(d.summary))}. {escape_text(safe(d.detail))}" for d in drift.diagnostics]
     counts = drift.summary
     lines += [f"- {summary.count(counts['muted'], 'finding')} muted."] if counts["muted"] else []
     lines += [f"- {summary.count(counts['pending'], 'resource')} pending in the files: see `jsplan plan`."] if counts["pending"] else []

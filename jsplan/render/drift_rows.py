@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from jsplan import units
 from jsplan.documents.base import digest
 from jsplan.render import resource_text, summary
+from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: The kinds as `--fail-on` calls them, and `offline` for domains that should be there.
 KINDS = ("interrupted", "missing", "changed", "replication", "offline", "unmanaged", "excused")
-_GRAVITY = {"destructive": 0, "functional": 1, "cosmetic": 2}
+_SEVERITY_RANK = {"destructive": 0, "functional": 1, "cosmetic": 2}
 _TITLES = {
     "interrupted": "Interrupted replacements",
     "missing": "Gone",
@@ -33,51 +33,51 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One finding. `says` is one line about `address`, `details` are lines of their own; all of it is safe to print."""
+    """One finding. `summary` is one line about `address`, `details` are lines of their own; all of it is safe to print."""
 
     kind: str
     severity: str
     address: str
-    says: str
+    summary: str
     details: tuple[str, ...] = ()
 
 
-def title(kind: str) -> str:
+def kind_title(kind: str) -> str:
     """The heading of a kind."""
     return _TITLES[kind]
 
 
 def rows(drift: Drift) -> list[Row]:
     """All findings: what is gone first, then by gravity."""
-    found = [_interrupted(item) for item in drift.interrupted]
-    found += [_resource(r) for r in drift.resource_drift]
-    found += [_flow(flow) for flow in drift.replication if flow["healthy"] is False]
-    found += [_away(domain) for domain in drift.offline]
-    found += [_unmanaged(item) for item in drift.unmanaged]
-    return sorted(found, key=lambda row: (KINDS.index(row.kind), _GRAVITY.get(row.severity, 3), row.address))
+    found = [_interrupted_row(item) for item in drift.interrupted]
+    found += [_resource_row(r) for r in drift.resource_drift]
+    found += [_replication_row(flow) for flow in drift.replication if flow["healthy"] is False]
+    found += [_offline_row(domain) for domain in drift.offline]
+    found += [_unmanaged_row(item) for item in drift.unmanaged]
+    return sorted(found, key=lambda row: (KINDS.index(row.kind), _SEVERITY_RANK.get(row.severity, 3), row.address))
 
 
-def mark(drift: Drift, found: Iterable[Row]) -> str:
+def marker(drift: Drift, found: Iterable[Row]) -> str:
     """`<!-- jsplan:shop.prod:SHA -->`, by which a comment or an issue is found again; the SHA changes with the findings only."""
     name = f"{drift.workspace}.{drift.environment}" if drift.environment else drift.workspace
-    return f"<!-- jsplan:{name}:{digest([(r.kind, r.severity, r.address, r.says, r.details) for r in found]).removeprefix('sha256:')} -->"
+    return f"<!-- jsplan:{name}:{digest([(r.kind, r.severity, r.address, r.summary, r.details) for r in found]).removeprefix('sha256:')} -->"
 
 
-def verdict(drift: Drift) -> str:
+def summary_line(drift: Drift) -> str:
     """The greppable line."""
     return summary.drift_line(drift)
 
 
-def fails(row: Row, fail_on: Collection[str]) -> bool:
+def is_failure(row: Row, fail_on: Collection[str]) -> bool:
     """Whether a finding fails a check; an interrupted replacement does unless nothing is to fail it."""
     return row.kind in fail_on or (row.kind == "interrupted" and bool(fail_on))
 
 
-def _interrupted(item: dict[str, Any]) -> Row:
+def _interrupted_row(item: dict[str, Any]) -> Row:
     return Row("interrupted", "destructive", safe(str(item["address"])), safe(str(item["summary"])), (safe(str(item["detail"])),))
 
 
-def _resource(resource: ResourceChange) -> Row:
+def _resource_row(resource: ResourceChange) -> Row:
     severity = resource.severity or "functional"
     if resource.change.after is None:
         return Row("missing", severity, safe(resource.address), "is gone")
@@ -88,18 +88,18 @@ def details(resource: ResourceChange) -> tuple[str, ...]:
     """A line for each changed field, and for each element of a list that came or went."""
     lines = Lines()
     for change in resource.change.fields:
-        resource_text.field_change(lines, resource.type, change)
-    return tuple(line.removeprefix(" " * resource_text.BODY) for line in lines.plain().splitlines())
+        resource_text.add_field_change(lines, resource.type, change)
+    return tuple(line.removeprefix(" " * resource_text.BODY_INDENT) for line in lines.plain().splitlines())
 
 
-def _flow(flow: dict[str, Any]) -> Row:
+def _replication_row(flow: dict[str, Any]) -> Row:
     says = f"does not follow {safe(str(flow['from']))} ({safe(str(flow['kind']))}): {safe(str(flow.get('cause') or 'no cause known'))}"
     origin, copy = flow.get("origin_last_seq"), flow.get("last_seq")
     at = (f"origin at {origin}, copy at {copy}",) if origin is not None and copy is not None else ()
     return Row("replication", str(flow.get("severity") or "functional"), safe(str(flow["to"])), says, at)
 
 
-def _away(domain: dict[str, Any]) -> Row:
+def _offline_row(domain: dict[str, Any]) -> Row:
     words = [safe(str(domain.get("reason") or "it cannot be reached"))]
     allowed = domain.get("may_be_offline")
     if allowed is not None and not domain.get("excused"):
@@ -107,7 +107,7 @@ def _away(domain: dict[str, Any]) -> Row:
     return Row("excused" if domain.get("excused") else "offline", "functional", safe(str(domain.get("domain", "?"))), " ".join(words))
 
 
-def _unmanaged(item: Unmanaged) -> Row:
+def _unmanaged_row(item: Unmanaged) -> Row:
     amount = [summary.count(item.messages, "message")] if item.messages is not None else []
     amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
     amount += [f"created {safe(item.created)}"] if item.created else []

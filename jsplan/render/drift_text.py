@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.render import collapse, diagnostics_text, summary
-from jsplan.render.interrupted_text import interruptions
+from jsplan.render import diagnostics_text, group_domains, summary
+from jsplan.render.escape import safe
+from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
-from jsplan.render.plan_text import outside
-from jsplan.render.safe import safe
+from jsplan.render.plan_text import add_drift
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from jsplan.documents.drift import Drift
 
 #: Unmanaged objects listed unless everything is wanted.
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 def render(drift: Drift, console: Console, *, verbose: bool = False) -> None:
     """Print all findings, the greppable summary last."""
     lines = Lines()
-    interruptions(lines, drift.interrupted)
-    outside(lines, drift.resource_drift, verbose=verbose)
+    render_interruptions(lines, drift.interrupted)
+    add_drift(lines, drift.resource_drift, verbose=verbose)
     _replication(lines, drift)
     _unmanaged(lines, drift, verbose=verbose)
-    _away(lines, drift, verbose=verbose)
+    _render_offline(lines, drift, verbose=verbose)
     _mutes(lines, drift, verbose=verbose)
     lines.print(console)
     diagnostics_text.render(drift.diagnostics, console, after=True)
@@ -43,12 +43,12 @@ def _replication(lines: Lines, drift: Drift) -> None:
         ends = f"{safe(str(flow['from']))} -> {safe(str(flow['to']))}"
         cause = safe(str(flow.get("cause") or "no cause known"))
         lines.add(
-            0, ("  ! ", "bad"), (ends, "strong"), f" ({flow['kind']}): {cause}{_behind(flow.get('origin_last_seq'), flow.get('last_seq'))}"
+            0, ("  ! ", "bad"), (ends, "strong"), f" ({flow['kind']}): {cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}"
         )
     lines.blank()
 
 
-def _behind(origin: object, copy: object) -> str:
+def _format_lag(origin: object, copy: object) -> str:
     return f" [origin at {origin}, copy at {copy}]" if origin is not None and copy is not None else ""
 
 
@@ -56,7 +56,7 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
     if not drift.unmanaged:
         return
     lines.add(0, ("Unmanaged (on the servers, in no file and not in state):", "strong"))
-    shown = drift.unmanaged if verbose else drift.unmanaged[:_SHOWN]
+    shown = drift.unmanaged if verbose else drift.unmanaged[:_MAX_SHOWN]
     for item in shown:
         amount = [summary.count(item.messages, "message")] if item.messages is not None else []
         amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
@@ -69,16 +69,16 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
     lines.blank()
 
 
-def _away(lines: Lines, drift: Drift, *, verbose: bool) -> None:
-    said = [(str(domain.get("domain", "?")), _why_away(domain)) for domain in drift.offline]
-    for (head, reason), domains in [(w, [d]) for d, w in said] if verbose else collapse.by_domain(said):
-        names = domains[0] if len(domains) == 1 else collapse.in_domains(domains)
+def _render_offline(lines: Lines, drift: Drift, *, verbose: bool) -> None:
+    said = [(str(domain.get("domain", "?")), _offline_reason(domain)) for domain in drift.offline]
+    for (head, reason), domains in [(w, [d]) for d, w in said] if verbose else group_domains.group_by_domain(said):
+        names = domains[0] if len(domains) == 1 else group_domains.format_domains(domains)
         lines.add(0, (f"{head}: ", "dim" if head == "Away" else "bad"), (safe(names), "strong"), f": {safe(reason)}")
     if drift.offline:
         lines.blank()
 
 
-def _why_away(domain: dict[str, Any]) -> tuple[str, str]:
+def _offline_reason(domain: dict[str, Any]) -> tuple[str, str]:
     """`Away`, or `Not read` where nothing excuses it; and why."""
     excused, allowed = bool(domain.get("excused")), domain.get("may_be_offline")
     words = [str(domain.get("reason") or "it cannot be reached")]

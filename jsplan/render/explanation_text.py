@@ -33,7 +33,7 @@ def render(found: Explanation, console: Console) -> None:
     lines.blank()
     lines.add(0, ("What to do: ", "strong"), found.fix)
     if found.group == "lint":
-        _ignoring(found.code, lines)
+        _render_ignore_help(found.code, lines)
     elif found.level == "blocks":
         lines.blank()
         allowing = f"--allow-hazard {found.code}   or   --allow-hazard {found.code}:ADDRESS"
@@ -41,7 +41,7 @@ def render(found: Explanation, console: Console) -> None:
     lines.print(console)
 
 
-def _ignoring(code: str, lines: Lines) -> None:
+def _render_ignore_help(code: str, lines: Lines) -> None:
     lines.blank()
     ignore = f'lint: {{ignore: [{{code: {code}, reason: "…"}}]}}'
     lines.add(0, f"To ignore it for a resource:   {ignore}   beside the resource")

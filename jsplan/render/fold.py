@@ -9,25 +9,25 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from jsplan.render.collapse import ANY, ENOUGH, in_domains
+from jsplan.render.group_domains import ANY_DOMAIN, MIN_GROUP, format_domains
 from jsplan.render.lines import Lines
 
 #: An element of `sources` whose origin is in another domain.
 _ELEMENT = re.compile(r'(\s*)[-+~] sources\["[^"]*@\$JS\.([^."]+)\.API')
 
 
-def folded(lines: Lines) -> Lines:
+def fold_sources(lines: Lines) -> Lines:
     """The lines with runs of alike sources as one."""
     out = Lines()
-    for blocks in _runs(_blocks(lines.rows)):
-        if len(blocks) < ENOUGH:
+    for blocks in _group_runs(_blocks(lines.rows)):
+        if len(blocks) < MIN_GROUP:
             for _, rows in blocks:
-                out.take(rows)
+                out.add_rows(rows)
         else:
             name, rows = blocks[0]
-            first, *rest = (_renamed(row, name) for row in rows)
-            first.append(f" {in_domains([name for name, _ in blocks])}")
-            out.take([first, *rest])
+            first, *rest = (_replace_domain(row, name) for row in rows)
+            first.append(f" {format_domains([name for name, _ in blocks])}")
+            out.add_rows([first, *rest])
     return out
 
 
@@ -45,10 +45,10 @@ def _blocks(rows: list[Text]) -> Iterator[Block]:
         index = end
 
 
-def _runs(blocks: Iterator[Block]) -> Iterator[list[Block]]:
+def _group_runs(blocks: Iterator[Block]) -> Iterator[list[Block]]:
     run: list[Block] = []
     for block in blocks:
-        if run and not (block[0] and run[-1][0] and _text(block) == _text(run[-1])):
+        if run and not (block[0] and run[-1][0] and _comparable_text(block) == _comparable_text(run[-1])):
             yield run
             run = []
         run.append(block)
@@ -56,19 +56,19 @@ def _runs(blocks: Iterator[Block]) -> Iterator[list[Block]]:
         yield run
 
 
-def _text(block: Block) -> str:
+def _comparable_text(block: Block) -> str:
     name, rows = block
-    return "\n".join(row.plain for row in rows).replace(f"$JS.{name}.", f"$JS.{ANY}.")
+    return "\n".join(row.plain for row in rows).replace(f"$JS.{name}.", f"$JS.{ANY_DOMAIN}.")
 
 
 def _indent(row: Text) -> int:
     return len(row.plain) - len(row.plain.lstrip())
 
 
-def _renamed(row: Text, name: str) -> Text:
+def _replace_domain(row: Text, name: str) -> Text:
     """The line with the domain's name in an API prefix as `${domain}`, its styles kept."""
     out, at = Text(), 0
     for found in re.finditer(rf"(?<=\$JS\.){re.escape(name)}(?=\.)", row.plain):
-        out.append_text(row[at : found.start()]).append(ANY)
+        out.append_text(row[at : found.start()]).append(ANY_DOMAIN)
         at = found.end()
     return out.append_text(row[at:])

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.documents.graph import Graph, Link, Node
-from jsplan.render.graph_fold import folded
-from jsplan.render.graph_svg import FATES
-from jsplan.render.safe import safe
+from jsplan.render.escape import safe
+from jsplan.render.graph_fold import fold_graph
+from jsplan.render.graph_svg import ACTION_STYLES
 
 _SHAPES = {"stream": "box", "kv": "folder", "object_store": "box3d", "outside": "box"}
 
 
 def render(graph: Graph) -> str:
     """A digraph from left to right; domains are clusters, consumers have a line to their stream."""
-    graph = folded(graph)
+    graph = fold_graph(graph)
     lines = [
         "digraph jsplan {",
         f"  graph [label={_quoted(graph.title)}, labelloc=t, rankdir=LR, fontname=sans, compound=true];",
         "  node [fontname=sans, fontsize=11, shape=box, style=rounded];",
         "  edge [fontname=sans, fontsize=10];",
     ]
-    for number, cluster in enumerate(graph.clusters):
+    for number, cluster in enumerate(graph.domain_groups):
         title = f"{cluster.title} ×{cluster.count}" if cluster.count > 1 else cluster.title
         lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(title)}; style=filled; color=lightgrey; fillcolor=whitesmoke;"]
         for node in graph.nodes:
@@ -32,12 +32,12 @@ def render(graph: Graph) -> str:
 
 
 def _node(node: Node) -> Iterator[str]:
-    words = [node.name, *node.subjects, node.facts, FATES[node.fate][0] if node.fate else ""]
+    words = [node.name, *node.subjects, node.facts, ACTION_STYLES[node.fate][0] if node.fate else ""]
     style = "rounded,dashed" if node.kind == "outside" or node.fate == "deferred" else "rounded,filled"
     looks = f"shape={_SHAPES[node.kind]}, style={_quoted(style)}, fillcolor=white{_color(node.fate)}"
     yield f"    {_quoted(node.id)} [label={_lines(words)}, {looks}];"
-    for reader in node.readers:
-        name, words = f"{node.id} {reader.name}", [reader.name, reader.words, FATES[reader.fate][0] if reader.fate else ""]
+    for reader in node.consumers:
+        name, words = f"{node.id} {reader.name}", [reader.name, reader.words, ACTION_STYLES[reader.fate][0] if reader.fate else ""]
         yield f"    {_quoted(name)} [label={_lines(words)}, shape=cds, style=solid{_color(reader.fate)}];"
         yield f"    {_quoted(node.id)} -> {_quoted(name)} [arrowhead=none, color=grey];"
 
@@ -49,7 +49,7 @@ def _link(link: Link) -> str:
 
 
 def _color(fate: str) -> str:
-    return f', color="{FATES[fate][1]}", penwidth=2' if fate else ""
+    return f', color="{ACTION_STYLES[fate][1]}", penwidth=2' if fate else ""
 
 
 def _lines(words: list[str]) -> str:

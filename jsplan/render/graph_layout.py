@@ -11,8 +11,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from jsplan.documents.graph import Cluster, Graph, Link
-from jsplan.render.graph_boxes import Card, card
+from jsplan.documents.graph import DomainGroup, Graph, Link
+from jsplan.render.graph_cards import Card, build_card
 
 K = TypeVar("K", bound=Hashable)
 GAP, COLUMN, INNER, HEAD, SIDE = 14.0, 130.0, 70.0, 28.0, 14.0
@@ -66,27 +66,27 @@ class Layout:
 
 def arrange(graph: Graph) -> Layout:
     """The layout of a folded graph."""
-    out = Layout(cards={node.id: card(node) for node in graph.nodes})
+    out = Layout(cards={node.id: build_card(node) for node in graph.nodes})
     domain = {node.id: node.domain for node in graph.nodes}
     flows = sorted(graph.links, key=lambda link: (link.kind != "source", -link.count))  # what is collected goes to the right
     between = [(domain[link.origin], domain[link.copy]) for link in flows]
-    columns = layered([cluster.key for cluster in graph.clusters], between)
+    columns = assign_columns([cluster.key for cluster in graph.domain_groups], between)
     out.column = {node.id: n for n, keys in enumerate(columns) for node in graph.nodes if node.domain in keys}
-    inner = {c.key: _inner(c, out, domain, graph.links) for c in graph.clusters}
+    inner = {c.key: _card_columns(c, out, domain, graph.links) for c in graph.domain_groups}
     x = 0.0
     for keys in columns:
         y, widest = 0.0, 0.0
-        for key in _by_flow(keys, graph, domain, out.boxes):
-            size = _place(key, inner[key], x, y, graph, out)
+        for key in _order_domains(keys, graph, domain, out.boxes):
+            size = _place_domain(key, inner[key], x, y, graph, out)
             y, widest = y + size.height + 2 * GAP, max(widest, size.width)
         x += widest + COLUMN
     out.width = max((box.right for box in out.clusters.values()), default=0.0)
     out.height = max((box.bottom for box in out.clusters.values()), default=0.0)
-    _centre(columns, out, graph)
+    _center_columns(columns, out, graph)
     return out
 
 
-def layered(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> list[list[K]]:
+def assign_columns(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> list[list[K]]:
     """The keys in columns: those that flow into others before these, as far as circles allow. Each column keeps the order of `keys`.
 
     Of a circle the flow is turned that comes last in `edges`.
@@ -94,7 +94,7 @@ def layered(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> list[list[K]]:
     forward = [edge for edge in dict.fromkeys(edges) if edge[0] != edge[1]]
     depth = _depths(keys, forward)
     if depth is None:
-        depth = _depths(keys, _without_circles(forward))
+        depth = _depths(keys, _without_cycles(forward))
     assert depth is not None
     columns: list[list[K]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for key in keys:
@@ -122,18 +122,18 @@ def _depths(keys: Sequence[K], edges: Iterable[tuple[K, K]]) -> dict[K, int] | N
     return depth if done == len(depth) else None
 
 
-def _without_circles(edges: Iterable[tuple[K, K]]) -> list[tuple[K, K]]:
+def _without_cycles(edges: Iterable[tuple[K, K]]) -> list[tuple[K, K]]:
     """The edges in their order, without those that lead back to where one came from."""
     onward: dict[K, list[K]] = {}
     kept = []
     for origin, copy in edges:
-        if not _leads(copy, origin, onward):
+        if not _is_reachable(copy, origin, onward):
             onward.setdefault(origin, []).append(copy)
             kept.append((origin, copy))
     return kept
 
 
-def _leads(start: K, to: K, onward: Mapping[K, list[K]]) -> bool:
+def _is_reachable(start: K, to: K, onward: Mapping[K, list[K]]) -> bool:
     todo, seen = [start], {start}
     while todo:
         key = todo.pop()
@@ -148,13 +148,13 @@ def _leads(start: K, to: K, onward: Mapping[K, list[K]]) -> bool:
 # --- inside a domain -----------------------------------------------------------------------------------------
 
 
-def _inner(cluster: Cluster, out: Layout, domain: Mapping[str, str], links: Sequence[Link]) -> list[list[str]]:
+def _card_columns(cluster: DomainGroup, out: Layout, domain: Mapping[str, str], links: Sequence[Link]) -> list[list[str]]:
     """Columns of the cards of a domain; what is connected with nothing is put below, where most room is."""
     own = [node for node in out.cards if domain[node] == cluster.key]
     inside = [(link.origin, link.copy) for link in links if domain[link.origin] == domain[link.copy] == cluster.key]
     paired = {end for edge in inside for end in edge}
-    columns = layered([node for node in own if node in paired], inside) or [[]]
-    beyond = _beyond(cluster, out, domain, links)
+    columns = assign_columns([node for node in own if node in paired], inside) or [[]]
+    beyond = _outward_sides(cluster, out, domain, links)
     for node in own:
         if node in beyond and node not in paired:
             columns[-1 if beyond[node] > 0 else 0].append(node)
@@ -172,7 +172,7 @@ def _inner(cluster: Cluster, out: Layout, domain: Mapping[str, str], links: Sequ
     return columns
 
 
-def _beyond(cluster: Cluster, out: Layout, domain: Mapping[str, str], links: Sequence[Link]) -> dict[str, int]:
+def _outward_sides(cluster: DomainGroup, out: Layout, domain: Mapping[str, str], links: Sequence[Link]) -> dict[str, int]:
     """Nodes that are connected with other domains: above zero where most of these are to the right."""
     found: dict[str, int] = {}
     for link in links:
@@ -182,24 +182,24 @@ def _beyond(cluster: Cluster, out: Layout, domain: Mapping[str, str], links: Seq
     return found
 
 
-def _place(key: str, columns: Sequence[Sequence[str]], x: float, y: float, graph: Graph, out: Layout) -> Box:
+def _place_domain(key: str, columns: Sequence[Sequence[str]], x: float, y: float, graph: Graph, out: Layout) -> Box:
     """Give each card of a domain its place, and the domain its own."""
     left, tallest = x + SIDE, 0.0
     for number, column in enumerate(columns):
         top = y + HEAD + 4
         wide = max((out.cards[node].width for node in column), default=0.0)
-        for node in _ordered(column, graph, out.boxes):
+        for node in _order_by_links(column, graph, out.boxes):
             size = out.cards[node]
             out.boxes[node] = Box(left, top, wide, size.height)
             top += size.height + GAP
         tallest = max(tallest, top - y - GAP + SIDE)
-        left += wide + _gap(columns[number : number + 2], graph)
-    title = next(cluster.title for cluster in graph.clusters if cluster.key == key)
+        left += wide + _column_gap(columns[number : number + 2], graph)
+    title = next(cluster.title for cluster in graph.domain_groups if cluster.key == key)
     out.clusters[key] = Box(x, y, max(left - x - GAP + SIDE, len(title) * 8.5 + 2 * SIDE), max(tallest, HEAD + 2 * SIDE))
     return out.clusters[key]
 
 
-def _gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
+def _column_gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
     """Room between two columns of cards: for lines, and for their words."""
     if len(columns) < 2:
         return GAP
@@ -211,7 +211,7 @@ def _gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
 # --- order ---------------------------------------------------------------------------------------------------
 
 
-def _ordered(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box]) -> list[str]:
+def _order_by_links(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box]) -> list[str]:
     """By the height of what each is connected to, as far as that is placed already."""
     around: dict[str, list[float]] = {node: [] for node in nodes}
     for link in graph.links:
@@ -222,7 +222,7 @@ def _ordered(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box]) -> l
     return sorted(nodes, key=lambda node: (sum(around[node]) / len(around[node]) if around[node] else 1e9, index[node]))
 
 
-def _by_flow(keys: Sequence[str], graph: Graph, domain: Mapping[str, str], placed: Mapping[str, Box]) -> list[str]:
+def _order_domains(keys: Sequence[str], graph: Graph, domain: Mapping[str, str], placed: Mapping[str, Box]) -> list[str]:
     """Domains of one column, by what they are connected to in the columns before."""
     around: dict[str, list[float]] = {key: [] for key in keys}
     for link in graph.links:
@@ -233,18 +233,18 @@ def _by_flow(keys: Sequence[str], graph: Graph, domain: Mapping[str, str], place
     return sorted(keys, key=lambda key: (sum(around[key]) / len(around[key]) if around[key] else 1e9, index[key]))
 
 
-def _centre(columns: Sequence[Sequence[str]], out: Layout, graph: Graph) -> None:
+def _center_columns(columns: Sequence[Sequence[str]], out: Layout, graph: Graph) -> None:
     """Move each column of domains to the middle of the picture's height."""
     domain = {node.id: node.domain for node in graph.nodes}
     for keys in columns:
         tall = max((out.clusters[key].bottom for key in keys), default=0.0)
         down = (out.height - tall) / 2
         for key in keys:
-            out.clusters[key] = _moved(out.clusters[key], down)
+            out.clusters[key] = _shift(out.clusters[key], down)
         for node, box in out.boxes.items():
             if domain[node] in keys:
-                out.boxes[node] = _moved(box, down)
+                out.boxes[node] = _shift(box, down)
 
 
-def _moved(box: Box, down: float) -> Box:
+def _shift(box: Box, down: float) -> Box:
     return Box(box.x, box.y + down, box.width, box.height)

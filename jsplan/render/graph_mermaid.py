@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jsplan.documents.graph import Graph, Link, Node, Reader
-from jsplan.render.graph_fold import folded
-from jsplan.render.graph_svg import FATES
-from jsplan.render.safe import safe
+from jsplan.documents.graph import ConsumerNode, Graph, Link, Node
+from jsplan.render.escape import safe
+from jsplan.render.graph_fold import fold_graph
+from jsplan.render.graph_svg import ACTION_STYLES
 
 _SHAPES = {"stream": ('[("', '")]'), "kv": ('[["', '"]]'), "object_store": ('[["', '"]]'), "outside": ('["', '"]')}
 
 
 def render(graph: Graph) -> str:
     """A flowchart from left to right; domains are subgraphs, consumers have a line to their stream."""
-    graph = folded(graph)
+    graph = fold_graph(graph)
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
-    lines = ["flowchart LR", f"  %% {_plain(graph.title)}"]
-    for number, cluster in enumerate(graph.clusters):
+    lines = ["flowchart LR", f"  %% {_comment_text(graph.title)}"]
+    for number, cluster in enumerate(graph.domain_groups):
         title = f"{cluster.title} ×{cluster.count}" if cluster.count > 1 else cluster.title
         lines.append(f'  subgraph d{number}["{_text(title)}"]')
         for node in graph.nodes:
@@ -32,17 +32,17 @@ def _node(node: Node, name: str) -> Iterator[str]:
     begin, end = _SHAPES[node.kind]
     words = [f"<b>{_text(node.name)}</b>", *(_text(subject) for subject in node.subjects), _text(node.facts), _fate(node.fate)]
     yield f"    {name}{begin}{'<br/>'.join(word for word in words if word)}{end}"
-    for number, reader in enumerate(node.readers):
-        yield f'    {name}c{number}(["{_reader(reader)}"])'
+    for number, reader in enumerate(node.consumers):
+        yield f'    {name}c{number}(["{_consumer(reader)}"])'
         yield f"    {name} --- {name}c{number}"
 
 
-def _reader(reader: Reader) -> str:
+def _consumer(reader: ConsumerNode) -> str:
     return "<br/>".join(word for word in (_text(reader.name), _text(reader.words), _fate(reader.fate)) if word)
 
 
 def _fate(fate: str) -> str:
-    return f"<i>{_text(FATES[fate][0])}</i>" if fate else ""
+    return f"<i>{_text(ACTION_STYLES[fate][0])}</i>" if fate else ""
 
 
 def _link(link: Link, ids: dict[str, str]) -> str:
@@ -57,11 +57,11 @@ def _classes(graph: Graph, ids: dict[str, str]) -> Iterator[str]:
     for node in graph.nodes:
         if node.fate or node.kind == "outside":
             used.setdefault(node.fate or "outside", []).append(ids[node.id])
-        for number, reader in enumerate(node.readers):
+        for number, reader in enumerate(node.consumers):
             if reader.fate:
                 used.setdefault(reader.fate, []).append(f"{ids[node.id]}c{number}")
     for fate, names in used.items():
-        color = FATES[fate][1] if fate in FATES else "#8c959f"
+        color = ACTION_STYLES[fate][1] if fate in ACTION_STYLES else "#8c959f"
         dashes = ",stroke-dasharray:4 3" if fate in ("outside", "deferred") else ""
         yield f"  classDef {fate} stroke:{color},stroke-width:2px{dashes}"
         yield f"  class {','.join(names)} {fate}"
@@ -73,6 +73,6 @@ def _text(text: str) -> str:
     return "".join(named.get(letter, letter) for letter in safe(text))
 
 
-def _plain(text: str) -> str:
+def _comment_text(text: str) -> str:
     """For a comment, in which braces would begin a directive."""
     return _text(text).replace("{", "").replace("}", "")

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from jsplan.documents.graph import Graph, Link
-from jsplan.render.graph_boxes import BAR, LINE, PAD, SMALL, STYLE, Card, fitted, width_of
-from jsplan.render.graph_fold import folded
+from jsplan.render.escape import safe, safe_html
+from jsplan.render.graph_cards import BAR, LINE, PAD, SMALL, STYLE, Card, text_width, truncate_middle
+from jsplan.render.graph_fold import fold_graph
 from jsplan.render.graph_layout import HEAD, Box, Layout, arrange
-from jsplan.render.safe import markup, safe
 
 MARGIN: Final = 24.0
 #: What becomes of something: its sign, and the colours of its bar and its words.
-FATES: Final = {
+ACTION_STYLES: Final = {
     "create": ("+ create", "#2da44e", "#116329"),
     "update": ("~ update", "#d4a72c", "#7d4e00"),
     "delete": ("− delete", "#cf222e", "#a40e26"),
@@ -26,7 +26,7 @@ FATES: Final = {
     "deferred": ("… deferred", "#8c959f", "#57606a"),
 }
 _KINDS: Final = {"stream": ("", "#0969da"), "kv": ("KV", "#8250df"), "object_store": ("objects", "#bc4c00"), "outside": ("", "#8c959f")}
-_STILL: Final = "#8c959f"
+_UNCHANGED_COLOR: Final = "#8c959f"
 _CSS: Final = """
 text { font-family: system-ui, -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; fill: #1f2328; }
 .mono { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; fill: #57606a; }
@@ -38,44 +38,44 @@ text { font-family: system-ui, -apple-system, "Segoe UI", "Noto Sans", Helvetica
 
 def render(graph: Graph) -> str:
     """The text of the file."""
-    graph = folded(graph)
+    graph = fold_graph(graph)
     layout = arrange(graph)
     legend = list(_legend(graph))
     title = safe(f"{graph.title}: planned changes" if graph.planned else graph.title)
-    needed = sum(width_of(entry.text, SMALL) + 52 for entry in legend)
-    width = max(layout.width, needed, width_of(title, 16, bold=True)) + 2 * MARGIN
-    top, below = MARGIN + 30, _below(graph, layout)
+    needed = sum(text_width(entry.text, SMALL) + 52 for entry in legend)
+    width = max(layout.width, needed, text_width(title, 16, bold=True)) + 2 * MARGIN
+    top, below = MARGIN + 30, _bypass_height(graph, layout)
     height = top + layout.height + below + (44 if legend else 12) + MARGIN / 2
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',
-        f'<title id="title">{markup(title)}</title>', f'<desc id="desc">{markup(_described(graph))}</desc>',
+        f'<title id="title">{safe_html(title)}</title>', f'<desc id="desc">{safe_html(_alt_text(graph))}</desc>',
         f"<style>{_CSS}</style>", f"<defs>{''.join(_markers())}</defs>", '<rect width="100%" height="100%" fill="#ffffff"/>',
         _text(MARGIN, MARGIN + 10, title, 16, "name"), f'<g transform="translate({MARGIN:.0f} {top:.0f})">',
-        *_frames(graph, layout), *_flows(graph, layout), *(_card(layout.cards[n.id], layout.boxes[n.id]) for n in graph.nodes), "</g>",
-        *_drawn(legend, top + layout.height + below + 30), "</svg>",
+        *_render_frames(graph, layout), *_render_flows(graph, layout), *(_card(layout.cards[n.id], layout.boxes[n.id]) for n in graph.nodes), "</g>",
+        *_render_legend(legend, top + layout.height + below + 30), "</svg>",
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
 
 
-def _described(graph: Graph) -> str:
+def _alt_text(graph: Graph) -> str:
     """For those who do not see it."""
     streams = sum(node.count for node in graph.nodes)
     flows = sum(link.count for link in graph.links)
-    return f"{streams} streams and buckets in {sum(c.count for c in graph.clusters)} domains, {flows} mirrors and sources."
+    return f"{streams} streams and buckets in {sum(c.count for c in graph.domain_groups)} domains, {flows} mirrors and sources."
 
 
 def _text(x: float, y: float, text: str, size: float, role: str, *, whole: str = "", color: str = "", anchor: str = "") -> str:
     style = (f' fill="{color}" style="fill:{color}"' if color else "") + (f' text-anchor="{anchor}"' if anchor else "")
-    hint = f"<title>{markup(whole)}</title>" if whole and whole != text else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" class="{role}"{style} xml:space="preserve">{markup(text)}{hint}</text>'
+    hint = f"<title>{safe_html(whole)}</title>" if whole and whole != text else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" class="{role}"{style} xml:space="preserve">{safe_html(text)}{hint}</text>'
 
 
 # --- domains and cards ---------------------------------------------------------------------------------------
 
 
-def _frames(graph: Graph, layout: Layout) -> Iterator[str]:
-    for cluster in graph.clusters:
+def _render_frames(graph: Graph, layout: Layout) -> Iterator[str]:
+    for cluster in graph.domain_groups:
         box = layout.clusters[cluster.key]
         yield f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="8" class="frame"/>'
         if cluster.count > 1:  # a hint of the frames behind it
@@ -83,18 +83,18 @@ def _frames(graph: Graph, layout: Layout) -> Iterator[str]:
                    'fill="none" stroke="#d0d7de" stroke-width="2"/>')  # fmt: skip
         title = f"{cluster.title}  ×{cluster.count:,}" if cluster.count > 1 else cluster.title
         room = box.width - 24
-        yield _text(box.x + 12, box.y + HEAD - 7, fitted(title, room, 12, bold=True), 12, "domain", whole=title)
+        yield _text(box.x + 12, box.y + HEAD - 7, truncate_middle(title, room, 12, bold=True), 12, "domain", whole=title)
 
 
 def _card(card: Card, box: Box) -> str:
     node = card.node
     badge, color = _KINDS[node.kind]
     if node.fate:
-        badge, color, _ = FATES[node.fate]
+        badge, color, _ = ACTION_STYLES[node.fate]
     outside = " outside" if node.kind == "outside" or node.fate == "deferred" else ""
     clip = f"M{box.x + BAR:.1f} {box.y:.1f} h-1 a4 4 0 0 0 -4 4 v{box.height - 8:.1f} a4 4 0 0 0 4 4 h1 z"
     parts = [
-        f'<g id="{markup(node.id)}">',
+        f'<g id="{safe_html(node.id)}">',
         f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="4" class="card{outside}"/>',
         f'<path d="{clip}" fill="{color}"/>',
     ]
@@ -102,12 +102,12 @@ def _card(card: Card, box: Box) -> str:
     for row in card.rows:
         size, mono, _ = STYLE[row.role]
         role = "mono" if mono else {"name": "name", "facts": "dim", "more": "dim"}.get(row.role, "")
-        words = FATES[row.fate][2] if row.fate else ""
-        text = f"{FATES[row.fate][0][0]} {row.text.removeprefix('▸ ')}" if row.fate else row.text
-        parts.append(_text(box.x + BAR + PAD, y, text, size, role, whole=row.whole if row.whole != row.text else "", color=words))
+        words = ACTION_STYLES[row.fate][2] if row.fate else ""
+        text = f"{ACTION_STYLES[row.fate][0][0]} {row.text.removeprefix('▸ ')}" if row.fate else row.text
+        parts.append(_text(box.x + BAR + PAD, y, text, size, role, whole=row.full_text if row.full_text != row.text else "", color=words))
         y += LINE
     if badge:
-        tone = FATES[node.fate][2] if node.fate else color
+        tone = ACTION_STYLES[node.fate][2] if node.fate else color
         parts.append(_text(box.right - PAD, box.y + PAD + 8, badge, SMALL, "", color=tone, anchor="end"))
     return "".join(parts) + "</g>"
 
@@ -122,33 +122,33 @@ def _markers() -> Iterator[str]:
 
 
 def _colors() -> dict[str, str]:
-    return {"": _STILL} | {fate: color for fate, (_, color, _) in FATES.items()}
+    return {"": _UNCHANGED_COLOR} | {fate: color for fate, (_, color, _) in ACTION_STYLES.items()}
 
 
-def _flows(graph: Graph, layout: Layout) -> Iterator[str]:
+def _render_flows(graph: Graph, layout: Layout) -> Iterator[str]:
     """All lines, then all labels, so that no line crosses a word."""
     labels = []
     ports, lane = _ports(graph, layout), 0
     for link in graph.links:
         start, end = ports[id(link)]
-        around = _blocked(link, layout)
+        around = _passes_domains(link, layout)
         lane += around
         if around:
             sides = layout.side(link.origin, start.side), layout.side(link.copy, end.side)
-            way, at = _around(start, end, sides, layout.height + 10 + 14 * lane)
+            way, at = _bypass_curve(start, end, sides, layout.height + 10 + 14 * lane)
         else:
             way, at = _curve(start, end)
         color = _colors()[link.fate]
         shown = f"{link.count:,} flows" if link.count > 1 else ""
         yield (f'<path d="{way}" class="flow {link.kind}" stroke="{color}" marker-end="url(#to-{link.fate})">'
-               f"<title>{markup(_said(link))}</title></path>")  # fmt: skip
+               f"<title>{safe_html(_describe_link(link))}</title></path>")  # fmt: skip
         words = " · ".join(word for word in (link.label, shown) if word)
         if words:
             labels.append(_label(*at, words, abs(end.x - start.x) - 24))
     yield from labels
 
 
-def _said(link: Link) -> str:
+def _describe_link(link: Link) -> str:
     return f"{link.copy} {'mirrors' if link.kind == 'mirror' else 'sources'} {link.origin}" + (f" ({link.label})" if link.label else "")
 
 
@@ -189,12 +189,12 @@ def _curve(start: Port, end: Port) -> tuple[str, Point]:
     return f"M{start.x:.1f} {start.y:.1f} C{a:.1f} {start.y:.1f} {b:.1f} {end.y:.1f} {end.x:.1f} {end.y:.1f}", middle
 
 
-def _blocked(link: Link, layout: Layout) -> bool:
+def _passes_domains(link: Link, layout: Layout) -> bool:
     """Whether there are whole columns of domains between the two ends."""
     return abs(layout.column[link.origin] - layout.column[link.copy]) > 1
 
 
-def _around(start: Port, end: Port, sides: tuple[float, float], y: float) -> tuple[str, Point]:
+def _bypass_curve(start: Port, end: Port, sides: tuple[float, float], y: float) -> tuple[str, Point]:
     """A line below everything, for flows that pass domains they have nothing to do with; it turns beyond the `sides` of its columns."""
     out = 14 + y % 56  # lines that go side by side do not lie on each other
     a, b = sides[0] + start.side * out, sides[1] + end.side * out
@@ -205,14 +205,14 @@ def _around(start: Port, end: Port, sides: tuple[float, float], y: float) -> tup
     return f"{down} {along} {up}", ((a + b) / 2, y)
 
 
-def _below(graph: Graph, layout: Layout) -> float:
-    lanes = sum(_blocked(link, layout) for link in graph.links)
+def _bypass_height(graph: Graph, layout: Layout) -> float:
+    lanes = sum(_passes_domains(link, layout) for link in graph.links)
     return 14.0 * lanes + 14 if lanes else 0.0
 
 
 def _label(x: float, y: float, words: str, room: float) -> str:
-    shown = fitted(words, max(60.0, min(room, 220.0)), SMALL, mono=True)
-    wide = width_of(shown, SMALL, mono=True) + 6
+    shown = truncate_middle(words, max(60.0, min(room, 220.0)), SMALL, mono=True)
+    wide = text_width(shown, SMALL, mono=True) + 6
     halo = f'<rect x="{x - wide / 2:.1f}" y="{y - 8:.1f}" width="{wide:.1f}" height="14" rx="3" class="halo"/>'
     return halo + _text(x, y + 3, shown, SMALL, "mono label", whole=words, anchor="middle")
 
@@ -230,20 +230,20 @@ def _legend(graph: Graph) -> Iterator[_Entry]:
     """What is in the picture, and nothing else."""
     for kind in ("mirror", "source"):
         if any(link.kind == kind for link in graph.links):
-            yield _Entry(kind, _STILL, kind)
+            yield _Entry(kind, _UNCHANGED_COLOR, kind)
     for kind, word in (("stream", "stream"), ("kv", "KV bucket"), ("object_store", "object store")):
         if not graph.planned and any(node.kind == kind for node in graph.nodes):
             yield _Entry(word, _KINDS[kind][1], "bar")
-    if any(node.readers for node in graph.nodes):
+    if any(node.consumers for node in graph.nodes):
         yield _Entry("▸ consumer", "", "")
     used = {node.fate for node in graph.nodes} | {link.fate for link in graph.links}
-    used |= {reader.fate for node in graph.nodes for reader in node.readers}
-    for fate, (sign, color, _) in FATES.items():
+    used |= {reader.fate for node in graph.nodes for reader in node.consumers}
+    for fate, (sign, color, _) in ACTION_STYLES.items():
         if fate in used:
             yield _Entry(sign, color, "bar")
 
 
-def _drawn(legend: Iterable[_Entry], y: float) -> Iterator[str]:
+def _render_legend(legend: Iterable[_Entry], y: float) -> Iterator[str]:
     x = MARGIN
     for entry in legend:
         if entry.kind in ("mirror", "source"):
@@ -253,4 +253,4 @@ def _drawn(legend: Iterable[_Entry], y: float) -> Iterator[str]:
             yield f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="5" height="11" rx="1" fill="{entry.color}"/>'
             x += 10
         yield _text(x, y, entry.text, SMALL, "dim")
-        x += width_of(entry.text, SMALL) + 22
+        x += text_width(entry.text, SMALL) + 22

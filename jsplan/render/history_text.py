@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.documents.plan import FieldChange
 from jsplan.render import grid
+from jsplan.render.escape import safe, safe_lines
 from jsplan.render.lines import Lines
-from jsplan.render.resource_text import field_change
-from jsplan.render.safe import safe, safe_lines
+from jsplan.render.resource_text import add_field_change
 from jsplan.render.summary import count
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 EMPTY = "Nothing was applied here yet, or by releases before this one, which kept no history."
 _ROLES = {"done": "good", "started": "warn", "interrupted": "warn", "partial": "bad", "failed": "bad", "unknown": "bad", "skipped": "dim"}
-_SAYS = {"started": "cut off"}
+_RESULT_LABELS = {"started": "cut off"}
 #: Changes that are written out of one entry.
-_SHOWN = 500
+_MAX_SHOWN = 500
 _PARTS = ("imported", "added", "changed", "replaced", "destroyed", "forgotten", "failed", "skipped", "deferred")
 #: A summary of a plan, where the session never came to say what it had done.
 _PLANNED = ("import", "add", "change", "replace", "destroy", "forget")
@@ -34,13 +34,13 @@ def render(document: dict[str, Any], console: Console, *, one: bool) -> None:
     """The table, or with `one` the single entry of the document."""
     lines = Lines()
     if one:
-        _entry(lines, document["entries"][0])
+        _render_entry(lines, document["entries"][0])
     elif not document["entries"]:
         lines.add(0, EMPTY)
     else:
         width = console.width if console.is_terminal else None
         rows = [_row(entry) for entry in document["entries"]]
-        grid.add(lines, ("ID", "WHEN", "WHO", "WHAT", "CHANGES", "RESULT"), rows, left=6, width=width)
+        grid.add_table(lines, ("ID", "WHEN", "WHO", "WHAT", "CHANGES", "RESULT"), rows, left=6, width=width)
     lines.print(console)
 
 
@@ -54,7 +54,7 @@ def _row(entry: dict[str, Any]) -> list[Cell]:
 
 def _result(entry: dict[str, Any]) -> str:
     """One that was begun and never ended was cut off, unless somebody is at it."""
-    return "under way" if entry.get("running") else str(_SAYS.get(entry["result"], entry["result"]))
+    return "under way" if entry.get("running") else str(_RESULT_LABELS.get(entry["result"], entry["result"]))
 
 
 def _counts(entry: dict[str, Any]) -> str:
@@ -68,40 +68,40 @@ def _counts(entry: dict[str, Any]) -> str:
     return ", ".join(parts) or "state brought up to date"
 
 
-def _entry(lines: Lines, entry: dict[str, Any]) -> None:
+def _render_entry(lines: Lines, entry: dict[str, Any]) -> None:
     lines.add(0, (safe(f"{entry['operation']} {entry['id']}"), "strong"), f"  {_result(entry)}", (f"  {_counts(entry)}", "dim"))
-    _fact(lines, "by", f"{entry['who']}@{entry['host']}, jsplan {entry['jsplan_version']}")
-    _fact(lines, "began", entry["at"])
-    _fact(lines, "ended", entry["ended"])
-    _fact(lines, "environment", entry["environment"])
-    _fact(lines, "undoes", entry.get("reverts"))
+    _add_fact(lines, "by", f"{entry['who']}@{entry['host']}, jsplan {entry['jsplan_version']}")
+    _add_fact(lines, "began", entry["at"])
+    _add_fact(lines, "ended", entry["ended"])
+    _add_fact(lines, "environment", entry["environment"])
+    _add_fact(lines, "undoes", entry.get("reverts"))
     if entry["plan"]:
-        _fact(lines, "plan", f"{entry['plan']['id']}, sha256 {entry['plan']['sha256']}")
-    _fact(lines, "saved in", entry.get("backup"))
-    _fact(lines, "backfills", ", ".join(entry.get("backfills", ())))
+        _add_fact(lines, "plan", f"{entry['plan']['id']}, sha256 {entry['plan']['sha256']}")
+    _add_fact(lines, "saved in", entry.get("backup"))
+    _add_fact(lines, "backfills", ", ".join(entry.get("backfills", ())))
     lines.blank()
     if entry["changes"] is None:
         lines.add(0, "Of this one only the counts are kept: it, or what came after it, was too large.")
     changes = entry["changes"] or []
-    for item in changes[:_SHOWN]:
-        _change(lines, item)
-    if len(changes) > _SHOWN:
-        lines.add(0, (f"and {len(changes) - _SHOWN:,} more; --json has all of them", "dim"))
+    for item in changes[:_MAX_SHOWN]:
+        _render_change(lines, item)
+    if len(changes) > _MAX_SHOWN:
+        lines.add(0, (f"and {len(changes) - _MAX_SHOWN:,} more; --json has all of them", "dim"))
 
 
-def _fact(lines: Lines, name: str, value: Any) -> None:
+def _add_fact(lines: Lines, name: str, value: Any) -> None:
     if value:
         lines.add(2, (f"{name:<12}", "dim"), safe(str(value)))
 
 
-def _change(lines: Lines, item: dict[str, Any]) -> None:
+def _render_change(lines: Lines, item: dict[str, Any]) -> None:
     sign, role = _SIGNS.get(tuple(item["actions"]), ("?", "warn"))
-    status = "" if item["status"] == "done" else f"  {_SAYS.get(item['status'], item['status'])}"
+    status = "" if item["status"] == "done" else f"  {_RESULT_LABELS.get(item['status'], item['status'])}"
     moved = (f" (was {safe(item['moved_from'])})", "dim") if "moved_from" in item else ""
     lines.add(0, (f"{sign:>3} ", role), (safe(item["address"]), "strong"), moved, (status, _ROLES.get(item["status"], "")))
     kind = item["address"].split("/")[1]
     for raw in item["fields"]:
-        field_change(lines, kind, FieldChange.from_json(raw))
+        add_field_change(lines, kind, FieldChange.from_json(raw))
     for cost in item["costs"]:
         number = cost.get("messages") or cost.get("at_most") or cost.get("at_least")
         lines.add(6, ("! ", "bad"), (cost["code"], "bad"), f" [{count(number, 'message')}]" if number else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jsplan.render.safe import safe
+from jsplan.render.escape import safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jsplan.render.lines import Lines
 
 
-def interruptions(lines: Lines, found: Iterable[dict[str, Any]]) -> None:
+def render_interruptions(lines: Lines, found: Iterable[dict[str, Any]]) -> None:
     """Two lines for each: what is the matter, and what ends it."""
     for item in found:
         lines.add(0, (safe(item["summary"]), "bad"))

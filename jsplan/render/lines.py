@@ -14,7 +14,7 @@ STYLES = {
     "bad": "bold red", "warn": "yellow", "good": "green", "dim": "dim", "strong": "bold", "": "",
 }  # fmt: skip
 
-Piece = tuple[str, str] | str
+StyledText = tuple[str, str] | str
 
 
 class Lines:
@@ -26,7 +26,7 @@ class Lines:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, indent: int, *pieces: Piece) -> None:
+    def add(self, indent: int, *pieces: StyledText) -> None:
         """One line. Roles are keys of STYLES."""
         row = Text(" " * indent)
         for piece in pieces:
@@ -42,7 +42,7 @@ class Lines:
         """All lines of another."""
         self._rows.extend(other._rows)
 
-    def take(self, rows: list[Text]) -> None:
+    def add_rows(self, rows: list[Text]) -> None:
         """Finished lines."""
         self._rows.extend(rows)
 

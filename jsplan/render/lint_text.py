@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.render import diagnostics_text
+from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe
 from jsplan.render.summary import count
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ def render(found: Lint, console: Console, *, verbose: bool = False) -> None:
     for diagnostic, reason in found.ignored if verbose else ():
         lines.add(0, (f"Ignored: {safe(diagnostic.address or '')}: {safe(diagnostic.summary)} [{diagnostic.code}]", "dim"))
         lines.add(2, (f"reason: {safe(reason)}", "dim"))
-    lines.add(0, (sentence(found), "bad" if found.summary["errors"] else "warn" if found.summary["warnings"] else "good"))
+    lines.add(0, (summary_line(found), "bad" if found.summary["errors"] else "warn" if found.summary["warnings"] else "good"))
     if codes := sorted({d.code for d in found.findings if d.code.startswith("JS2")}):
         lines.add(0, f"Why, and what to do: jsplan lint --explain {codes[0]}")
     lines.print(console)
 
 
-def sentence(found: Lint) -> str:
+def summary_line(found: Lint) -> str:
     """`Lint: 1 error, 2 warnings, 3 notes, 1 ignored.`; parts that are zero are left out."""
     numbers = found.summary
     parts = [count(numbers[name], name[:-1]) for name in ("errors", "warnings", "notes") if numbers[name]]

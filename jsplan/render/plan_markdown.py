@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from jsplan.render import diagnostics_text, plan_rows, plan_text, resource_text, revert_text, summary
+from jsplan.render.escape import safe, safe_html, safe_lines
 from jsplan.render.lines import Lines
-from jsplan.render.markdown import LONGEST, Fitted, Piece, block, code, diff, fit, text
-from jsplan.render.safe import markup, safe, safe_lines
+from jsplan.render.markdown import MAX_LENGTH, FitResult, PageItem, code_span, diff_block, escape_text, fenced_block, fit_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from jsplan.render.plan_rows import Row
 
 #: Lines of one change, and characters of one flag: the rest is only counted.
-_LINES = 80
-_FLAG = 400
+_MAX_LINES = 80
+_MAX_FLAG = 400
 #: Characters of the options at most.
-_SHAPED = 2000
+_MAX_OPTIONS = 2000
 #: Room that hazards, and that all else beside the changes, may take.
-_HAZARDS = LONGEST // 3
-_BESIDE = LONGEST // 6
+_HAZARD_SPACE = MAX_LENGTH // 3
+_OTHER_SPACE = MAX_LENGTH // 6
 #: Room for the words on what was cut.
-_CUT = 600
+_OMISSION_SPACE = 600
 _MARKS = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
 
 
@@ -38,146 +38,146 @@ def render(plan: Plan, *, verbose: bool = False) -> str:
     sha256 = str(plan.to_json()["sha256"])
     found = plan_rows.rows(plan, verbose=verbose)
     head, tail = _head(plan, sha256, found), _tail(plan, sha256)
-    hazards = fit([_hazard(row, hazard) for row, hazard in plan_rows.hazards(found)], _HAZARDS)
-    beside = _beside(plan, verbose=verbose)
-    room = LONGEST - _CUT - sum(map(len, (head, tail, *hazards.texts, *beside)))
-    changes = fit(list(_changes(found)), room)
-    cut = _cut(found, hazards, changes)
+    hazards = fit_items([_hazard(row, hazard) for row, hazard in plan_rows.hazards(found)], _HAZARD_SPACE)
+    beside = _other_sections(plan, verbose=verbose)
+    room = MAX_LENGTH - _OMISSION_SPACE - sum(map(len, (head, tail, *hazards.texts, *beside)))
+    changes = fit_items(list(_changes(found)), room)
+    cut = _omission_note(found, hazards, changes)
     first, last = ([beside[0]], beside[1:]) if plan.errored else ([], beside)
-    return "".join([head, cut, *first, *_titled("\n### Hazards\n\n", hazards.texts), *changes.texts, *last, "\n", tail])
+    return "".join([head, cut, *first, *_with_heading("\n### Hazards\n\n", hazards.texts), *changes.texts, *last, "\n", tail])
 
 
 def _head(plan: Plan, sha256: str, found: list[Row]) -> str:
-    lines = [plan_rows.mark(plan, sha256), f"## Plan: {text(safe(plan_rows.name(plan)))}", ""]
+    lines = [plan_rows.marker(plan, sha256), f"## Plan: {escape_text(safe(plan_rows.plan_name(plan)))}", ""]
     if plan.errored:
         lines += ["**❌ The plan has errors; nothing can be applied.**", ""]
     if found or plan.has_changes:
         lines += [f"**{summary.plan_line(plan)}**", ""]
     elif not plan.errored:
-        lines += [f"**{text(safe(summary.nothing_line(plan)))}**", ""]
-    lines += [f"{text(words)}\n" for words in (revert_text.origin(plan).plain(), revert_text.afterwards(plan).plain()) if words]
+        lines += [f"**{escape_text(safe(summary.no_changes_line(plan)))}**", ""]
+    lines += [f"{escape_text(words)}\n" for words in (revert_text.reverted_entry(plan).plain(), revert_text.next_plan(plan).plain()) if words]
     if plan.mode == "destroy":
-        lines += [f"{plan_text.what(plan, limited=bool(plan.targets))}.", ""]
-    if shaped := plan_text.planned_with(plan):
-        lines += [f"Planned with {code(shaped if len(shaped) <= _SHAPED else f'{shaped[:_SHAPED]} …')}", ""]
+        lines += [f"{plan_text.headline(plan, limited=bool(plan.targets))}.", ""]
+    if shaped := plan_text.format_options(plan):
+        lines += [f"Planned with {code_span(shaped if len(shaped) <= _MAX_OPTIONS else f'{shaped[:_MAX_OPTIONS]} …')}", ""]
     if plan.targets or plan.options.get("excludes"):
         lines += ["⚠️ This plan is limited by `--target` or `--exclude`: it does not show everything that differs.", ""]
-    more = [text(safe(line)) for line in (summary.rehearsal_line(plan), summary.deferred_line(d.address for d in plan.deferred)) if line]
+    more = [escape_text(safe(line)) for line in (summary.rehearsal_line(plan), summary.deferred_line(d.address for d in plan.deferred)) if line]
     return "\n".join([*lines, *(f"{line}\n" for line in more)]) + "\n"
 
 
 def _tail(plan: Plan, sha256: str) -> str:
-    return f"<sub>Planned {text(safe(plan.timestamp))} by jsplan {text(safe(plan.jsplan_version))}; sha256 {sha256}.</sub>\n"
+    return f"<sub>Planned {escape_text(safe(plan.timestamp))} by jsplan {escape_text(safe(plan.jsplan_version))}; sha256 {sha256}.</sub>\n"
 
 
-def _hazard(row: Row, hazard: Hazard) -> Piece:
+def _hazard(row: Row, hazard: Hazard) -> PageItem:
     resource = row.group.resource
     sign = "✅" if hazard.allowed else "🛑" if hazard.blocking else "⚠️"
-    where = f" {text(safe(row.group.where))}" if row.group.where else ""
-    brief = f"- {sign} **{text(hazard.code)}** {code(safe(resource.address))}{where}"
-    amount = resource_text.amount_of(hazard)
-    full = f"{brief}: {text(safe(hazard.message))}" + (f" \\[{amount}\\]" if amount else "")
+    where = f" {escape_text(safe(row.group.where))}" if row.group.where else ""
+    brief = f"- {sign} **{escape_text(hazard.code)}** {code_span(safe(resource.address))}{where}"
+    amount = resource_text.format_amount(hazard)
+    full = f"{brief}: {escape_text(safe(hazard.message))}" + (f" \\[{amount}\\]" if amount else "")
     if hazard.allowed:
         full += " (allowed)"
     elif hazard.blocking:
-        full += f"<br>allow it with {code(safe(hazard.flag))}" if len(hazard.flag) <= _FLAG else "<br>each takes a flag of its own"
-    return Piece(f"{brief}\n", f"{full}\n")
+        full += f"<br>allow it with {code_span(safe(hazard.flag))}" if len(hazard.flag) <= _MAX_FLAG else "<br>each takes a flag of its own"
+    return PageItem(f"{brief}\n", f"{full}\n")
 
 
-def _changes(found: list[Row]) -> Iterator[Piece]:
+def _changes(found: list[Row]) -> Iterator[PageItem]:
     """Each change; the first of its kind carries the heading."""
     for action, members in groupby(found, key=lambda row: row.action):
         listed = list(members)
-        heading = f"\n### {plan_rows.title(action)} ({sum(len(row.members) for row in listed):,})\n\n"
+        heading = f"\n### {plan_rows.action_title(action)} ({sum(len(row.members) for row in listed):,})\n\n"
         for row in listed:
-            brief, full = f"- {_headline(row)}\n", "\n".join(_whole(row)) + "\n"
-            yield Piece(f"{heading}{brief}", f"{heading}{full}", len(row.members))
+            brief, full = f"- {_headline(row)}\n", "\n".join(_change_with_fields(row)) + "\n"
+            yield PageItem(f"{heading}{brief}", f"{heading}{full}", len(row.members))
             heading = ""
 
 
 def _headline(row: Row) -> str:
     resource = row.group.resource
-    moved = f" (moved from {code(safe(resource.previous_address))})" if resource.previous_address else ""
-    where = f", {text(safe(row.group.where))}" if row.group.where else ""
-    return f"{code(safe(resource.address))} {row.says}{moved}{where}"
+    moved = f" (moved from {code_span(safe(resource.previous_address))})" if resource.previous_address else ""
+    where = f", {escape_text(safe(row.group.where))}" if row.group.where else ""
+    return f"{code_span(safe(resource.address))} {row.outcome}{moved}{where}"
 
 
-def _whole(row: Row) -> list[str]:
+def _change_with_fields(row: Row) -> list[str]:
     """The change with its fields: new ones folded away, since there is nothing that they could break."""
-    body = plan_rows.plain(row.fields[:_LINES])
-    body += [f"# {len(row.fields) - _LINES:,} more lines"] if len(row.fields) > _LINES else []
+    body = plan_rows.plain_lines(row.fields[:_MAX_LINES])
+    body += [f"# {len(row.fields) - _MAX_LINES:,} more lines"] if len(row.fields) > _MAX_LINES else []
     if not body:
         return [f"- {_headline(row)}"]
     if row.action != "create":
-        return [f"- {_headline(row)}", *diff(body, indent="  ")]
+        return [f"- {_headline(row)}", *diff_block(body, indent="  ")]
     resource = row.group.resource
-    where = f", {markup(row.group.where)}" if row.group.where else ""
-    moved = f" (moved from <code>{markup(resource.previous_address)}</code>)" if resource.previous_address else ""
-    line = f"<code>{markup(resource.address)}</code> {row.says}{moved}{where}"
-    return [f"<details><summary>{line}</summary>", "", *diff(body), "", "</details>"]
+    where = f", {safe_html(row.group.where)}" if row.group.where else ""
+    moved = f" (moved from <code>{safe_html(resource.previous_address)}</code>)" if resource.previous_address else ""
+    line = f"<code>{safe_html(resource.address)}</code> {row.outcome}{moved}{where}"
+    return [f"<details><summary>{line}</summary>", "", *diff_block(body), "", "</details>"]
 
 
-def _beside(plan: Plan, *, verbose: bool) -> list[str]:
+def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
     """Drift, backfills, what is deferred, findings: each as far as there is room."""
     drift = Lines()
-    plan_text.outside(drift, plan_text.relevant_drift(plan), verbose=verbose)
+    plan_text.add_drift(drift, plan_text.relevant_drift(plan), verbose=verbose)
     parts = [
         ("Changed outside of jsplan", _drift(drift)),
-        ("Copied", [Piece(line, line) for line in _plain(plan_text.backfills(plan))]),
-        ("Deferred", [Piece(line, line) for line in _plain(plan_text.deferred(plan, verbose=verbose))]),
+        ("Copied", [PageItem(line, line) for line in _plain_lines(plan_text.render_backfills(plan))]),
+        ("Deferred", [PageItem(line, line) for line in _plain_lines(plan_text.render_deferred(plan, verbose=verbose))]),
     ]
-    room = _BESIDE // (len(parts) + 1)
-    said = [_blocked(heading, fit(pieces, room)) for heading, pieces in parts]
+    room = _OTHER_SPACE // (len(parts) + 1)
+    said = [_block_section(heading, fit_items(pieces, room)) for heading, pieces in parts]
     return [_findings(plan, room, verbose=verbose), *said]
 
 
 def _findings(plan: Plan, room: int, *, verbose: bool) -> str:
     shown, counted = diagnostics_text.shortlist(plan.diagnostics, verbose=verbose)
     shown.sort(key=lambda pair: list(_MARKS).index(pair[0].severity))
-    found = fit([_finding(d, where) for d, where in shown], room)
-    more = [f"- {number:,} more of {text(safe(code))}\n" for code, number in counted.items()]
-    more += [f"- {len(found.left):,} more findings\n"] if found.left else []
-    return "".join(_titled("\n### Findings\n\n", [*found.texts, *more]))
+    found = fit_items([_finding(d, where) for d, where in shown], room)
+    more = [f"- {number:,} more of {escape_text(safe(code))}\n" for code, number in counted.items()]
+    more += [f"- {len(found.omitted):,} more findings\n"] if found.omitted else []
+    return "".join(_with_heading("\n### Findings\n\n", [*found.texts, *more]))
 
 
-def _finding(found: Diagnostic, where: str) -> Piece:
-    subject = f"{code(safe(found.address))}: " if found.address else ""
-    brief = f"- {_MARKS[found.severity]} {subject}{text(safe(found.summary))}{text(safe(where))} \\[{text(safe(found.code))}\\]"
-    place = f" at {code(safe(str(found.range)))}" if found.range else ""
-    detail = f" {' '.join(text(line) for line in safe_lines(found.detail))}" if found.detail.strip() else ""
-    return Piece(f"{brief}\n", f"{brief}{place}{detail}\n")
+def _finding(found: Diagnostic, where: str) -> PageItem:
+    subject = f"{code_span(safe(found.address))}: " if found.address else ""
+    brief = f"- {_MARKS[found.severity]} {subject}{escape_text(safe(found.summary))}{escape_text(safe(where))} \\[{escape_text(safe(found.code))}\\]"
+    place = f" at {code_span(safe(str(found.range)))}" if found.range else ""
+    detail = f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}" if found.detail.strip() else ""
+    return PageItem(f"{brief}\n", f"{brief}{place}{detail}\n")
 
 
-def _drift(drift: Lines) -> list[Piece]:
-    return [Piece(line, line) for line in _plain(drift)[1:]]
+def _drift(drift: Lines) -> list[PageItem]:
+    return [PageItem(line, line) for line in _plain_lines(drift)[1:]]
 
 
-def _plain(lines: Lines) -> list[str]:
+def _plain_lines(lines: Lines) -> list[str]:
     return [line.removeprefix("  ") for line in lines.plain().splitlines() if line.strip()]
 
 
-def _blocked(heading: str, found: Fitted) -> str:
+def _block_section(heading: str, found: FitResult) -> str:
     """Lines in a block of their own."""
     if not found.texts:
         return ""
-    more = [f"# {len(found.left):,} more lines"] if found.left else []
-    return "\n".join(["", f"### {heading}", "", *block([*found.texts, *more]), ""]) + "\n"
+    more = [f"# {len(found.omitted):,} more lines"] if found.omitted else []
+    return "\n".join(["", f"### {heading}", "", *fenced_block([*found.texts, *more]), ""]) + "\n"
 
 
-def _titled(heading: str, texts: Sequence[str]) -> list[str]:
+def _with_heading(heading: str, texts: Sequence[str]) -> list[str]:
     return [heading, *texts] if texts else []
 
 
-def _cut(found: list[Row], hazards: Fitted, changes: Fitted) -> str:
+def _omission_note(found: list[Row], hazards: FitResult, changes: FitResult) -> str:
     """What is not on the page although it is in the plan, and where it is."""
     words = []
-    if hazards.shortened or hazards.left:
-        words.append(f"{hazards.shortened:,} hazards without their words, {len(hazards.left):,} hazards not at all")
+    if hazards.shortened or hazards.omitted:
+        words.append(f"{hazards.shortened:,} hazards without their words, {len(hazards.omitted):,} hazards not at all")
     if changes.shortened:
         words.append(f"{changes.shortened:,} changes without their fields")
-    if changes.left:
+    if changes.omitted:
         missing: Counter[str] = Counter()
-        for row in found[len(found) - len(changes.left) :]:
+        for row in found[len(found) - len(changes.omitted) :]:
             missing[row.action] += len(row.members)
         kinds = ", ".join(f"{number:,} to {action}" for action, number in missing.items())
         words.append(f"{sum(missing.values()):,} changes not at all ({kinds})")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jsplan.render import plan_text, resource_text
-from jsplan.render.fold import folded
+from jsplan.render.fold import fold_sources
 from jsplan.render.lines import Lines
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from jsplan.documents.plan import Hazard, Plan, ResourceChange
-    from jsplan.render.collapse import Group
+    from jsplan.render.group_domains import Group
 
 #: What becomes of a resource, in one word; those that delete come first.
-_WORDS = {
+_ACTION_NAMES = {
     ("delete",): "destroy", ("delete", "create"): "replace", ("create", "delete"): "replace", ("update",): "update",
     ("create",): "create", ("forget",): "forget", ("no-op",): "move",
 }  # fmt: skip
@@ -29,7 +29,7 @@ _TITLES = {
     "forget": "Forgotten, they stay on the server", "move": "Moved", "other": "Changed in a way this release does not know",
 }  # fmt: skip
 #: What no name in a comment of HTML may hold.
-_FOREIGN = re.compile(r"[^\w.-]")
+_UNSAFE = re.compile(r"[^\w.-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +53,42 @@ class Row:
         return self.group.members
 
     @property
-    def says(self) -> str:
+    def outcome(self) -> str:
         """What becomes of it, in words."""
         return resource_text.headline(self.group.resource)[2]
 
 
-def title(action: str) -> str:
+def action_title(action: str) -> str:
     """The heading of an action."""
     return _TITLES[action]
 
 
 def action_of(resource: ResourceChange) -> str:
     """What becomes of it, as one of `ACTIONS`."""
-    return "import" if resource.change.importing else _WORDS.get(resource_text.actions_of(resource), "other")
+    return "import" if resource.change.importing else _ACTION_NAMES.get(resource_text.action_key(resource), "other")
 
 
 def rows(plan: Plan, *, verbose: bool = False) -> list[Row]:
     """All changes: what is destroyed, what is replaced, then the rest, within each what costs something first."""
-    found = sorted(plan_text.grouped(plan_text.changing(plan), plan, verbose=verbose), key=_gravity)
+    found = sorted(plan_text.group_changes(plan_text.changed_resources(plan), plan, verbose=verbose), key=_sort_key)
     return [_row(number, group, verbose=verbose) for number, group in enumerate(found, 1)]
 
 
 def _row(number: int, group: Group, *, verbose: bool) -> Row:
     head, fields, hazards = Lines(), Lines(), Lines()
-    resource_text.head(head, group.resource, group.where)
-    resource_text.body(fields, group.resource)
+    resource_text.add_head(head, group.resource, group.where)
+    resource_text.add_body(fields, group.resource)
     for hazard in group.resource.hazards:
-        resource_text.hazard_lines(hazards, hazard)
-    return Row(number, group, head.rows[0], (fields if verbose else folded(fields)).rows, hazards.rows)
+        resource_text.add_hazard(hazards, hazard)
+    return Row(number, group, head.rows[0], (fields if verbose else fold_sources(fields)).rows, hazards.rows)
 
 
-def plain(lines: Iterable[Text]) -> list[str]:
+def plain_lines(lines: Iterable[Text]) -> list[str]:
     """The lines as text, without what all of them are indented by."""
-    return [line.plain.removeprefix(" " * resource_text.BODY) for line in lines]
+    return [line.plain.removeprefix(" " * resource_text.BODY_INDENT) for line in lines]
 
 
-def _gravity(group: Group) -> tuple[int, bool, int, str]:
+def _sort_key(group: Group) -> tuple[int, bool, int, str]:
     resource = group.resource
     worst = min((_rank(hazard) for hazard in resource.hazards), default=3)
     return ACTIONS.index(action_of(resource)), resource.change.actions == ["create", "delete"], worst, group.members[0].address
@@ -104,12 +104,12 @@ def hazards(found: Iterable[Row]) -> list[tuple[Row, Hazard]]:
     return sorted(every, key=lambda pair: (_rank(pair[1]), pair[0].number))
 
 
-def name(plan: Plan) -> str:
+def plan_name(plan: Plan) -> str:
     """`shop, prod`."""
     return f"{plan.workspace}, {plan.environment}" if plan.environment else plan.workspace
 
 
-def mark(plan: Plan, sha256: str) -> str:
+def marker(plan: Plan, sha256: str) -> str:
     """`<!-- jsplan:shop.prod:SHA -->`, by which a comment is found again and a plan is known (contract, section 4)."""
     where = f"{plan.workspace}.{plan.environment}" if plan.environment else plan.workspace
-    return f"<!-- jsplan:{_FOREIGN.sub('_', where)}:{sha256} -->"
+    return f"<!-- jsplan:{_UNSAFE.sub('_', where)}:{sha256} -->"

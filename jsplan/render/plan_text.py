@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.diagnostics import shell_word
-from jsplan.render import collapse, diagnostics_text, resource_text, summary
-from jsplan.render.backfill_groups import together
-from jsplan.render.fold import folded
+from jsplan.diagnostics import quote_shell
+from jsplan.render import diagnostics_text, group_domains, resource_text, summary
+from jsplan.render.backfill_groups import group_backfills
+from jsplan.render.escape import quote_json, safe
+from jsplan.render.fold import fold_sources
 from jsplan.render.lines import Lines
-from jsplan.render.resource_text import actions_of
-from jsplan.render.safe import quoted, safe
+from jsplan.render.resource_text import action_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,21 +27,21 @@ IMPORT_HINT = (
     "what is only in the files is made by: jsplan apply"
 )
 #: So many of `--target` are listed; an import may have one for each domain.
-_TARGETS = 5
+_MAX_TARGETS = 5
 #: Addresses listed per domain of deferred resources per reason, unless everything is wanted.
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 def render(plan: Plan, console: Console, *, verbose: bool = False) -> None:
     """Print the whole plan, the greppable summary last. `verbose` writes out what is alike."""
     drift = relevant_drift(plan)
-    _outside(drift, console, verbose=verbose)
-    found = changing(plan)
+    _print_drift(drift, console, verbose=verbose)
+    found = changed_resources(plan)
     _intro(plan, bool(found or plan.backfills), console)
-    groups = grouped(found, plan, verbose=verbose)
+    groups = group_changes(found, plan, verbose=verbose)
     _resources(groups, console, verbose=verbose)
-    backfills(plan).print(console)
-    deferred(plan, verbose=verbose).print(console)
+    render_backfills(plan).print(console)
+    render_deferred(plan, verbose=verbose).print(console)
     diagnostics_text.render(plan.diagnostics, console, after=True, verbose=verbose)
     _permissions(groups).print(console)
     _summary(plan).print(console)
@@ -49,46 +49,46 @@ def render(plan: Plan, console: Console, *, verbose: bool = False) -> None:
 
 def relevant_drift(plan: Plan) -> list[ResourceChange]:
     """Drift of what this plan touches; everything with --refresh-only, which is about nothing else."""
-    touched = {r.address for r in plan.resource_changes if actions_of(r) != ("no-op",)}
+    touched = {r.address for r in plan.resource_changes if action_key(r) != ("no-op",)}
     return [r for r in plan.resource_drift if plan.mode == "refresh-only" or r.address in touched]
 
 
-def changing(plan: Plan) -> list[ResourceChange]:
+def changed_resources(plan: Plan) -> list[ResourceChange]:
     """What there is to show, in the order of this page."""
-    changed = [r for r in plan.resource_changes if r.change.importing or r.previous_address or actions_of(r) != ("no-op",)]
+    changed = [r for r in plan.resource_changes if r.change.importing or r.previous_address or action_key(r) != ("no-op",)]
     rank = {actions: number for number, actions in enumerate(_ORDER)}
-    return sorted(changed, key=lambda r: (rank.get(actions_of(r), 0), r.address))
+    return sorted(changed, key=lambda r: (rank.get(action_key(r), 0), r.address))
 
 
-def grouped(resources: list[ResourceChange], plan: Plan | None = None, *, verbose: bool = False) -> list[collapse.Group]:
+def group_changes(resources: list[ResourceChange], plan: Plan | None = None, *, verbose: bool = False) -> list[group_domains.Group]:
     """What is alike in many domains together; with `verbose` each for itself."""
-    return [collapse.Group(r, (r,)) for r in resources] if verbose else collapse.groups(resources, plan)
+    return [group_domains.Group(r, (r,)) for r in resources] if verbose else group_domains.group_resources(resources, plan)
 
 
-def _outside(drift: list[ResourceChange], console: Console, *, verbose: bool) -> None:
+def _print_drift(drift: list[ResourceChange], console: Console, *, verbose: bool) -> None:
     lines = Lines()
-    outside(lines, drift, verbose=verbose)
+    add_drift(lines, drift, verbose=verbose)
     lines.print(console)
 
 
-def outside(lines: Lines, drift: list[ResourceChange], *, verbose: bool) -> None:
+def add_drift(lines: Lines, drift: list[ResourceChange], *, verbose: bool) -> None:
     """The elements of `resource_drift`, if there are any, each with an empty line after it."""
     if not drift:
         return
     lines.add(0, ("Changed outside of jsplan", "strong"), " since the last apply:")
     lines.blank()
-    for group in grouped(drift, verbose=verbose):
-        _drifted(lines, group.resource, f", {safe(group.where)}" if group.where else "")
+    for group in group_changes(drift, verbose=verbose):
+        _add_drifted(lines, group.resource, f", {safe(group.where)}" if group.where else "")
 
 
-def _drifted(lines: Lines, resource: ResourceChange, where: str) -> None:
+def _add_drifted(lines: Lines, resource: ResourceChange, where: str) -> None:
     grade = f" ({resource.severity})" if resource.severity else ""
     if resource.change.after is None:
         lines.add(0, ("  - ", "delete"), (safe(resource.address), "strong"), f" is gone{grade}", (where, "strong"))
     else:
         lines.add(0, ("  ~ ", "update"), (safe(resource.address), "strong"), f" was changed{grade}", (where, "strong"))
         for change in resource.change.fields:
-            resource_text.field_change(lines, resource.type, change)
+            resource_text.add_field_change(lines, resource.type, change)
     lines.blank()
 
 
@@ -97,8 +97,8 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
     limited = bool(plan.targets or plan.options.get("excludes"))
     if anything:
         where = f"workspace {safe(plan.workspace)}" + (f", environment {safe(plan.environment)}" if plan.environment else "")
-        lines.add(0, (f"{what(plan, limited=limited)} ", "strong"), f"({where}):")
-    if shaped := planned_with(plan):
+        lines.add(0, (f"{headline(plan, limited=limited)} ", "strong"), f"({where}):")
+    if shaped := format_options(plan):
         lines.add(0, (f"Planned with {shaped}", "dim"))
     if limited:
         lines.add(0, ("This plan is limited by --target or --exclude: it does not show everything that differs.", "warn"))
@@ -107,22 +107,22 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
     lines.print(console)
 
 
-def what(plan: Plan, *, limited: bool) -> str:
+def headline(plan: Plan, *, limited: bool) -> str:
     """What is about to happen, as a sentence without its end."""
     if plan.mode != "destroy":
         return "jsplan will do the following"
     return "jsplan will destroy the following" if limited else "jsplan will destroy everything that it manages"
 
 
-def planned_with(plan: Plan) -> str:
+def format_options(plan: Plan) -> str:
     """The options that shaped the plan, as they are written."""
     options: dict[str, Any] = plan.options
-    words = [f"--target {safe(shell_word(t))}" for t in plan.targets[:_TARGETS]]
-    words += [f"and {len(plan.targets) - _TARGETS} more"] if len(plan.targets) > _TARGETS else []
-    words += [f"--exclude {safe(shell_word(e))}" for e in options.get("excludes") or ()]
-    words += [f"--replace {safe(shell_word(r))}" for r in options.get("replace") or ()]
-    words += [f"--reinstalled {safe(shell_word(d))}" for d in options.get("reinstalled") or ()]
-    words += [f"--allow-hazard {safe(shell_word(h))}" for h in plan.allowed_hazards]
+    words = [f"--target {safe(quote_shell(t))}" for t in plan.targets[:_MAX_TARGETS]]
+    words += [f"and {len(plan.targets) - _MAX_TARGETS} more"] if len(plan.targets) > _MAX_TARGETS else []
+    words += [f"--exclude {safe(quote_shell(e))}" for e in options.get("excludes") or ()]
+    words += [f"--replace {safe(quote_shell(r))}" for r in options.get("replace") or ()]
+    words += [f"--reinstalled {safe(quote_shell(d))}" for d in options.get("reinstalled") or ()]
+    words += [f"--allow-hazard {safe(quote_shell(h))}" for h in plan.allowed_hazards]
     words += ["--refresh-only"] if plan.mode == "refresh-only" else []
     words += ["--adopt"] if options.get("adopt") else []
     words += ["--rehearse"] if options.get("rehearse") else []
@@ -131,35 +131,35 @@ def planned_with(plan: Plan) -> str:
     return " ".join(words)
 
 
-def _resources(groups: list[collapse.Group], console: Console, *, verbose: bool) -> None:
+def _resources(groups: list[group_domains.Group], console: Console, *, verbose: bool) -> None:
     for group in groups:
         lines = resource_text.render(group.resource, group.where)
-        lines = lines if verbose else folded(lines)
+        lines = lines if verbose else fold_sources(lines)
         lines.blank()
         lines.print(console)
 
 
-def backfills(plan: Plan) -> Lines:
+def render_backfills(plan: Plan) -> Lines:
     """Each backfill with its ends, its amount, by what and why; then the history that sources leave out."""
     lines = Lines()
-    for job, where in together(plan.backfills):
+    for job, where in group_backfills(plan.backfills):
         mark, what = ("  > ", "import"), f"backfill {safe(str(job['name']))}"
         if not job.get("declared", True):
             mark, what = ("  > ", "import") if job["runs"] else ("  ? ", "warn"), "earlier messages"
-        ends = f"{_end(job.get('from'))} -> {_end(job.get('to'))}"
-        lines.add(0, mark, (what, "strong"), f" {ends} [{', '.join(amount(job))}]", (safe(f" {where}" if where else ""), "strong"))
+        ends = f"{_format_endpoint(job.get('from'))} -> {_format_endpoint(job.get('to'))}"
+        lines.add(0, mark, (what, "strong"), f" {ends} [{', '.join(format_amount(job))}]", (safe(f" {where}" if where else ""), "strong"))
         guess = job.get("estimate")
         for words in filter(None, (job.get("reason"), f"the time is an estimate, {guess['basis']}" if guess else None)):
-            lines.add(resource_text.BODY, (safe(str(words)), "dim"))
+            lines.add(resource_text.BODY_INDENT, (safe(str(words)), "dim"))
         if job.get("command"):
-            lines.add(resource_text.BODY, f"{_undeclared(plan, job)}: {safe(str(job['command']))}")
+            lines.add(resource_text.BODY_INDENT, f"{_undeclared_outcome(plan, job)}: {safe(str(job['command']))}")
         elif not job.get("declared", True):
-            lines.add(resource_text.BODY, "Apply does not copy them.")
+            lines.add(resource_text.BODY_INDENT, "Apply does not copy them.")
         lines.blank()
     return lines
 
 
-def _undeclared(plan: Plan, job: Mapping[str, Any]) -> str:
+def _undeclared_outcome(plan: Plan, job: Mapping[str, Any]) -> str:
     """What becomes of history that no entry names, before the command that brings it."""
     if not job["runs"]:
         return "Apply does not copy them. To copy them"
@@ -168,7 +168,7 @@ def _undeclared(plan: Plan, job: Mapping[str, Any]) -> str:
     return "Apply copies them. With --no-backfill they are skipped, and not planned again. To copy them"
 
 
-def amount(job: Mapping[str, Any]) -> list[str]:
+def format_amount(job: Mapping[str, Any]) -> list[str]:
     """How many messages and bytes, and about how long, as far as anybody knows."""
     filtered = any(isinstance(end, dict) and end.get("filter_subjects") for end in job.get("from") or ())
     most = "up to " if filtered and job.get("messages") else ""
@@ -178,24 +178,24 @@ def amount(job: Mapping[str, Any]) -> list[str]:
     return [*found, f"about {units.format_duration(max(1, round(guess['seconds'])) * units.SECOND)}"] if guess else found
 
 
-def _end(end: Any) -> str:
+def _format_endpoint(end: Any) -> str:
     if isinstance(end, list):
-        return ", ".join(dict.fromkeys(_end(item) for item in end))
+        return ", ".join(dict.fromkeys(_format_endpoint(item) for item in end))
     if isinstance(end, dict) and "stream" in end:
         return safe(f"{end.get('domain', '?')}/stream/{end['stream']}")
-    return safe(str(end["parquet"])) if isinstance(end, dict) and "parquet" in end else quoted(end)
+    return safe(str(end["parquet"])) if isinstance(end, dict) and "parquet" in end else quote_json(end)
 
 
-def deferred(plan: Plan, *, verbose: bool) -> Lines:
+def render_deferred(plan: Plan, *, verbose: bool) -> Lines:
     """Why what is left for later, a few addresses of each; domains with the same reason together."""
     lines, reasons = Lines(), dict[tuple[str, str], list[str]]()
     for item in plan.deferred:
         reasons.setdefault((item.address.partition("/")[0], item.reason), []).append(item.address)
     said = [(domain, (reason, *addresses)) for (domain, reason), addresses in reasons.items()]
-    for (reason, *addresses), domains in [(w, [d]) for d, w in said] if verbose else collapse.by_domain(said):
-        where = f", {collapse.in_domains(domains)}" if len(domains) > 1 else ""
+    for (reason, *addresses), domains in [(w, [d]) for d, w in said] if verbose else group_domains.group_by_domain(said):
+        where = f", {group_domains.format_domains(domains)}" if len(domains) > 1 else ""
         lines.add(0, ("Deferred: ", "warn"), safe(reason), (safe(where), "strong"))
-        shown = addresses if verbose else addresses[:_SHOWN]
+        shown = addresses if verbose else addresses[:_MAX_SHOWN]
         for address in shown:
             lines.add(4, safe(address))
         if len(shown) < len(addresses):
@@ -204,7 +204,7 @@ def deferred(plan: Plan, *, verbose: bool) -> Lines:
     return lines
 
 
-def _permissions(groups: list[collapse.Group]) -> Lines:
+def _permissions(groups: list[group_domains.Group]) -> Lines:
     """All flags that are still missing in one place, ready to be copied."""
     lines = Lines()
     ordered = sorted(groups, key=lambda group: group.members[0].address)
@@ -223,10 +223,10 @@ def _summary(plan: Plan) -> Lines:
         lines.add(0, safe(rehearsed))
     if plan.errored:
         lines.add(0, ("The plan has errors; nothing can be applied.", "bad"))
-    if plan.has_changes or changing(plan):
+    if plan.has_changes or changed_resources(plan):
         lines.add(0, (summary.plan_line(plan), "strong"))
     elif not plan.errored:
-        lines.add(0, (safe(summary.nothing_line(plan)), "good"))
+        lines.add(0, (safe(summary.no_changes_line(plan)), "good"))
         if plan.options.get("import"):
             lines.add(0, (IMPORT_HINT, "dim"))
     if plan.steps and all(step.op == "state.update" for step in plan.steps):

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepStarted
 from jsplan.documents.backfill import MessagesMoved
-from jsplan.render.safe import safe
+from jsplan.render.escape import safe
 from jsplan.secrets import conceal
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyEvent
 
 #: Steps above which what goes well is only counted, in logs and above the bar of a terminal.
-MANY = 200
+MAX_STEP_LINES = 200
 #: In so many lines.
-LINES = 20
+PROGRESS_LINES = 20
 #: How often a log says how far a copy is. Seconds.
-EVERY = 10.0
-_SAYS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "UNKNOWN"}
+REPORT_SECONDS = 10.0
+_STATUS_LABELS = {"done": "done", "failed": "FAILED", "skipped": "skipped", "unknown": "UNKNOWN"}
 
 
 class Progress(Protocol):
@@ -42,11 +42,11 @@ class Progress(Protocol):
 def finished_line(event: StepFinished) -> str:
     """`done create stream ORDERS (0.1s)`, with the error of a step that has one."""
     result = event.result
-    line = f"{_SAYS[result.status]}: {safe(event.title)} ({event.seconds:.1f}s)"
+    line = f"{_STATUS_LABELS[result.status]}: {safe(event.title)} ({event.seconds:.1f}s)"
     return line + (f": {safe(result.error)}" if result.error else "")
 
 
-def copied(event: MessagesMoved) -> str:
+def format_copied(event: MessagesMoved) -> str:
     """`250,000 of 1,000,000 messages, 120,000/s, 6s left`."""
     done = min(event.done, event.total) if event.total else event.done
     line = f"{done:,} of {event.total:,} messages" if event.total else f"{done:,} messages"
@@ -56,39 +56,39 @@ def copied(event: MessagesMoved) -> str:
     return line
 
 
-class Plain:
+class PlainProgress:
     """One line per phase and per finished step: for logs. Of many steps only those that do not go well have their own line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._total = self._done = 0
-        self._told = 0.0
+        self._last_report = 0.0
 
     def phase(self, text: str) -> None:
         """A phase begins."""
-        self._told = 0.0
+        self._last_report = 0.0
         self._write(f"{safe(text)} ...")
 
     def event(self, event: ApplyEvent) -> None:
         """A step started or finished; only its end is worth a line."""
         if isinstance(event, ApplyStarted):
             self._total, self._done = event.steps, 0
-        if isinstance(event, MessagesMoved) and self._is_time(event):
-            self._write(f"{safe(event.title)}: {copied(event)}")
+        if isinstance(event, MessagesMoved) and self._is_due(event):
+            self._write(f"{safe(event.title)}: {format_copied(event)}")
         if not isinstance(event, StepFinished):
             return
         self._done += 1
         head = f"[{self._done}/{self._total}] " if self._total else ""
-        if self._total <= MANY or event.result.status != "done":
+        if self._total <= MAX_STEP_LINES or event.result.status != "done":
             self._write(head + finished_line(event))
-        elif self._done == self._total or self._done % (self._total // LINES) == 0:
+        elif self._done == self._total or self._done % (self._total // PROGRESS_LINES) == 0:
             self._write(f"{head}steps finished")
 
-    def _is_time(self, event: MessagesMoved) -> bool:
+    def _is_due(self, event: MessagesMoved) -> bool:
         """A log has a line for every so many seconds of a copy."""
-        if event.seconds - self._told < EVERY:
+        if event.seconds - self._last_report < REPORT_SECONDS:
             return False
-        self._told = event.seconds
+        self._last_report = event.seconds
         return True
 
     def warn(self, text: str) -> None:
@@ -106,7 +106,7 @@ class Plain:
             pass  # progress must not end an apply
 
 
-class JsonLines(Plain):
+class JsonProgress(PlainProgress):
     """The same as JSON lines, for log collectors (`--log-format json`)."""
 
     def phase(self, text: str) -> None:
@@ -118,7 +118,7 @@ class JsonLines(Plain):
         if isinstance(event, BytesMoved):
             return
         if isinstance(event, MessagesMoved):
-            if self._is_time(event):
+            if self._is_due(event):
                 self._record("info", copy=event.id, title=event.title, done=event.done, total=event.total, seconds=round(event.seconds, 1))
             return
         if isinstance(event, ApplyStarted):

@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
+from jsplan.render.escape import safe
+from jsplan.render.field_paths import is_element, row_of, top_level
 from jsplan.render.lines import Lines
-from jsplan.render.paths import is_element, row_of, top_level
-from jsplan.render.safe import safe
 from jsplan.render.summary import count
-from jsplan.render.values import Leaf, beyond_key, described, flatten, is_short, scalar
+from jsplan.render.values import Leaf, flatten, is_short, non_default_leaves, scalar, without_key_fields
 from jsplan.resources.nested import ORIGIN
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import FieldChange, Hazard, ResourceChange
     from jsplan.resources import Field
 
-BODY = 6
+BODY_INDENT = 6
 
 #: actions -> symbol, role, what is said of the resource
 _HEADS = {
@@ -38,7 +38,7 @@ _CONSUMER_HEADS = {
 _NOTES = {"replace": "forces replacement", "one_way": "cannot be undone", "ignored": "the server ignores this"}
 
 
-def actions_of(resource: ResourceChange) -> tuple[str, ...]:
+def action_key(resource: ResourceChange) -> tuple[str, ...]:
     """The actions as a key."""
     return tuple(resource.change.actions)
 
@@ -46,23 +46,23 @@ def actions_of(resource: ResourceChange) -> tuple[str, ...]:
 def render(resource: ResourceChange, where: str = "") -> Lines:
     """Head, fields and hazards of one element of `resource_changes`; `where` says for which domains it stands."""
     lines = Lines()
-    head(lines, resource, where)
-    body(lines, resource)
+    add_head(lines, resource, where)
+    add_body(lines, resource)
     for hazard in resource.hazards:
-        hazard_lines(lines, hazard)
+        add_hazard(lines, hazard)
     return lines
 
 
 def headline(resource: ResourceChange) -> tuple[str, str, str]:
     """A sign, its role, and what becomes of the resource in words."""
-    actions = actions_of(resource)
+    actions = action_key(resource)
     heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
     if resource.change.importing:
         return ">", "import", "will be imported as it is" if actions == ("no-op",) else "will be imported, then updated in place"
     return heads.get(actions, ("?", "warn", "will be changed in a way this release does not know"))
 
 
-def head(lines: Lines, resource: ResourceChange, where: str) -> None:
+def add_head(lines: Lines, resource: ResourceChange, where: str) -> None:
     """The first line: what becomes of it."""
     symbol, role, says = headline(resource)
     pieces: list[tuple[str, str] | str] = [(f"{symbol:>3} ", role), (safe(resource.address), "strong"), f" {says}"]
@@ -73,36 +73,36 @@ def head(lines: Lines, resource: ResourceChange, where: str) -> None:
     lines.add(0, *pieces)
 
 
-def body(lines: Lines, resource: ResourceChange) -> None:
+def add_body(lines: Lines, resource: ResourceChange) -> None:
     """The fields: all that a new resource says, or what changes of an old one."""
-    if actions_of(resource) == ("create",) and resource.change.after is not None:
-        for leaf in described(resource.type, resource.name, resource.change.after):
-            _whole(lines, BODY, "+", "create", leaf)
+    if action_key(resource) == ("create",) and resource.change.after is not None:
+        for leaf in non_default_leaves(resource.type, resource.name, resource.change.after):
+            _add_whole_field(lines, BODY_INDENT, "+", "create", leaf)
         return
     forced = {path[0] for path in resource.change.replace_paths if path}
     for change in resource.change.fields:
-        field_change(lines, resource.type, change, forces=top_level(change.path) in forced)
+        add_field_change(lines, resource.type, change, forces=top_level(change.path) in forced)
 
 
-def field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bool = False) -> None:
+def add_field_change(lines: Lines, kind: str, change: FieldChange, *, forces: bool = False) -> None:
     """One field: `~ path: before -> after`, or the elements that come and go."""
     row, path = row_of(kind, change.path), safe(change.path)
     note = _NOTES.get("replace" if forces else change.effect, "")
     tail = (f"  # {note}", "bad" if note in (_NOTES["replace"], _NOTES["one_way"]) else "dim") if note else ""
     before, after = change.before, change.after
     if before is None and after is None:  # no change has nothing on both sides, but one whose end is unknown yet
-        lines.add(BODY, ("~ ", "update"), f"{path}: ", ("(known after apply)", "dim"), tail)
-    elif _nothing(before) or _nothing(after):
-        sign, role, value = ("+", "create", after) if _nothing(before) else ("-", "delete", before)
-        _whole(lines, BODY, sign, role, Leaf(0, change.path, row, value), tail)
+        lines.add(BODY_INDENT, ("~ ", "update"), f"{path}: ", ("(known after apply)", "dim"), tail)
+    elif _is_unset(before) or _is_unset(after):
+        sign, role, value = ("+", "create", after) if _is_unset(before) else ("-", "delete", before)
+        _add_whole_field(lines, BODY_INDENT, sign, role, Leaf(0, change.path, row, value), tail)
     elif isinstance(before, list) and isinstance(after, list):
-        lines.add(BODY, ("~ ", "update"), f"{path}:", tail)
-        _elements(lines, row, before, after)
+        lines.add(BODY_INDENT, ("~ ", "update"), f"{path}:", tail)
+        _add_elements(lines, row, before, after)
     else:
-        lines.add(BODY, ("~ ", "update"), f"{path}: {_one_line(row, before)} -> {_one_line(row, after)}", tail)
+        lines.add(BODY_INDENT, ("~ ", "update"), f"{path}: {_one_line(row, before)} -> {_one_line(row, after)}", tail)
 
 
-def _nothing(value: Any) -> bool:
+def _is_unset(value: Any) -> bool:
     """Whether a side of a change says no more than that the field is not set."""
     return value is None or value in ("", [], {})
 
@@ -111,14 +111,14 @@ def _one_line(row: Field | None, value: Any) -> str:
     return scalar(None if isinstance(value, dict) else row, value)
 
 
-def _whole(lines: Lines, indent: int, sign: str, role: str, leaf: Leaf, tail: tuple[str, str] | str = "") -> None:
+def _add_whole_field(lines: Lines, indent: int, sign: str, role: str, leaf: Leaf, tail: tuple[str, str] | str = "") -> None:
     """A field that comes or goes whole; objects are opened, long lists get a line per element."""
     row, value, indent = leaf.row, leaf.value, indent + 4 * leaf.depth
     path, head = safe(leaf.path), (f"{sign} ", role)
     if isinstance(value, dict):
         lines.add(indent, head, path, tail)
-        for inner in _inside(leaf):
-            _whole(lines, indent + 4, sign, role, inner)
+        for inner in _child_leaves(leaf):
+            _add_whole_field(lines, indent + 4, sign, role, inner)
     elif is_short(row, value):
         lines.add(indent, head, f"{path}: {scalar(row, value)}", tail)
     else:
@@ -127,69 +127,69 @@ def _whole(lines: Lines, indent: int, sign: str, role: str, leaf: Leaf, tail: tu
             lines.add(indent + 4, head, _one_line(row, item))
 
 
-def _inside(leaf: Leaf) -> Iterator[Leaf]:
+def _child_leaves(leaf: Leaf) -> Iterator[Leaf]:
     table = leaf.row.table if leaf.row else None
     if table is None:
         return flatten(None, leaf.value)
     try:
         config = table.compact(leaf.value)
-        return flatten(table, beyond_key(config) if table is ORIGIN and is_element(leaf.path) else config)
+        return flatten(table, without_key_fields(config) if table is ORIGIN and is_element(leaf.path) else config)
     except (AttributeError, KeyError, TypeError, ValueError):  # a plan may say anything of a field: then it is shown as it stands there
         return flatten(None, leaf.value)
 
 
-def _elements(lines: Lines, row: Field | None, before: list[Any], after: list[Any]) -> None:
+def _add_elements(lines: Lines, row: Field | None, before: list[Any], after: list[Any]) -> None:
     """What goes, then what comes; the order alone is said in words."""
     gone, come = [x for x in before if x not in after], [x for x in after if x not in before]
     for sign, role, items in (("-", "delete", gone), ("+", "create", come)):
         for item in items:
-            lines.add(BODY + 4, (f"{sign} ", role), _one_line(row, item))
+            lines.add(BODY_INDENT + 4, (f"{sign} ", role), _one_line(row, item))
     kept = len(after) - len(come)
     if not gone and not come:
-        lines.add(BODY + 4, f"{scalar(row, before)} -> {scalar(row, after)}")
+        lines.add(BODY_INDENT + 4, f"{scalar(row, before)} -> {scalar(row, after)}")
     elif kept:
-        lines.add(BODY + 6, (f"({kept} unchanged)", "dim"))
+        lines.add(BODY_INDENT + 6, (f"({kept} unchanged)", "dim"))
 
 
-def hazard_lines(lines: Lines, hazard: Hazard) -> None:
+def add_hazard(lines: Lines, hazard: Hazard) -> None:
     """A hazard with its amount, its causes, and how to allow it."""
     role = "good" if hazard.allowed else "bad" if hazard.blocking else "warn"
-    amount = amount_of(hazard)
+    amount = format_amount(hazard)
     pieces: list[tuple[str, str] | str] = [("! ", role), (hazard.code, role), f": {safe(hazard.message)}"]
     if amount:
         pieces.append((f" [{amount}]", role))
-    lines.add(BODY, *pieces)
+    lines.add(BODY_INDENT, *pieces)
     if causes := [cause for cause in hazard.causes if cause not in hazard.message]:
-        lines.add(BODY + 2, (f"because of {safe(', '.join(causes))}", "dim"))
+        lines.add(BODY_INDENT + 2, (f"because of {safe(', '.join(causes))}", "dim"))
     if hazard.allowed:
-        lines.add(BODY + 2, ("allowed", "good"))
+        lines.add(BODY_INDENT + 2, ("allowed", "good"))
     elif hazard.blocking:
-        lines.add(BODY + 2, "allow it with ", (safe(hazard.flag), "strong"))
+        lines.add(BODY_INDENT + 2, "allow it with ", (safe(hazard.flag), "strong"))
 
 
-def amount_of(hazard: Hazard) -> str:
+def format_amount(hazard: Hazard) -> str:
     """`1,203 messages, 86.1 KiB, 2 consumers`; bounds where the number is not exact. What the message says is left out."""
     parts = []
     if hazard.messages is not None or hazard.at_least is not None:
-        parts.append(_messages(hazard))
-    if hazard.bytes is not None and not _said(hazard, hazard.bytes):
+        parts.append(_format_messages(hazard))
+    if hazard.bytes is not None and not _mentions_number(hazard, hazard.bytes):
         parts.append(units.format_bytes(hazard.bytes))
-    if hazard.consumers and not _said(hazard, hazard.consumers):
+    if hazard.consumers and not _mentions_number(hazard, hazard.consumers):
         parts.append(count(hazard.consumers, "consumer"))
     return ", ".join(part for part in parts if part)
 
 
-def _messages(hazard: Hazard) -> str:
+def _format_messages(hazard: Hazard) -> str:
     most = hazard.at_most if hazard.at_most is not None else hazard.messages
     if hazard.exact is not False:
-        return "" if most is None or _said(hazard, most) else count(most, "message")
+        return "" if most is None or _mentions_number(hazard, most) else count(most, "message")
     if hazard.at_least is None:
-        return "" if most is None or _said(hazard, most) else f"at most {count(most, 'message')}"
+        return "" if most is None or _mentions_number(hazard, most) else f"at most {count(most, 'message')}"
     if most is None or most == hazard.at_least:
-        return "" if _said(hazard, hazard.at_least) else f"at least {count(hazard.at_least, 'message')}"
-    return "" if _said(hazard, hazard.at_least) and _said(hazard, most) else f"{hazard.at_least:,} to {most:,} messages"
+        return "" if _mentions_number(hazard, hazard.at_least) else f"at least {count(hazard.at_least, 'message')}"
+    return "" if _mentions_number(hazard, hazard.at_least) and _mentions_number(hazard, most) else f"{hazard.at_least:,} to {most:,} messages"
 
 
-def _said(hazard: Hazard, number: int) -> bool:
+def _mentions_number(hazard: Hazard, number: int) -> bool:
     """Whether the sentence of the hazard holds the number already."""
     return re.search(rf"(?<![\d,.]){number:,}(?![\d,.]?\d)|(?<!\d){number}(?!\d)", hazard.message) is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.render.backup_text import place
+from jsplan.render.backup_text import display_folder
+from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe
 from jsplan.render.summary import count
 from jsplan.units import format_bytes
 
@@ -22,7 +22,7 @@ _HEADS = {0: "Restore complete!", 130: "Restore interrupted."}
 def render(plan: Plan, console: Console) -> None:
     """What the archives hold, stream by stream."""
     lines = Lines()
-    lines.add(0, ("From the backup in ", "strong"), safe(place(plan.options["folder"])), ":")
+    lines.add(0, ("From the backup in ", "strong"), safe(display_folder(plan.options["folder"])), ":")
     lines.blank()
     for one in plan.options["restore"]:
         parts = [count(one["messages"], "message"), format_bytes(one["bytes"])]
@@ -34,7 +34,7 @@ def render(plan: Plan, console: Console) -> None:
     lines.print(console)
 
 
-def line(plan: Plan, result: ApplyResult) -> str:
+def summary_line(plan: Plan, result: ApplyResult) -> str:
     """The line `Restore complete! Streams: 2 restored, 1 there already.`, or what is true instead."""
     done = sum(1 for step in result.steps if step.op == "stream.restore" and step.status == "done")
     failed = sum(1 for step in result.steps if step.op == "stream.restore") - done

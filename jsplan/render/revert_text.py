@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.render import summary
+from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
 
 
-def head(plan: Plan, console: Console) -> None:
+def print_head(plan: Plan, console: Console) -> None:
     """Which entry of the history this is the way back from, if it is one."""
-    if lines := origin(plan):
+    if lines := reverted_entry(plan):
         lines.blank()
         lines.print(console)
 
 
-def origin(plan: Plan) -> Lines:
+def reverted_entry(plan: Plan) -> Lines:
     """The line about that entry; none for any other plan."""
     lines = Lines()
     if (entry := plan.options.get("revert")) is not None:
@@ -31,12 +31,12 @@ def origin(plan: Plan) -> Lines:
     return lines
 
 
-def tail(plan: Plan, console: Console) -> None:
+def print_tail(plan: Plan, console: Console) -> None:
     """What the next plan would be after it, with the files as they are."""
-    afterwards(plan).print(console)
+    next_plan(plan).print(console)
 
 
-def afterwards(plan: Plan) -> Lines:
+def next_plan(plan: Plan) -> Lines:
     """The line about the next plan; none for any other plan."""
     lines = Lines()
     if (entry := plan.options.get("revert")) is None:
@@ -48,7 +48,7 @@ def afterwards(plan: Plan) -> Lines:
     return lines
 
 
-def line(plan: Plan, result: ApplyResult) -> str | None:
+def summary_line(plan: Plan, result: ApplyResult) -> str | None:
     """The last line of one that went through, which says what is left to do."""
     if result.exit_code:
         return None

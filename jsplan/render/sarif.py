@@ -20,7 +20,7 @@ _LEVELS: Final[Mapping[str, str]] = {"error": "error", "warning": "warning", "in
 _COMMANDS: Final[Mapping[str, str]] = {"error": "error", "warning": "warning", "info": "notice"}
 
 
-def sarif(
+def render_sarif(
     findings: Sequence[Diagnostic],
     ignored: Sequence[tuple[Diagnostic, str]],
     rules: Iterable[Explanation],
@@ -33,7 +33,7 @@ def sarif(
     """
     known = {rule.code: _rule(rule) for rule in rules}
     for diagnostic in [*findings, *(d for d, _ in ignored)]:
-        known.setdefault(diagnostic.code, _other(diagnostic))
+        known.setdefault(diagnostic.code, _code_rule(diagnostic))
     index = {code: number for number, code in enumerate(known)}
     results = [_result(d, index, root) for d in findings]
     results += [_result(d, index, root) | {"suppressions": [{"kind": "inSource", "justification": why}]} for d, why in ignored]
@@ -53,7 +53,7 @@ def _rule(rule: Explanation) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _other(diagnostic: Diagnostic) -> dict[str, Any]:
+def _code_rule(diagnostic: Diagnostic) -> dict[str, Any]:
     text = CODES.get(diagnostic.code, diagnostic.summary)
     return {"id": diagnostic.code, "shortDescription": {"text": text}, "defaultConfiguration": {"level": _LEVELS[diagnostic.severity]}}
 
@@ -67,12 +67,12 @@ def _result(diagnostic: Diagnostic, index: Mapping[str, int], root: Path) -> dic
         location["logicalLocations"] = [{"fullyQualifiedName": diagnostic.address, "kind": "resource"}]
     return {
         "ruleId": diagnostic.code, "ruleIndex": index[diagnostic.code], "level": _LEVELS[diagnostic.severity],
-        "message": {"text": text_of(diagnostic)}, "locations": [location] if location else [],
+        "message": {"text": finding_text(diagnostic)}, "locations": [location] if location else [],
         "partialFingerprints": {"jsplan/v1": _fingerprint(diagnostic)},
     }  # fmt: skip
 
 
-def text_of(diagnostic: Diagnostic) -> str:
+def finding_text(diagnostic: Diagnostic) -> str:
     """A finding in one paragraph."""
     about = f"{diagnostic.address}: " if diagnostic.address else ""
     return f"{about}{diagnostic.summary}. {diagnostic.detail}".strip()
@@ -83,13 +83,13 @@ def _fingerprint(diagnostic: Diagnostic) -> str:
     return hashlib.sha256(f"{diagnostic.code}\0{diagnostic.address}\0{diagnostic.summary}".encode()).hexdigest()[:32]
 
 
-def shown_from_here(place: SourceRange, root: Path) -> str:
+def relative_file(place: SourceRange, root: Path) -> str:
     """The file of a place, relative to the current folder, with forward slashes."""
     return Path(os.path.relpath(root / place.file)).as_posix()
 
 
 def _uri(place: SourceRange, root: Path) -> str:
-    return quote(shown_from_here(place, root), errors="surrogateescape")
+    return quote(relative_file(place, root), errors="surrogateescape")
 
 
 def workflow_commands(findings: Iterable[Diagnostic], root: Path) -> str:
@@ -99,9 +99,9 @@ def workflow_commands(findings: Iterable[Diagnostic], root: Path) -> str:
 
 def _command(diagnostic: Diagnostic, root: Path) -> str:
     at = diagnostic.range
-    where = {"file": shown_from_here(at, root), "line": str(at.line), "col": str(at.column)} if at is not None else {}
+    where = {"file": relative_file(at, root), "line": str(at.line), "col": str(at.column)} if at is not None else {}
     parts = ",".join(f"{name}={_escaped(value, ':,')}" for name, value in (where | {"title": diagnostic.code}).items())
-    return f"::{_COMMANDS[diagnostic.severity]} {parts}::{_escaped(text_of(diagnostic))}"
+    return f"::{_COMMANDS[diagnostic.severity]} {parts}::{_escaped(finding_text(diagnostic))}"
 
 
 def _escaped(text: str, more: str = "") -> str:

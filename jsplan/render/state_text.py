@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jsplan.render import summary
+from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe
-from jsplan.render.values import described, scalar
+from jsplan.render.values import non_default_leaves, scalar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ def resource(address: str, entry: dict[str, Any], console: Console) -> None:
     lines.add(
         0, (safe(address), "strong"), (f" ({entry.get('origin', 'created')}, {safe(str(entry.get('created') or 'unknown'))})", "dim"), guard
     )
-    for leaf in described(kind, name, entry.get("config") or {}):
+    for leaf in non_default_leaves(kind, name, entry.get("config") or {}):
         shown = "" if isinstance(leaf.value, dict) else f": {scalar(leaf.row, leaf.value)}"
         lines.add(4 + 4 * leaf.depth, safe(leaf.path) + shown)
     lines.blank()

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from jsplan.documents.base import dumps
 from jsplan.render import status_text
-from jsplan.render.safe import safe
+from jsplan.render.escape import safe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,14 +37,14 @@ class Frames:
             self._console.print()
 
     def _draw(self, status: Status) -> None:
-        rows = status_text.text_of(status, self._console.width, verbose=self._verbose).rows
+        rows = status_text.render_text(status, self._console.width, verbose=self._verbose).rows
         room = max(3, self._console.height - 3)
         shown = rows if len(rows) <= room else [*rows[: room - 1], Text(f"  … {len(rows) - room + 1} more; --target shows less", "dim")]
         foot = Text(f"{status_text.summary_line(status)} {status.timestamp[11:]}", "dim")
         self._console.clear()
         self._console.print(Text("\n").join([*shown, foot]), soft_wrap=True, end="")
 
-    def trouble(self, error: JsplanError) -> None:
+    def show_error(self, error: JsplanError) -> None:
         """Nothing could be read this time; it is tried again."""
-        sys.stderr.write(f"\n{safe(error.in_full)}\n")
+        sys.stderr.write(f"\n{safe(error.full_text)}\n")
         sys.stderr.flush()

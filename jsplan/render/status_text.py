@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.address import compressed
+from jsplan.address import compress_names
 from jsplan.render import diagnostics_text, grid
-from jsplan.render.collapse import ENOUGH, anonymous
-from jsplan.render.interrupted_text import interruptions
+from jsplan.render.escape import safe
+from jsplan.render.group_domains import MIN_GROUP, replace_domain
+from jsplan.render.interrupted_text import render_interruptions
 from jsplan.render.lines import Lines
-from jsplan.render.safe import safe
 from jsplan.render.summary import count
 
 if TYPE_CHECKING:
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 #: Longer lists of domains are told by their number.
-NAMES = 34
+MAX_NAMES_WIDTH = 34
 _STATE = {True: ("follows", "good"), False: ("unhealthy", "bad"), None: ("not known", "warn")}
 
 
 def render(status: Status, console: Console, *, verbose: bool = False) -> None:
     """Print all of it, the summary last. Lines are shortened only to the width of a terminal."""
-    lines = text_of(status, console.width if console.is_terminal else None, verbose=verbose)
+    lines = render_text(status, console.width if console.is_terminal else None, verbose=verbose)
     lines.print(console)
     diagnostics_text.render(status.diagnostics, console, after=True, verbose=verbose)
     console.print(summary_line(status), soft_wrap=True)
 
 
-def text_of(status: Status, width: int | None, *, verbose: bool = False) -> Lines:
+def render_text(status: Status, width: int | None, *, verbose: bool = False) -> Lines:
     """Everything but findings and summary."""
     lines = Lines()
-    interruptions(lines, status.interrupted)
+    render_interruptions(lines, status.interrupted)
     _domains(lines, status.domains, width, verbose=verbose)
     _flows(lines, status.replication, width, verbose=verbose)
     _streams(lines, status, width, verbose=verbose)
@@ -61,57 +61,57 @@ def summary_line(status: Status) -> str:
 
 def _domains(lines: Lines, domains: list[Row], width: int | None, *, verbose: bool) -> None:
     there = [d for d in domains if d["reachable"]]
-    groups = _grouped(there, lambda d: (d["version"], d["api_level"], *_shape(d)), _domain_of, verbose=verbose)
+    groups = _group_rows(there, lambda d: (d["version"], d["api_level"], *_domain_signature(d)), _domain_key, verbose=verbose)
     rows = [_domain_row(members) for members in groups]
     lines.add(0, ("Domains", "strong"))
     if rows:
         head = ("domain", "server", "version", "level", "streams", "consumers", "messages", "stored", "limit", "memory", "limit")
-        grid.add(lines, head, rows, left=2, width=width)
-    for absent in _grouped([d for d in domains if not d["reachable"]], _absence, _domain_of, verbose=verbose):
-        _away(lines, absent)
+        grid.add_table(lines, head, rows, left=2, width=width)
+    for absent in _group_rows([d for d in domains if not d["reachable"]], _offline_signature, _domain_key, verbose=verbose):
+        _render_offline(lines, absent)
     lines.blank()
 
 
-def _away(lines: Lines, members: list[Row]) -> None:
+def _render_offline(lines: Lines, members: list[Row]) -> None:
     first, alone = members[0], len(members) == 1
     head, role = ("offline", "warn") if first["excused"] else ("not reached", "bad")
-    why = first["reason"] or "" if alone else anonymous(first["reason"] or "", first["domain"])
+    why = first["reason"] or "" if alone else replace_domain(first["reason"] or "", first["domain"])
     seen = f"; last seen {first['last_seen']}" if alone and first["last_seen"] else ""
-    lines.add(2, (f"{head}: ", role), (safe(_names(members, _domain_of)), "strong"), f": {safe(why)}{seen}")
+    lines.add(2, (f"{head}: ", role), (safe(_format_domains(members, _domain_key)), "strong"), f": {safe(why)}{seen}")
 
 
-def _domain_of(row: Row) -> str:
+def _domain_key(row: Row) -> str:
     return str(row["domain"])
 
 
-def _shape(domain: Row) -> tuple[Any, ...]:
+def _domain_signature(domain: Row) -> tuple[Any, ...]:
     """What makes two domains alike: they have the same limits, and as many streams."""
     return (domain["streams"], *sorted((domain["limits"] or {}).items()))
 
 
-def _absence(domain: Row) -> tuple[Any, ...]:
-    return (domain["excused"], anonymous(domain["reason"], domain["domain"]))
+def _offline_signature(domain: Row) -> tuple[Any, ...]:
+    return (domain["excused"], replace_domain(domain["reason"], domain["domain"]))
 
 
 def _domain_row(members: list[Row]) -> list[grid.Cell]:
     first, limits = members[0], members[0]["limits"] or {}
     server = first["server"] if len(members) == 1 else f"{len(members)} servers" if any(m["server"] for m in members) else ""
-    numbers = [f"{_total(members, name):,}" for name in ("streams", "consumers", "messages")]
-    most = [_most(limits.get(name), len(members)) for name in ("max_storage", "max_memory")]
-    stored = units.format_bytes(_total(members, "storage")) if any(m["storage"] is not None for m in members) else ""
-    memory = _total(members, "memory")
+    numbers = [f"{_sum_column(members, name):,}" for name in ("streams", "consumers", "messages")]
+    most = [_format_limit(limits.get(name), len(members)) for name in ("max_storage", "max_memory")]
+    stored = units.format_bytes(_sum_column(members, "storage")) if any(m["storage"] is not None for m in members) else ""
+    memory = _sum_column(members, "memory")
     return [
-        (safe(_names(members, _domain_of)), "strong"), safe(server or ""), safe(first["version"] or "?"), str(first["api_level"] or 0),
-        _of(numbers[0], limits.get("max_streams"), len(members)), _of(numbers[1], limits.get("max_consumers"), len(members)), numbers[2],
+        (safe(_format_domains(members, _domain_key)), "strong"), safe(server or ""), safe(first["version"] or "?"), str(first["api_level"] or 0),
+        _with_limit(numbers[0], limits.get("max_streams"), len(members)), _with_limit(numbers[1], limits.get("max_consumers"), len(members)), numbers[2],
         stored, most[0], units.format_bytes(memory) if memory else "", most[1],
     ]  # fmt: skip
 
 
-def _of(number: str, limit: int | None, domains: int) -> str:
+def _with_limit(number: str, limit: int | None, domains: int) -> str:
     return f"{number}/{limit * domains:,}" if limit is not None else number
 
 
-def _most(limit: int | None, domains: int) -> str:
+def _format_limit(limit: int | None, domains: int) -> str:
     return units.format_bytes(limit * domains) if limit is not None else ""
 
 
@@ -123,17 +123,17 @@ def _flows(lines: Lines, flows: list[Row], width: int | None, *, verbose: bool) 
         return
     lines.add(0, ("Replication", "strong"))
     # What is wrong stands first, and each cause below its own line.
-    groups = sorted(_alike_flows(flows, verbose=verbose), key=lambda members: {False: 0, None: 1, True: 2}[members[0]["healthy"]])
-    grid.add(lines, ("from", "to", "kind", "behind", "heard", "state"), [_flow_row(members) for members in groups], left=2, width=width)
+    groups = sorted(_group_flows(flows, verbose=verbose), key=lambda members: {False: 0, None: 1, True: 2}[members[0]["healthy"]])
+    grid.add_table(lines, ("from", "to", "kind", "behind", "heard", "state"), [_flow_row(members) for members in groups], left=2, width=width)
     for members in groups:
         if members[0]["cause"]:
             mark: tuple[str, str] = ("! ", "bad") if members[0]["healthy"] is False else ("? ", "warn")
-            ends = f"{safe(_ends(members, 'from'))} -> {safe(_ends(members, 'to'))}"
-            lines.add(2, mark, (ends, "strong"), f": {safe(_said(members))}")
+            ends = f"{safe(_format_endpoints(members, 'from'))} -> {safe(_format_endpoints(members, 'to'))}"
+            lines.add(2, mark, (ends, "strong"), f": {safe(_format_cause(members))}")
     lines.blank()
 
 
-def _alike_flows(flows: list[Row], *, verbose: bool) -> list[list[Row]]:
+def _group_flows(flows: list[Row], *, verbose: bool) -> list[list[Row]]:
     """Flows that differ in the domain of one of their ends alone, the origin's first, then the copy's."""
     found: list[list[Row]] = []
     rest = flows
@@ -146,9 +146,9 @@ def _alike_flows(flows: list[Row], *, verbose: bool) -> list[list[Row]]:
 
         def key(flow: Row, domain: Callable[[Row], str] = domain) -> tuple[Any, ...]:
             phrase = (flow["cause"] or "").partition(":")[0]
-            return (anonymous((flow["from"], flow["to"]), domain(flow)), flow["kind"], flow["healthy"], phrase)
+            return (replace_domain((flow["from"], flow["to"]), domain(flow)), flow["kind"], flow["healthy"], phrase)
 
-        groups = _grouped(rest, key, domain, verbose=False)
+        groups = _group_rows(rest, key, domain, verbose=False)
         found += [members for members in groups if len(members) > 1]
         rest = [members[0] for members in groups if len(members) == 1]
     return [*found, *([flow] for flow in rest)]
@@ -160,21 +160,21 @@ def _flow_row(members: list[Row]) -> list[grid.Cell]:
     heard = "never" if silent else f"{max((age or 0) for age in ages) / units.SECOND:.0f}s ago" if any(ages) else ""
     kinds = {m["kind"] for m in members}
     return [
-        safe(_ends(members, "from")), safe(_ends(members, "to")), kinds.pop() if len(kinds) == 1 else "",
+        safe(_format_endpoints(members, "from")), safe(_format_endpoints(members, "to")), kinds.pop() if len(kinds) == 1 else "",
         f"{sum(lags):,}" if lags else "?", heard, _STATE[members[0]["healthy"]],
     ]  # fmt: skip
 
 
-def _ends(members: list[Row], end: str) -> str:
+def _format_endpoints(members: list[Row], end: str) -> str:
     """One end of flows that are alike: with one domain or many."""
     first = str(members[0][end])
     if len({m[end] for m in members}) == 1:
         return first
     rest = first.partition("/")[2]
-    return f"{_names(members, lambda m: str(m[end]).partition('/')[0])}/{rest}"
+    return f"{_format_domains(members, lambda m: str(m[end]).partition('/')[0])}/{rest}"
 
 
-def _said(members: list[Row]) -> str:
+def _format_cause(members: list[Row]) -> str:
     """The cause, as it is for the first of them where there are many."""
     cause = str(members[0]["cause"])
     return cause if len(members) == 1 else f"{len(members)} flows: {cause}"
@@ -190,9 +190,9 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
     head = ("stream", "messages", "size", "first", "last", "newest", "consumers", "")
     now = datetime.fromisoformat(status.timestamp)
     # What is down stands first.
-    groups = sorted(_same_names(status.streams, verbose=verbose), key=lambda members: not members[0]["down"])
+    groups = sorted(_group_same_names(status.streams, verbose=verbose), key=lambda members: not members[0]["down"])
     rows = [_stream_row(members, now) for members in groups]
-    grid.add(lines, head, rows, width=width)
+    grid.add_table(lines, head, rows, width=width)
     lines.blank()
 
 
@@ -203,12 +203,12 @@ def _stream_row(members: list[Row], now: datetime) -> list[grid.Cell]:
     mark = ("DOWN", "bad") if members[0]["down"] else mark
     places = [f"{one[name]:,}" if one else "" for name in ("first_seq", "last_seq")]
     return [
-        _address(members), f"{_total(members, 'messages'):,}", units.format_bytes(_total(members, "bytes")), *places, _age(newest, now),
-        f"{_total(members, 'consumers'):,}", mark,
+        _address(members), f"{_sum_column(members, 'messages'):,}", units.format_bytes(_sum_column(members, "bytes")), *places, _format_age(newest, now),
+        f"{_sum_column(members, 'consumers'):,}", mark,
     ]  # fmt: skip
 
 
-def _age(time: str, now: datetime) -> str:
+def _format_age(time: str, now: datetime) -> str:
     """How long ago that was, in its largest unit."""
     if not time:
         return ""
@@ -224,57 +224,57 @@ def _consumers(lines: Lines, consumers: list[Row], width: int | None, *, verbose
         return
     lines.add(0, ("Consumers", "strong"))
     head = ("consumer", "pending", "unacked", "redelivered", "ack floor", "delivered", "")
-    rows = [_consumer_row(members) for members in _same_names(consumers, verbose=verbose)]
-    grid.add(lines, head, rows, width=width)
+    rows = [_consumer_row(members) for members in _group_same_names(consumers, verbose=verbose)]
+    grid.add_table(lines, head, rows, width=width)
     lines.blank()
 
 
 def _consumer_row(members: list[Row]) -> list[grid.Cell]:
     one = members[0] if len(members) == 1 else None
     mine = "" if all(m["managed"] for m in members) else "unmanaged"
-    counts = [f"{_total(members, name):,}" for name in ("pending", "ack_pending", "redelivered")]
+    counts = [f"{_sum_column(members, name):,}" for name in ("pending", "ack_pending", "redelivered")]
     places = [f"{one[name]['stream_seq']:,}" if one else "" for name in ("ack_floor", "delivered")]
     return [_address(members), *counts, *places, (mine, "dim")]
 
 
-def _same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
+def _group_same_names(rows: list[Row], *, verbose: bool) -> list[list[Row]]:
     def alike(row: Row) -> tuple[Any, ...]:
         return (row["address"].partition("/")[2], row["managed"], row.get("fed_by"), row.get("down"))
 
-    return _grouped(rows, alike, _home, verbose=verbose)
+    return _group_rows(rows, alike, _domain_of_address, verbose=verbose)
 
 
-def _home(row: Row) -> str:
+def _domain_of_address(row: Row) -> str:
     return str(row["address"]).partition("/")[0]
 
 
 def _address(members: list[Row]) -> str:
     if len(members) == 1:
         return safe(members[0]["address"])
-    return safe(f"{_names(members, _home)}/{members[0]['address'].partition('/')[2]}")
+    return safe(f"{_format_domains(members, _domain_of_address)}/{members[0]['address'].partition('/')[2]}")
 
 
 # --- what is alike -------------------------------------------------------------------------------------------
 
 
-def _grouped(rows: Iterable[Row], key: Callable[[Row], Any], domain: Callable[[Row], str], *, verbose: bool) -> list[list[Row]]:
+def _group_rows(rows: Iterable[Row], key: Callable[[Row], Any], domain: Callable[[Row], str], *, verbose: bool) -> list[list[Row]]:
     """Rows with the same key together, where enough domains have it; in the order of the first of each."""
     alike: dict[Any, list[Row]] = {}
     for number, row in enumerate(rows):
         alike.setdefault(number if verbose else key(row), []).append(row)
     found: list[list[Row]] = []
     for members in alike.values():
-        enough = len({domain(m) for m in members}) >= ENOUGH
+        enough = len({domain(m) for m in members}) >= MIN_GROUP
         found += [members] if enough else [[m] for m in members]
     return found
 
 
-def _names(members: list[Row], domain: Callable[[Row], str]) -> str:
+def _format_domains(members: list[Row], domain: Callable[[Row], str]) -> str:
     """Their domains as ranges, or how many they are."""
     names = sorted({domain(m) for m in members})
-    text = compressed(names)
-    return text if len(names) < ENOUGH or len(text) <= NAMES else f"{len(names):,} domains"
+    text = compress_names(names)
+    return text if len(names) < MIN_GROUP or len(text) <= MAX_NAMES_WIDTH else f"{len(names):,} domains"
 
 
-def _total(members: Iterable[Row], name: str) -> int:
+def _sum_column(members: Iterable[Row], name: str) -> int:
     return sum(int(m[name] or 0) for m in members)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.address import compressed
+from jsplan.address import compress_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ def rehearsal_line(plan: Plan) -> str:
     done, by_version = plan.rehearsal, dict[str, list[str]]()
     for server in done.servers:
         by_version.setdefault(server.version, []).append(server.domain)
-    named = [f"{version} ({compressed(domains)})" for version, domains in by_version.items()] if len(by_version) > 1 else [*by_version]
+    named = [f"{version} ({compress_names(domains)})" for version, domains in by_version.items()] if len(by_version) > 1 else [*by_version]
     parts = [count(done.steps, "step"), f"{done.refused} refused" if done.refused else "none refused"]
     parts += [f"{done.behind} not tried behind {'them' if done.refused > 1 else 'it'}"] if done.behind else []
     parts += [f"{done.left_out} left out"] if done.left_out else []
@@ -64,10 +64,10 @@ def deferred_line(addresses: Iterable[str]) -> str:
     return f"Deferred: {count(len(found), 'resource')} in {count(len(domains), 'domain')}."
 
 
-def nothing_line(plan: Plan) -> str:
+def no_changes_line(plan: Plan) -> str:
     """That nothing changes, claimed only for what could be read and was asked for."""
     if plan.options.get("import"):
-        where = " in the domains that could be read" if plan.deferred else _under(plan.targets)
+        where = " in the domains that could be read" if plan.deferred else _target_text(plan.targets)
         return f"Nothing to import{where}: of what the files declare, nothing is on the server that is not managed already."
     if plan.mode == "revert":
         return "Nothing to undo in the domains that could be read." if plan.deferred else NOTHING_TO_UNDO
@@ -76,7 +76,7 @@ def nothing_line(plan: Plan) -> str:
     return NOTHING_TO_DESTROY if plan.mode == "destroy" else NO_CHANGES
 
 
-def _under(globs: Sequence[str]) -> str:
+def _target_text(globs: Sequence[str]) -> str:
     """Where it was looked, as it was asked for: ` in hub, leaf` for whole domains, nothing for everywhere."""
     domains = [glob.removesuffix("/**") for glob in globs]
     if "**" in globs:

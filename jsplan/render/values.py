@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.render.paths import element, table_of
-from jsplan.render.safe import quoted, safe
+from jsplan.render.escape import quote_json, safe
+from jsplan.render.field_paths import element_path, table_of
 from jsplan.resources.buckets import is_bucket, lift
 from jsplan.resources.nested import ORIGIN, origin_key
 
@@ -22,9 +22,9 @@ _PLAIN = re.compile(r"[A-Za-z_]\w*")
 INLINE = 72
 #: The API level that the defaults shown are those of; a difference is shown, never hidden.
 NEWEST_LEVEL = 5
-_ALWAYS = frozenset({"name", "bucket", "durable_name", "subjects"})
+_ALWAYS_SHOWN = frozenset({"name", "bucket", "durable_name", "subjects"})
 #: Durations whose zero is "for ever" to the server.
-_ENDLESS = frozenset({"max_age", "ttl"})
+_ZERO_IS_UNLIMITED = frozenset({"max_age", "ttl"})
 
 
 def scalar(row: Field | None, value: Any) -> str:
@@ -36,11 +36,11 @@ def scalar(row: Field | None, value: Any) -> str:
         return _number(row, kind, value)
     if isinstance(value, str) and kind in ("enum", "time"):
         return safe(value)
-    return quoted(value)
+    return quote_json(value)
 
 
 def _number(row: Field | None, kind: str, value: int) -> str:
-    if row is not None and ((row.unlimited and value < 0) or (row.name in _ENDLESS and value == 0)):
+    if row is not None and ((row.unlimited and value < 0) or (row.name in _ZERO_IS_UNLIMITED and value == 0)):
         return "unlimited"
     if kind in ("duration", "durations"):
         return units.format_duration(value)
@@ -83,7 +83,7 @@ def flatten(table: Table | None, config: dict[str, Any], prefix: str = "", depth
     rows = table.by_name if table else {}
     for name, value in config.items():
         row = rows.get(name)
-        path = f"{prefix}{name}" if _PLAIN.fullmatch(name) else element(prefix.removesuffix("."), name)
+        path = f"{prefix}{name}" if _PLAIN.fullmatch(name) else element_path(prefix.removesuffix("."), name)
         if isinstance(value, dict) and value:
             yield from flatten(row.table if row else None, value, f"{path}.", depth)
         elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
@@ -95,37 +95,37 @@ def flatten(table: Table | None, config: dict[str, Any], prefix: str = "", depth
 
 def _element(row: Field | None, path: str, item: dict[str, Any], index: int, depth: int) -> Iterator[Leaf]:
     if row is not None and row.table is ORIGIN and item.get("name"):
-        path, item = element(path, origin_key(item)), beyond_key(item)
+        path, item = element_path(path, origin_key(item)), without_key_fields(item)
     else:
         path = f"{path}[{index}]"
     yield Leaf(depth, path, row, {})
     yield from flatten(row.table if row else None, item, depth=depth + 1)
 
 
-def beyond_key(origin: dict[str, Any]) -> dict[str, Any]:
+def without_key_fields(origin: dict[str, Any]) -> dict[str, Any]:
     """A source without what its key in a path says already: name, API prefix and filter."""
     rest = {key: value for key, value in origin.items() if key not in ("name", "filter_subject", "external")}
     external = {key: value for key, value in (origin.get("external") or {}).items() if key != "api" and value}
     return rest | ({"external": external} if external else {})
 
 
-def described(kind: str, name: str, after: dict[str, Any]) -> list[Leaf]:
+def non_default_leaves(kind: str, name: str, after: dict[str, Any]) -> list[Leaf]:
     """What a new resource says beyond the server's defaults, without its own name."""
     table = table_of(kind)
     after = lift(kind, name, after) if is_bucket(kind) else after
     compact = table.compact(after) if table else dict(after)
     own = name.rsplit("/", 1)[-1]
-    hidden = {key for key in ("name", "bucket", "durable_name") if compact.get(key) == own} | (_derived(table, compact) if table else set())
+    hidden = {key for key in ("name", "bucket", "durable_name") if compact.get(key) == own} | (_derived_fields(table, compact) if table else set())
     return list(flatten(table, {key: value for key, value in compact.items() if key not in hidden}))
 
 
-def _derived(table: Table, compact: dict[str, Any]) -> set[str]:
+def _derived_fields(table: Table, compact: dict[str, Any]) -> set[str]:
     """Fields with the value that the server would give them anyway in view of the others. Subjects are always worth a line."""
     found = set()
     for row in table.rows:
-        if row.default is None and row.name in compact and row.name not in _ALWAYS:
+        if row.default is None and row.name in compact and row.name not in _ALWAYS_SHOWN:
             without = {key: value for key, value in compact.items() if key != row.name}
-            table.settle(without, NEWEST_LEVEL)
+            table.fill_derived(without, NEWEST_LEVEL)
             if without.get(row.name) == compact[row.name]:
                 found.add(row.name)
     return found

@@ -16,7 +16,7 @@ from jsplan.resources.fields import Config, Field, Table
 from jsplan.resources.stream import DUPLICATE_WINDOW, STREAM
 
 #: Words of a bucket that have another name on its stream; every other word is called as it is there.
-RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
+FIELD_BY_ALIAS: Final[Mapping[str, Mapping[str, str]]] = {
     "kv": {
         "history": "max_msgs_per_subject", "ttl": "max_age", "max_value_size": "max_msg_size",
         "limit_marker_ttl": "subject_delete_marker_ttl",
@@ -25,50 +25,50 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     "stream": {},
     "consumer": {},
 }  # fmt: skip
-_WORDS: Final[Mapping[str, Mapping[str, str]]] = {kind: {field: word for word, field in names.items()} for kind, names in RENAMED.items()}
-_SAME: Final[Mapping[str, frozenset[str]]] = {
+_ALIAS_BY_FIELD: Final[Mapping[str, Mapping[str, str]]] = {kind: {field: word for word, field in names.items()} for kind, names in FIELD_BY_ALIAS.items()}
+_SHARED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "kv": frozenset(
         {"description", "max_bytes", "storage", "num_replicas", "compression", "placement", "republish", "mirror", "sources", "metadata"}
     ),
     "object_store": frozenset({"description", "max_bytes", "storage", "num_replicas", "compression", "placement", "metadata", "sealed"}),
 }
 #: Words that say nothing where the files leave them out: blocks are compressed by whoever made them, a store is sealed by a client.
-_MAKERS_WORDS: Final = frozenset({"compression", "sealed"})
+_CREATOR_ALIASES: Final = frozenset({"compression", "sealed"})
 #: What clients choose each in their own way; another client may change its mind about them.
-_MAKERS: Final = frozenset({"allow_direct", "allow_msg_ttl", "discard", "duplicate_window", "mirror_direct"}) | _MAKERS_WORDS
+_CREATOR_FIELDS: Final = frozenset({"allow_direct", "allow_msg_ttl", "discard", "duplicate_window", "mirror_direct"}) | _CREATOR_ALIASES
 #: Fields that whoever makes a bucket fills in where the files leave them out.
-DECIDED: Final = frozenset(
+CREATOR_DEFAULTED: Final = frozenset(
     {"allow_direct", "allow_msg_ttl", "allow_rollup_hdrs", "deny_delete", "discard", "duplicate_window", "mirror_direct"}
 )
-_KV: Final = "KV_"
-_AUTOMATIC = re.compile(r'^sources\["(?P<name>[^@#"]+)(?P<api>@[^#"]*)?#\$KV\.(?P=name)\.>(>\$KV\.[^.>]+\.>)?"\]')
+_KV_PREFIX: Final = "KV_"
+_DEFAULT_TRANSFORM = re.compile(r'^sources\["(?P<name>[^@#"]+)(?P<api>@[^#"]*)?#\$KV\.(?P=name)\.>(>\$KV\.[^.>]+\.>)?"\]')
 
 
 def is_bucket(kind: str) -> bool:
     """Whether the kind is lowered to a stream."""
-    return kind in _SAME
+    return kind in _SHARED_FIELDS
 
 
-def raw_rows(kind: str) -> tuple[Field, ...]:
+def uncovered_fields(kind: str) -> tuple[Field, ...]:
     """The stream's fields that no word of the bucket covers; the files may name them beside the words."""
-    covered = {"name", *_SAME[kind], *RENAMED[kind].values()}
+    covered = {"name", *_SHARED_FIELDS[kind], *FIELD_BY_ALIAS[kind].values()}
     return tuple(row for row in STREAM.rows if row.name not in covered)
 
 
-def _carrying(kind: str) -> Table:
+def _build_backing_table(kind: str) -> Table:
     """The stream's table, where what no word covers is left as its maker had it."""
-    uncovered = {row.name for row in raw_rows(kind)}
+    uncovered = {row.name for row in uncovered_fields(kind)}
 
     def carrying(row: Field) -> Field:
-        if row.name in _MAKERS and (row.name in uncovered or row.name in _SAME[kind] & _MAKERS_WORDS):
-            return replace(row, left="live")
-        return replace(row, left="last") if row.name in uncovered else row
+        if row.name in _CREATOR_FIELDS and (row.name in uncovered or row.name in _SHARED_FIELDS[kind] & _CREATOR_ALIASES):
+            return replace(row, when_omitted="live")
+        return replace(row, when_omitted="last") if row.name in uncovered else row
 
-    return Table("stream", tuple(carrying(row) for row in STREAM.rows), STREAM.settle)
+    return Table("stream", tuple(carrying(row) for row in STREAM.rows), STREAM.fill_derived)
 
 
 #: The table of the stream behind each kind that has one.
-CARRYING: Final[Mapping[str, Table]] = {"stream": STREAM, "kv": _carrying("kv"), "object_store": _carrying("object_store")}
+BACKING_TABLES: Final[Mapping[str, Table]] = {"stream": STREAM, "kv": _build_backing_table("kv"), "object_store": _build_backing_table("object_store")}
 
 
 # --- words to fields -----------------------------------------------------------------------------------------
@@ -82,10 +82,10 @@ def lower(address: Address, body: Mapping[str, Any]) -> Config:
     kind = address.kind
     if not is_bucket(kind):
         return dict(body)
-    out = _subjects(kind, address.name, body) | _NATURE[kind]
+    out = _bucket_subjects(kind, address.name, body) | _REQUIRED_CONFIG[kind]
     for word, value in body.items():
-        if word != "bucket" and not (word in _MAKERS_WORDS and value is None):
-            out[RENAMED[kind].get(word, word)] = value
+        if word != "bucket" and not (word in _CREATOR_ALIASES and value is None):
+            out[FIELD_BY_ALIAS[kind].get(word, word)] = value
     if isinstance(out.get("compression"), bool):
         out["compression"] = "s2" if out["compression"] else "none"
     if kind == "kv":
@@ -95,13 +95,13 @@ def lower(address: Address, body: Mapping[str, Any]) -> Config:
 
 
 #: What every maker gives a bucket; without it deleting, purging and replacing values do not work as clients expect.
-_NATURE: Final[Mapping[str, Config]] = {
+_REQUIRED_CONFIG: Final[Mapping[str, Config]] = {
     "kv": {"deny_delete": True, "allow_rollup_hdrs": True},
     "object_store": {"allow_rollup_hdrs": True},
 }
 
 
-def _subjects(kind: str, bucket: str, body: Mapping[str, Any]) -> Config:
+def _bucket_subjects(kind: str, bucket: str, body: Mapping[str, Any]) -> Config:
     if body.get("mirror"):
         return {}
     return {"subjects": [f"$KV.{bucket}.>"] if kind == "kv" else [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"]}
@@ -109,29 +109,29 @@ def _subjects(kind: str, bucket: str, body: Mapping[str, Any]) -> Config:
 
 def _lower_origins(bucket: str, out: Config) -> None:
     if out.get("mirror"):
-        out["mirror"] = _named(out["mirror"])
+        out["mirror"] = _with_stream_name(out["mirror"])
     if out.get("sources"):
-        out["sources"] = [_into(bucket, _named(origin)) for origin in out["sources"]]
+        out["sources"] = [_with_key_transform(bucket, _with_stream_name(origin)) for origin in out["sources"]]
 
 
-def _named(origin: Config) -> Config:
+def _with_stream_name(origin: Config) -> Config:
     name = str(origin.get("name", ""))
-    return origin | {"name": name if name.startswith(_KV) else _KV + name}
+    return origin | {"name": name if name.startswith(_KV_PREFIX) else _KV_PREFIX + name}
 
 
-def _into(bucket: str, origin: Config) -> Config:
+def _with_key_transform(bucket: str, origin: Config) -> Config:
     """Values of another bucket are stored under the keys of this one, unless the files say how they are filtered or transformed."""
-    theirs = origin["name"].removeprefix(_KV)
+    theirs = origin["name"].removeprefix(_KV_PREFIX)
     if origin.get("subject_transforms") is not None or origin.get("filter_subject") or theirs == bucket:
         return origin
-    return origin | {"subject_transforms": _transforms(theirs, bucket)}
+    return origin | {"subject_transforms": _key_transforms(theirs, bucket)}
 
 
-def _transforms(theirs: str, bucket: str) -> list[Config]:
+def _key_transforms(theirs: str, bucket: str) -> list[Config]:
     return [{"src": f"$KV.{theirs}.>", "dest": f"$KV.{bucket}.>"}]
 
 
-def made(kind: str, lowered: Mapping[str, Any]) -> Config:
+def client_defaults(kind: str, lowered: Mapping[str, Any]) -> Config:
     """What nats.go gives a new stream of this kind beyond what the files say; nothing for streams."""
     if not is_bucket(kind):
         return {}
@@ -144,30 +144,30 @@ def made(kind: str, lowered: Mapping[str, Any]) -> Config:
     return {name: value for name, value in out.items() if lowered.get(name) is None}
 
 
-def usual(kind: str, row: Field) -> Any:
+def usual_value(kind: str, row: Field) -> Any:
     """What a bucket has in a field that the files leave out; None where that depends on the rest."""
-    if row.name in _NATURE[kind]:
-        return _NATURE[kind][row.name]
-    return made(kind, {}).get(row.name) if row.name in ("discard", "allow_direct") else None
+    if row.name in _REQUIRED_CONFIG[kind]:
+        return _REQUIRED_CONFIG[kind][row.name]
+    return client_defaults(kind, {}).get(row.name) if row.name in ("discard", "allow_direct") else None
 
 
-def field_of(kind: str, word: str) -> str:
+def resolve_alias(kind: str, word: str) -> str:
     """The stream's field behind a word: `max_age` for `ttl`."""
-    return RENAMED[kind].get(word, word)
+    return FIELD_BY_ALIAS[kind].get(word, word)
 
 
 # --- fields to words, for display ----------------------------------------------------------------------------
 
 
-def word_of(kind: str, field: str) -> str:
+def alias_of(kind: str, field: str) -> str:
     """The word for a field of the stream: `ttl` for `max_age`."""
-    return _WORDS[kind].get(field, field)
+    return _ALIAS_BY_FIELD[kind].get(field, field)
 
 
-def in_words(kind: str, text: str, fields: Iterable[str] = ()) -> str:
+def with_aliases(kind: str, text: str, fields: Iterable[str] = ()) -> str:
     """A sentence about the stream with the bucket's words instead of the stream's fields."""
-    for field in fields or _WORDS[kind]:
-        text = re.sub(rf"\b{field}\b", word_of(kind, field), text)
+    for field in fields or _ALIAS_BY_FIELD[kind]:
+        text = re.sub(rf"\b{field}\b", alias_of(kind, field), text)
     return text
 
 
@@ -176,14 +176,14 @@ def lift(kind: str, name: str, config: Config) -> Config:
     if not is_bucket(kind):
         return config
     compact = STREAM.compact(config)
-    usual = _subjects(kind, name, compact) | _NATURE[kind]
-    usual = STREAM.compact(usual | made(kind, {field: compact[field] for field in ("max_age", "mirror") if field in compact}))
+    usual = _bucket_subjects(kind, name, compact) | _REQUIRED_CONFIG[kind]
+    usual = STREAM.compact(usual | client_defaults(kind, {field: compact[field] for field in ("max_age", "mirror") if field in compact}))
     if compact.get("subject_delete_marker_ttl"):
         usual["allow_msg_ttl"] = True
     out = {}
     for field, value in compact.items():
         if field != "name" and usual.get(field) != value:
-            _, out[word_of(kind, field)], _ = lift_change(kind, name, field, value, None)
+            _, out[alias_of(kind, field)], _ = lift_change(kind, name, field, value, None)
     return out
 
 
@@ -192,28 +192,28 @@ def lift_change(kind: str, name: str, path: str, before: Any, after: Any) -> tup
     if not is_bucket(kind):
         return path, before, after
     top = re.split(r"[.\[]", path, maxsplit=1)[0]
-    shown = word_of(kind, top) + path[len(top) :]
+    shown = alias_of(kind, top) + path[len(top) :]
     if kind == "kv" and top in ("mirror", "sources"):
-        shown = _AUTOMATIC.sub(r'sources["\g<name>\g<api>"]', shown.replace(f'sources["{_KV}', 'sources["'))
+        shown = _DEFAULT_TRANSFORM.sub(r'sources["\g<name>\g<api>"]', shown.replace(f'sources["{_KV_PREFIX}', 'sources["'))
         return shown, _lift_origin(name, path, before), _lift_origin(name, path, after)
     if top == "compression":
-        return shown, _COMPRESSED.get(before, before), _COMPRESSED.get(after, after)
+        return shown, _COMPRESSION_FLAGS.get(before, before), _COMPRESSION_FLAGS.get(after, after)
     return shown, before, after
 
 
-_COMPRESSED: Final[Mapping[Any, Any]] = {"s2": True, "none": False}
+_COMPRESSION_FLAGS: Final[Mapping[Any, Any]] = {"s2": True, "none": False}
 
 
 def _lift_origin(bucket: str, path: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_lift_origin(bucket, path, item) for item in value]
     if isinstance(value, str) and path.endswith(".name"):
-        return value.removeprefix(_KV)
+        return value.removeprefix(_KV_PREFIX)
     if not isinstance(value, dict) or "name" not in value:
         return value
-    theirs = str(value["name"]).removeprefix(_KV)
+    theirs = str(value["name"]).removeprefix(_KV_PREFIX)
     out = value | {"name": theirs}
-    if out.get("subject_transforms") == _transforms(theirs, bucket):
+    if out.get("subject_transforms") == _key_transforms(theirs, bucket):
         del out["subject_transforms"]
     elif path.startswith("sources") and not (out.get("subject_transforms") or out.get("filter_subject") or theirs == bucket):
         out["subject_transforms"] = []  # left out, values would be stored under the keys of this bucket

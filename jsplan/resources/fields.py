@@ -42,11 +42,11 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 #: The metadata key that says which workspace an object belongs to (`ownership: {marker: true}`).
-OWNER: Final = "jsplan.owner"
+OWNER_KEY: Final = "jsplan.owner"
 #: What the server reads as a percentage; it does not mind more than 100.
-PERCENT: Final = r"\+?[0-9]{1,18}%?"
+PERCENT_PATTERN: Final = r"\+?[0-9]{1,18}%?"
 #: The API level of the newest server this release knows (2.15).
-NEWEST: Final = 5
+NEWEST_LEVEL: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,22 @@ class FieldUpdate:
 UpdateRule = Callable[[FieldUpdate], Effect]
 
 
-def in_place(_: FieldUpdate) -> Effect:
+def update_in_place(_: FieldUpdate) -> Effect:
     """The server takes the change and keeps all data."""
     return "in_place"
 
 
-def replace(_: FieldUpdate) -> Effect:
+def require_replacement(_: FieldUpdate) -> Effect:
     """The server refuses the change: only a new object can have it."""
     return "replace"
 
 
-def ignored(_: FieldUpdate) -> Effect:
+def ignore_change(_: FieldUpdate) -> Effect:
     """The server takes the change and does nothing with it."""
     return "ignored"
 
 
-def one_way(change: FieldUpdate) -> Effect:
+def turn_on_only(change: FieldUpdate) -> Effect:
     """Can be turned on and never off again."""
     return "one_way" if change.after else "replace"
 
@@ -88,15 +88,15 @@ class Field:
     """One row of a table.
 
     `default` is what the server uses when the field is left out: a value, ABSENT, or None where it depends on
-    the rest of the configuration (then the table's `settle` fills it in). `level` is the API level that knows
+    the rest of the configuration (then the table's `fill_derived` fills it in). `level` is the API level that knows
     the field (0: 2.10 and older, 1: 2.11, 2: 2.12, 4: 2.14). `unlimited` fields take 0 and less as -1.
     `unordered` lists are sets to the server. `echoed`: the server always shows it, also at its default.
     `operational` fields are moved by people and clients at run time: compared only when the file names them.
-    `left` says what leaving the field out means where the object exists already: the server's default, as it was
+    `when_omitted` says what leaving the field out means where the object exists already: the server's default, as it was
     last applied (as it is found, when it is adopted), or always as it is.
-    `newer` are values that need a higher level than the field itself. `floor`: the server takes everything below for
+    `value_levels` are values that need a higher level than the field itself. `floor`: the server takes everything below for
     that, as it takes a negative time for none; it is written so that older servers, which keep it or refuse it, agree.
-    `spelled` is what the server makes of other ways to write a word.
+    `normalize` is what the server makes of other ways to write a word.
     """
 
     name: str
@@ -115,11 +115,11 @@ class Field:
     unordered: bool = False
     echoed: bool = False
     operational: bool = False
-    left: Literal["default", "last", "live"] = "default"
-    newer: Mapping[str, int] = field(default_factory=dict)
-    spelled: Callable[[str], str] = str
+    when_omitted: Literal["default", "last", "live"] = "default"
+    value_levels: Mapping[str, int] = field(default_factory=dict)
+    normalize: Callable[[str], str] = str
     table: Table | None = None
-    update: UpdateRule = in_place
+    update: UpdateRule = update_in_place
 
     @property
     def _zero_is_default(self) -> bool:
@@ -135,7 +135,7 @@ class Field:
 
     def compact(self, value: Any) -> Any:
         """The value in compact form, or ABSENT when it says no more than leaving the field out does."""
-        value = _COMPACT.get(self.type, _same)(self, value)
+        value = _COMPACT.get(self.type, _unchanged)(self, value)
         if (value == self.default or (value == 0 and self._zero_is_default)) and not isinstance(value, bool):
             return ABSENT
         return ABSENT if value is None or value is False or value in ("", [], {}) else value
@@ -147,7 +147,7 @@ class Table:
 
     kind: str
     rows: tuple[Field, ...]
-    settle: Callable[[Config, int], None] = field(default=lambda config, level: None)
+    fill_derived: Callable[[Config, int], None] = field(default=lambda config, level: None)
 
     @cached_property
     def by_name(self) -> Mapping[str, Field]:
@@ -160,14 +160,14 @@ class Table:
         return frozenset(row.name for row in self.rows if row.default is None)
 
     @cached_property
-    def _rests(self) -> Mapping[str, Any]:
+    def _default_values(self) -> Mapping[str, Any]:
         """What most fields of most objects show: the short way through `compact`, which large plans take a million times."""
         static = {row.name: row.default for row in self.rows if row.default is not None and row.default is not ABSENT}
         return static | {row.name: False for row in self.rows if row.type == "bool"}
 
     def compact(self, raw: Config) -> Config:
         """The compact form. Fields that no row knows are kept as they are, so that they survive and compare."""
-        rows, rests, out = self.by_name, self._rests, {}
+        rows, rests, out = self.by_name, self._default_values, {}
         for name, value in raw.items():
             if name in rests and value == rests[name]:
                 continue
@@ -177,26 +177,26 @@ class Table:
                 out[name] = shown
         return out
 
-    def full(self, compact: Config, level: int = NEWEST) -> Config:
+    def with_defaults(self, compact: Config, level: int = NEWEST_LEVEL) -> Config:
         """The compact form with the defaults that a server of the level always shows, in the table's order."""
         out: Config = {}
         for row in self.rows:
             if row.name in compact:
-                out[row.name] = _full(row, compact[row.name], level)
+                out[row.name] = _value_with_defaults(row, compact[row.name], level)
             elif row.echoed and row.level <= level:
                 out[row.name] = row.default
         return out | {name: value for name, value in compact.items() if name not in out}
 
-    def needs(self, config: Config) -> Iterator[tuple[str, int]]:
+    def required_levels(self, config: Config) -> Iterator[tuple[str, int]]:
         """Each field of a configuration that is not at its default, as a dotted path, with the API level it needs."""
         for name, value in config.items():
             row = self.by_name.get(name)
             if row is None or value is None or row.compact(value) is ABSENT:
                 continue
-            yield name, max(row.level, row.newer.get(value, 0) if isinstance(value, str) else 0)
+            yield name, max(row.level, row.value_levels.get(value, 0) if isinstance(value, str) else 0)
             if row.table is not None:
                 for item in value if row.type == "objects" else [value]:
-                    yield from ((f"{name}.{path}", level) for path, level in row.table.needs(item))
+                    yield from ((f"{name}.{path}", level) for path, level in row.table.required_levels(item))
 
     def default_of(self, name: str) -> Any:
         """What the server shows for a field left out: the default, or None for absent and for dependent ones."""
@@ -206,23 +206,23 @@ class Table:
 
 def strip_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """Metadata without the server's own `_nats.*` keys, which change with every server upgrade, and without our mark."""
-    return {key: value for key, value in metadata.items() if not key.startswith("_nats.") and key != OWNER}
+    return {key: value for key, value in metadata.items() if not key.startswith("_nats.") and key != OWNER_KEY}
 
 
 # --- compact forms -------------------------------------------------------------------------------------------
 
 
-def _same(_: Field, value: Any) -> Any:
+def _unchanged(_: Field, value: Any) -> Any:
     return value
 
 
 def _compact_int(row: Field, value: Any) -> Any:
     if not isinstance(value, int):
         return value
-    return -1 if row.unlimited and value <= 0 else _lifted(row, value)
+    return -1 if row.unlimited and value <= 0 else _at_least_floor(row, value)
 
 
-def _lifted(row: Field, value: int) -> int:
+def _at_least_floor(row: Field, value: int) -> int:
     return value if row.floor is None else max(row.floor, value)
 
 
@@ -237,18 +237,18 @@ def _compact_object(row: Field, value: Any) -> Any:
 def _compact_objects(row: Field, value: Any) -> Any:
     assert row.table is not None
     out = [row.table.compact(item) for item in value or ()]
-    return in_order(out) if row.unordered else out
+    return sort_objects(out) if row.unordered else out
 
 
-def in_order(items: list[Config]) -> list[Config]:
+def sort_objects(items: list[Config]) -> list[Config]:
     """A set of objects in the one order that its compact form has."""
     return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
 
 
-def _full(row: Field, value: Any, level: int) -> Any:
+def _value_with_defaults(row: Field, value: Any, level: int) -> Any:
     if row.table is None:
         return value
-    return [row.table.full(item, level) for item in value] if row.type == "objects" else row.table.full(value, level)
+    return [row.table.with_defaults(item, level) for item in value] if row.type == "objects" else row.table.with_defaults(value, level)
 
 
 def _compact_time(_: Field, value: Any) -> Any:
@@ -272,7 +272,7 @@ _COMPACT: dict[str, Callable[[Field, Any], Any]] = {
 
 def _parse_string(row: Field, value: Any) -> Any:
     if not isinstance(value, str):
-        raise ValueError(f"must be text, not {_named(value)}")
+        raise ValueError(f"must be text, not {_describe_value(value)}")
     if row.max_length is not None and (size := len(value.encode())) > row.max_length:
         raise ValueError(f"is {size} bytes long; the server takes at most {row.max_length}")
     if row.pattern is not None and not re.fullmatch(row.pattern, value):
@@ -282,55 +282,55 @@ def _parse_string(row: Field, value: Any) -> Any:
 
 def _parse_bool(_: Field, value: Any) -> Any:
     if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {_named(value)}")
+        raise ValueError(f"must be true or false, not {_describe_value(value)}")
     return value
 
 
 def _parse_int(row: Field, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"must be a whole number, not {_named(value)}")
-    return _in_range(row, value)
+        raise ValueError(f"must be a whole number, not {_describe_value(value)}")
+    return _require_range(row, value)
 
 
-def _in_range(row: Field, value: int) -> int:
+def _require_range(row: Field, value: int) -> int:
     if row.minimum is not None and value < row.minimum:
         raise ValueError(f"is {value}; it must be at least {row.minimum}")
     if row.maximum is not None and value > row.maximum:
         raise ValueError(f"is {value}; it can be at most {row.maximum}")
-    return _lifted(row, value)
+    return _at_least_floor(row, value)
 
 
 def _parse_enum(row: Field, value: Any) -> Any:
-    word = row.spelled(value) if isinstance(value, str) else value
+    word = row.normalize(value) if isinstance(value, str) else value
     if word not in row.values:
         meant = did_you_mean(str(value).lower(), row.values)
-        raise ValueError(f"is {_named(value)}; it can be {', '.join(row.values)}{meant and f'.{meant}'}")
+        raise ValueError(f"is {_describe_value(value)}; it can be {', '.join(row.values)}{meant and f'.{meant}'}")
     return word
 
 
 def _parse_percent(_: Field, value: Any) -> Any:
     text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
-    if not re.fullmatch(PERCENT, text) and value != "":
-        raise ValueError(f"is {_named(value)}; it is a percentage such as 100 or 30%")
+    if not re.fullmatch(PERCENT_PATTERN, text) and value != "":
+        raise ValueError(f"is {_describe_value(value)}; it is a percentage such as 100 or 30%")
     return text
 
 
 def _parse_list(parse_item: Callable[[Any], Any], what: str) -> Callable[[Field, Any], Any]:
     def parse(_: Field, value: Any) -> Any:
         if not isinstance(value, list):
-            raise ValueError(f"must be a list of {what}, not {_named(value)}")
+            raise ValueError(f"must be a list of {what}, not {_describe_value(value)}")
         return [parse_item(item) for item in value]
 
     return parse
 
 
-def _text(value: Any) -> str:
+def _parse_list_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"must hold text only, not {_named(value)}")
+        raise ValueError(f"must hold text only, not {_describe_value(value)}")
     return value
 
 
-def _wait(value: Any) -> int:
+def _parse_wait(value: Any) -> int:
     found = units.parse_duration(value)
     if found < 0:
         raise ValueError(f"holds {found}; a time cannot be negative")
@@ -343,7 +343,7 @@ def _parse_metadata(_: Field, value: Any) -> Any:
     return strip_metadata(value)
 
 
-def _named(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     names = {bool: "the boolean", int: "the number", float: "the number", str: "the text", list: "a list", dict: "a mapping"}
     if value is None:
         return "nothing"
@@ -355,14 +355,14 @@ _PARSERS: dict[str, Callable[[Field, Any], Any]] = {
     "string": _parse_string,
     "bool": _parse_bool,
     "int": _parse_int,
-    "duration": lambda row, value: _in_range(row, units.parse_duration(value)),
-    "size": lambda row, value: _in_range(row, units.parse_size(value)),
+    "duration": lambda row, value: _require_range(row, units.parse_duration(value)),
+    "size": lambda row, value: _require_range(row, units.parse_size(value)),
     "enum": _parse_enum,
     "time": lambda _, value: units.parse_time(value),
     "percent": _parse_percent,
-    "strings": _parse_list(_text, "text"),
-    "durations": _parse_list(_wait, "durations"),
+    "strings": _parse_list(_parse_list_text, "text"),
+    "durations": _parse_list(_parse_wait, "durations"),
     "metadata": _parse_metadata,
-    "object": _same,
-    "objects": _same,
+    "object": _unchanged,
+    "objects": _unchanged,
 }

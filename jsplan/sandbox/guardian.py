@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # `+ PID`, `- PID`, `d FOLDER` and `x FOLDER` are added to and taken from two lists. The newline-separated lists are
 # walked with IFS set to a newline, so that blanks in a folder's name are kept.
-_KEEPER = r"""
+_GUARD_SCRIPT = r"""
 trap '' HUP INT TERM
 pids= ; folders= ; nl='
 '
@@ -37,7 +37,7 @@ done
 """
 # Started with the pipe as its input, the program registers itself before it becomes the server (and lets go of the
 # pipe by that): there is no moment at which it runs unknown.
-_LAUNCH = 'echo "+ $$" >&0; exec "$@" </dev/null'
+_LAUNCH_SCRIPT = 'echo "+ $$" >&0; exec "$@" </dev/null'
 
 
 class Guardian:
@@ -47,7 +47,7 @@ class Guardian:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._shell = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER],
+            ["/bin/sh", "-c", _GUARD_SCRIPT],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -67,20 +67,20 @@ class Guardian:
 
         It is in a session of its own: Ctrl-C at the terminal reaches jsplan, which stops it in order.
         """
-        launcher = ["/bin/sh", "-c", _LAUNCH, "launch", *command]
+        launcher = ["/bin/sh", "-c", _LAUNCH_SCRIPT, "launch", *command]
         return subprocess.Popen(launcher, stdin=self._pipe(), stdout=log, stderr=log, start_new_session=True)
 
-    def gone(self, pid: int) -> None:
+    def forget_process(self, pid: int) -> None:
         """The program has been waited for; its number may soon be somebody else's."""
-        self._tell(f"- {pid}")
+        self._send(f"- {pid}")
 
-    def keep_folder(self, folder: Path) -> None:
-        """Remove this folder if the process dies before `drop_folder`."""
-        self._tell(f"d {folder}")
+    def register_folder(self, folder: Path) -> None:
+        """Remove this folder if the process dies before `unregister_folder`."""
+        self._send(f"d {folder}")
 
-    def drop_folder(self, folder: Path) -> None:
+    def unregister_folder(self, folder: Path) -> None:
         """The folder is removed, or is to stay."""
-        self._tell(f"x {folder}")
+        self._send(f"x {folder}")
 
     def close(self) -> None:
         """Kill whatever is still registered; called at exit. A forked child must not: the servers are its parent's."""
@@ -88,7 +88,7 @@ class Guardian:
             self._pipe().close()
             self._shell.wait()
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with self._lock:
             self._pipe().write(line.encode() + b"\n")
 
@@ -101,7 +101,7 @@ _by_process: dict[int, Guardian] = {}
 _starting = threading.Lock()
 
 
-def guardian() -> Guardian:
+def get_guardian() -> Guardian:
     """The guardian of this process, started at its first use; a forked child gets one of its own."""
     with _starting:
         if os.getpid() not in _by_process:

@@ -24,26 +24,26 @@ class Ports:
 
     def __init__(self, asked: Mapping[str, int] | None = None) -> None:
         self._asked = dict(asked or {})
-        self._held: dict[str, socket.socket] = {}
+        self._sockets: dict[str, socket.socket] = {}
         self._ports: dict[str, int] = {}
 
     def __call__(self, name: str) -> int:
         """The port of this listener, the same at every call; raises SandboxError if the one asked for is taken."""
         if name not in self._ports:
-            self._held[name] = self._reserve(name)
-            self._ports[name] = self._held[name].getsockname()[1]
+            self._sockets[name] = self._reserve(name)
+            self._ports[name] = self._sockets[name].getsockname()[1]
         return self._ports[name]
 
-    def before_start(self) -> None:
+    def release_for_start(self) -> None:
         """Make way for the servers where a held port cannot be listened on."""
         if not sys.platform.startswith("linux"):
             self.release()
 
     def release(self) -> None:
         """Give every port back."""
-        for held in self._held.values():
+        for held in self._sockets.values():
             held.close()
-        self._held.clear()
+        self._sockets.clear()
 
     def _reserve(self, name: str) -> socket.socket:
         held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

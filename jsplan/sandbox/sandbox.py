@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import shapes
-from jsplan.sandbox.binary import find
-from jsplan.sandbox.guardian import guardian
+from jsplan.sandbox.binary import find_binary
+from jsplan.sandbox.guardian import get_guardian
 from jsplan.sandbox.ports import Ports
 from jsplan.sandbox.servers import START_TIMEOUT, Server
-from jsplan.sandbox.sites import Site, sites
+from jsplan.sandbox.sites import Site, build_site_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 #: The stream that shows that a cluster can place one.
-_TRIAL = "JSPLAN_SANDBOX_TRIAL"
+_TRIAL_STREAM = "JSPLAN_SANDBOX_TRIAL"
 #: What a cluster answers while it cannot: no peers, no leader, no resources.
-NOT_YET = (10005, 10008, 10009, 10023)
+NOT_READY_CODES = (10005, 10008, 10009, 10023)
 #: Seconds after which a server that its cluster has not taken in is started again.
-_PATIENCE = 3.0
+_JOIN_TIMEOUT = 3.0
 
 
 class Sandbox:
@@ -47,7 +47,7 @@ class Sandbox:
         folder: Path | None = None,
         ports: Mapping[str, int] | None = None,
     ) -> None:
-        self.binary = binary or find()
+        self.binary = binary or find_binary()
         self._ports = Ports(ports)
         try:
             self.layout = make_layout(self._ports)
@@ -87,9 +87,9 @@ class Sandbox:
 
     @classmethod
     def of_sites(cls, wanted: Iterable[Site], password: str, **where: Any) -> Self:
-        """Domains, clusters and accounts of any kind; see `sites`. `where`: binary, folder, ports."""
+        """Domains, clusters and accounts of any kind; see `build_site_layout`. `where`: binary, folder, ports."""
         chosen = tuple(wanted)
-        return cls(lambda ports: sites(ports, chosen, password), **where)
+        return cls(lambda ports: build_site_layout(ports, chosen, password), **where)
 
     def __getitem__(self, name: str) -> Server:
         return self.servers[name]
@@ -104,7 +104,7 @@ class Sandbox:
     def start(self) -> None:
         """Start what does not run and wait until all of it is ready; on failure everything is stopped."""
         try:
-            self._ports.before_start()
+            self._ports.release_for_start()
             for server in self.servers.values():
                 server.launch()
                 if server.node.leafnodes is not None:
@@ -121,17 +121,17 @@ class Sandbox:
         For leaves: both sides reach the other's domain. For a cluster: there is a leader that sees all as current.
         """
         end = time.monotonic() + timeout
-        running = [server for server in self.servers.values() if server.wanted]
+        running = [server for server in self.servers.values() if server.should_run]
         for server in running:
-            server.wait_accepting(_left(end))
-        for members in _clusters(running):
-            _agree(members, end)
-            for wanted in _placements(members):
-                members[0].wait_until(partial(_places, members[0], wanted), "place a stream on every server", _left(end))
+            server.wait_accepting(_remaining_seconds(end))
+        for members in _group_by_cluster(running):
+            _wait_for_leader(members, end)
+            for wanted in _trial_configs(members):
+                members[0].wait_until(partial(_can_place, members[0], wanted), "place a stream on every server", _remaining_seconds(end))
         hubs = {server.node.leafnodes: server for server in running if server.node.leafnodes is not None}
         for leaf in running:
             if leaf.node.hub in hubs:
-                _wait_linked(hubs[leaf.node.hub], leaf, end)
+                _wait_for_link(hubs[leaf.node.hub], leaf, end)
 
     def stop(self) -> None:
         """Stop all servers in order; data and ports stay."""
@@ -146,25 +146,25 @@ class Sandbox:
         self._ports.release()
         if self._temporary and self.folder.exists():
             shutil.rmtree(self.folder)
-            guardian().drop_folder(self.folder)
+            get_guardian().unregister_folder(self.folder)
 
 
 def _temporary_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="jsplan-sandbox-"))
-    guardian().keep_folder(folder)
+    get_guardian().register_folder(folder)
     return folder
 
 
-def _wait_linked(hub: Server, leaf: Server, end: float) -> None:
+def _wait_for_link(hub: Server, leaf: Server, end: float) -> None:
     if not (hub.node.jetstream and leaf.node.jetstream):
         return
     user = leaf.node.user
     if hub.node.domain is not None:
-        leaf.wait_until(lambda: leaf.ask(f"$JS.{hub.node.domain}.API.INFO", user=user) is not None, "reach the hub", _left(end))
-    hub.wait_until(lambda: hub.ask(f"$JS.{leaf.node.domain}.API.INFO", user=user) is not None, f"reach {leaf.name}", _left(end))
+        leaf.wait_until(lambda: leaf.request(f"$JS.{hub.node.domain}.API.INFO", user=user) is not None, "reach the hub", _remaining_seconds(end))
+    hub.wait_until(lambda: hub.request(f"$JS.{leaf.node.domain}.API.INFO", user=user) is not None, f"reach {leaf.name}", _remaining_seconds(end))
 
 
-def _clusters(servers: list[Server]) -> list[list[Server]]:
+def _group_by_cluster(servers: list[Server]) -> list[list[Server]]:
     """The servers that are routed to each other, a list for each cluster."""
     found: dict[frozenset[int], list[Server]] = {}
     for server in servers:
@@ -173,7 +173,7 @@ def _clusters(servers: list[Server]) -> list[list[Server]]:
     return list(found.values())
 
 
-def _agree(servers: list[Server], end: float) -> None:
+def _wait_for_leader(servers: list[Server], end: float) -> None:
     """Wait until a leader sees all others as current.
 
     nats-server 2.10 now and then begins a cluster of three as one of two and never takes the third in (measured: one start
@@ -181,37 +181,37 @@ def _agree(servers: list[Server], end: float) -> None:
     """
     while True:
         try:
-            servers[0].wait_until(partial(_one_leads, servers), "agree with the others on a leader", min(_PATIENCE, _left(end)))
+            servers[0].wait_until(partial(_has_leader, servers), "agree with the others on a leader", min(_JOIN_TIMEOUT, _remaining_seconds(end)))
             return
         except SandboxError:
-            if _left(end) <= 0 or not all(server.running for server in servers):
+            if _remaining_seconds(end) <= 0 or not all(server.is_running for server in servers):
                 raise
-        for server in _left_out(servers):
+        for server in _unjoined_servers(servers):
             server.restart()
 
 
-def _one_leads(servers: list[Server]) -> bool:
-    return any(len(peers) == len(servers) - 1 and all(peer["current"] for peer in peers) for peers in map(_peers, servers))
+def _has_leader(servers: list[Server]) -> bool:
+    return any(len(peers) == len(servers) - 1 and all(peer["current"] for peer in peers) for peers in map(_read_peers, servers))
 
 
-def _left_out(servers: list[Server]) -> list[Server]:
+def _unjoined_servers(servers: list[Server]) -> list[Server]:
     """Servers that the leader does not count; nobody where there is no leader."""
     try:
-        leader, peers = next(((server, peers) for server in servers if (peers := _peers(server))), (None, []))
+        leader, peers = next(((server, peers) for server in servers if (peers := _read_peers(server))), (None, []))
     except OSError:
         return []
     known = {peer["name"] for peer in peers}
     return [server for server in servers if leader not in (None, server) and f"{server.name}-server" not in known]
 
 
-def _peers(server: Server) -> list[dict[str, Any]]:
+def _read_peers(server: Server) -> list[dict[str, Any]]:
     """The other servers of the cluster as its leader sees them; nothing from one that does not lead. Raises OSError."""
-    answer = server.ask(f"$SYS.REQ.SERVER.{server.info()['server_id']}.JSZ", user=server.node.system) or {}
+    answer = server.request(f"$SYS.REQ.SERVER.{server.info()['server_id']}.JSZ", user=server.node.system) or {}
     peers: list[dict[str, Any]] = answer.get("data", {}).get("meta_cluster", {}).get("replicas") or []
     return peers
 
 
-def _placements(servers: list[Server]) -> list[dict[str, Any]]:
+def _trial_configs(servers: list[Server]) -> list[dict[str, Any]]:
     """Streams that together need every server: one on each where tags tell them apart, else one with as many copies as it may have."""
     told_apart = len({server.node.tags for server in servers}) == len(servers)
     if not told_apart:
@@ -219,16 +219,16 @@ def _placements(servers: list[Server]) -> list[dict[str, Any]]:
     return [{"placement": {"tags": server.node.tags}} for server in servers]
 
 
-def _places(server: Server, wanted: dict[str, Any]) -> bool:
+def _can_place(server: Server, wanted: dict[str, Any]) -> bool:
     """Whether the leader knows the servers that it needs for such a stream: it hears of them only after it leads.
 
     The stream is gone again at once. Whatever else is refused is no matter of readiness.
     """
-    answer = server.ask(f"$JS.API.STREAM.CREATE.{_TRIAL}", json.dumps({"name": _TRIAL, "subjects": [_TRIAL]} | wanted).encode()) or {}
+    answer = server.request(f"$JS.API.STREAM.CREATE.{_TRIAL_STREAM}", json.dumps({"name": _TRIAL_STREAM, "subjects": [_TRIAL_STREAM]} | wanted).encode()) or {}
     if "error" in answer:
-        return bool(answer["error"].get("err_code") not in NOT_YET)
-    return (server.ask(f"$JS.API.STREAM.DELETE.{_TRIAL}") or {}).get("success") is True
+        return bool(answer["error"].get("err_code") not in NOT_READY_CODES)
+    return (server.request(f"$JS.API.STREAM.DELETE.{_TRIAL_STREAM}") or {}).get("success") is True
 
 
-def _left(end: float) -> float:
+def _remaining_seconds(end: float) -> float:
     return max(0.0, end - time.monotonic())

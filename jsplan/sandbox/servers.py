@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import shapes
-from jsplan.sandbox.guardian import guardian
-from jsplan.sandbox.probe import Probe
+from jsplan.sandbox.guardian import get_guardian
+from jsplan.sandbox.probe_client import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,33 +77,33 @@ class Server:
         return self.folder / f"{self.name}.store"
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the process lives, frozen or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
-    def wanted(self) -> bool:
+    def should_run(self) -> bool:
         """Whether it was started and not stopped since: one that ended by itself is wanted and not running."""
         return self._process is not None
 
     @property
     def pid(self) -> int:
         """The process id; raises SandboxError while it is not running."""
-        return self._alive().pid
+        return self._require_running().pid
 
     def launch(self) -> None:
         """Write the files and start the process without waiting for it; nothing happens if it runs."""
-        if self.running:
+        if self.is_running:
             return
-        self._reap(STOP_TIMEOUT)
+        self._wait_ended(STOP_TIMEOUT)
         self.folder.mkdir(parents=True, exist_ok=True)
         accounts = self.folder / "accounts.conf"
         # Not again for each server: one that is just starting would read half a file.
         if not accounts.exists():
             accounts.write_text(shapes.ACCOUNTS, encoding="utf-8")
-        self.config_path.write_text(shapes.configuration(self.node, str(self.store_path)), encoding="utf-8")
+        self.config_path.write_text(shapes.render_server_config(self.node, str(self.store_path)), encoding="utf-8")
         with self.log_path.open("ab") as log:
-            self._process = guardian().launch([self.binary, "-c", self.config_path], log)
+            self._process = get_guardian().launch([self.binary, "-c", self.config_path], log)
 
     def start(self, timeout: float = START_TIMEOUT) -> None:
         """Start it and wait until clients are accepted; raises SandboxError with the end of its log if it fails."""
@@ -119,7 +119,7 @@ class Server:
         with Probe(self.port, self.node.user) as probe:
             return probe.info
 
-    def ask(self, subject: str, payload: bytes = b"", *, user: shapes.User | None = None) -> dict[str, Any] | None:
+    def request(self, subject: str, payload: bytes = b"", *, user: shapes.User | None = None) -> dict[str, Any] | None:
         """One request and its JSON answer, None when nobody listens; raises OSError (a timeout included)."""
         with Probe(self.port, user or self.node.user) as probe:
             return probe.request(subject, payload)
@@ -127,9 +127,9 @@ class Server:
     def wait_until(self, ready: Callable[[], bool], what: str, timeout: float = START_TIMEOUT) -> None:
         """Ask again and again until `ready`; an OSError is a no. Raises SandboxError once `timeout` seconds are over."""
         end, pause = time.monotonic() + timeout, 0.002
-        while not _yes(ready):
-            if not self.running or time.monotonic() > end:
-                raise SandboxError(f"nats-server {self.name} does not {what}; {self._last_words()}", hint=f"Its log: {self.log_path}")
+        while not _is_ready(ready):
+            if not self.is_running or time.monotonic() > end:
+                raise SandboxError(f"nats-server {self.name} does not {what}; {self._last_log_error()}", hint=f"Its log: {self.log_path}")
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
 
@@ -141,12 +141,12 @@ class Server:
     def stop(self) -> None:
         """Stop it in order and wait; one that does not stop is killed. Nothing happens if it does not run."""
         self.interrupt()
-        self._reap(STOP_TIMEOUT)
+        self._wait_ended(STOP_TIMEOUT)
 
     def kill(self) -> None:
         """End it as a power cut would (SIGKILL) and wait."""
         self._signal(signal.SIGKILL)
-        self._reap(STOP_TIMEOUT)
+        self._wait_ended(STOP_TIMEOUT)
 
     def restart(self, *, binary: Path | None = None) -> None:
         """Stop it and start it again with the same port and data, with another nats-server if one is given."""
@@ -156,7 +156,7 @@ class Server:
 
     def freeze(self) -> None:
         """Halt the process (SIGSTOP): its connections stay open and nothing answers, as on a half-dead link."""
-        process = self._alive()
+        process = self._require_running()
         if not self.frozen:
             process.send_signal(signal.SIGSTOP)
             os.waitpid(process.pid, os.WUNTRACED)  # until each of its threads has stopped
@@ -173,7 +173,7 @@ class Server:
         if self._process is not None:
             self._process.send_signal(number)
 
-    def _reap(self, timeout: float) -> None:
+    def _wait_ended(self, timeout: float) -> None:
         if self._process is None:
             return
         try:
@@ -181,21 +181,21 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        guardian().gone(self._process.pid)
+        get_guardian().forget_process(self._process.pid)
         self._process, self.frozen = None, False
 
-    def _alive(self) -> subprocess.Popen[bytes]:
+    def _require_running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             raise SandboxError(f"nats-server {self.name} is not running", hint=f"Its log: {self.log_path}")
         return self._process
 
-    def _last_words(self) -> str:
+    def _last_log_error(self) -> str:
         lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         grave = [line for line in lines if "[FTL]" in line or "[ERR]" in line or line.startswith("nats-server:")]
         return f"it says: {(grave or lines or ['nothing'])[-1]}"
 
 
-def _yes(ready: Callable[[], bool]) -> bool:
+def _is_ready(ready: Callable[[], bool]) -> bool:
     try:
         return ready()
     except OSError:

@@ -29,7 +29,7 @@ accounts {
 system_account: SYS
 """
 #: Free space must not decide what a configuration may reserve: the server counts `max_bytes` against this, not the disk.
-_LIMITS = "max_memory_store: 8GB, max_file_store: 8TB"
+_STORE_LIMITS = "max_memory_store: 8GB, max_file_store: 8TB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class User:
 
 ACC = User("ACC", "acc", "acc")
 SYS = User("SYS", "admin", "admin")
-ANYBODY = User(None, None, None)
+ANONYMOUS = User(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Node:
     system: User = SYS
     cluster: str = "sandbox"
     tags: tuple[str, ...] = ()
-    limits: str = _LIMITS
+    limits: str = _STORE_LIMITS
     remotes: tuple[User, ...] = (SYS, ACC)
     binary: Path | None = None
 
@@ -85,7 +85,7 @@ class Node:
     @property
     def user(self) -> User:
         """Whom JetStream clients connect as."""
-        return self.login or (ACC if self.accounts else ANYBODY)
+        return self.login or (ACC if self.accounts else ANONYMOUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +148,19 @@ def cluster(port_of: PortOf, *, size: int = 3, domain: str | None = None, strict
     return Layout("cluster", tuple(nodes))
 
 
-def configuration(node: Node, store: str) -> str:
+def render_server_config(node: Node, store: str) -> str:
     """The text of the server's configuration file; it includes `accounts.conf` beside it. `store` is its data folder."""
-    blocks = [f"listen: {_quoted(f'{HOST}:{node.port}')}\nserver_name: {_quoted(f'{node.name}-server')}\n"]
+    blocks = [f"listen: {_quote(f'{HOST}:{node.port}')}\nserver_name: {_quote(f'{node.name}-server')}\n"]
     if node.tags:
-        blocks.append(f"server_tags: [{', '.join(map(_quoted, node.tags))}]\n")
+        blocks.append(f"server_tags: [{', '.join(map(_quote, node.tags))}]\n")
     if node.jetstream:
-        blocks.append(_jetstream(node, store))
+        blocks.append(_render_jetstream(node, store))
     if node.leafnodes is not None:
-        blocks.append(f"leafnodes {{\n    listen: {_quoted(f'{HOST}:{node.leafnodes}')}\n}}\n")
+        blocks.append(f"leafnodes {{\n    listen: {_quote(f'{HOST}:{node.leafnodes}')}\n}}\n")
     if node.hub is not None:
-        blocks.append(_remotes(node.hub, node.remotes))
+        blocks.append(_render_remotes(node.hub, node.remotes))
     if node.routes:
-        blocks.append(_cluster(node.cluster, node.routes))
+        blocks.append(_render_cluster(node.cluster, node.routes))
     if node.accounts:
         blocks.append("include ./accounts.conf\n")
     if node.extra:
@@ -168,11 +168,11 @@ def configuration(node: Node, store: str) -> str:
     return "".join(blocks)
 
 
-def workspace_yaml(layout: Layout) -> str:
+def render_workspace(layout: Layout) -> str:
     """A `jsplan.yaml` that reaches every domain of the shape, ready to add streams to."""
     first = layout.nodes[0]
     credentials = f", user: {first.user.user}, password: {first.user.password}" if first.user.user else ""
-    lines = ["jsplan: 1", "workspace: sandbox", "connections:", f'  {first.name}: {{url: "{_urls(layout)}"{credentials}}}', "domains:"]
+    lines = ["jsplan: 1", "workspace: sandbox", "connections:", f'  {first.name}: {{url: "{_client_urls(layout)}"{credentials}}}', "domains:"]
     if layout.shape == "hub-and-leaf":
         lines += [f"  {node.domain}: {{connection: {first.name}}}" for node in layout.nodes]
     else:
@@ -181,34 +181,34 @@ def workspace_yaml(layout: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _urls(layout: Layout) -> str:
+def _client_urls(layout: Layout) -> str:
     nodes = layout.nodes if layout.shape == "cluster" else layout.nodes[:1]
     return ",".join(node.url for node in nodes)
 
 
-def _jetstream(node: Node, store: str) -> str:
-    lines = [f"store_dir: {_quoted(store)}", node.limits]
+def _render_jetstream(node: Node, store: str) -> str:
+    lines = [f"store_dir: {_quote(store)}", node.limits]
     if node.domain is not None:
-        lines.append(f"domain: {_quoted(node.domain)}")
+        lines.append(f"domain: {_quote(node.domain)}")
     if node.strict is not None:
         lines.append(f"strict: {str(node.strict).lower()}")
     return "jetstream {\n" + "".join(f"    {line}\n" for line in lines) + "}\n"
 
 
-def _remotes(port: int, users: tuple[User, ...]) -> str:
+def _render_remotes(port: int, users: tuple[User, ...]) -> str:
     rows = [f'        {{urls: ["nats://{user.user}:{user.password}@{HOST}:{port}"], account: "{user.account}"}}' for user in users]
     # The server's smallest interval: a link that was cut on purpose should not be waited for longer than that.
     return "leafnodes {\n    reconnect: 1\n    remotes = [\n" + ",\n".join(rows) + "\n    ]\n}\n"
 
 
-def _cluster(name: str, routes: tuple[int, ...]) -> str:
+def _render_cluster(name: str, routes: tuple[int, ...]) -> str:
     own, *others = routes
-    urls = ", ".join(_quoted(f"nats://{HOST}:{port}") for port in others)
+    urls = ", ".join(_quote(f"nats://{HOST}:{port}") for port in others)
     # One route to each: with the default pool the answer to a STREAM.CREATE takes another than the interest in its subjects, and what is
     # published at once is dropped where nobody waits for an ack (measured on 2.15.1: 9 of 18 fresh clusters, without a pool none).
-    lines = [f"name: {_quoted(name)}", f"listen: {_quoted(f'{HOST}:{own}')}", "pool_size: -1", f"routes: [{urls}]"]
+    lines = [f"name: {_quote(name)}", f"listen: {_quote(f'{HOST}:{own}')}", "pool_size: -1", f"routes: [{urls}]"]
     return "cluster {\n" + "".join(f"    {line}\n" for line in lines) + "}\n"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text)

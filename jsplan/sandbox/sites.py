@@ -14,7 +14,7 @@ from pathlib import Path
 from jsplan.sandbox.shapes import Layout, Node, PortOf, User
 
 #: What the server has is never what decides; what an account may have is in its limits.
-ROOM = "max_memory_store: 4EB, max_file_store: 4EB"
+STORE_LIMITS = "max_memory_store: 4EB, max_file_store: 4EB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,49 +49,49 @@ class Site:
         return (self.name,) if self.cluster is None else tuple(f"{self.name}-{number}" for number in range(1, self.size + 1))
 
 
-def sites(port_of: PortOf, wanted: Iterable[Site], password: str) -> Layout:
+def build_site_layout(port_of: PortOf, wanted: Iterable[Site], password: str) -> Layout:
     """The servers of all sites, hubs first. The user of an account has the account's name, and all have this password."""
     found = {site.name: site for site in wanted}
     hubs = {site.hub for site in found.values()}
     ordered = sorted(found.values(), key=lambda site: site.name not in hubs)
-    return Layout("sites", tuple(node for site in ordered for node in _nodes(port_of, site, found, hubs, password)))
+    return Layout("sites", tuple(node for site in ordered for node in _build_nodes(port_of, site, found, hubs, password)))
 
 
-def user_of(account: str, password: str) -> User:
+def account_user(account: str, password: str) -> User:
     """Whom clients of the account connect as."""
     return User(account, account, password)
 
 
-def _nodes(port_of: PortOf, site: Site, found: Mapping[str, Site], hubs: set[str | None], password: str) -> Iterable[Node]:
+def _build_nodes(port_of: PortOf, site: Site, found: Mapping[str, Site], hubs: set[str | None], password: str) -> Iterable[Node]:
     hub = found[site.hub] if site.hub else None
     shared = [a.name for a in site.accounts if hub is not None and a.name in {other.name for other in hub.accounts}]
     routes = {name: port_of(f"{name}.routes") for name in site.nodes} if site.cluster is not None else {}
     for number, name in enumerate(site.nodes):
         yield Node(
-            name, port_of(name), domain=site.domain, strict=site.strict, extra=_accounts(site.accounts, password),
+            name, port_of(name), domain=site.domain, strict=site.strict, extra=_render_accounts(site.accounts, password),
             leafnodes=port_of(f"{name}.leafnodes") if site.name in hubs and number == 0 else None,
             hub=port_of(f"{hub.nodes[0]}.leafnodes") if hub is not None and shared else None,
-            remotes=tuple(user_of(account, password) for account in shared),
+            remotes=tuple(account_user(account, password) for account in shared),
             routes=(routes[name], *(port for other, port in routes.items() if other != name)) if routes else (),
-            cluster=site.cluster or "", tags=_tags(site, number), limits=ROOM,
-            login=user_of(shared[0] if shared else site.accounts[0].name, password), system=user_of("SYS", password), binary=site.binary,
+            cluster=site.cluster or "", tags=_server_tags(site, number), limits=STORE_LIMITS,
+            login=account_user(shared[0] if shared else site.accounts[0].name, password), system=account_user("SYS", password), binary=site.binary,
         )  # fmt: skip
 
 
-def _tags(site: Site, number: int) -> tuple[str, ...]:
+def _server_tags(site: Site, number: int) -> tuple[str, ...]:
     """The tags of one server; in a cluster also one that nobody else has, by which its readiness is found out."""
     given = site.tags[number] if number < len(site.tags) else ()
     return given if site.cluster is None else (*given, f"jsplan:{site.nodes[number]}")
 
 
-def _accounts(accounts: Iterable[Account], password: str) -> str:
-    rows = [f"    SYS: {{users: [{_login('SYS', password)}]}}"]
+def _render_accounts(accounts: Iterable[Account], password: str) -> str:
+    rows = [f"    SYS: {{users: [{_render_user('SYS', password)}]}}"]
     for account in accounts:
         limits = ", ".join(f"{name}: {json.dumps(value)}" for name, value in account.limits.items())
         jetstream = f"{{{limits}}}" if limits else "enabled"
-        rows.append(f"    {account.name}: {{users: [{_login(account.name, password)}], jetstream: {jetstream}}}")
+        rows.append(f"    {account.name}: {{users: [{_render_user(account.name, password)}], jetstream: {jetstream}}}")
     return "accounts {\n" + "\n".join(rows) + "\n}\nsystem_account: SYS\n"
 
 
-def _login(name: str, password: str) -> str:
+def _render_user(name: str, password: str) -> str:
     return f"{{user: {name}, password: {json.dumps(password)}}}"

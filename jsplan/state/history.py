@@ -15,27 +15,27 @@ from jsplan.documents.apply import STATE_COMMANDS
 from jsplan.documents.base import DocumentError, dumps, parse
 from jsplan.documents.validation import require_valid
 from jsplan.errors import StateError
-from jsplan.state.inflating import ZLIB, inflate
+from jsplan.state.decompression import ZLIB, inflate
 
 #: Sessions that state remembers.
-KEPT: Final = 50
+MAX_ENTRIES: Final = 50
 #: Bytes that the changes of all entries may take together. Beyond that the older ones keep their counts alone; the newest keeps all.
-ROOM: Final = 4 * 1024 * 1024
+MAX_CHANGES_BYTES: Final = 4 * 1024 * 1024
 #: Bytes from which the changes of one entry are kept compressed.
-PACK_FROM: Final = 64 * 1024
+COMPRESS_FROM_BYTES: Final = 64 * 1024
 
-Item = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def packed(changes: list[Item]) -> Any:
+def pack_changes(changes: list[JsonObject]) -> Any:
     """The changes as an entry keeps them: as they are, or as `{"zlib": TEXT, "bytes": SIZE}` where they are many."""
     data = dumps(changes, pretty=False)
-    if len(data) < PACK_FROM:
+    if len(data) < COMPRESS_FROM_BYTES:
         return changes
     return {"zlib": base64.b64encode(zlib.compress(data, 6)).decode("ascii"), "bytes": len(data)}
 
 
-def changes_of(entry: Item) -> list[Item] | None:
+def unpack_changes(entry: JsonObject) -> list[JsonObject] | None:
     """The changes of an entry; None where only their counts were kept. Raises StateError where they are damaged."""
     where, hint = f"entry {entry['id']} of the history", "Other entries are not."
     changes = entry.get("changes")
@@ -48,25 +48,25 @@ def changes_of(entry: Item) -> list[Item] | None:
         raise StateError(str(error), hint=hint) from None
     except ValueError as error:
         raise StateError(f"{where} is damaged: {error}", hint=hint) from None
-    found: list[Item] | None = changes
+    found: list[JsonObject] | None = changes
     return found
 
 
-def remembered(entries: Iterable[Item], new: Item) -> list[Item]:
+def with_entry(entries: Iterable[JsonObject], new: JsonObject) -> list[JsonObject]:
     """The history with one more entry, or with one as it is now; the oldest are forgotten."""
-    kept = sorted([*(entry for entry in entries if entry["id"] != new["id"]), new], key=lambda entry: int(entry["id"]))[-KEPT:]
-    return _within(kept)
+    kept = sorted([*(entry for entry in entries if entry["id"] != new["id"]), new], key=lambda entry: int(entry["id"]))[-MAX_ENTRIES:]
+    return _limit_size(kept)
 
 
-def _within(kept: list[Item]) -> list[Item]:
-    room, found = ROOM, list[Item]()
+def _limit_size(kept: list[JsonObject]) -> list[JsonObject]:
+    room, found = MAX_CHANGES_BYTES, list[JsonObject]()
     for entry in reversed(kept):
-        room -= _size(entry)
+        room -= _changes_size(entry)
         found.append(entry if room >= 0 or not found else entry | {"changes": None})
     return found[::-1]
 
 
-def _size(entry: Item) -> int:
+def _changes_size(entry: JsonObject) -> int:
     """About how many bytes its changes take."""
     match entry.get("changes"):
         case {"zlib": str(text)}:
@@ -77,7 +77,7 @@ def _size(entry: Item) -> int:
             return 0
 
 
-def joined(here: Iterable[Item], pushed: Iterable[Item]) -> list[Item]:
+def merge_histories(here: Iterable[JsonObject], pushed: Iterable[JsonObject]) -> list[JsonObject]:
     """The history of this place with what another document of the same lineage knows besides."""
     known = {entry["id"]: entry for entry in pushed} | {entry["id"]: entry for entry in here}
-    return [known[number] for number in sorted(known)][-KEPT:]
+    return [known[number] for number in sorted(known)][-MAX_ENTRIES:]

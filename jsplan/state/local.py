@@ -20,21 +20,21 @@ import filelock
 
 from jsplan.disk import open_regular
 from jsplan.documents.base import DocumentError, dumps, parse
-from jsplan.documents.validation import flaw_of
+from jsplan.documents.validation import find_flaw
 from jsplan.errors import StateError, StateLockedError
 from jsplan.state import files, journal
-from jsplan.state.document import DAMAGED, State
-from jsplan.state.locks import LockInfo, Waiting, is_dead
+from jsplan.state.document import DAMAGED_HINT, State
+from jsplan.state.locks import LockInfo, WaitReporter, is_holder_dead
 
 SECOND = 1_000_000_000
 #: Bytes that the file beside the lock may have.
-MOST_OF_A_HOLDER = 64 * 1024
+MAX_HOLDER_BYTES = 64 * 1024
 #: How many documents before the present one are kept.
-BACKUPS = 9
+MAX_BACKUPS = 9
 #: How often a reader starts again because a session ended meanwhile.
-READS = 20
+MAX_READ_ATTEMPTS = 20
 #: Seconds between two looks at a lock that somebody else holds.
-POLL = 0.05
+POLL_INTERVAL = 0.05
 
 
 class LocalBackend:
@@ -52,11 +52,11 @@ class LocalBackend:
         self._syncing = asyncio.Lock()
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The path, in words."""
         return f"the state {self.path}"
 
-    def _beside(self, suffix: str) -> Path:
+    def _path_with_suffix(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
 
     async def read(self) -> State:
@@ -64,15 +64,15 @@ class LocalBackend:
 
         Raises StateError for a damaged or foreign file: it is never taken for an empty state.
         """
-        for _ in range(READS):
-            seen = self._identity()
+        for _ in range(MAX_READ_ATTEMPTS):
+            seen = self._document_identity()
             state, lines = self._read_document(), self._read_journal()
-            if self._identity() == seen:
-                journal.carry_out(state, lines, str(self._beside(".journal")), DAMAGED)
+            if self._document_identity() == seen:
+                journal.replay(state, lines, str(self._path_with_suffix(".journal")), DAMAGED_HINT)
                 return state
-        raise StateError(f"{self.place} changes faster than it can be read", hint="Run the command again when less is going on.")
+        raise StateError(f"{self.location} changes faster than it can be read", hint="Run the command again when less is going on.")
 
-    def _identity(self) -> tuple[int, int, int] | None:
+    def _document_identity(self) -> tuple[int, int, int] | None:
         """Which document it is: a session that ends meanwhile replaces it, and takes away the journal that belongs to the one before."""
         try:
             found = self.path.stat()
@@ -82,27 +82,27 @@ class LocalBackend:
 
     def _read_document(self) -> State:
         try:
-            data = files.read_file(self.path, self.place)
+            data = files.read_file(self.path, self.location)
         except FileNotFoundError:
             return State(self._workspace, self._environment)
         except OSError as error:
-            raise StateError(f"cannot read the state {self.path}: {error.strerror}", hint=_remedy(error, reading=True)) from None
-        return self._document(data, self.path)
+            raise StateError(f"cannot read the state {self.path}: {error.strerror}", hint=_error_hint(error, reading=True)) from None
+        return self._parse_document(data, self.path)
 
     def _read_journal(self) -> bytes:
         try:
-            return files.read_file(self._beside(".journal"), str(self._beside(".journal")))
+            return files.read_file(self._path_with_suffix(".journal"), str(self._path_with_suffix(".journal")))
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise StateError(f"cannot read {self._beside('.journal')}: {error.strerror}", hint=_remedy(error, reading=True)) from None
+            raise StateError(f"cannot read {self._path_with_suffix('.journal')}: {error.strerror}", hint=_error_hint(error, reading=True)) from None
 
-    def _document(self, data: bytes, path: Path) -> State:
+    def _parse_document(self, data: bytes, path: Path) -> State:
         state = State.parse(data, f"the state {path}")
-        self._check_ours(state)
+        self._require_own_state(state)
         return state
 
-    def _check_ours(self, state: State) -> None:
+    def _require_own_state(self, state: State) -> None:
         if (state.workspace, state.environment) != (self._workspace, self._environment):
             theirs = f"{state.workspace}, environment {state.environment or 'none'}"
             raise StateError(
@@ -112,27 +112,27 @@ class LocalBackend:
 
     async def start(self, state: State) -> None:
         """Open a writing session under the lock: fold what a dead process left, then begin a new serial."""
-        state.require_writable(self.place)
-        self._make_place()
-        if self._beside(".journal").exists():
+        state.require_writable(self.location)
+        self._create_folder()
+        if self._path_with_suffix(".journal").exists():
             await self.replace(state)
-        state.begin()
+        state.begin_session()
         try:
-            self._journal = files.create(self._beside(".journal"))
+            self._journal = files.create_private(self._path_with_suffix(".journal"))
         except OSError as error:
-            raise self._cannot_record(error) from None
-        self.append(state, journal.session_of(state))
+            raise self._journal_error(error) from None
+        self.append(state, journal.session_line(state))
 
     def append(self, state: State, *changes: dict[str, Any]) -> None:
         """Carry out changes on the document in memory and in the journal. A power failure may lose what was not `sync`ed."""
         assert self._journal is not None, "start() comes first"
         for change in changes:
-            state.apply(change)
+            state.apply_change(change)
         try:
-            self._journal.write(journal.encode(changes))
+            self._journal.write(journal.encode_lines(changes))
             self._journal.flush()
         except OSError as error:
-            raise self._cannot_record(error) from None
+            raise self._journal_error(error) from None
         self._appended += 1
 
     async def flush(self) -> None:
@@ -148,12 +148,12 @@ class LocalBackend:
             try:
                 await asyncio.to_thread(os.fsync, self._journal.fileno())
             except OSError as error:
-                raise self._cannot_record(error) from None
+                raise self._journal_error(error) from None
             self._synced = upto
 
-    def _cannot_record(self, error: OSError) -> StateError:
-        message = f"cannot write {self._beside('.journal')}: {error.strerror}"
-        return StateError(message, hint=f"{_remedy(error)} Then plan again.")
+    def _journal_error(self, error: OSError) -> StateError:
+        message = f"cannot write {self._path_with_suffix('.journal')}: {error.strerror}"
+        return StateError(message, hint=f"{_error_hint(error)} Then plan again.")
 
     def may_write(self, seconds: float) -> float:
         """As long as it takes: the lock of a living process never runs out."""
@@ -165,29 +165,29 @@ class LocalBackend:
 
     async def replace(self, state: State) -> None:
         """Replace the document atomically and durably; the ones before stay as backups. Raises StateError."""
-        state.require_writable(self.place)
-        self._make_place()
+        state.require_writable(self.location)
+        self._create_folder()
         try:
-            with files.beside(self._beside(".tmp"), dumps(state.to_json())) as written:
+            with files.write_temporary(self._path_with_suffix(".tmp"), dumps(state.to_json())) as written:
                 if self.path.exists():
-                    self._keep_backups()
+                    self._rotate_backups()
                 self._drop_journal_after(state)
                 written.replace(self.path)
             self._sync_folder()
         except OSError as error:
             raise StateError(
-                f"cannot write the state {self.path}: {error.strerror}", hint=f"{_remedy(error)} The steps done so far are in its journal."
+                f"cannot write the state {self.path}: {error.strerror}", hint=f"{_error_hint(error)} The steps done so far are in its journal."
             ) from None
         self._close_journal()
-        self._beside(".journal").unlink(missing_ok=True)
+        self._path_with_suffix(".journal").unlink(missing_ok=True)
 
     def _drop_journal_after(self, state: State) -> None:
         """A journal that would come on top of this document, although what it was written for is gone, goes first."""
         with contextlib.suppress(FileNotFoundError):
-            with open_regular(self._beside(".journal")) as file:
-                first = journal.serial_of(file.readline())
+            with open_regular(self._path_with_suffix(".journal")) as file:
+                first = journal.parse_serial(file.readline())
             if first is None or first > state.serial:
-                self._beside(".journal").unlink()
+                self._path_with_suffix(".journal").unlink()
 
     async def close(self) -> None:
         """Let go of an open session as it is; the next reader finds its journal."""
@@ -199,41 +199,41 @@ class LocalBackend:
                 self._journal.close()
             self._journal = None
 
-    def _backups(self) -> list[Path]:
+    def _backup_paths(self) -> list[Path]:
         """The documents before, the newest first; whether they are there or not."""
-        return [self._beside(".backup" if number == 1 else f".backup.{number}") for number in range(1, BACKUPS + 1)]
+        return [self._path_with_suffix(".backup" if number == 1 else f".backup.{number}") for number in range(1, MAX_BACKUPS + 1)]
 
-    def _keep_backups(self) -> None:
+    def _rotate_backups(self) -> None:
         """Each backup takes the place of the one that is older. What dies in between leaves a gap, and loses only the oldest."""
-        names = self._backups()
+        names = self._backup_paths()
         for newer, older in reversed(list(pairwise(names))):
             with contextlib.suppress(FileNotFoundError):
                 newer.replace(older)
-        copy = self._beside(".backup.tmp")
-        files.duplicate(self.path, copy)
+        copy = self._path_with_suffix(".backup.tmp")
+        files.link_or_copy(self.path, copy)
         copy.replace(names[0])
 
-    async def previous(self, serial: int) -> State:
+    async def read_previous(self, serial: int) -> State:
         """The document of a serial that is kept. Raises StateError that names those that are."""
         kept: dict[int, State] = {}
-        for path in [*reversed(self._backups()), self.path]:
+        for path in [*reversed(self._backup_paths()), self.path]:
             with contextlib.suppress(StateError, OSError):
-                state = self._document(files.read_file(path, str(path)), path)
+                state = self._parse_document(files.read_file(path, str(path)), path)
                 kept[state.serial] = state
         if serial not in kept:
-            raise StateError(f"serial {serial} of {self.place} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
+            raise StateError(f"serial {serial} of {self.location} is not kept", hint=f"Kept are: {', '.join(map(str, kept)) or 'none'}.")
         return kept[serial]
 
-    def _make_place(self) -> None:
+    def _create_folder(self) -> None:
         if self.path.exists() and not self.path.is_file():
             raise StateError(
-                f"{self.place} is not a regular file",
+                f"{self.location} is not a regular file",
                 hint="Move away what is there, or name another path under backend.local.path.",
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StateError(f"cannot make the folder {self.path.parent}: {error.strerror}", hint=_remedy(error)) from None
+            raise StateError(f"cannot make the folder {self.path.parent}: {error.strerror}", hint=_error_hint(error)) from None
 
     def _sync_folder(self) -> None:
         if os.name == "posix":
@@ -249,90 +249,90 @@ class LocalBackend:
 
         Raises StateLockedError that says who holds it. The system frees the lock when its holder dies.
         """
-        self._make_place()
-        lock = filelock.FileLock(self._beside(".lock"), mode=0o600)
-        await self._acquire(lock, time.monotonic() + timeout / SECOND, Waiting(tell))
+        self._create_folder()
+        lock = filelock.FileLock(self._path_with_suffix(".lock"), mode=0o600)
+        await self._acquire_lock(lock, time.monotonic() + timeout / SECOND, WaitReporter(tell))
         try:
-            self._say_who(info)
+            self._write_holder(info)
             yield
         finally:
             with contextlib.suppress(OSError):
-                self._beside(".lock.info").unlink(missing_ok=True)
+                self._path_with_suffix(".lock.info").unlink(missing_ok=True)
             lock.release()
 
-    async def _acquire(self, lock: filelock.BaseFileLock, end: float, waiting: Waiting) -> None:
+    async def _acquire_lock(self, lock: filelock.BaseFileLock, end: float, waiting: WaitReporter) -> None:
         """Try until `end`, on the clock of `time.monotonic`; other tasks go on meanwhile."""
         while True:
             try:
                 lock.acquire(timeout=0)
             except filelock.Timeout:
                 if time.monotonic() >= end:
-                    raise await self._locked() from None
-                waiting.on(self._holder())
-                await asyncio.sleep(POLL)
+                    raise await self._locked_error() from None
+                waiting.report(self._read_holder_file())
+                await asyncio.sleep(POLL_INTERVAL)
             except OSError as error:
-                where = self._beside(".lock")
-                raise StateError(f"cannot lock the state: {where}: {error.strerror}", hint=_remedy(error)) from None
+                where = self._path_with_suffix(".lock")
+                raise StateError(f"cannot lock the state: {where}: {error.strerror}", hint=_error_hint(error)) from None
             else:
                 return
 
-    def _say_who(self, info: LockInfo) -> None:
+    def _write_holder(self, info: LockInfo) -> None:
         try:
-            with files.create(self._beside(".lock.info")) as file:
+            with files.create_private(self._path_with_suffix(".lock.info")) as file:
                 file.write(dumps(info.to_json()))
         except OSError as error:
-            raise StateError(f"cannot write {self._beside('.lock.info')}: {error.strerror}", hint=_remedy(error)) from None
+            raise StateError(f"cannot write {self._path_with_suffix('.lock.info')}: {error.strerror}", hint=_error_hint(error)) from None
 
-    async def holder(self) -> LockInfo | None:
+    async def read_holder(self) -> LockInfo | None:
         """Who says beside the lock that it holds it; one of this machine must be alive."""
-        info = self._holder()
-        return None if info is None or is_dead(info) else info
+        info = self._read_holder_file()
+        return None if info is None or is_holder_dead(info) else info
 
     async def unlock(self, lock_id: str) -> LockInfo:
         """Clear what a dead holder left. The lock itself went with it; that of a living process is never broken: StateLockedError."""
-        if not self._beside(".lock").exists():
-            raise self._not_locked()
-        lock = filelock.FileLock(self._beside(".lock"), mode=0o600)
+        if not self._path_with_suffix(".lock").exists():
+            raise self._not_locked_error()
+        lock = filelock.FileLock(self._path_with_suffix(".lock"), mode=0o600)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            found = await self._locked()
+            found = await self._locked_error()
             hint = "That process is alive and its lock cannot be taken away: end it, and the lock is free."
             raise StateLockedError(str(found), hint=hint) from None
         try:
-            info = self._holder()
+            info = self._read_holder_file()
             if info is None:
-                raise self._not_locked()
+                raise self._not_locked_error()
             if info.id != lock_id:
-                raise StateError(f"{self.place} was last locked by {info.describe()}, which is gone", hint="There is nothing to do.")
-            self._beside(".lock.info").unlink(missing_ok=True)
+                raise StateError(f"{self.location} was last locked by {info.describe()}, which is gone", hint="There is nothing to do.")
+            self._path_with_suffix(".lock.info").unlink(missing_ok=True)
             return info
         finally:
             lock.release()
 
-    def _not_locked(self) -> StateError:
-        return StateError(f"{self.place} is not locked", hint="There is nothing to do.")
+    def _not_locked_error(self) -> StateError:
+        return StateError(f"{self.location} is not locked", hint="There is nothing to do.")
 
-    def _holder(self) -> LockInfo | None:
+    def _read_holder_file(self) -> LockInfo | None:
         try:
-            info = self._beside(".lock.info")
-            raw = parse(files.read_file(info, str(info), MOST_OF_A_HOLDER), "it", "")
+            info = self._path_with_suffix(".lock.info")
+            raw = parse(files.read_file(info, str(info), MAX_HOLDER_BYTES), "it", "")
         except (OSError, StateError, DocumentError):
             return None
-        return LockInfo.from_json(raw) if flaw_of(raw, "holder") is None else None
+        return LockInfo.from_json(raw) if find_flaw(raw, "holder") is None else None
 
-    async def _locked(self) -> StateLockedError:
-        info = self._holder()
+    async def _locked_error(self) -> StateLockedError:
+        info = self._read_holder_file()
         if info is None:  # the holder may be between taking the lock and saying who it is
-            await asyncio.sleep(POLL)
-            info = self._holder()
+            await asyncio.sleep(POLL_INTERVAL)
+            info = self._read_holder_file()
         return StateLockedError(
-            f"{self.place} is locked by {info.describe() if info else 'somebody else'}",
+            f"{self.location} is locked by {info.describe() if info else 'somebody else'}",
             hint="Wait for it with --lock-timeout 5m. The lock goes away by itself when that process ends.",
         )
 
 
-def _remedy(error: OSError, *, reading: bool = False) -> str:
+def _error_hint(error: OSError, *, reading: bool = False) -> str:
     """What to do about a file that cannot be read or written."""
     if not reading and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "Make room on the disk."

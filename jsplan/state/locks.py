@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from jsplan.documents.base import known_fields
-from jsplan.units import stamp
+from jsplan.units import format_timestamp
 
 #: Seconds after which whoever waits is told for whom.
-SAYS_AFTER = 0.5
+REPORT_AFTER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class LockInfo:
     since: str
 
     @classmethod
-    def here(cls, operation: str) -> LockInfo:
+    def for_this_process(cls, operation: str) -> LockInfo:
         """This process, now."""
         try:
             who = getpass.getuser()
         except (KeyError, OSError):
             who = str(os.getuid())
-        since = stamp()
+        since = format_timestamp()
         return cls(str(uuid.uuid4()), who, socket.gethostname(), os.getpid(), operation, since)
 
     def to_json(self) -> dict[str, Any]:
@@ -53,22 +53,22 @@ class LockInfo:
         return f"{self.who}@{self.host} (process {self.pid}) for {self.operation} since {self.since}, lock {self.id}"
 
 
-class Waiting:
+class WaitReporter:
     """Tells once, after a moment, whose lock is waited for; and again when somebody else has taken it meanwhile."""
 
     def __init__(self, tell: Callable[[LockInfo], None] | None) -> None:
-        self._tell = tell
+        self._report = tell
         self._since = time.monotonic()
-        self._told = ""
+        self._reported = ""
 
-    def on(self, info: LockInfo | None) -> None:
+    def report(self, info: LockInfo | None) -> None:
         """The lock is not to be had, since this one has it; None: it has not said yet who it is."""
-        if self._tell is not None and info is not None and info.id != self._told and time.monotonic() - self._since >= SAYS_AFTER:
-            self._told = info.id
-            self._tell(info)
+        if self._report is not None and info is not None and info.id != self._reported and time.monotonic() - self._since >= REPORT_AFTER:
+            self._reported = info.id
+            self._report(info)
 
 
-def is_dead(info: LockInfo) -> bool:
+def is_holder_dead(info: LockInfo) -> bool:
     """Whether a holder on this machine surely is no more."""
     if info.host != socket.gethostname():
         return False

@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jsplan.documents.base import LARGEST, DocumentError, check_format, dumps, parse
+from jsplan.documents.base import MAX_BYTES, DocumentError, check_format, dumps, parse
 from jsplan.documents.validation import require_valid
 from jsplan.errors import StateError
+from jsplan.state.decompression import GZIP, inflate
 from jsplan.state.document import FORMAT_VERSION
-from jsplan.state.inflating import GZIP, inflate
 
 KIND = "state-in-parts"
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PartsHead:
     """A head: how its parts are named and how many there are, the SHA-256 of all of them together (hex), the document's size and serial."""
 
     prefix: str
@@ -32,12 +32,12 @@ class Packed:
     serial: int
 
     @property
-    def names(self) -> Iterator[str]:
+    def part_names(self) -> Iterator[str]:
         """The parts in order."""
         return (f"{self.prefix}.{number}" for number in range(1, self.count + 1))
 
 
-def pack(document: dict[str, Any], largest: int) -> tuple[bytes, list[tuple[str, bytes]]]:
+def split_document(document: dict[str, Any], largest: int) -> tuple[bytes, list[tuple[str, bytes]]]:
     """The value of the key, and the parts that are to be there before it; each has at most `largest` bytes.
 
     A part's name is `SERIAL.ID.NUMBER`: no two writers ever use the same one. Raises StateError for more than can be read again.
@@ -45,8 +45,8 @@ def pack(document: dict[str, Any], largest: int) -> tuple[bytes, list[tuple[str,
     whole = dumps(document)
     if len(whole) <= largest:
         return whole, []
-    if len(whole) > LARGEST:
-        raise StateError(f"the state has {len(whole):,} bytes, and no more than {LARGEST:,} can be kept", hint="Split the workspace.")
+    if len(whole) > MAX_BYTES:
+        raise StateError(f"the state has {len(whole):,} bytes, and no more than {MAX_BYTES:,} can be kept", hint="Split the workspace.")
     data = gzip.compress(whole, compresslevel=6, mtime=0)
     prefix = f"{document['serial']}.{uuid.uuid4().hex}"
     pieces = [data[start : start + largest] for start in range(0, len(data), largest)]
@@ -57,7 +57,7 @@ def pack(document: dict[str, Any], largest: int) -> tuple[bytes, list[tuple[str,
     return dumps(head | known | {"sha256": hashlib.sha256(data).hexdigest()}), parts
 
 
-def read_head(data: bytes, where: str, hint: str) -> Packed | Any:
+def read_head(data: bytes, where: str, hint: str) -> PartsHead | Any:
     """The document itself, or the head that names its parts. Raises StateError for a damaged or newer one."""
     try:
         raw = parse(data, where, hint)
@@ -69,10 +69,10 @@ def read_head(data: bytes, where: str, hint: str) -> Packed | Any:
         raise StateError(str(error), hint=error.hint) from None
     if raw["encoding"] != "gzip":
         raise StateError(f"{where} is kept in an encoding that this jsplan does not read", hint="Use a newer release.")
-    return Packed(raw["parts"], raw["count"], raw["sha256"], raw["bytes"], raw["serial"])
+    return PartsHead(raw["parts"], raw["count"], raw["sha256"], raw["bytes"], raw["serial"])
 
 
-def join(head: Packed, parts: Sequence[bytes | None], where: str, hint: str) -> bytes:
+def join_parts(head: PartsHead, parts: Sequence[bytes | None], where: str, hint: str) -> bytes:
     """The document's bytes; raises StateError where a part is missing or something is not as it was written."""
     missing = [number for number, part in enumerate(parts, 1) if part is None]
     if missing:

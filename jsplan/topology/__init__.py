@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jsplan.topology.flows import Edge
-from jsplan.topology.resolve import Topology, resolve
+from jsplan.topology.replication_graph import Edge
+from jsplan.topology.resolve import Topology, build_topology
 
-__all__ = ["Edge", "Topology", "resolve"]
+__all__ = ["Edge", "Topology", "build_topology"]

@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 from jsplan.address import Address
 from jsplan.config.model import Domain, Workspace
 from jsplan.diagnostics import Diagnostic
-from jsplan.subjects import within
-from jsplan.topology.flows import Edge
-from jsplan.topology.reach import is_import
+from jsplan.subjects import is_subset
+from jsplan.topology.replication_graph import Edge
 from jsplan.topology.resolve import Topology
+from jsplan.topology.routes import is_import
 
 PUBLIC_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
 #: What jsplan asks of a stream or consumer that it manages through an import.
@@ -29,151 +29,151 @@ _OF_CONSUMER: Final = ("CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One subject that account `owner` exports and account `user` imports, as `local`; `stream` flows from owner to user.
+    """One subject that account `owner` exports and account `user` imports, as `local_subject`; `stream` flows from owner to user.
 
-    `owner_at` and `user_at` are the domains over whose connections the two accounts are reached, `why` the flows that need it.
-    `streamed` says that one request has many answers: a service for one answer lets one message of a batch through (measured).
+    `owner_domain` and `user_domain` are the domains over whose connections the two accounts are reached, `flows` the flows that need it.
+    `streams_responses` says that one request has many answers: a service for one answer lets one message of a batch through (measured).
     """
 
     owner: str
     user: str
     kind: Literal["service", "stream"]
     subject: str
-    local: str
-    owner_at: str
-    user_at: str
-    streamed: bool = False
-    why: tuple[str, ...] = ()
+    local_subject: str
+    owner_domain: str
+    user_domain: str
+    streams_responses: bool = False
+    flows: tuple[str, ...] = ()
 
     def covers(self, other: Grant) -> bool:
         """Whether the other one adds nothing to this one."""
         same = (self.owner, self.user, self.kind) == (other.owner, other.user, other.kind)
-        return same and self.streamed >= other.streamed and within(other.subject, self.subject) and within(other.local, self.local)
+        return same and self.streams_responses >= other.streams_responses and is_subset(other.subject, self.subject) and is_subset(other.local_subject, self.local_subject)
 
 
-def grants(workspace: Workspace, topology: Topology, accounts: Mapping[str, str]) -> tuple[list[Grant], list[Diagnostic]]:
+def compute_grants(workspace: Workspace, topology: Topology, accounts: Mapping[str, str]) -> tuple[list[Grant], list[Diagnostic]]:
     """Every export and import that is needed, in order, and what stands in the way of knowing them.
 
     `accounts` has the account of each connection, by its key; a flow whose accounts are not known is a finding.
     """
-    made = _Maker(workspace, topology, accounts)
+    made = _GrantBuilder(workspace, topology, accounts)
     for edge in topology.edges:
-        made.copy(edge)
+        made.add_edge(edge)
     for row in workspace.imports:
         for name in row.consumers:
-            made.used(Address(topology.reach.real(row.origin), "consumer", name), row.into, row.api)
+            made.add_used_consumer(Address(topology.routes.canonicalize(row.from_domain), "consumer", name), row.into_domain, row.api)
     for address in workspace.resources:
         domain = workspace.domains[address.domain]
         if domain.same_as is not None:
-            made.managed(address, domain)
-    return _minimal(made.found), [*made.diagnostics.values()]
+            made.add_managed(address, domain)
+    return _merge_grants(made.grants), [*made.diagnostics.values()]
 
 
-def _minimal(found: Iterable[Grant]) -> list[Grant]:
+def _merge_grants(found: Iterable[Grant]) -> list[Grant]:
     """Each subject once, with all that needs it, and none that a wider one covers."""
     merged: dict[tuple[str, ...], Grant] = {}
     for grant in found:
-        key = (grant.owner, grant.user, grant.kind, grant.subject, grant.local)
+        key = (grant.owner, grant.user, grant.kind, grant.subject, grant.local_subject)
         known = merged.get(key)
         if known is None:
             merged[key] = grant
         else:
-            why = tuple(dict.fromkeys([*known.why, *grant.why]))
-            merged[key] = replace(known, why=why, streamed=known.streamed or grant.streamed)
+            why = tuple(dict.fromkeys([*known.flows, *grant.flows]))
+            merged[key] = replace(known, flows=why, streams_responses=known.streams_responses or grant.streams_responses)
     kept = [g for g in merged.values() if not any(other is not g and other.covers(g) for other in merged.values())]
     return sorted(kept, key=lambda g: (g.owner, g.user, g.kind, g.subject))
 
 
-class _Maker:
+class _GrantBuilder:
     def __init__(self, workspace: Workspace, topology: Topology, accounts: Mapping[str, str]) -> None:
         self._workspace, self._topology, self._accounts = workspace, topology, accounts
-        self.found: list[Grant] = []
+        self.grants: list[Grant] = []
         self.diagnostics: dict[tuple[str, str], Diagnostic] = {}
 
-    def copy(self, edge: Edge) -> None:
+    def add_edge(self, edge: Edge) -> None:
         """A mirror or source: its consumer, its flow control, what is delivered."""
         external = edge.config.get("external") or {}
         api = external.get("api")
-        imported = api is not None and self._topology.reach.is_imported(edge.copy.domain, api)
-        if imported and self._one_connection(edge):
+        imported = api is not None and self._topology.routes.is_imported(edge.downstream.domain, api)
+        if imported and self._shares_connection(edge):
             text = f"the owner of {edge.origin} is reached by no connection of its own: what it has to export is not in this list"
-            self._note(edge.copy, "JS456", text, "Add a connection to its account, a domain over it, and an imports row from that domain.")
-        if api is None or not self._crosses(edge.origin.domain, edge.copy.domain, imported=imported):
+            self._add_diagnostic(edge.downstream, "JS456", text, "Add a connection to its account, a domain over it, and an imports row from that domain.")
+        if api is None or not self._crosses_accounts(edge.origin.domain, edge.downstream.domain, imported=imported):
             return
         verb = {"mirror": "mirrors", "source": "sources"}[edge.kind]
-        why = f"{edge.copy} {verb} {edge.origin}" + (" with a filter" if _filtered(edge.config) else "")
-        stream, make = edge.origin.stream, "CONSUMER.CREATE." + edge.origin.stream + (".>" if _filtered(edge.config) else "")
-        remote = own_prefix(self._workspace.domains[edge.origin.domain])
-        ends = (edge.origin.domain, self._topology.reach.real(edge.copy.domain), why)
-        self._add("service", f"{remote}.{make}", f"{api}.{make}", ends)
-        self._add("service", f"$JS.FC.{stream}.>", f"$JS.FC.{stream}.>", ends)
-        prefix = self._delivered(edge, api, external.get("deliver") or "")
+        why = f"{edge.downstream} {verb} {edge.origin}" + (" with a filter" if _has_single_filter(edge.config) else "")
+        stream, make = edge.origin.stream, "CONSUMER.CREATE." + edge.origin.stream + (".>" if _has_single_filter(edge.config) else "")
+        remote = own_api_prefix(self._workspace.domains[edge.origin.domain])
+        ends = (edge.origin.domain, self._topology.routes.canonicalize(edge.downstream.domain), why)
+        self._add_grant("service", f"{remote}.{make}", f"{api}.{make}", ends)
+        self._add_grant("service", f"$JS.FC.{stream}.>", f"$JS.FC.{stream}.>", ends)
+        prefix = self._delivery_subject(edge, api, external.get("deliver") or "")
         if prefix:
-            self._add("stream", f"{prefix}.>", f"{prefix}.>", ends)
+            self._add_grant("stream", f"{prefix}.>", f"{prefix}.>", ends)
         else:
-            self._note(edge.copy, "JS451", f"{why}: nothing says where it is delivered", "Add `deliver:` to the imports row.")
+            self._add_diagnostic(edge.downstream, "JS451", f"{why}: nothing says where it is delivered", "Add `deliver:` to the imports row.")
 
-    def _one_connection(self, edge: Edge) -> bool:
-        one, other = (self._workspace.domains[self._topology.reach.real(a.domain)].connection for a in (edge.origin, edge.copy))
+    def _shares_connection(self, edge: Edge) -> bool:
+        one, other = (self._workspace.domains[self._topology.routes.canonicalize(a.domain)].connection for a in (edge.origin, edge.downstream))
         return one == other
 
-    def _delivered(self, edge: Edge, api: str, written: str) -> str:
+    def _delivery_subject(self, edge: Edge, api: str, written: str) -> str:
         """The subject to export: that of the row wherever the prefix is below it, so that one import serves many copies."""
-        row = next((r for r in self._workspace.imports if r.into == edge.copy.domain and r.api == api), None)
+        row = next((r for r in self._workspace.imports if r.into_domain == edge.downstream.domain and r.api == api), None)
         below = row.deliver if row is not None and row.deliver else ""
-        prefix = written or next((p for p in self._topology.delivers.get(edge.copy, {}).values() if below), "")
-        return below if below and within(prefix, f"{below}.>") else prefix
+        prefix = written or next((p for p in self._topology.delivery_prefixes.get(edge.downstream, {}).values() if below), "")
+        return below if below and is_subset(prefix, f"{below}.>") else prefix
 
-    def used(self, address: Address, into: str, api: str) -> None:
+    def add_used_consumer(self, address: Address, into: str, api: str) -> None:
         """A consumer that its owner made and that clients of another account use."""
-        if not self._crosses(address.domain, into):
+        if not self._crosses_accounts(address.domain, into):
             return
-        body = self._topology.bodies.get(self._topology.names.get(address, address))
+        body = self._topology.bodies.get(self._topology.declared_names.get(address, address))
         if body is None:
             text = f"consumer {address} is in no file: taken for a pull consumer that wants acks"
-            self._note(address, "JS454", text, "Declare it, if it is something else.")
-        self._consumed(address, body or {"ack_policy": "explicit"}, (address.domain, into, f"clients over {into} use {address}"), api)
+            self._add_diagnostic(address, "JS454", text, "Declare it, if it is something else.")
+        self._add_consumer_grants(address, body or {"ack_policy": "explicit"}, (address.domain, into, f"clients over {into} use {address}"), api)
 
-    def managed(self, address: Address, domain: Domain) -> None:
+    def add_managed(self, address: Address, domain: Domain) -> None:
         """What jsplan itself asks for, and for consumers what their clients need, of something declared through an import."""
-        real = self._topology.reach.real(address.domain)
-        if not is_import(domain) or not self._crosses(real, domain.key):
+        real = self._topology.routes.canonicalize(address.domain)
+        if not is_import(domain) or not self._crosses_accounts(real, domain.key):
             return
-        remote, api = own_prefix(self._workspace.domains[real]), domain.api_prefix
+        remote, api = own_api_prefix(self._workspace.domains[real]), domain.api_prefix
         verbs = [f"{verb}.{address.stream}.{address.consumer}" for verb in _OF_CONSUMER] if address.kind == "consumer" else []
         verbs += [f"STREAM.INFO.{address.stream}"] if verbs else [f"{verb}.{address.stream}" for verb in _OF_STREAM]
         ends = (real, domain.key, f"jsplan manages {address}")
         for verb in ("INFO", *verbs):
-            self._add("service", f"{remote}.{verb}", f"{api}.{verb}", ends)
+            self._add_grant("service", f"{remote}.{verb}", f"{api}.{verb}", ends)
         if address.kind == "consumer":
             body = self._topology.bodies[address]
-            self._consumed(address._replace(domain=real), body, (real, domain.key, f"clients use {address}"), api)
+            self._add_consumer_grants(address._replace(domain=real), body, (real, domain.key, f"clients use {address}"), api)
 
-    def _consumed(self, address: Address, body: Mapping[str, Any], ends: tuple[str, str, str], api: str) -> None:
+    def _add_consumer_grants(self, address: Address, body: Mapping[str, Any], ends: tuple[str, str, str], api: str) -> None:
         stream, name, deliver = address.stream, address.consumer, body.get("deliver_subject")
         if deliver:
-            self._add("stream", deliver, deliver, ends)
+            self._add_grant("stream", deliver, deliver, ends)
         else:
             take = f"CONSUMER.MSG.NEXT.{stream}.{name}"
-            remote = own_prefix(self._workspace.domains[address.domain])
-            self._add("service", f"{remote}.{take}", f"{api}.{take}", ends, streamed=True)
+            remote = own_api_prefix(self._workspace.domains[address.domain])
+            self._add_grant("service", f"{remote}.{take}", f"{api}.{take}", ends, streamed=True)
         if (body.get("ack_policy") or "none") not in ("none", "flow_control"):
-            self._add("service", f"$JS.ACK.{stream}.{name}.>", f"$JS.ACK.{stream}.{name}.>", ends)
+            self._add_grant("service", f"$JS.ACK.{stream}.{name}.>", f"$JS.ACK.{stream}.{name}.>", ends)
         if body.get("flow_control") or body.get("ack_policy") == "flow_control":
-            self._add("service", f"$JS.FC.{stream}.{name}.>", f"$JS.FC.{stream}.{name}.>", ends)
+            self._add_grant("service", f"$JS.FC.{stream}.{name}.>", f"$JS.FC.{stream}.{name}.>", ends)
 
-    def _add(
+    def _add_grant(
         self, kind: Literal["service", "stream"], subject: str, local: str, ends: tuple[str, str, str], *, streamed: bool = False
     ) -> None:
         origin, user, why = ends
-        owner, taker = self._account(origin), self._account(user)
+        owner, taker = self._account_of(origin), self._account_of(user)
         assert owner is not None
         assert taker is not None
-        self.found.append(Grant(owner, taker, kind, subject, local, origin, user, streamed, (why,)))
+        self.grants.append(Grant(owner, taker, kind, subject, local, origin, user, streamed, (why,)))
 
-    def _crosses(self, origin: str, user: str, *, imported: bool = True) -> bool:
+    def _crosses_accounts(self, origin: str, user: str, *, imported: bool = True) -> bool:
         """Whether the two are in different accounts. Over an import both must be known; a leafnode link may join unknown ones."""
-        owner, taker = self._account(origin), self._account(user)
+        owner, taker = self._account_of(origin), self._account_of(user)
         one, other = (self._workspace.domains[key].connection for key in (origin, user))
         if one == other:
             return False
@@ -186,21 +186,21 @@ class _Maker:
                 self.diagnostics[connection, "JS455"] = Diagnostic("error", "JS455", text, detail, None, place)
         return owner is not None and taker is not None and owner != taker
 
-    def _account(self, domain: str) -> str | None:
+    def _account_of(self, domain: str) -> str | None:
         return self._accounts.get(self._workspace.domains[domain].connection)
 
-    def _note(self, address: Address, code: str, text: str, detail: str) -> None:
+    def _add_diagnostic(self, address: Address, code: str, text: str, detail: str) -> None:
         declared = self._workspace.resources.get(address)
         place = declared.range if declared is not None else None
         self.diagnostics[str(address), code] = Diagnostic("warning", code, text, detail, str(address), place)
 
 
-def _filtered(config: Mapping[str, Any]) -> bool:
+def _has_single_filter(config: Mapping[str, Any]) -> bool:
     """Whether the server asks with the filter in the subject: exactly one of them, and be it `>`."""
     transforms = config.get("subject_transforms")
     return len(transforms) == 1 and bool(transforms[0].get("src")) if transforms else bool(config.get("filter_subject"))
 
 
-def own_prefix(domain: Domain) -> str:
+def own_api_prefix(domain: Domain) -> str:
     """How the domain's own account calls its API."""
     return f"$JS.{domain.js_domain}.API" if domain.js_domain else "$JS.API"

@@ -1,4 +1,4 @@
-"""access: which exports and imports the flows between accounts need, and with `check` which of them are there."""
+"""access: which exports and imports the flows between accounts need, and with `check_grants` which of them are there."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import did_you_mean
 from jsplan.disk import MEGABYTE, read_regular
-from jsplan.documents.access import Access, AccountAccess, Need
+from jsplan.documents.access import Access, AccountGrants, Need
 from jsplan.errors import ConfigError, ConnectError, UsageError
-from jsplan.facts.access import check
+from jsplan.facts.access import check_grants
 from jsplan.jetstream import Pool
-from jsplan.jetstream.contexts import resolve as target_of
-from jsplan.topology import resolve
-from jsplan.topology.access import Grant, grants
-from jsplan.topology.grants import accounts_of, configuration, exports, nsc
+from jsplan.jetstream.contexts import resolve_settings as target_of
+from jsplan.topology import build_topology
+from jsplan.topology.access import Grant, compute_grants
+from jsplan.topology.grant_text import collect_exports, list_accounts, render_account_config, render_nsc_commands
+from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.options import Observer
-from jsplan.workflows.running import run
 
 
 def access(options: LoadOptions, observer: Observer, *, ask: bool = False, system: str | None = None) -> Access:
@@ -35,20 +35,20 @@ def access(options: LoadOptions, observer: Observer, *, ask: bool = False, syste
     workspace = load(options)
     if system is not None and system not in workspace.connections:
         raise UsageError(f'there is no connection "{system}".{did_you_mean(system, workspace.connections)}')
-    topology = resolve(workspace)
-    needed, found = grants(workspace, topology, accounts(workspace, options.environ))
+    topology = build_topology(workspace)
+    needed, found = compute_grants(workspace, topology, resolve_accounts(workspace, options.environ))
     found = [*workspace.diagnostics, *topology.diagnostics, *found]
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
     out = Access(__version__, workspace.name, workspace.environment, checked=ask, diagnostics=found)
-    out.needs = [_need(grant) for grant in needed]
-    out.accounts = [_account(name, needed) for name in accounts_of(needed)]
+    out.needs = [_build_need(grant) for grant in needed]
+    out.accounts = [_build_account_access(name, needed) for name in list_accounts(needed)]
     if ask:
-        run(_check(workspace, options.environ, needed, out, observer, system))
+        run_until_complete(_check_on_servers(workspace, options.environ, needed, out, observer, system))
     return out
 
 
-def accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[str, str]:
+def resolve_accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[str, str]:
     """The account of each connection that says it: `account:`, or the public key in its creds file."""
     found = {}
     for key, connection in workspace.connections.items():
@@ -58,13 +58,13 @@ def accounts(workspace: Workspace, environ: Mapping[str, str]) -> dict[str, str]
                 creds = target_of(connection, environ).creds
             except ConnectError:
                 creds = None
-            name = account_of(Path(creds)) if creds else None
+            name = read_account(Path(creds)) if creds else None
         if name:
             found[key] = name
     return found
 
 
-def account_of(creds: Path) -> str | None:
+def read_account(creds: Path) -> str | None:
     """The public key of the account that issued the user of a creds file; None where the file does not tell."""
     try:
         token = next(line for line in read_regular(creds, MEGABYTE).decode().splitlines() if line.startswith("eyJ"))
@@ -76,25 +76,25 @@ def account_of(creds: Path) -> str | None:
     return str(issuer) if issuer else None
 
 
-def _need(grant: Grant) -> Need:
-    response = "stream" if grant.streamed else None
-    return Need(grant.owner, grant.user, grant.kind, grant.subject, grant.local, response, list(grant.why))
+def _build_need(grant: Grant) -> Need:
+    response = "stream" if grant.streams_responses else None
+    return Need(grant.owner, grant.user, grant.kind, grant.subject, grant.local_subject, response, list(grant.flows))
 
 
-def _account(name: str, needed: list[Grant]) -> AccountAccess:
+def _build_account_access(name: str, needed: list[Grant]) -> AccountGrants:
     taken = [
-        {"type": g.kind, "account": g.owner, "subject": g.subject, "local_subject": g.local} for g in needed if g.user == name
+        {"type": g.kind, "account": g.owner, "subject": g.subject, "local_subject": g.local_subject} for g in needed if g.user == name
     ]  # fmt: skip
-    return AccountAccess(name, [e.to_json() for e in exports(name, needed)], taken, configuration(name, needed), nsc(name, needed))
+    return AccountGrants(name, [e.to_json() for e in collect_exports(name, needed)], taken, render_account_config(name, needed), render_nsc_commands(name, needed))
 
 
-async def _check(
+async def _check_on_servers(
     workspace: Workspace, environ: Mapping[str, str], needed: list[Grant], out: Access, observer: Observer, system: str | None
 ) -> None:
-    wanted = {workspace.domains[key].connection for grant in needed for key in (grant.owner_at, grant.user_at)}
+    wanted = {workspace.domains[key].connection for grant in needed for key in (grant.owner_domain, grant.user_domain)}
     observer.phase(f"Trying {len(needed)} subjects between {len(out.accounts)} accounts")
     async with Pool(workspace.connections, environ, read_only=True) as pool:
         await pool.open([*sorted(wanted), *([system] if system else [])])
-        found = await check(pool, workspace.domains, needed, system)
+        found = await check_grants(pool, workspace.domains, needed, system)
     for need, grant in zip(out.needs, needed, strict=True):
         need.status, need.detail = found[grant].status, found[grant].detail

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from jsplan.address import Address, is_glob, matches
-from jsplan.archives.folder import BackupError, BackupFolder, writing
-from jsplan.archives.manifest import Manifest
+from jsplan.backup.folder import BackupError, BackupFolder, open_for_writing
+from jsplan.backup.manifest import Manifest
 from jsplan.config.model import Domain, LoadOptions
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepResult, StepStarted
-from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, UsageError, combine
-from jsplan.facts.inventory import OWN_STREAMS, keeps_state
+from jsplan.errors import ApiError, ConnectError, ExitCode, JsplanError, UsageError, combine_exit_codes
+from jsplan.facts.inventory import OWN_STREAMS, is_state_bucket
 from jsplan.facts.live import DomainFacts
-from jsplan.facts.survey import identify, in_parallel, read_object
+from jsplan.facts.reader import identify_domain, read_object, run_parallel
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.subjects import is_valid
-from jsplan.units import stamp
+from jsplan.units import format_timestamp
+from jsplan.workflows.context import Context, known_domains, open_context, open_pool, state_bucket
+from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.options import Observer
-from jsplan.workflows.running import run
-from jsplan.workflows.saving import save_stream
-from jsplan.workflows.world import World, known_domains, open_pool, open_world, state_bucket
+from jsplan.workflows.stream_backup import save_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,78 +60,78 @@ def backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> Bac
     backup of this workspace is brought up to date: what has not moved is not read again. Raises UsageError for addresses
     that cannot be backed up, JsplanError for one that names nothing, ConnectError, and BackupError for the folder.
     """
-    return run(_backup(load, options, observer))
+    return run_until_complete(_backup(load, options, observer))
 
 
 async def _backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
-    async with open_world(load) as world, open_pool(world, read_only=True) as pool:
-        domains = _domains(world, options.addresses)
+    async with open_context(load) as world, open_pool(world, read_only=True) as pool:
+        domains = _select_domains(world, options.addresses)
         observer.phase(f"Looking at {len(domains)} domain{'' if len(domains) == 1 else 's'}")
-        facts = await _roll_call(world, pool, domains)
-        wanted = await _wanted(world, pool, facts, domains, options.addresses)
-        with writing(options.folder, world.workspace.name, world.workspace.environment) as folder:
-            run_ = _Run(world, pool, facts, folder, observer, options)
-            return await run_.all(wanted)
+        facts = await _identify_domains(world, pool, domains)
+        wanted = await _select_streams(world, pool, facts, domains, options.addresses)
+        with open_for_writing(options.folder, world.workspace.name, world.workspace.environment) as folder:
+            run_ = _BackupRun(world, pool, facts, folder, observer, options)
+            return await run_.save_all(wanted)
 
 
-def _domains(world: World, texts: Iterable[str]) -> dict[str, Domain]:
+def _select_domains(world: Context, texts: Iterable[str]) -> dict[str, Domain]:
     """The domains that the addresses lead to. A glob reaches none twice; an address may name a `same_as` domain."""
     declared, found = world.workspace.domains, dict[str, Domain]()
     for text in texts:
         domain, _, rest = text.partition("/")
         if rest.startswith("consumer/"):
-            raise UsageError(f"{text}: consumers are saved with their stream", hint=f"Name the stream: {domain}/stream/{_stream(rest)}")
-        keys = [key for key, one in declared.items() if one.same_as is None and _reaches(domain, key)] if is_glob(domain) else [domain]
+            raise UsageError(f"{text}: consumers are saved with their stream", hint=f"Name the stream: {domain}/stream/{_stream_name(rest)}")
+        keys = [key for key, one in declared.items() if one.same_as is None and _matches_domain(domain, key)] if is_glob(domain) else [domain]
         if missing := [key for key in keys if key not in declared] or (not keys and [domain]):
             raise UsageError(f"there is no domain {missing[0]}.{did_you_mean(missing[0], declared)}")
         found |= {key: declared[key] for key in keys}
     return found
 
 
-def _stream(rest: str) -> str:
+def _stream_name(rest: str) -> str:
     return rest.split("/")[1] or "NAME"
 
 
-def _reaches(glob: str, key: str) -> bool:
+def _matches_domain(glob: str, key: str) -> bool:
     return matches(glob, key)
 
 
-async def _roll_call(world: World, pool: Pool, domains: dict[str, Domain]) -> dict[str, DomainFacts]:
+async def _identify_domains(world: Context, pool: Pool, domains: dict[str, Domain]) -> dict[str, DomainFacts]:
     await pool.open(domain.connection for domain in domains.values())
     known = known_domains(world)
-    found = await asyncio.gather(*(identify(pool, domain, world.workspace.domains, known) for domain in domains.values()))
+    found = await asyncio.gather(*(identify_domain(pool, domain, world.workspace.domains, known) for domain in domains.values()))
     if not any(facts.reachable for facts in found):
         raise ConnectError(f"no domain can be reached: {found[0].reason}", hint="Nothing was saved. Look at the connections and servers.")
     return {facts.key: facts for facts in found}
 
 
-async def _wanted(
-    world: World, pool: Pool, facts: dict[str, DomainFacts], domains: dict[str, Domain], texts: Iterable[str]
+async def _select_streams(
+    world: Context, pool: Pool, facts: dict[str, DomainFacts], domains: dict[str, Domain], texts: Iterable[str]
 ) -> list[Address]:
     """The streams that exist and are named. Raises JsplanError for an address or a glob that names nothing."""
     reachable = [key for key, one in facts.items() if one.reachable]
-    there = [address for found in await asyncio.gather(*(_there(pool.api(domains[key]), texts) for key in reachable)) for address in found]
+    there = [address for found in await asyncio.gather(*(_list_streams(pool.api(domains[key]), texts) for key in reachable)) for address in found]
     found: set[Address] = set()
-    states = await _states(world, pool, domains, [a for a in there if any(is_glob(text) and matches(text, a) for text in texts)])
+    states = await _find_state_buckets(world, pool, domains, [a for a in there if any(is_glob(text) and matches(text, a) for text in texts)])
     for text in texts:
         mine = [address for address in there if matches(text, address) and not (is_glob(text) and address in states)]
-        away = [key for key, one in facts.items() if not one.reachable and (_reaches(text.partition("/")[0], key))]
+        away = [key for key, one in facts.items() if not one.reachable and (_matches_domain(text.partition("/")[0], key))]
         if not mine and not away:
             raise JsplanError(f"{text} matches no stream", hint="Globs go over what is on the servers: hub/**, hub/kv/*")
         found |= set(mine)
     return sorted(found)
 
 
-async def _there(api: DomainApi, texts: Iterable[str]) -> list[Address]:
+async def _list_streams(api: DomainApi, texts: Iterable[str]) -> list[Address]:
     """The streams of a domain that may be meant: all of them only where there is a glob, since not every user may list them."""
     key = api.domain.key
-    if any(is_glob(text) and _reaches(text.partition("/")[0], key) for text in texts):
+    if any(is_glob(text) and _matches_domain(text.partition("/")[0], key) for text in texts):
         return [Address.of_stream(key, name) for name in await api.stream_names() if not name.startswith(OWN_STREAMS)]
-    wanted = {address for text in texts if (address := _named(text)) is not None and address.domain == key}
+    wanted = {address for text in texts if (address := _parse_stream_address(text)) is not None and address.domain == key}
     return [address for address in sorted(wanted) if await api.stream_info(address.stream) is not None]
 
 
-def _named(text: str) -> Address | None:
+def _parse_stream_address(text: str) -> Address | None:
     """The stream that an address names; None for what cannot be the name of one, so that no server is asked for it."""
     try:
         address = Address.parse(text)
@@ -141,24 +141,24 @@ def _named(text: str) -> Address | None:
     return address if usual and is_valid(address.stream) and "." not in address.stream else None
 
 
-async def _states(world: World, pool: Pool, domains: dict[str, Domain], found: Iterable[Address]) -> set[Address]:
+async def _find_state_buckets(world: Context, pool: Pool, domains: dict[str, Domain], found: Iterable[Address]) -> set[Address]:
     """Buckets that workspaces keep their state in: a glob leaves them out, since state moves on with every lock that is taken."""
-    states = {address for address in found if world.topology.real(address) in state_bucket(world.workspace)}
+    states = {address for address in found if world.topology.canonicalize(address) in state_bucket(world.workspace)}
 
     async def look(address: Address) -> None:
         live = await read_object(pool.api(domains[address.domain]), address)
-        if live is not None and keeps_state(live):
+        if live is not None and is_state_bucket(live):
             states.add(address)
 
-    await in_parallel(look, [address for address in found if address.kind == "kv" and address not in states])
+    await run_parallel(look, [address for address in found if address.kind == "kv" and address not in states])
     return states
 
 
-class _Run:
+class _BackupRun:
     """One run: some streams at once, what fails is written down and holds up nothing else."""
 
     def __init__(
-        self, world: World, pool: Pool, facts: dict[str, DomainFacts], folder: BackupFolder, observer: Observer, options: BackupOptions
+        self, world: Context, pool: Pool, facts: dict[str, DomainFacts], folder: BackupFolder, observer: Observer, options: BackupOptions
     ) -> None:
         self.world = world
         self.pool = pool
@@ -168,25 +168,25 @@ class _Run:
         self.options = options
         self.result = BackupResult(folder.manifest, folder.path)
 
-    async def all(self, wanted: list[Address]) -> BackupResult:
+    async def save_all(self, wanted: list[Address]) -> BackupResult:
         """Save them all, and write the manifest however it ends."""
         slots, manifest = asyncio.Semaphore(max(1, self.options.parallelism)), self.folder.manifest
-        manifest.missing = {f"{key}/**": one.absence for key, one in self.facts.items() if not one.reachable}
+        manifest.missing = {f"{key}/**": one.offline_text for key, one in self.facts.items() if not one.reachable}
         self.observer.event(ApplyStarted(len(wanted), "stream"))
         try:
             async with asyncio.TaskGroup() as group:
                 for address in wanted:
-                    group.create_task(self._one(address, slots))
+                    group.create_task(self._save_one(address, slots))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
             self.folder.write()
-        manifest.complete, manifest.finished_at = not manifest.missing, stamp()
+        manifest.complete, manifest.finished_at = not manifest.missing, format_timestamp()
         self.folder.write()
         self.result.exit_code = int(self._exit_code())
         return self.result
 
-    async def _one(self, address: Address, slots: asyncio.Semaphore) -> None:
+    async def _save_one(self, address: Address, slots: asyncio.Semaphore) -> None:
         async with slots:
             started, name = time.monotonic(), str(address)
             self.observer.event(StepStarted(name, name, name))
@@ -202,7 +202,7 @@ class _Run:
             except BackupError:
                 raise
             except ApiError as error:
-                problem = error.in_full
+                problem = error.full_text
                 self.folder.manifest.missing[name] = problem
             ended = StepResult(name, name, "stream.snapshot", "failed" if problem else "done", problem)
             self.observer.event(StepFinished(ended, name, time.monotonic() - started))
@@ -213,4 +213,4 @@ class _Run:
         excused = {f"{key}/**" for key, one in self.facts.items() if not one.reachable and domains[key].may_be_offline is not None}
         if not self.folder.manifest.missing.keys() - excused:
             return ExitCode.OK
-        return combine([ExitCode.PARTIAL if self.result.saved or self.result.kept else ExitCode.ERROR])
+        return combine_exit_codes([ExitCode.PARTIAL if self.result.saved or self.result.kept else ExitCode.ERROR])

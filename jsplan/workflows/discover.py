@@ -7,40 +7,40 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jsplan.config.connections import NAME
-from jsplan.config.load import load_reach
+from jsplan.config.connections import NAME_PATTERN
+from jsplan.config.load import load_connectivity
 from jsplan.config.model import Connection, Domain, LoadOptions
-from jsplan.diagnostics import known
+from jsplan.diagnostics import list_known
 from jsplan.errors import UsageError
-from jsplan.facts.discover import Seen, discover
+from jsplan.facts.discover import VisibleDomain, find_domains
 from jsplan.jetstream import Pool
+from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.options import Observer
-from jsplan.workflows.running import run
 
 
 @dataclass(slots=True)
-class Proposed:
+class ProposedDomain:
     """One domain with the key that it has in the files, or that we propose; `declared` says that it is there already."""
 
     key: str
-    seen: Seen
+    visible: VisibleDomain
     declared: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As an element of `domains`."""
-        seen = self.seen
+        seen = self.visible
         return {
             "key": self.key, "connection": seen.connection, "js_domain": seen.name, "api_prefix": seen.prefix, "declared": self.declared,
-            "reachable": not seen.why, "reason": seen.why or None, "streams": seen.streams, "api_level": seen.level,
-            "servers": [{"name": name, "version": version} for name, version in sorted(seen.servers.items())], "seen_by": seen.told,
+            "reachable": not seen.failure, "reason": seen.failure or None, "streams": seen.streams, "api_level": seen.level,
+            "servers": [{"name": name, "version": version} for name, version in sorted(seen.servers.items())], "seen_by": seen.reported_by,
         }  # fmt: skip
 
 
 @dataclass(slots=True)
-class Discovered:
+class DiscoverResult:
     """What was found over all connections that were asked; `failures` are those that could not be opened, by key."""
 
-    domains: list[Proposed] = field(default_factory=list)
+    domains: list[ProposedDomain] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     with_system: bool = False
 
@@ -52,25 +52,25 @@ class Discovered:
         }  # fmt: skip
 
 
-def discover_domains(options: LoadOptions, observer: Observer, *, connection: str | None = None, system: str | None = None) -> Discovered:
+def discover_domains(options: LoadOptions, observer: Observer, *, connection: str | None = None, system: str | None = None) -> DiscoverResult:
     """Ask the servers behind one connection, or behind each of the workspace. `system` is one to the system account.
 
     Raises ConfigError, UsageError for a connection that does not exist, ConnectError when none can be opened, and ApiError.
     """
-    connections, declared = load_reach(options)
+    connections, declared = load_connectivity(options)
     for key in (connection, system):
         if key is not None and key not in connections:
-            raise UsageError(f'there is no connection "{key}". {known("connections", connections, key)}')
+            raise UsageError(f'there is no connection "{key}". {list_known("connections", connections, key)}')
     asked = [connection] if connection else [key for key in connections if key != system]
-    return run(_discover(connections, declared, options.environ, asked, system, observer))
+    return run_until_complete(_discover(connections, declared, options.environ, asked, system, observer))
 
 
 async def _discover(
     connections: Mapping[str, Connection], declared: Mapping[str, Domain], environ: Mapping[str, str], asked: list[str], system: str | None,
     observer: Observer,
-) -> Discovered:  # fmt: skip
-    out = Discovered(with_system=system is not None)
-    seen: list[Seen] = []
+) -> DiscoverResult:  # fmt: skip
+    out = DiscoverResult(with_system=system is not None)
+    seen: list[VisibleDomain] = []
     async with Pool(connections, environ, read_only=True) as pool:
         observer.phase(f"Asking the servers behind {', '.join(asked)}")
         await pool.open([*asked, *([system] if system else [])])
@@ -80,26 +80,26 @@ async def _discover(
             if key in pool.failures:
                 out.failures[key] = str(pool.failures[key])
             else:
-                seen += await discover(pool.links[key], pool.links[system] if system else None)
+                seen += await find_domains(pool.connections[key], pool.connections[system] if system else None)
         if out.failures and not seen:
             raise pool.failures[next(iter(out.failures))]
-    out.domains = _named(seen, declared)
+    out.domains = _assign_keys(seen, declared)
     return out
 
 
-def _named(found: Iterable[Seen], declared: Mapping[str, Domain]) -> list[Proposed]:
+def _assign_keys(found: Iterable[VisibleDomain], declared: Mapping[str, Domain]) -> list[ProposedDomain]:
     """A key for each: that of the files, else the domain's own name, else that with its connection's."""
     known = {(d.connection, d.js_domain): key for key, d in declared.items() if d.same_as is None}
     taken, out = set(declared), []
     for seen in found:
         key = known.get((seen.connection, seen.name))
         if key is not None:
-            out.append(Proposed(key, seen, declared=True))
+            out.append(ProposedDomain(key, seen, declared=True))
             continue
         plain = re.sub(r"[^A-Za-z0-9_-]", "-", seen.name or seen.connection)
-        plain = plain if NAME.fullmatch(plain) else f"d{plain}"
+        plain = plain if NAME_PATTERN.fullmatch(plain) else f"d{plain}"
         choices = (plain, f"{plain}-{seen.connection}", *(f"{plain}-{number}" for number in range(2, 1000)))
         key = next(choice for choice in choices if choice not in taken)
         taken.add(key)
-        out.append(Proposed(key, seen))
+        out.append(ProposedDomain(key, seen))
     return out

@@ -12,29 +12,38 @@ from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift
 from jsplan.documents.plan import Deferred
-from jsplan.drift.flows import graded
-from jsplan.drift.mutes import mute
-from jsplan.drift.strangers import stranger
-from jsplan.errors import ExitCode, combine
-from jsplan.facts.inventory import keeps_state, may_be_listed, permitted, unmanaged
+from jsplan.drift.mutes import apply_mutes
+from jsplan.drift.replication_severity import with_severity
+from jsplan.drift.unmanaged import build_unmanaged_element
+from jsplan.errors import ExitCode, combine_exit_codes
+from jsplan.facts.inventory import ask_if_permitted, is_state_bucket, list_unmanaged, may_be_listed
 from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.survey import read_into, survey
+from jsplan.facts.reader import read_into, read_live
 from jsplan.jetstream import Pool
-from jsplan.planning.away import excused, last_seen
-from jsplan.planning.downstream import named
-from jsplan.planning.drifted import drift_of
-from jsplan.planning.inputs import Inputs, Request
-from jsplan.planning.preserve.resumed import interrupted, stand_ins
-from jsplan.planning.recovered import in_the_middle, recover
-from jsplan.planning.unanswered import unanswered
-from jsplan.units import stamp
-from jsplan.workflows.health import Found, Health
+from jsplan.planning.crash_recovery import describe_interruption, recover_interrupted
+from jsplan.planning.drift import detect_drift
+from jsplan.planning.model import PlanInputs, PlanRequest
+from jsplan.planning.never_answered_domains import check_never_answered
+from jsplan.planning.offline_domains import is_within_offline_limit, last_seen
+from jsplan.planning.preserve.interrupted import list_interrupted, staging_streams
+from jsplan.planning.replication.impact import source_names
+from jsplan.units import format_timestamp
+from jsplan.workflows.context import (
+    Context,
+    build_inputs,
+    known_domains,
+    open_context,
+    open_pool,
+    read_domain_names,
+    state_bucket,
+    with_parent_streams,
+)
+from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.options import DriftOptions, Observer
-from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, known_domains, name_domains, open_pool, open_world, state_bucket, with_streams
+from jsplan.workflows.replication_health import FlowHealth, ReplicationChecker
 
 #: Why a resource is left for later although its domain is there.
-MIDDLE = "it is in the middle of a replacement"
+INTERRUPTED_REPLACEMENT = "it is in the middle of a replacement"
 
 
 def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
@@ -42,110 +51,110 @@ def drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift
 
     Raises ConfigError, StateError, ConnectError (no domain at all can be reached) and ApiError.
     """
-    return run(_load_and_drift(load, options, observer))
+    return run_until_complete(_load_and_drift(load, options, observer))
 
 
 async def _load_and_drift(load: LoadOptions, options: DriftOptions, observer: Observer) -> Drift:
-    async with open_world(load) as world, open_pool(world, read_only=True, sealed=True) as pool:
-        return await look(world, pool, options, observer)
+    async with open_context(load) as world, open_pool(world, read_only=True, guarded=True) as pool:
+        return await check_drift(world, pool, options, observer)
 
 
-async def look(world: World, pool: Pool, options: DriftOptions, observer: Observer) -> Drift:
+async def check_drift(world: Context, pool: Pool, options: DriftOptions, observer: Observer) -> Drift:
     """Compare all that is selected, over connections that cannot write: the sequence that `drift` and the scheduled job share."""
-    request = Request(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
-    inputs = inputs_of(world, request)
-    ours = sorted(a for a in {*inputs.entries, *inputs.pending} if a in inputs.selected and not _ignored(world.workspace, a))
+    request = PlanRequest(now=datetime.now(UTC), targets=options.targets, excludes=options.excludes)
+    inputs = build_inputs(world, request)
+    ours = sorted(a for a in {*inputs.entries, *inputs.unfinished_steps} if a in inputs.selected and not _is_ignored(world.workspace, a))
     observer.phase(f"Reading {len(ours):,} resource{'' if len(ours) == 1 else 's'}")
-    needed, domains = [*with_streams(ours), *sorted(stand_ins(inputs))], world.workspace.domains
+    needed, domains = [*with_parent_streams(ours), *sorted(staging_streams(inputs))], world.workspace.domains
     also = () if options.targets else [key for key, domain in domains.items() if domain.same_as is None]
-    inputs.live = await survey(pool, domains, needed, known_domains(world), also)
-    recover(inputs)
-    await name_domains(inputs, pool)
-    strangers = [] if options.targets else await unmanaged(pool, domains, inputs.live, _known(world, inputs))
+    inputs.live = await read_live(pool, domains, needed, known_domains(world), also)
+    recover_interrupted(inputs)
+    await read_domain_names(inputs, pool)
+    strangers = [] if options.targets else await list_unmanaged(pool, domains, inputs.live, _known_addresses(world, inputs))
     managed = [a for a in ours if a in inputs.entries]
-    flows = await _flows(world, pool, inputs, managed) if options.replication else ()
-    return _document(world, inputs, managed, strangers, options, flows)
+    flows = await _check_flows(world, pool, inputs, managed) if options.replication else ()
+    return _build_document(world, inputs, managed, strangers, options, flows)
 
 
-async def replication(world: World, pool: Pool) -> Drift:
+async def check_replication(world: Context, pool: Pool) -> Drift:
     """Look at mirrors and sources alone, which may take a while where one does not follow: a drift document with nothing else in it."""
-    inputs = inputs_of(world, Request(now=datetime.now(UTC)))
+    inputs = build_inputs(world, PlanRequest(now=datetime.now(UTC)))
     copying = [a for a, entry in inputs.entries.items() if entry.config.get("mirror") or entry.config.get("sources")]
-    copying = sorted(a for a in copying if a.domain in world.workspace.domains and not _ignored(world.workspace, a))
-    flows: Iterable[Found] = ()
+    copying = sorted(a for a in copying if a.domain in world.workspace.domains and not _is_ignored(world.workspace, a))
+    flows: Iterable[FlowHealth] = ()
     if copying:
-        inputs.live = await survey(pool, world.workspace.domains, [*copying, *sorted(stand_ins(inputs))], known_domains(world))
-        recover(inputs)
-        flows = await _flows(world, pool, inputs, copying)
-    return _document(world, inputs, [], [], DriftOptions(), flows)
+        inputs.live = await read_live(pool, world.workspace.domains, [*copying, *sorted(staging_streams(inputs))], known_domains(world))
+        recover_interrupted(inputs)
+        flows = await _check_flows(world, pool, inputs, copying)
+    return _build_document(world, inputs, [], [], DriftOptions(), flows)
 
 
-async def _flows(world: World, pool: Pool, inputs: Inputs, managed: Iterable[Address]) -> list[Found]:
-    health = Health(world, pool, inputs.live)
-    return await health.thorough(_copies(inputs, managed), {*inputs.under_way, *inputs.taken_out})
+async def _check_flows(world: Context, pool: Pool, inputs: PlanInputs, managed: Iterable[Address]) -> list[FlowHealth]:
+    health = ReplicationChecker(world, pool, inputs.live)
+    return await health.check_until_conclusive(_list_downstreams(inputs, managed), {*inputs.interrupted, *inputs.detached_sources})
 
 
-def _copies(inputs: Inputs, managed: Iterable[Address]) -> list[Address]:
+def _list_downstreams(inputs: PlanInputs, managed: Iterable[Address]) -> list[Address]:
     """The streams that may copy others. One in the middle of a replacement copies when that is done."""
-    return [a for a in managed if a.kind != "consumer" and a not in inputs.under_way and a not in inputs.taken_out]
+    return [a for a in managed if a.kind != "consumer" and a not in inputs.interrupted and a not in inputs.detached_sources]
 
 
-async def glance(world: World, pool: Pool, addresses: Collection[Address], options: DriftOptions) -> Drift:
-    """Look at nothing but these, managed or not: what follows when something is said to have changed. Reads what `look` would read."""
-    request = Request(now=datetime.now(UTC))
-    inputs = inputs_of(world, request)
-    asked = {a for a in addresses if a.domain in world.workspace.domains and not _ignored(world.workspace, a)}
-    ours = sorted(asked & {*inputs.entries, *inputs.pending})
-    known = _known(world, inputs)
+async def check_addresses(world: Context, pool: Pool, addresses: Collection[Address], options: DriftOptions) -> Drift:
+    """Look at nothing but these, managed or not: what follows when something is said to have changed. Reads what `check_drift` would read."""
+    request = PlanRequest(now=datetime.now(UTC))
+    inputs = build_inputs(world, request)
+    asked = {a for a in addresses if a.domain in world.workspace.domains and not _is_ignored(world.workspace, a)}
+    ours = sorted(asked & {*inputs.entries, *inputs.unfinished_steps})
+    known = _known_addresses(world, inputs)
     others = {a for a in asked - known if may_be_listed(a)}
     if asked:
-        needed = [*with_streams(ours), *sorted(stand_ins(inputs))]
-        inputs.live = await survey(pool, world.workspace.domains, needed, known_domains(world), {a.domain for a in asked})
-        await _read_others(world, pool, inputs, with_streams(others))
-        recover(inputs)
+        needed = [*with_parent_streams(ours), *sorted(staging_streams(inputs))]
+        inputs.live = await read_live(pool, world.workspace.domains, needed, known_domains(world), {a.domain for a in asked})
+        await _read_unmanaged(world, pool, inputs, with_parent_streams(others))
+        recover_interrupted(inputs)
     managed = [a for a in ours if a in inputs.entries]
     found = (inputs.live.get(a) for a in sorted(others))
-    return _document(world, inputs, managed, [o for o in found if o is not None and not keeps_state(o)], options)
+    return _build_document(world, inputs, managed, [o for o in found if o is not None and not is_state_bucket(o)], options)
 
 
-async def _read_others(world: World, pool: Pool, inputs: Inputs, addresses: Iterable[Address]) -> None:
+async def _read_unmanaged(world: Context, pool: Pool, inputs: PlanInputs, addresses: Iterable[Address]) -> None:
     """Read what is not managed, as far as this user may and it is not read yet."""
     for address in addresses:
-        if inputs.live.reachable(address.domain) and inputs.live.get(address) is None:
+        if inputs.live.is_reachable(address.domain) and inputs.live.get(address) is None:
             api = pool.api(world.workspace.domains[address.domain])
-            await permitted(read_into(api, inputs.live, address), address.domain, inputs.live)
+            await ask_if_permitted(read_into(api, inputs.live, address), address.domain, inputs.live)
 
 
-def _known(world: World, inputs: Inputs) -> set[Address]:
+def _known_addresses(world: Context, inputs: PlanInputs) -> set[Address]:
     """What is somebody's: of the files, of state, and the state itself; also by another way to its domain."""
     known = {*world.workspace.resources, *inputs.entries, *state_bucket(world.workspace)}
-    return known | {world.topology.real(a) for a in known if a.domain in world.workspace.domains}
+    return known | {world.topology.canonicalize(a) for a in known if a.domain in world.workspace.domains}
 
 
-def _ignored(workspace: Workspace, address: Address) -> bool:
+def _is_ignored(workspace: Workspace, address: Address) -> bool:
     return any(matches(glob, address) for glob in workspace.drift.ignore)
 
 
-def _document(
-    world: World, inputs: Inputs, managed: list[Address], strangers: list[LiveObject], options: DriftOptions, flows: Iterable[Found] = ()
+def _build_document(
+    world: Context, inputs: PlanInputs, managed: list[Address], strangers: list[LiveObject], options: DriftOptions, flows: Iterable[FlowHealth] = ()
 ) -> Drift:
     live, workspace = inputs.live, world.workspace
-    out = Drift(__version__, workspace.name, workspace.environment, stamp(), str(uuid.uuid4()))
+    out = Drift(__version__, workspace.name, workspace.environment, format_timestamp(), str(uuid.uuid4()))
     for address in managed:
-        if not live.reachable(address.domain):
-            out.deferred.append(Deferred(str(address), live.domains[address.domain].absence))
+        if not live.is_reachable(address.domain):
+            out.deferred.append(Deferred(str(address), live.domains[address.domain].offline_text))
             continue
-        if address in live.broken:
-            out.deferred.append(Deferred(str(address), f"it is offline on its server: {live.broken[address]}"))
+        if address in live.unreadable:
+            out.deferred.append(Deferred(str(address), f"it is offline on its server: {live.unreadable[address]}"))
             continue
-        if (begun := inputs.under_way.get(address)) is not None and begun.begin != "clear":
-            out.interrupted += interrupted({address: begun})
+        if (begun := inputs.interrupted.get(address)) is not None and begun.next_step != "clear":
+            out.interrupted += list_interrupted({address: begun})
             continue
-        if how_far := in_the_middle(inputs, address):
-            out.deferred.append(Deferred(str(address), f"{MIDDLE}: {how_far}"))
+        if how_far := describe_interruption(inputs, address):
+            out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {how_far}"))
             continue
         declared = workspace.resources.get(address)
-        found = drift_of(
+        found = detect_drift(
             address,
             inputs.entries[address],
             live.get(address),
@@ -154,33 +163,33 @@ def _document(
             now=inputs.request.now,
         )
         out.resource_drift += [found] if found is not None else []
-        if found is None and address in inputs.taken_out:
-            out.deferred.append(Deferred(str(address), f"{MIDDLE}: {named(inputs.taken_out[address])} is to be put back into it"))
+        if found is None and address in inputs.detached_sources:
+            out.deferred.append(Deferred(str(address), f"{INTERRUPTED_REPLACEMENT}: {source_names(inputs.detached_sources[address])} is to be put back into it"))
     out.interrupted.sort(key=lambda item: not item["rejected"])
-    out.replication = [graded(found.to_json()) for found in flows if not _ignored(workspace, found.flow.copy)]
-    out.unmanaged = [stranger(o, live) for o in strangers if not _ignored(workspace, o.address)]
+    out.replication = [with_severity(found.to_json()) for found in flows if not _is_ignored(workspace, found.flow.downstream)]
+    out.unmanaged = [build_unmanaged_element(o, live) for o in strangers if not _is_ignored(workspace, o.address)]
     seen = last_seen(inputs)
-    out.offline = [_away(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
-    out.pending = _pending(inputs)
-    out.diagnostics += unanswered(inputs)
-    mute(out, workspace.drift.mute, inputs.request.now)
-    out.places = {r.address: d.range for r in out.resource_drift if (d := workspace.resources.get(Address.parse(r.address))) is not None}
-    out.diagnostics += _unlisted(live)
+    out.offline = [_offline_element(inputs, key, seen.get(key)) for key, facts in sorted(live.domains.items()) if not facts.reachable]
+    out.pending = _count_pending(inputs)
+    out.diagnostics += check_never_answered(inputs)
+    apply_mutes(out, workspace.drift.mute, inputs.request.now)
+    out.declared_at = {r.address: d.range for r in out.resource_drift if (d := workspace.resources.get(Address.parse(r.address))) is not None}
+    out.diagnostics += _unlisted_diagnostics(live)
     out.exit_code = int(_exit_code(out, options, live))
     return out
 
 
-def _away(inputs: Inputs, key: str, seen: datetime | None) -> dict[str, object]:
+def _offline_element(inputs: PlanInputs, key: str, seen: datetime | None) -> dict[str, object]:
     return {
         "domain": key,
-        "reason": inputs.live.domains[key].why,
+        "reason": inputs.live.domains[key].short_reason,
         "may_be_offline": inputs.workspace.domains[key].may_be_offline,
-        "last_seen": stamp(seen) if seen else None,
-        "excused": excused(inputs, key, seen),
+        "last_seen": format_timestamp(seen) if seen else None,
+        "excused": is_within_offline_limit(inputs, key, seen),
     }
 
 
-def _pending(inputs: Inputs) -> int:
+def _count_pending(inputs: PlanInputs) -> int:
     """Resources whose files no longer say what was last applied."""
     resources = inputs.workspace.resources
     count = sum(1 for a in resources if a in inputs.selected and a not in inputs.entries)
@@ -191,7 +200,7 @@ def _pending(inputs: Inputs) -> int:
     return count
 
 
-def _unlisted(live: Live) -> Iterable[Diagnostic]:
+def _unlisted_diagnostics(live: Live) -> Iterable[Diagnostic]:
     for domain, reason in sorted(live.unlisted.items()):
         text = f"what else is in domain {domain} cannot be listed, so what is unmanaged there is not known: {reason}"
         yield Diagnostic("warning", "JS447", text, "Let this user ask STREAM.NAMES, CONSUMER.NAMES and their INFO.", f"{domain}/**")
@@ -204,4 +213,4 @@ def _exit_code(out: Drift, options: DriftOptions, live: Live) -> ExitCode:
     if (out.interrupted and options.fail_on) or any(counts[names[what]] for what in options.fail_on):
         return ExitCode.CHANGES
     unread = any(not away["excused"] for away in out.offline) or (live.unlisted and "unmanaged" in options.fail_on)
-    return combine([ExitCode.ERROR] if unread else [])
+    return combine_exit_codes([ExitCode.ERROR] if unread else [])

@@ -8,14 +8,14 @@ from jsplan.address import Address
 from jsplan.config.model import LoadOptions
 from jsplan.diagnostics import did_you_mean
 from jsplan.errors import JsplanError
+from jsplan.planning.bucket_aliases import with_bucket_names
+from jsplan.planning.decide import table_of
 from jsplan.planning.diff import field_changes
-from jsplan.planning.verdict import table_of
-from jsplan.planning.words import in_words
-from jsplan.resources.fields import NEWEST
+from jsplan.resources.fields import NEWEST_LEVEL
 from jsplan.state import State
-from jsplan.state.history import KEPT, Item, changes_of
-from jsplan.workflows.running import run
-from jsplan.workflows.world import open_backend
+from jsplan.state.history import MAX_ENTRIES, JsonObject, unpack_changes
+from jsplan.workflows.context import open_backend
+from jsplan.workflows.event_loop import run_until_complete
 
 
 def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
@@ -23,14 +23,14 @@ def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
 
     Raises JsplanError for an entry that is not there (any more).
     """
-    return run(_history(load, number))
+    return run_until_complete(_history(load, number))
 
 
 async def _history(load: LoadOptions, number: int | None) -> dict[str, Any]:
     async with open_backend(load) as (workspace, backend):
         state = await backend.read()
-        running = bool(state.history) and state.history[-1]["result"] == "started" and await backend.holder() is not None
-    listed = [without_changes(entry) for entry in reversed(state.history)] if number is None else [in_full(find(state, number))]
+        running = bool(state.history) and state.history[-1]["result"] == "started" and await backend.read_holder() is not None
+    listed = [without_changes(entry) for entry in reversed(state.history)] if number is None else [with_changes(find_entry(state, number))]
     for entry in listed:
         if running and entry["id"] == state.history[-1]["id"]:
             entry["running"] = True
@@ -39,7 +39,7 @@ async def _history(load: LoadOptions, number: int | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def find(state: State, number: int) -> Item:
+def find_entry(state: State, number: int) -> JsonObject:
     """The entry with this id. Raises JsplanError that says which there are."""
     for entry in state.history:
         if entry["id"] == number:
@@ -48,33 +48,33 @@ def find(state: State, number: int) -> Item:
     if not known:
         raise JsplanError(f"nothing is known of an apply {number}: the history is empty", hint="It begins with the next apply.")
     near = did_you_mean(str(number), known) or f" It has {known[0]} to {known[-1]}."
-    raise JsplanError(f"the history has no entry {number}.{near}", hint=f"See: jsplan history. The newest {KEPT} are kept.")
+    raise JsplanError(f"the history has no entry {number}.{near}", hint=f"See: jsplan history. The newest {MAX_ENTRIES} are kept.")
 
 
-def without_changes(entry: Item) -> Item:
+def without_changes(entry: JsonObject) -> JsonObject:
     """An entry for the list."""
     return {name: value for name, value in entry.items() if name != "changes"}
 
 
-def in_full(entry: Item) -> Item:
+def with_changes(entry: JsonObject) -> JsonObject:
     """An entry with its changes field by field; `changes` is null where only counts were kept."""
-    changes = changes_of(entry)
-    return entry | {"changes": None if changes is None else [_shown(item) for item in changes]}
+    changes = unpack_changes(entry)
+    return entry | {"changes": None if changes is None else [_build_change(item) for item in changes]}
 
 
-def _shown(item: Item) -> Item:
+def _build_change(item: JsonObject) -> JsonObject:
     """One change for readers: what differed, instead of whole configurations."""
     kept = {name: item[name] for name in ("address", "actions", "importing", "moved_from") if name in item}
     return kept | {
-        "status": item.get("status", "done"), "fields": _fields(item), "costs": item.get("costs", []), "error": item.get("error"),
+        "status": item.get("status", "done"), "fields": _field_changes(item), "costs": item.get("costs", []), "error": item.get("error"),
     }  # fmt: skip
 
 
-def _fields(item: Item) -> list[dict[str, Any]]:
+def _field_changes(item: JsonObject) -> list[dict[str, Any]]:
     values, address = (item.get("after") or {}).get("values") or {}, Address.parse(item["address"])
     if not values or not item.get("before"):
         return []
     table = table_of(address)
     before = table.compact(item["before"])
     after = {name: value for name, value in (before | values).items() if value is not None}
-    return [change.to_json() for change in in_words(address, field_changes(table, before, after, NEWEST))]
+    return [change.to_json() for change in with_bucket_names(address, field_changes(table, before, after, NEWEST_LEVEL))]

@@ -27,11 +27,11 @@ def init(directory: Path, template: str, name: str) -> list[Path]:
     if there:
         raise JsplanError(f"{there[0]} exists; nothing was written", hint="Choose an empty folder with -C.")
     for path, text in wanted.items():
-        _write(path, text.replace("WORKSPACE", name))
+        _write_file(path, text.replace("WORKSPACE", name))
     return sorted(wanted)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")

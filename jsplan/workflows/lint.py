@@ -11,15 +11,15 @@ from jsplan.config import load
 from jsplan.documents.lint import Lint
 from jsplan.errors import ConfigError
 from jsplan.facts.live import Live
-from jsplan.facts.neighbours import read_neighbours
-from jsplan.facts.question import Wanted
-from jsplan.facts.survey import survey
+from jsplan.facts.measurement import UnmanagedRequest
+from jsplan.facts.reader import read_live
+from jsplan.facts.unmanaged import read_unmanaged
 from jsplan.jetstream import Pool
-from jsplan.lint import RULES, View, advise
-from jsplan.topology import resolve
-from jsplan.workflows.explaining import lint_rules
-from jsplan.workflows.running import run
-from jsplan.workflows.world import with_streams
+from jsplan.lint import RULES, View, run_rules
+from jsplan.topology import build_topology
+from jsplan.workflows.context import with_parent_streams
+from jsplan.workflows.event_loop import run_until_complete
+from jsplan.workflows.explain import list_lint_rules
 
 if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions, Workspace
@@ -32,35 +32,35 @@ def lint(options: LoadOptions, observer: Observer, *, ask: bool = False) -> Lint
     Raises ConfigError when the files are wrong, and with `ask` ConnectError when no domain can be reached.
     """
     workspace = load(options)
-    topology = resolve(workspace)
+    topology = build_topology(workspace)
     known = [*workspace.diagnostics, *topology.diagnostics]
     if any(d.severity == "error" for d in known):
         raise ConfigError(known)
-    live = run(_read(workspace, options.environ, observer)) if ask else Live()
-    report = advise(View(workspace, topology, live.objects, live.domains), [r for r in RULES if ask or not r.asks])
+    live = run_until_complete(_read_live(workspace, options.environ, observer)) if ask else Live()
+    report = run_rules(View(workspace, topology, live.objects, live.domains), [r for r in RULES if ask or not r.needs_live])
     return Lint(
-        __version__, workspace.name, workspace.environment, ask, workspace.root, len(workspace.resources), lint_rules(),
+        __version__, workspace.name, workspace.environment, ask, workspace.root, len(workspace.resources), list_lint_rules(),
         [*known, *report.findings], report.ignored,
     )  # fmt: skip
 
 
-async def _read(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:
+async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer: Observer) -> Live:
     """What is declared, as it is live, and the other streams and consumers of the same domains."""
     own = [key for key, domain in workspace.domains.items() if domain.same_as is None]
-    wanted = with_streams(workspace.resources)
+    wanted = with_parent_streams(workspace.resources)
     observer.phase(f"Reading {len(own):,} domain{'' if len(own) == 1 else 's'}")
-    async with Pool(workspace.connections, environ, read_only=True, sealed=True) as pool:
-        live = await survey(pool, workspace.domains, wanted, frozenset(workspace.domains), own)
-        streams: dict[str, list[Address]] = {key: [] for key in own if live.reachable(key)}
+    async with Pool(workspace.connections, environ, read_only=True, guarded=True) as pool:
+        live = await read_live(pool, workspace.domains, wanted, frozenset(workspace.domains), own)
+        streams: dict[str, list[Address]] = {key: [] for key in own if live.is_reachable(key)}
         for address in wanted:
             if address in workspace.resources and address.kind != "consumer" and address.domain in streams:
                 streams[address.domain].append(address)
-        await read_neighbours(
-            pool, workspace.domains, [Wanted(k, streams=tuple(found), everything=True) for k, found in streams.items()], live
+        await read_unmanaged(
+            pool, workspace.domains, [UnmanagedRequest(k, streams=tuple(found), all_streams=True) for k, found in streams.items()], live
         )
     for facts in live.domains.values():
         if not facts.reachable:
-            observer.warn(f"{facts.absence}; what is found there is found in the files alone")
+            observer.warn(f"{facts.offline_text}; what is found there is found in the files alone")
     for key, reason in sorted(live.unlisted.items()):
         observer.warn(f"what else is in domain {key} cannot be listed: {reason}")
     return live

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from jsplan.backfill.windows import SYSTEM, Clock
-from jsplan.planning.choices import Choices
+from jsplan.backfill.windows import SYSTEM_CLOCK, Clock
+from jsplan.planning.options import PlanningOptions
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanOptions(Choices):
+class PlanOptions(PlanningOptions):
     """Options of `plan`, `apply` and `destroy` (contract, section 3): what is asked of the plan, and how it is carried out.
 
     `lock_timeout` is ns. `backup` is a folder: streams are saved below it before messages of theirs are deleted. `waves` are the
@@ -33,7 +33,7 @@ class PlanOptions(Choices):
     waves: tuple[str, ...] = ()
     max_failures: int = 0
     deferred: bool = False
-    clock: Clock = SYSTEM
+    clock: Clock = SYSTEM_CLOCK
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,24 @@ from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError
 from jsplan.jetstream import Pool
-from jsplan.planning.build import build_plan, compare
-from jsplan.planning.following import for_strangers
-from jsplan.planning.given_up import select_given_up
-from jsplan.workflows.advice import for_plan
+from jsplan.planning.build import build_plan, decide_all
+from jsplan.planning.forgotten_entries import select_forgotten
+from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
+from jsplan.workflows.context import (
+    Context,
+    build_inputs,
+    build_request,
+    measure,
+    open_context,
+    open_pool,
+    read_affected,
+    refresh,
+    require_matching,
+)
+from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.options import Observer, PlanOptions
-from jsplan.workflows.running import run
-from jsplan.workflows.unwell import unwell
-from jsplan.workflows.world import World, inputs_of, look_around, measure, open_pool, open_world, refresh, request_of, require_known
+from jsplan.workflows.plan_lint import lint_plan
+from jsplan.workflows.replication_warnings import find_replication_warnings
 
 
 def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
@@ -25,27 +35,27 @@ def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
 
     Findings that concern single resources are in the plan's `diagnostics`; `errored` says whether one is an error.
     """
-    return run(_plan(load, options, observer))
+    return run_until_complete(_plan(load, options, observer))
 
 
 async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
-    async with open_world(load) as world, open_pool(world, read_only=True, sealed=True) as pool:
-        return await plan_world(world, pool, options, observer)
+    async with open_context(load) as world, open_pool(world, read_only=True, guarded=True) as pool:
+        return await compute_plan(world, pool, options, observer)
 
 
-async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: Observer) -> Plan:
+async def compute_plan(world: Context, pool: Pool, options: PlanOptions, observer: Observer) -> Plan:
     """Refresh and plan with connections at hand: what `plan` and `apply` share."""
-    inputs = inputs_of(world, request_of(options))
-    inputs.given_up = select_given_up(inputs)
-    require_known(inputs, () if options.imports else options.targets, "--target")  # what is to be imported was looked up before
-    require_known(inputs, options.excludes, "--exclude")
-    require_known(inputs, options.replace, "--replace")
+    inputs = build_inputs(world, build_request(options))
+    inputs.forgotten = select_forgotten(inputs)
+    require_matching(inputs, () if options.imports else options.targets, "--target")  # what is to be imported was looked up before
+    require_matching(inputs, options.excludes, "--exclude")
+    require_matching(inputs, options.replace, "--replace")
     await refresh(world, inputs, pool, options, observer)
-    verdicts = compare(inputs)
-    await look_around(world, inputs, verdicts, pool)
-    for_strangers(inputs, verdicts)
+    verdicts = decide_all(inputs)
+    await read_affected(world, inputs, verdicts, pool)
+    continue_sequence_for_unmanaged(inputs, verdicts)
     await measure(world, inputs, verdicts, pool, observer)
-    built = build_plan(inputs, verdicts, [*for_plan(inputs, verdicts), *await unwell(world, pool, inputs, verdicts)])
+    built = build_plan(inputs, verdicts, [*lint_plan(inputs, verdicts), *await find_replication_warnings(world, pool, inputs, verdicts)])
     if options.rehearse:
         from jsplan.workflows.rehearse import rehearse  # noqa: PLC0415 - a plan without it need not load executor and servers
 
@@ -54,7 +64,7 @@ async def plan_world(world: World, pool: Pool, options: PlanOptions, observer: O
     return built
 
 
-def save(plan: Plan, path: Path) -> None:
+def save_plan(plan: Plan, path: Path) -> None:
     """Write the plan document. It contains no secret. Raises JsplanError when it cannot be written."""
     try:
         write_private(path, dumps(plan.to_json()))

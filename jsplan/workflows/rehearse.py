@@ -12,12 +12,12 @@ from jsplan.documents.plan import Plan, Rehearsal
 from jsplan.errors import ApiError, SandboxError
 from jsplan.facts.live import Live
 from jsplan.jetstream import Pool
-from jsplan.rehearsal.findings import about_servers, not_rehearsed, servers
-from jsplan.rehearsal.script import writing
-from jsplan.rehearsal.shape import shape_of
-from jsplan.rehearsal.surroundings import surroundings
-from jsplan.rehearsal.turn import Outcome, rehearse_turn, steps_of
-from jsplan.sandbox.versions import at_hand
+from jsplan.rehearsal.findings import list_servers, not_rehearsed_warning, server_warnings
+from jsplan.rehearsal.layout import build_rehearsal_layout
+from jsplan.rehearsal.live_snapshot import read_jetstreams
+from jsplan.rehearsal.round import RoundOutcome, rehearse_round, select_steps
+from jsplan.rehearsal.steps import list_writing_steps
+from jsplan.sandbox.versions import list_available
 from jsplan.workflows.options import Observer
 
 
@@ -26,30 +26,30 @@ async def rehearse(plan: Plan, workspace: Workspace, live: Live, pool: Pool, obs
 
     Raises SandboxError that says so when the rehearsal itself fails: no nats-server at hand, one that does not start.
     """
-    steps = writing(plan)
+    steps = list_writing_steps(plan)
     if plan.errored or not steps:
         return
     try:
-        programs = at_hand()
+        programs = list_available()
         observer.phase("Reading what the rehearsal needs")
-        ones = await surroundings(pool, workspace, live, steps)
-        shape = shape_of([one for one in ones if one.unreadable is None], steps, programs)
+        ones = await read_jetstreams(pool, workspace, live, steps)
+        shape = build_rehearsal_layout([one for one in ones if one.failure is None], steps, programs)
         observer.phase(f"Rehearsing {len(steps):,} step{'' if len(steps) == 1 else 's'} on embedded servers")
         positions = {address: declared.range for address, declared in workspace.resources.items()}
-        outcomes = [await rehearse_turn(plan, shape, turn, positions, parallelism) for turn in shape.turns]
+        outcomes = [await rehearse_round(plan, shape, turn, positions, parallelism) for turn in shape.rounds]
     except (SandboxError, ApiError) as error:
         hint = error.hint or "Plan without --rehearse, which tries nothing."
         raise SandboxError(f"the rehearsal could not be carried out: {error}", hint=hint) from None
-    unread = [one for one in ones if one.unreadable is not None]
+    unread = [one for one in ones if one.failure is not None]
     outcomes += [
-        Outcome(left_out=len(steps_of(plan, one.keys)), diagnostics=[not_rehearsed(f"{one.key}/**", one.unreadable or "")])
+        RoundOutcome(left_out=len(select_steps(plan, one.keys)), diagnostics=[not_rehearsed_warning(f"{one.key}/**", one.failure or "")])
         for one in unread
     ]  # fmt: skip
-    plan.diagnostics += about_servers(shape)
-    _write_down(plan, Rehearsal(servers(shape.places), len(steps)), outcomes)
+    plan.diagnostics += server_warnings(shape)
+    _record_outcomes(plan, Rehearsal(list_servers(shape.targets), len(steps)), outcomes)
 
 
-def _write_down(plan: Plan, rehearsal: Rehearsal, outcomes: Iterable[Outcome]) -> None:
+def _record_outcomes(plan: Plan, rehearsal: Rehearsal, outcomes: Iterable[RoundOutcome]) -> None:
     """The outcome in the plan. As with every error, a plan with a refusal has no steps."""
     for outcome in outcomes:
         plan.diagnostics += outcome.diagnostics

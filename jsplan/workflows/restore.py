@@ -9,25 +9,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from jsplan.address import Address, is_glob, matches
-from jsplan.applying.restoring import Restoring
-from jsplan.archives.folder import BackupError, damage, read_manifest
-from jsplan.archives.manifest import Saved
+from jsplan.applying.restore import RestoreOperations
+from jsplan.backup.folder import BackupError, find_damage, read_manifest
+from jsplan.backup.manifest import SavedStream
 from jsplan.config.model import LoadOptions
 from jsplan.diagnostics import did_you_mean
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError, PlanError, UsageError
 from jsplan.facts.live import Live, LiveObject
-from jsplan.facts.survey import survey
+from jsplan.facts.reader import read_live
 from jsplan.jetstream import Pool
-from jsplan.planning.inputs import Request
-from jsplan.planning.restoring import Wanted, build_restore
+from jsplan.planning.model import PlanRequest
+from jsplan.planning.restore import RestoreTarget, build_restore_plan
 from jsplan.subjects import is_valid
 from jsplan.units import SECOND
-from jsplan.workflows.apply import carry_out, require_permission
+from jsplan.workflows.apply import execute_plan, require_permission
+from jsplan.workflows.context import Context, build_inputs, hold_lock, known_domains, open_context, open_pool
+from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.options import Approve, Observer, PlanOptions
-from jsplan.workflows.running import run
-from jsplan.workflows.world import World, inputs_of, known_domains, locked, open_pool, open_world
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +55,37 @@ def restore(load: LoadOptions, options: RestoreOptions, approve: Approve, observ
     names that do not fit it, both before anything is asked of a server; RefusedError where something is in the way,
     PlanError where a server cannot take it, and what `approve` raises. What failed later is in the result.
     """
-    return run(_restore(load, options, approve, observer))
+    return run_until_complete(_restore(load, options, approve, observer))
 
 
 async def _restore(load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer) -> tuple[Plan, ApplyResult]:
-    async with open_world(load) as world:
-        wanted = _wanted(world, options)
+    async with open_context(load) as world:
+        wanted = _select_streams(world, options)
         observer.phase(f"Verifying {len(wanted)} archive{'' if len(wanted) == 1 else 's'}")
-        await _require_undamaged(options.folder, wanted)
-        async with locked(world, "restore", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
-            plan = await _plan(world, pool, wanted, options, observer)
+        await _verify_snapshots(options.folder, wanted)
+        async with hold_lock(world, "restore", options.lock_timeout, observer), open_pool(world, read_only=False) as pool:
+            plan = await _build_plan(world, pool, wanted, options, observer)
             if plan.errored:
                 raise PlanError(plan.diagnostics, "the backup cannot be restored like this; nothing was changed")
             if plan.has_changes:
                 await asyncio.to_thread(approve, plan)
             require_permission(plan)
-            operations = _operations(options.folder, wanted, observer)
-            how = {"stream.restore": operations.stream, "consumer.verify": operations.consumer}
-            return plan, await carry_out(world, pool, plan, PlanOptions(parallelism=options.parallelism), observer, how)
+            operations = _build_operations(options.folder, wanted, observer)
+            how = {"stream.restore": operations.restore_stream, "consumer.verify": operations.verify_consumer}
+            return plan, await execute_plan(world, pool, plan, PlanOptions(parallelism=options.parallelism), observer, how)
 
 
-def _wanted(world: World, options: RestoreOptions) -> list[Wanted]:
+def _select_streams(world: Context, options: RestoreOptions) -> list[RestoreTarget]:
     """The saved streams that are meant, under the names that they will have."""
     saved = read_manifest(options.folder).streams
     for option, globs in (("--target", options.targets), ("--exclude", options.excludes)):
         for glob in globs:
             if not any(matches(glob, address) for address in saved):
-                raise UsageError(f"{option} {glob} names nothing in the backup", hint=_inside(saved))
-    chosen = [one for address, one in sorted(saved.items()) if _chosen(address, options)]
+                raise UsageError(f"{option} {glob} names nothing in the backup", hint=_list_backup(saved))
+    chosen = [one for address, one in sorted(saved.items()) if _is_selected(address, options)]
     if not chosen:
-        raise JsplanError(f"there is nothing to restore from {options.folder}", hint=_inside(saved))
-    wanted = [Wanted.of(one, _renamed(one.address, options, len(chosen)), _subjects(options, len(chosen))) for one in chosen]
+        raise JsplanError(f"there is nothing to restore from {options.folder}", hint=_list_backup(saved))
+    wanted = [RestoreTarget.of(one, _target_address(one.address, options, len(chosen)), _checked_subjects(options, len(chosen))) for one in chosen]
     for one in wanted:
         if one.address.domain not in world.workspace.domains:
             near = did_you_mean(one.address.domain, world.workspace.domains)
@@ -95,17 +95,17 @@ def _wanted(world: World, options: RestoreOptions) -> list[Wanted]:
     return wanted
 
 
-def _inside(saved: Mapping[Address, Saved]) -> str:
+def _list_backup(saved: Mapping[Address, SavedStream]) -> str:
     shown = [str(address) for address in sorted(saved)[:5]]
     return f"It holds {', '.join(shown)}{' …' if len(saved) > 5 else ''}." if saved else "It holds no stream."
 
 
-def _chosen(address: Address, options: RestoreOptions) -> bool:
+def _is_selected(address: Address, options: RestoreOptions) -> bool:
     named = not options.targets or any(matches(glob, address) for glob in options.targets)
     return named and not any(matches(glob, address) for glob in options.excludes)
 
 
-def _renamed(address: Address, options: RestoreOptions, count: int) -> Address:
+def _target_address(address: Address, options: RestoreOptions, count: int) -> Address:
     """Where it goes. Raises UsageError for a place that does not fit, or one place for many."""
     if options.rename is None:
         return address
@@ -123,7 +123,7 @@ def _renamed(address: Address, options: RestoreOptions, count: int) -> Address:
     return new
 
 
-def _subjects(options: RestoreOptions, count: int) -> tuple[str, ...]:
+def _checked_subjects(options: RestoreOptions, count: int) -> tuple[str, ...]:
     if options.subjects and count > 1:
         raise UsageError(f"--subjects is for one stream, and {count} would be restored", hint="Choose one with --target.")
     for subject in options.subjects:
@@ -132,36 +132,36 @@ def _subjects(options: RestoreOptions, count: int) -> tuple[str, ...]:
     return options.subjects
 
 
-async def _require_undamaged(folder: Path, wanted: Iterable[Wanted]) -> None:
+async def _verify_snapshots(folder: Path, wanted: Iterable[RestoreTarget]) -> None:
     """Raise BackupError that lists what is damaged, before anything is asked of a server."""
-    found = await asyncio.gather(*(asyncio.to_thread(damage, folder, one.saved.archive) for one in wanted))
+    found = await asyncio.gather(*(asyncio.to_thread(find_damage, folder, one.saved.archive) for one in wanted))
     damaged = [text for text in found if text is not None]
     if damaged:
         listed = "".join(f"\n  - {text}" for text in damaged)
         raise BackupError(f"{folder} is damaged, nothing was restored:{listed}", hint="Leave it out with --exclude, or use another backup.")
 
 
-async def _plan(world: World, pool: Pool, wanted: list[Wanted], options: RestoreOptions, observer: Observer) -> Plan:
-    inputs = inputs_of(world, Request(now=datetime.now(UTC), allow_hazards=options.allow_hazards))
-    targets = [one.address for one in wanted] + [one.consumer(consumer) for one in wanted for consumer in one.saved.consumers]
+async def _build_plan(world: Context, pool: Pool, wanted: list[RestoreTarget], options: RestoreOptions, observer: Observer) -> Plan:
+    inputs = build_inputs(world, PlanRequest(now=datetime.now(UTC), allow_hazards=options.allow_hazards))
+    targets = [one.address for one in wanted] + [one.consumer_address(consumer) for one in wanted for consumer in one.saved.consumers]
     observer.phase(f"Looking for {len(targets):,} object{'' if len(targets) == 1 else 's'}")
-    inputs.live = await survey(pool, world.workspace.domains, targets, known_domains(world))
-    away = {key: facts.absence for key, facts in inputs.live.domains.items() if not facts.reachable}
-    plan = build_restore(inputs, wanted, await _holders(world, pool, inputs.live), away)
+    inputs.live = await read_live(pool, world.workspace.domains, targets, known_domains(world))
+    away = {key: facts.offline_text for key, facts in inputs.live.domains.items() if not facts.reachable}
+    plan = build_restore_plan(inputs, wanted, await _read_existing_streams(world, pool, inputs.live), away)
     plan.options["folder"] = str(options.folder)
     return plan
 
 
-async def _holders(world: World, pool: Pool, live: Live) -> dict[Address, LiveObject]:
+async def _read_existing_streams(world: Context, pool: Pool, live: Live) -> dict[Address, LiveObject]:
     """Every stream of the domains that something is restored into: one of them may have its subjects."""
-    reachable = [key for key in live.domains if live.reachable(key)]
+    reachable = [key for key in live.domains if live.is_reachable(key)]
     names = await asyncio.gather(*(pool.api(world.workspace.domains[key]).stream_names() for key in reachable))
     there = [Address.of_stream(key, name) for key, listed in zip(reachable, names, strict=True) for name in listed]
-    found = await survey(pool, world.workspace.domains, there, known_domains(world)) if there else Live({})
+    found = await read_live(pool, world.workspace.domains, there, known_domains(world)) if there else Live({})
     return found.objects
 
 
-def _operations(folder: Path, wanted: Iterable[Wanted], observer: Observer) -> Restoring:
+def _build_operations(folder: Path, wanted: Iterable[RestoreTarget], observer: Observer) -> RestoreOperations:
     streams = {str(one.address): one for one in wanted}
-    consumers = {str(one.consumer(consumer)): (one.saved, consumer) for one in streams.values() for consumer in one.saved.consumers}
-    return Restoring(folder, streams, consumers, observer.event)
+    consumers = {str(one.consumer_address(consumer)): (one.saved, consumer) for one in streams.values() for consumer in one.saved.consumers}
+    return RestoreOperations(folder, streams, consumers, observer.event)

@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from jsplan.address import Address, matches, moved_address
+from jsplan.address import Address, matches, move_address
 from jsplan.config.model import LoadOptions, Workspace
-from jsplan.config.moves import refused_rename
+from jsplan.config.moves import rename_problem
 from jsplan.documents.base import dumps
 from jsplan.errors import JsplanError, StateError, UsageError
-from jsplan.planning.inputs import with_names
+from jsplan.planning.model import rename_dependencies
 from jsplan.state import Backend, LockInfo, State
-from jsplan.state.history import joined
+from jsplan.state.history import merge_histories
+from jsplan.workflows.context import Context, hold_lock, make_wait_reporter, open_backend, open_context
+from jsplan.workflows.event_loop import run_until_complete
+from jsplan.workflows.history_writer import build_state_entry
 from jsplan.workflows.options import Observer
-from jsplan.workflows.recording import record_by_hand
-from jsplan.workflows.running import run
-from jsplan.workflows.world import World, locked, open_backend, open_world, telling
 
 
 def show(load: LoadOptions) -> dict[str, Any]:
     """The state document as plain data."""
-    return run(_show(load))
+    return run_until_complete(_show(load))
 
 
 async def _show(load: LoadOptions) -> dict[str, Any]:
-    async with open_world(load) as world:
+    async with open_context(load) as world:
         return world.state.to_json()
 
 
@@ -37,18 +37,18 @@ def list_(load: LoadOptions, globs: tuple[str, ...]) -> list[str]:
 
 def pull(load: LoadOptions, serial: int | None = None) -> bytes:
     """The state document as JSON, its journal carried out; or the document of a serial before, if it is still kept."""
-    return run(_pull(load, serial))
+    return run_until_complete(_pull(load, serial))
 
 
 async def _pull(load: LoadOptions, serial: int | None) -> bytes:
     async with open_backend(load) as (_, backend):
-        state = await backend.read() if serial is None else await backend.previous(serial)
-        state.require_writable(backend.place)  # it is printed to be kept, and what is unknown here would be missing
+        state = await backend.read() if serial is None else await backend.read_previous(serial)
+        state.require_writable(backend.location)  # it is printed to be kept, and what is unknown here would be missing
         return dumps(state.to_json())
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushResult:
     """What `push` did: the state's lineage and new serial, and what it overrode because it was told to."""
 
     lineage: str
@@ -56,45 +56,45 @@ class Pushed:
     overrode: list[str]
 
 
-def push(load: LoadOptions, data: bytes, name: str, *, force: bool, lock_timeout: int, observer: Observer | None = None) -> Pushed:
+def push(load: LoadOptions, data: bytes, name: str, *, force: bool, lock_timeout: int, observer: Observer | None = None) -> PushResult:
     """Put a state document in place; it gets a serial of its own, later than both. `name` is what it is called in messages.
 
     Raises StateError for a document of another workspace; and, without `force`, for one that is older than what is
     there or of another lineage, and where what is there cannot be read.
     """
     pushed = State.parse(data, name, "Nothing was written. Give a document that jsplan state pull printed.", "is no JSON")
-    return run(_push(load, pushed, name, force, lock_timeout, observer))
+    return run_until_complete(_push(load, pushed, name, force, lock_timeout, observer))
 
 
-async def _push(load: LoadOptions, pushed: State, name: str, force: bool, lock_timeout: int, observer: Observer | None = None) -> Pushed:
+async def _push(load: LoadOptions, pushed: State, name: str, force: bool, lock_timeout: int, observer: Observer | None = None) -> PushResult:
     async with open_backend(load) as (workspace, backend):
-        _check_ours(pushed, workspace, name)
-        async with backend.lock(LockInfo.here("state push"), lock_timeout, telling(backend, observer)):
-            present, reasons = await _present(backend, force)
-            reasons += _reasons_against(pushed, present)
+        _require_same_workspace(pushed, workspace, name)
+        async with backend.lock(LockInfo.for_this_process("state push"), lock_timeout, make_wait_reporter(backend, observer)):
+            present, reasons = await _read_present(backend, force)
+            reasons += _push_conflicts(pushed, present)
             if reasons and not force:
                 raise StateError(
                     f"{name} {'; it '.join(reasons)}. Nothing was written",
                     hint="Look at both: jsplan state pull. To put it in place all the same: --force",
                 )
             pushed.serial = max(pushed.serial, present.serial if present else 0)
-            pushed.begin()
-            _tell(pushed, present)
+            pushed.begin_session()
+            _record_push(pushed, present)
             await backend.replace(pushed)
-    return Pushed(pushed.lineage, pushed.serial, reasons)
+    return PushResult(pushed.lineage, pushed.serial, reasons)
 
 
-def _tell(pushed: State, present: State | None) -> None:
+def _record_push(pushed: State, present: State | None) -> None:
     """The history of this place goes on, with one more entry; another lineage brings its own."""
     here = present.history if present is not None and present.lineage == pushed.lineage else []
     known = present.resources if present is not None else {}
-    pushed.history = joined(here, pushed.history)
+    pushed.history = merge_histories(here, pushed.history)
     gone = [{"address": str(a), "actions": ["forget"]} for a in sorted(known.keys() - pushed.resources.keys())]
     come = [{"address": str(a), "actions": ["no-op"]} for a, e in sorted(pushed.resources.items()) if e != known.get(a)]
-    pushed.apply(record_by_hand(pushed, "state push", [*gone, *come]))
+    pushed.apply_change(build_state_entry(pushed, "state push", [*gone, *come]))
 
 
-async def _present(backend: Backend, force: bool) -> tuple[State | None, list[str]]:
+async def _read_present(backend: Backend, force: bool) -> tuple[State | None, list[str]]:
     """What is there; with `force` it may be unreadable, which is a reason against overwriting it."""
     try:
         return await backend.read(), []
@@ -104,7 +104,7 @@ async def _present(backend: Backend, force: bool) -> tuple[State | None, list[st
         return None, [f"takes the place of something that cannot be read ({error})"]
 
 
-def _reasons_against(pushed: State, present: State | None) -> list[str]:
+def _push_conflicts(pushed: State, present: State | None) -> list[str]:
     if present is None or not present.exists:
         return []
     reasons = []
@@ -115,7 +115,7 @@ def _reasons_against(pushed: State, present: State | None) -> list[str]:
     return reasons
 
 
-def _check_ours(state: State, workspace: Workspace, name: str) -> None:
+def _require_same_workspace(state: State, workspace: Workspace, name: str) -> None:
     if (state.workspace, state.environment) != (workspace.name, workspace.environment):
         raise StateError(
             f"{name} is the state of workspace {state.workspace}, environment {state.environment or 'none'}",
@@ -128,7 +128,7 @@ def unlock(load: LoadOptions, lock_id: str) -> LockInfo:
 
     Raises StateError where there is no such one, StateLockedError where it is a living process's and cannot be taken away.
     """
-    return run(_unlock(load, lock_id))
+    return run_until_complete(_unlock(load, lock_id))
 
 
 async def _unlock(load: LoadOptions, lock_id: str) -> LockInfo:
@@ -143,13 +143,13 @@ def rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observe
 
     Raises JsplanError when one of them names nothing.
     """
-    return run(_rm(load, addresses, lock_timeout, observer))
+    return run_until_complete(_rm(load, addresses, lock_timeout, observer))
 
 
 async def _rm(load: LoadOptions, addresses: tuple[str, ...], lock_timeout: int, observer: Observer | None = None) -> list[str]:
-    async with open_world(load) as world, locked(world, "state rm", lock_timeout, observer):
-        gone = dict.fromkeys(str(a) for text in addresses for a in _named(world, text))
-        await _record(
+    async with open_context(load) as world, hold_lock(world, "state rm", lock_timeout, observer):
+        gone = dict.fromkeys(str(a) for text in addresses for a in _match_addresses(world, text))
+        await _write_session(
             world,
             [{"drop": address, "replaced": address} for address in gone],
             "state rm",
@@ -164,42 +164,42 @@ def mv(load: LoadOptions, source: str, target: str, lock_timeout: int, observer:
     Returns (old, new) of each. Raises UsageError for something that is no address, JsplanError when an old one is
     not in state, a new one is, or both are different things on a server.
     """
-    return run(_mv(load, source, target, lock_timeout, observer))
+    return run_until_complete(_mv(load, source, target, lock_timeout, observer))
 
 
 async def _mv(load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None) -> list[tuple[str, str]]:
-    async with open_world(load) as world, locked(world, "state mv", lock_timeout, observer):
-        moves = [(old, _new_address(source, target, old)) for old in _named(world, source)]
+    async with open_context(load) as world, hold_lock(world, "state mv", lock_timeout, observer):
+        moves = [(old, _new_address(source, target, old)) for old in _match_addresses(world, source)]
         for old, new in moves:
-            _check_move(world, old, new)
+            _require_movable(world, old, new)
         renamed = [{"address": str(new), "actions": ["no-op"], "moved_from": str(old)} for old, new in moves]
-        await _record(world, _renamed(world, dict(moves)), "state mv", renamed)
+        await _write_session(world, _rename_changes(world, dict(moves)), "state mv", renamed)
     return [(str(old), str(new)) for old, new in moves]
 
 
-def _renamed(world: World, moves: dict[Address, Address]) -> list[dict[str, Any]]:
+def _rename_changes(world: Context, moves: dict[Address, Address]) -> list[dict[str, Any]]:
     """The journal lines: old names go, new ones come, and what depends on them knows them by their new names."""
     names = {str(old): str(new) for old, new in moves.items()}
     changed = {a: e for a, e in world.state.resources.items() if a in moves or not names.keys().isdisjoint(e.depends_on)}
-    puts = [{"put": {"address": str(moves.get(a, a)), "entry": with_names(e, names).to_json()}} for a, e in changed.items()]
+    puts = [{"put": {"address": str(moves.get(a, a)), "entry": rename_dependencies(e, names).to_json()}} for a, e in changed.items()]
     return [*({"drop": old} for old in names), *puts]
 
 
 def _new_address(source: str, target: str, old: Address) -> Address:
     try:
-        return moved_address(source, target, old)
+        return move_address(source, target, old)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def _check_move(world: World, old: Address, new: Address) -> None:
+def _require_movable(world: Context, old: Address, new: Address) -> None:
     if new in world.state.resources:
         raise JsplanError(f"{new} is in state already", hint="Forget it first: jsplan state rm")
-    if (refused := refused_rename(str(old), str(new))) is not None:
+    if (refused := rename_problem(str(old), str(new))) is not None:
         raise JsplanError(refused[0], hint=refused[1])
 
 
-def _named(world: World, text: str) -> list[Address]:
+def _match_addresses(world: Context, text: str) -> list[Address]:
     known = {*world.state.resources, *map(Address.parse, world.state.pending)}
     found = [a for a in sorted(known) if matches(text, a)]
     if not found:
@@ -207,9 +207,9 @@ def _named(world: World, text: str) -> list[Address]:
     return found
 
 
-async def _record(world: World, changes: list[dict[str, Any]], operation: str, told: list[dict[str, Any]]) -> None:
+async def _write_session(world: Context, changes: list[dict[str, Any]], operation: str, recorded: list[dict[str, Any]]) -> None:
     await world.backend.start(world.state)
     try:
-        world.backend.append(world.state, *changes, record_by_hand(world.state, operation, told))
+        world.backend.append(world.state, *changes, build_state_entry(world.state, operation, recorded))
     finally:
         await world.backend.finish(world.state)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.errors import ConfigError
-from jsplan.topology import resolve
+from jsplan.topology import build_topology
 
 
 def validate(options: LoadOptions) -> Workspace:
     """The workspace, if it is right. Raises ConfigError with every finding otherwise, references included."""
     workspace = load(options)
-    found = [*workspace.diagnostics, *resolve(workspace).diagnostics]
+    found = [*workspace.diagnostics, *build_topology(workspace).diagnostics]
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
     return workspace

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.acceptance.harness import CASES, Case
+from tests.acceptance.case_runner import CASES, Case
 from tests.support.raw import Raw
 from tests.support.yaml_text import read_yaml
 

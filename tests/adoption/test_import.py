@@ -10,10 +10,10 @@ import pytest
 from jsplan.cli.main import main
 from jsplan.errors import StalePlanError
 from jsplan.jetstream import DomainApi
-from jsplan.workflows.imports import import_writing
+from jsplan.workflows.import_ import import_with_config
 from jsplan.workflows.options import PlanOptions
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space, hub_leaf_space, single_space
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +34,11 @@ class Shop:
         self.space, self.raw, self.capsys = space.write(), raw, capsys
 
     def stream(self, domain: str, name: str, **config: Any) -> dict[str, Any]:
-        return self.raw.done(f"$JS.{domain}.API.STREAM.CREATE.{name}", {"name": name} | config)
+        return self.raw.api_ok(f"$JS.{domain}.API.STREAM.CREATE.{name}", {"name": name} | config)
 
     def consumer(self, domain: str, stream: str, name: str, **config: Any) -> None:
         body = {"stream_name": stream, "config": {"name": name, "ack_policy": "explicit"} | config}
-        self.raw.done(f"$JS.{domain}.API.CONSUMER.CREATE.{stream}.{name}", body)
+        self.raw.api_ok(f"$JS.{domain}.API.CONSUMER.CREATE.{stream}.{name}", body)
 
     @property
     def file(self) -> Path:
@@ -54,7 +54,7 @@ class Shop:
     def adopt(self, *line: str) -> tuple[int, str, str]:
         return self.run("import", *line, "--generate-config", str(self.file), "-y")
 
-    def empty(self) -> None:
+    def require_empty_plan(self) -> None:
         """The plan is empty, and says so to scripts."""
         code, out, err = self.run("plan", "--detailed-exitcode")
         assert (code, out.strip()) == (0, "No changes. Your streams match the configuration."), err
@@ -97,7 +97,7 @@ streams:
 kv:
   - {bucket: CONFIG, domain: [hub, leaf]}
 """  # fmt: skip
-    shop.empty()
+    shop.require_empty_plan()
 
 
 def test_what_is_named_and_nothing_else(shop: Shop) -> None:
@@ -108,14 +108,14 @@ def test_what_is_named_and_nothing_else(shop: Shop) -> None:
     assert shop.adopt("--all", "--domain", "label:edge")[0] == 0
     assert "domain: leaf" in shop.file.read_text("utf-8")
     assert "hub" not in shop.file.read_text("utf-8")
-    shop.empty()
+    shop.require_empty_plan()
     shop.file.rename(shop.space.folder / "leaf.jsplan.yaml")
     assert shop.adopt("h*/stream/T*")[0] == 0
     assert "TMP" in shop.file.read_text("utf-8")
     assert "name: A" not in shop.file.read_text("utf-8")
     shop.file.rename(shop.space.folder / "tmp.jsplan.yaml")
     assert shop.adopt("hub/stream/A")[0] == 0
-    shop.empty()
+    shop.require_empty_plan()
     code, out, _ = shop.run("import", "--all", "--generate-config", str(shop.space.folder / "more.jsplan.yaml"), "-y")
     assert (code, "Nothing to import" in out) == (0, True)
     assert not (shop.space.folder / "more.jsplan.yaml").exists()
@@ -146,7 +146,7 @@ def test_refusals(shop: Shop, monkeypatch: pytest.MonkeyPatch, line: list[str], 
     assert shop.run("state", "list")[1].strip() == ""
 
 
-def test_a_file_that_nobody_approved_goes_again(shop: Shop) -> None:
+def test_a_file_without_approval_is_removed(shop: Shop) -> None:
     """Without an approval nothing is adopted, and no file stays behind that would claim so."""
     shop.stream("hub", "A", subjects=["a"])
     code, out, err = shop.run("import", "--all", "--generate-config", str(shop.file), "--no-input")
@@ -160,13 +160,13 @@ def test_a_file_of_a_plan_that_came_too_late_goes_again(shop: Shop) -> None:
     shop.stream("hub", "A", subjects=["a"])
 
     def slowly(plan: Plan) -> None:
-        shop.raw.done("$JS.hub.API.STREAM.UPDATE.A", {"name": "A", "subjects": ["a", "b"]})
+        shop.raw.api_ok("$JS.hub.API.STREAM.UPDATE.A", {"name": "A", "subjects": ["a", "b"]})
 
     with pytest.raises(StalePlanError, match="Nothing was changed"):
-        import_writing(shop.space.load, ("**",), PlanOptions(), slowly, Quiet(), shop.file)
+        import_with_config(shop.space.load, ("**",), PlanOptions(), slowly, RecordingObserver(), shop.file)
     assert not shop.file.exists()
     assert shop.adopt("--all")[0] == 0
-    shop.empty()
+    shop.require_empty_plan()
 
 
 def test_what_is_left_out_is_said(shop: Shop) -> None:
@@ -196,11 +196,11 @@ def test_what_is_left_out_is_said(shop: Shop) -> None:
     text = shop.file.read_text("utf-8")
     assert [name for name in ("WORK", "PLANS", "TMP_X", "THEIRS", "HOME", "STAGING", "OURS") if name in text] == []
     assert "{name: STAYS, ack_policy: explicit, inactive_threshold: 1h}" in text
-    shop.empty()
+    shop.require_empty_plan()
     shop.file.rename(shop.space.folder / "first.jsplan.yaml")
     assert shop.adopt("hub/consumer/A/WORK", "hub/stream/TMP_X")[0] == 0
     assert "{stream: A, name: WORK, domain: hub, durable_name: null" in shop.file.read_text("utf-8")
-    shop.empty()
+    shop.require_empty_plan()
 
 
 def test_beside_what_is_there_already(shop: Shop) -> None:
@@ -218,7 +218,7 @@ def test_beside_what_is_there_already(shop: Shop) -> None:
     assert "- {name: S0, subjects: [s0], max_bytes: 1MiB, max_age: 0s}" in text
     assert "- {name: S1, subjects: [s1], max_bytes: 1MiB}" in text
     assert "- {stream: OURS, name: THEIRS, ack_policy: explicit}" in text
-    shop.empty()
+    shop.require_empty_plan()
 
 
 def test_a_difference_in_older_files_is_refused(shop: Shop) -> None:
@@ -275,9 +275,9 @@ def test_two_hundred_domains(tmp_path: Path, make_server: MakeServer, capsys: py
     server = make_server(extra=f"accounts {{\n{accounts}}}\nno_auth_user: {names[0]}\n")
     for name in names:
         with Raw(server.url, name, "p") as raw:
-            raw.done("$JS.API.STREAM.CREATE.SALES", {"name": "SALES", "subjects": [f"sales.{name}.>"], "max_age": 24 * HOUR})
+            raw.api_ok("$JS.API.STREAM.CREATE.SALES", {"name": "SALES", "subjects": [f"sales.{name}.>"], "max_age": 24 * HOUR})
             config = {"name": "UP", "durable_name": "UP", "ack_policy": "explicit"}
-            raw.done("$JS.API.CONSUMER.CREATE.SALES.UP", {"stream_name": "SALES", "config": config})
+            raw.api_ok("$JS.API.CONSUMER.CREATE.SALES.UP", {"stream_name": "SALES", "config": config})
     base = {
         "jsplan": 1, "workspace": "fleet",
         "connections": {name: {"url": server.url, "user": name, "password": "p"} for name in names},
@@ -299,10 +299,10 @@ streams:
     consumers:
       - {name: UP, ack_policy: explicit}
 """)
-        shop.empty()
+        shop.require_empty_plan()
 
 
-def test_a_domain_that_is_away_waits(tmp_path: Path, make_hub_leaf: MakeHubLeaf, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_offline_domain_is_deferred(tmp_path: Path, make_hub_leaf: MakeHubLeaf, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be read is not guessed: the selector leaves the leaf out, and it is adopted by a second import when it is back."""
     sandbox = make_hub_leaf(leaves=("east", "west"))
     hub = sandbox["hub"]
@@ -319,11 +319,11 @@ def test_a_domain_that_is_away_waits(tmp_path: Path, make_hub_leaf: MakeHubLeaf,
         assert "domain: [hub, east]" in shop.file.read_text("utf-8")
         sandbox["west"].start()
         sandbox.wait_ready()
-        shop.empty()
+        shop.require_empty_plan()
         shop.file.rename(shop.space.folder / "first.jsplan.yaml")
         assert shop.adopt("--all")[0] == 0
         assert "domain: west" in shop.file.read_text("utf-8")
-        shop.empty()
+        shop.require_empty_plan()
 
 
 def test_what_another_account_lets_us_reach(tmp_path: Path, make_server: MakeServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,14 +336,14 @@ def test_what_another_account_lets_us_reach(tmp_path: Path, make_server: MakeSer
     domains = {"own": {"connection": "b", "js_domain": None}, "theirs": {"connection": "b", "api_prefix": "JS.A.API", "js_domain": None}}
     connections = {"b": {"url": server.url, "user": "b", "password": "p"}}
     with Raw(server.url, "a", "p") as raw:
-        raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
         shop = Shop(Space(tmp_path, {"jsplan": 1, "workspace": "b", "connections": connections, "domains": domains}), raw, capsys)
         code, out, err = shop.adopt("--all")
         assert (code, "Nothing to import" in out) == (0, True), err
         assert "not written: domain theirs: what another account lets us reach is not listed; name the addresses" in err
         assert shop.adopt("theirs/stream/S")[0] == 0
         assert "{name: S, domain: theirs, subjects: [s]}" in shop.file.read_text("utf-8")
-        shop.empty()
+        shop.require_empty_plan()
 
 
 def test_a_file_that_does_not_fit_into_the_workspace(shop: Shop) -> None:
@@ -363,12 +363,12 @@ def test_what_others_decide_is_not_missed(shop: Shop) -> None:
     fields = {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}
     shop.stream("hub", "KV_STRICT", subjects=["$KV.STRICT.>"], **BUCKET | fields)
     made = shop.stream("hub", "CLOSED", subjects=["closed.>"], **fields)["config"]
-    shop.raw.done("$JS.hub.API.STREAM.UPDATE.CLOSED", made | {"sealed": True})
+    shop.raw.api_ok("$JS.hub.API.STREAM.UPDATE.CLOSED", made | {"sealed": True})
     shop.stream("hub", "PLAIN", subjects=["plain"])
 
     code, _, err = shop.adopt("--all")
     assert (code, "not written" in err) == (0, False), err
-    shop.empty()
+    shop.require_empty_plan()
 
 
 def test_a_bucket_may_refuse_values_by_key(shop: Shop) -> None:
@@ -376,7 +376,7 @@ def test_a_bucket_may_refuse_values_by_key(shop: Shop) -> None:
     shop.space.write(kv=[{"bucket": "ONCE", "domain": "hub", "history": 2, "discard_new_per_subject": True}])
 
     assert shop.run("apply", "-y")[0] == 0
-    shop.empty()
+    shop.require_empty_plan()
 
 
 def test_one_that_cannot_be_declared_is_named_and_the_others_are_adopted(shop: Shop) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.address import Address
-from tests.adoption.known import Known, measured, of_cases, updates
-from tests.adoption.trip import Trip
+from tests.adoption.known_configs import KnownConfig, configs_of_cases, measured_configs, measured_updates
+from tests.adoption.round_trip import RoundTrip
 from tests.fields.strategies import ORIGINS
 from tests.support.raw import Raw
 from tests.support.workspaces import hub_leaf_space, single_space
@@ -25,38 +25,38 @@ def test_every_acceptance_case(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """Every configuration of the acceptance cases that the server takes survives adoption and a new beginning, all at once."""
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        trip = Trip(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
-        known = of_cases(tmp_path / "cases", trip.level("hub"))
+        trip = RoundTrip(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
+        known = configs_of_cases(tmp_path / "cases", trip.level("hub"))
         refused = [one for one in known if not trip.make(one)]
-        assert len(trip.made) > 12 * len(refused)
-        assert {one.address.kind for one in trip.made} == {"stream", "consumer", "kv", "object_store"}
-        trip.there_and_back()
+        assert len(trip.configs) > 12 * len(refused)
+        assert {one.address.kind for one in trip.configs} == {"stream", "consumer", "kv", "object_store"}
+        trip.adopt_and_recreate()
 
 
 def test_every_measured_configuration(tmp_path: Path, server: Server) -> None:
     """Both sides of every measured update survive it too, on a server without a domain."""
     with Raw(server.url) as raw:
         trip = _beside_origins(tmp_path, server, raw)
-        everything = list(measured())
+        everything = list(measured_configs())
         refused = [one for one in everything if not trip.make(one)]
         assert len(everything) > 120
-        assert len(trip.made) > 3 * len(refused)
-        trip.there_and_back()
+        assert len(trip.configs) > 3 * len(refused)
+        trip.adopt_and_recreate()
 
 
-def _beside_origins(folder: Path, server: Server, raw: Raw) -> Trip:
+def _beside_origins(folder: Path, server: Server, raw: Raw) -> RoundTrip:
     """With the streams that the measured mirrors and sources copy, and the one that the consumers belong to."""
     for name in ORIGINS:
-        raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"})
-    raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
-    return Trip(single_space(folder, server), raw)
+        raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"})
+    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    return RoundTrip(single_space(folder, server), raw)
 
 
 def test_every_measured_update(tmp_path: Path, server: Server) -> None:
     """What updates have made of streams and consumers, which no create could make in one go, is adopted as it is."""
     with Raw(server.url) as raw:
         trip = _beside_origins(tmp_path, server, raw)
-        made = [(old, new) for old, new in updates() if trip.make(old)]
+        made = [(old, new) for old, new in measured_updates() if trip.make(old)]
         updated = [(old, new) for old, new in made if trip.update(new)]
         assert len(updated) > 60
         trip.adopt()
@@ -65,10 +65,10 @@ def test_every_measured_update(tmp_path: Path, server: Server) -> None:
 def test_what_a_file_cannot_make(tmp_path: Path, server: Server) -> None:
     """A stream and a store that clients have sealed cannot be made so, and are adopted as they are all the same."""
     with Raw(server.url) as raw:
-        trip = Trip(single_space(tmp_path, server), raw)
+        trip = RoundTrip(single_space(tmp_path, server), raw)
         for name, subjects in (("OLD", ["old"]), ("OBJ_OLD", ["$O.OLD.C.>", "$O.OLD.M.>"])):
-            made = raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "max_msgs": 7})
-            raw.done(f"$JS.API.STREAM.UPDATE.{name}", made["config"] | {"sealed": True})
+            made = raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "max_msgs": 7})
+            raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", made["config"] | {"sealed": True})
         text = trip.adopt()
     assert "sealed: true" in text
 
@@ -98,10 +98,10 @@ def test_texts_that_look_like_references(tmp_path: Path, clean_hub_leaf: Sandbox
     metadata = {sign: signs[-number - 1] for number, sign in enumerate(signs)}
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        trip = Trip(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
+        trip = RoundTrip(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
         for domain in ("hub", "leaf"):
             stream = {"name": "S${x}", "subjects": [f"{domain}.${{b}}.>"], "metadata": metadata, "description": "${var.x} $${"}
-            assert trip.make(Known(Address(domain, "stream", "S${x}"), stream))
+            assert trip.make(KnownConfig(Address(domain, "stream", "S${x}"), stream))
             consumer = {"durable_name": "C${y}", "metadata": metadata, "ack_policy": "explicit"}
-            assert trip.make(Known(Address(domain, "consumer", "S${x}/C${y}"), consumer))
-        trip.there_and_back()
+            assert trip.make(KnownConfig(Address(domain, "consumer", "S${x}/C${y}"), consumer))
+        trip.adopt_and_recreate()

@@ -16,11 +16,11 @@ from jsplan.render import drift_text
 from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
-from tests.applying.copies import PERMITTED, converged, flows, messages, origin, publish
-from tests.applying.deaths import Died, Mortal, death
+from tests.applying.downstream_helpers import PERMITTED, message_count, origin_config, publish, require_converged, wait_until_copied
+from tests.applying.kill_boundaries import BoundaryKiller, SimulatedKill, expect_kill
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.state import read_state
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,65 +31,65 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 #: Older servers take ten seconds and more until a source goes on.
-PATIENT = pytest.mark.timeout(180)
+LONG_TIMEOUT = pytest.mark.timeout(180)
 
 
-def fresh(space: Space, server: Server, raw: Raw, mode: str) -> None:
+def reset_streams(space: Space, server: Server, raw: Raw, mode: str) -> None:
     """An origin with thirty messages that are all copied, on a clean server; the files want it made anew."""
     delete_all_streams(raw)
     shutil.rmtree(space.folder / "state", ignore_errors=True)
     copy = {"name": "G", "sources": [{"name": "O"}]}
-    space.write(streams=[origin(mode, anew=False), copy]).apply()
+    space.write(streams=[origin_config(mode, replaced=False), copy]).apply()
     publish(raw, "o.x", 30)
-    flows(server, lambda: messages(raw, "G") == 30)
-    space.write(streams=[origin(mode, anew=True), copy])
+    wait_until_copied(server, lambda: message_count(raw, "G") == 30)
+    space.write(streams=[origin_config(mode, replaced=True), copy])
 
 
-def check_deaths(space: Space, server: Server, mode: str, choose: Callable[[int], list[int]]) -> None:
+def check_kills(space: Space, server: Server, mode: str, choose: Callable[[int], list[int]]) -> None:
     """Die at each of the chosen boundaries, apply again, and count what the copy has then."""
     with Raw(server.url) as raw:
-        fresh(space, server, raw, mode)
+        reset_streams(space, server, raw, mode)
         with pytest.MonkeyPatch.context() as patch:
-            mortal = Mortal(patch, 10_000)
+            mortal = BoundaryKiller(patch, 10_000)
             space.apply(allow_hazards=PERMITTED, parallelism=1)
-            total = 10_000 - mortal.left
+            total = 10_000 - mortal.remaining
         for boundary in choose(total):
-            fresh(space, server, raw, mode)
+            reset_streams(space, server, raw, mode)
             with pytest.MonkeyPatch.context() as patch:
-                Mortal(patch, boundary)
-                with death(boundary, total):
+                BoundaryKiller(patch, boundary)
+                with expect_kill(boundary, total):
                     space.apply(allow_hazards=PERMITTED, parallelism=1)
             assert space.plan().resource_drift == [], boundary
-            assert drift(space.load, DriftOptions(replication=False), Quiet()).resource_drift == [], boundary
+            assert drift(space.load, DriftOptions(replication=False), RecordingObserver()).resource_drift == [], boundary
             _, result = space.apply(allow_hazards=PERMITTED)
             assert result.exit_code == 0, (boundary, result)
             assert read_state(space.folder).replacements == {}, boundary
             assert [step.title for step in space.plan().steps] == [], boundary
             publish(raw, "o.end", 5)
-            flows(server, lambda: messages(raw, "G") >= 35)
-            assert messages(raw, "G") == 35, boundary
+            wait_until_copied(server, lambda: message_count(raw, "G") >= 35)
+            assert message_count(raw, "G") == 35, boundary
 
 
-def dies_before(space: Space, op: Op, **options: Any) -> Plan:
+def kill_before(space: Space, op: Op, **options: Any) -> Plan:
     """An apply that dies at its first step of that kind. Gives what it planned."""
     plans: list[Plan] = []
 
     async def die(*_: object) -> None:
-        raise Died
+        raise SimulatedKill
 
     def approve(plan: Plan) -> None:
         plans.append(plan)
 
     with pytest.MonkeyPatch.context() as patch:
-        Mortal(patch, 10_000)
+        BoundaryKiller(patch, 10_000)
         patch.setitem(cast("dict[Op, Any]", OPERATIONS), op, die)
-        with pytest.raises(Died):
-            applying.apply(space.load, PlanOptions(parallelism=1, **options), approve, Quiet())
+        with pytest.raises(SimulatedKill):
+            applying.apply(space.load, PlanOptions(parallelism=1, **options), approve, RecordingObserver())
     return plans[0]
 
 
 @pytest.mark.matrix
-@PATIENT
+@LONG_TIMEOUT
 @pytest.mark.parametrize("op", ["stream.quiesce", "stream.delete_old", "sources.attach"])
 def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
     op: Op, tmp_path: Path, server: Server, server_version: tuple[int, ...]
@@ -99,19 +99,19 @@ def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
         return  # nothing is taken out there
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        fresh(space, server, raw, "preserve")
+        reset_streams(space, server, raw, "preserve")
         asked = space.plan()
         permitted = tuple(f"{h.code}:{c.address}" for c in asked.resource_changes for h in c.hazards if h.blocking)
-        dies_before(space, op, allow_hazards=permitted)
-        assert "sources" not in raw.done("$JS.API.STREAM.INFO.G")["config"]
+        kill_before(space, op, allow_hazards=permitted)
+        assert "sources" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]
         assert set(read_state(space.folder).replacements) >= {"main/stream/G"}
 
-        found = drift(space.load, DriftOptions(), Quiet())
+        found = drift(space.load, DriftOptions(), RecordingObserver())
         assert found.resource_drift == []
         assert "main/stream/G: it is in the middle of a replacement: O is to be put back into it" in [
             f"{d.address}: {d.reason}" for d in found.deferred
         ]
-        assert not any(line.startswith("Deferred") for line in printed(found))
+        assert not any(line.startswith("Deferred") for line in rendered_lines(found))
         plan = space.plan(allow_hazards=permitted)
         assert plan.resource_drift == []
         assert [h.code for c in plan.resource_changes for h in c.hazards if h.blocking and not h.allowed] == []
@@ -122,48 +122,48 @@ def test_an_apply_that_died_while_a_source_was_out_is_ended_as_it_was_permitted(
         _, result = space.apply(allow_hazards=permitted)
         assert result.exit_code == 0, result
         publish(raw, "o.end", 5)
-        flows(server, lambda: messages(raw, "G") >= 35)
-        assert messages(raw, "G") == 35
-        converged(space)
+        wait_until_copied(server, lambda: message_count(raw, "G") >= 35)
+        assert message_count(raw, "G") == 35
+        require_converged(space)
 
 
 @pytest.mark.matrix
-@PATIENT
+@LONG_TIMEOUT
 def test_a_source_that_never_copied_anything_is_put_back(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """An apply that died left the stream without its source, and empty: the next one puts it back all the same."""
     if server_version < (2, 15):
         return  # nothing is taken out there
     space, copy = single_space(tmp_path, server), {"name": "G", "sources": [{"name": "O", "filter_subject": "o.rare"}]}
-    space.write(streams=[origin("preserve", anew=False), copy]).apply()
-    space.write(streams=[origin("preserve", anew=True), copy])
+    space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
+    space.write(streams=[origin_config("preserve", replaced=True), copy])
     with Raw(server.url) as raw:
-        dies_before(space, "sources.attach", allow_hazards=PERMITTED)
-        assert "sources" not in raw.done("$JS.API.STREAM.INFO.G")["config"]
+        kill_before(space, "sources.attach", allow_hazards=PERMITTED)
+        assert "sources" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]
 
         assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
-        assert [s["name"] for s in raw.done("$JS.API.STREAM.INFO.G")["config"]["sources"]] == ["O"]
-        converged(space)
+        assert [s["name"] for s in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["sources"]] == ["O"]
+        require_converged(space)
 
 
 @pytest.mark.matrix
-@PATIENT
+@LONG_TIMEOUT
 def test_a_source_that_is_out_and_left_the_files_stays_out(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """What nobody wants back is not put back; the stream is in the middle of nothing after that."""
     if server_version < (2, 15):
         return  # nothing is taken out there
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        fresh(space, server, raw, "preserve")
-        dies_before(space, "sources.attach", allow_hazards=PERMITTED)
-        space.write(streams=[origin("preserve", anew=True), {"name": "G", "subjects": ["g.>"]}])
+        reset_streams(space, server, raw, "preserve")
+        kill_before(space, "sources.attach", allow_hazards=PERMITTED)
+        space.write(streams=[origin_config("preserve", replaced=True), {"name": "G", "subjects": ["g.>"]}])
         _, result = space.apply(allow_hazards=PERMITTED)
         assert result.exit_code == 0, result
-        assert raw.done("$JS.API.STREAM.INFO.G")["config"]["subjects"] == ["g.>"]
-        assert messages(raw, "G") == 30
-        converged(space)
+        assert raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["subjects"] == ["g.>"]
+        assert message_count(raw, "G") == 30
+        require_converged(space)
 
 
-def printed(found: Drift) -> list[str]:
+def rendered_lines(found: Drift) -> list[str]:
     """The lines of a drift as people see them."""
     console = Console(file=io.StringIO(), width=200)
     drift_text.render(found, console)
@@ -171,11 +171,11 @@ def printed(found: Drift) -> list[str]:
 
 
 @pytest.mark.matrix
-@PATIENT
+@LONG_TIMEOUT
 @pytest.mark.parametrize("mode", ["recreate", "preserve"])
 def test_death_somewhere(mode: str, tmp_path: Path, server: Server) -> None:
     """At a few boundaries of such an apply: the next one ends with each message once in the copy."""
-    check_deaths(single_space(tmp_path, server), server, mode, lambda total: random.Random(mode).sample(range(1, total), 3))
+    check_kills(single_space(tmp_path, server), server, mode, lambda total: random.Random(mode).sample(range(1, total), 3))
 
 
 @pytest.mark.soak
@@ -183,15 +183,15 @@ def test_death_somewhere(mode: str, tmp_path: Path, server: Server) -> None:
 @pytest.mark.parametrize("mode", ["recreate", "preserve"])
 def test_death_everywhere(mode: str, tmp_path: Path, server: Server) -> None:
     """The same at every boundary."""
-    check_deaths(single_space(tmp_path, server), server, mode, lambda total: list(range(1, total)))
+    check_kills(single_space(tmp_path, server), server, mode, lambda total: list(range(1, total)))
 
 
 @pytest.mark.matrix
-@PATIENT
+@LONG_TIMEOUT
 def test_a_record_that_a_dead_apply_left_behind_goes(tmp_path: Path, server: Server) -> None:
     """Where an origin goes on is forgotten once it is there, also by the apply after one that died between the two."""
     space = single_space(tmp_path, server)
-    space.write(streams=[origin("recreate", anew=False), {"name": "G", "sources": [{"name": "O"}]}]).apply()
+    space.write(streams=[origin_config("recreate", replaced=False), {"name": "G", "sources": [{"name": "O"}]}]).apply()
     path = tmp_path / "state" / "test.json"
     state = json.loads(path.read_text("utf-8"))
     state["replacements"] = {"main/stream/O": {"address": "main/stream/O", "first_seq": 31}}
@@ -199,4 +199,4 @@ def test_a_record_that_a_dead_apply_left_behind_goes(tmp_path: Path, server: Ser
     plan, result = space.apply()
 
     assert ([step.op for step in plan.steps], result.exit_code) == (["state.update"], 0)
-    converged(space)
+    require_converged(space)

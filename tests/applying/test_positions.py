@@ -8,10 +8,10 @@ import pytest
 
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
-from tests.applying.consumers import consumers, fill, pull, sequence, stands
+from tests.applying.consumer_helpers import consumer_info, consumer_names, fill, pull, stream_sequence
 from tests.support.raw import Raw
 from tests.support.state import read_state
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.matrix
 
-LATER = "2040-01-01T00:00:00Z"
+PAUSE_UNTIL = "2040-01-01T00:00:00Z"
 BY_START = {"deliver_policy": "by_start_sequence"}
 
 
@@ -45,22 +45,22 @@ def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -
     return space.write(streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}])
 
 
-def replaced(space: Space, *allow: str) -> Plan:
+def replace_consumer(space: Space, *allow: str) -> Plan:
     """Apply a plan that replaces the consumer and nothing else, then see that nothing is left to do."""
     plan, result = space.apply(allow_hazards=allow)
     change = next(c for c in plan.resource_changes if c.address == "main/consumer/A/C")
     assert change.change.actions == ["create", "delete"]
     assert result.exit_code == 0, result
-    settled(space)
+    require_converged(space)
     return plan
 
 
-def settled(space: Space) -> None:
+def require_converged(space: Space) -> None:
     """The second plan is empty, nothing drifted, state has nothing under way."""
     again = space.plan()
     assert [step.title for step in again.steps] == []
     assert [d.summary for d in again.diagnostics] == []
-    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     state = read_state(space.folder)
     assert (state.pending, state.replacements) == ({}, {})
 
@@ -85,21 +85,21 @@ ONLY_NEW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ONLY_NEW)
-def test_the_new_consumer_goes_on_where_the_old_one_stood(name: str, space: Space, raw: Raw) -> None:
+def test_the_new_consumer_resumes_at_the_old_position(name: str, space: Space, raw: Raw) -> None:
     """What was acknowledged up to the floor is not given again, what follows is given from the first message on, in order."""
     before, after = ONLY_NEW[name]
     memory = {"storage": "memory"} if "memory" in name else {}
     write(space, memory, **before).apply()
     fill(raw, 30)
     given = pull(raw, "A", "C", 9, None)
-    floor = stands(raw, "A", "C")["ack_floor"]["stream_seq"]
-    plan = replaced(write(space, memory, **after))
+    floor = consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"]
+    plan = replace_consumer(write(space, memory, **after))
 
     assert given
     assert [s.op for s in plan.steps] == ["consumer.replace"]
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
     assert pull(raw, "A", "C", 100, None) == list(range(floor + 1, 31))
-    assert consumers(raw, "A") == ["C"]
+    assert consumer_names(raw, "A") == ["C"]
 
 
 def test_mem_storage_is_converted_by_a_new_consumer(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
@@ -107,17 +107,17 @@ def test_mem_storage_is_converted_by_a_new_consumer(space: Space, raw: Raw, serv
     write(space, mem_storage=True).apply()
     fill(raw, 10)
     pull(raw, "A", "C", 4, None)
-    replaced(write(space))
+    replace_consumer(write(space))
 
     assert pull(raw, "A", "C", 100) == [5, 6, 7, 8, 9, 10]
 
 
-def test_without_acknowledgements_it_goes_on_behind_what_was_delivered(space: Space, raw: Raw) -> None:
+def test_without_acknowledgements_it_resumes_after_the_last_delivery(space: Space, raw: Raw) -> None:
     """ack_policy none has no floor of its own: what was given out counts."""
     write(space, ack_policy="none").apply()
     fill(raw, 10)
     pull(raw, "A", "C", 6)
-    replaced(write(space))
+    replace_consumer(write(space))
 
     assert pull(raw, "A", "C", 100) == [7, 8, 9, 10]
 
@@ -126,7 +126,7 @@ def test_a_consumer_of_new_messages_that_was_given_none_keeps_those_that_wait(sp
     """Messages that came after deliver_policy new took effect are not passed over by a consumer that is made anew."""
     write(space, deliver_policy="new").apply()
     fill(raw, 3)
-    replaced(write(space, deliver_policy="new", ack_policy="all"))
+    replace_consumer(write(space, deliver_policy="new", ack_policy="all"))
 
     assert pull(raw, "A", "C", 100) == [1, 2, 3]
 
@@ -143,12 +143,12 @@ def test_where_nothing_is_acknowledged_it_begins_where_it_began(
     stream = {"name": "A", "subjects": ["a.>"]}
     space.write(streams=[stream]).apply()
     fill(raw, 6)
-    since = raw.done("$JS.API.STREAM.MSG.GET.A", {"seq": 5})["message"]["time"]
+    since = raw.api_ok("$JS.API.STREAM.MSG.GET.A", {"seq": 5})["message"]["time"]
     starts: dict[str, Any] = {"by_start_time": {"opt_start_time": since}, "by_start_sequence": {"opt_start_seq": 5}}.get(policy, {})
     write(space, deliver_policy=policy, **fields, **starts).apply()
     fill(raw, 3)
     given = pull(raw, "A", "C", 2)
-    replaced(write(space, deliver_policy=policy, max_waiting=7, **fields, **starts))
+    replace_consumer(write(space, deliver_policy=policy, max_waiting=7, **fields, **starts))
 
     first = {"new": 7, "last": 6, "last_per_subject": 4, "by_start_time": 5, "by_start_sequence": 5}[policy]
     assert given == [first, first + 1]
@@ -176,7 +176,7 @@ def test_messages_acknowledged_above_the_floor_are_counted(space: Space, raw: Ra
     assert given == [1, 4, 7, 10, 13, 16, 19, 22]
     assert [(h.code, h.messages, h.exact) for h in hazards] == [("DUPLICATES_MESSAGES", 3, True)]
     assert "3 messages that were acknowledged out of order are delivered again" in hazards[0].message
-    replaced(space, "DUPLICATES_MESSAGES")
+    replace_consumer(space, "DUPLICATES_MESSAGES")
     assert pull(raw, "A", "C", 100) == [4, 7, 10, 13, 16, 19, 22, 25, 28]
 
 
@@ -185,7 +185,7 @@ def test_what_is_out_is_said_but_stops_nothing(space: Space, raw: Raw) -> None:
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3)
-    plan = replaced(write(space, ack_policy="all"))
+    plan = replace_consumer(write(space, ack_policy="all"))
 
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
     assert ["JS423: 3 messages it has out may be delivered again, and count as delivered for the first time"] == [
@@ -200,14 +200,14 @@ def test_an_interest_stream_loses_nothing(others: bool, space: Space, raw: Raw) 
     stream = {"retention": "interest"}
     write(space, stream, filter_subject="a.1").apply()
     if others:
-        raw.done("$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": {"name": "D", "durable_name": "D", "filter_subject": "a.2"}})
+        raw.api_ok("$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": {"name": "D", "durable_name": "D", "filter_subject": "a.2"}})
     fill(raw, 30)
     pull(raw, "A", "C", 3, None)
-    replaced(write(space, stream, filter_subject="a.1", ack_policy="all"))
+    replace_consumer(write(space, stream, filter_subject="a.1", ack_policy="all"))
 
-    assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 7
+    assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 7
     assert pull(raw, "A", "C", 100) == [10, 13, 16, 19, 22, 25, 28]
-    assert consumers(raw, "A") == (["C", "D"] if others else ["C"])
+    assert consumer_names(raw, "A") == (["C", "D"] if others else ["C"])
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "with another consumer"])
@@ -216,14 +216,14 @@ def test_what_is_out_is_not_called_deleted(others: bool, space: Space, raw: Raw)
     stream = {"retention": "interest"}
     write(space, stream).apply()
     if others:
-        raw.done(
+        raw.api_ok(
             "$JS.API.CONSUMER.CREATE.A.D", {"stream_name": "A", "config": {"name": "D", "durable_name": "D", "ack_policy": "explicit"}}
         )
     fill(raw, 10)
     pull(raw, "A", "C", 10)
     if others:
         pull(raw, "A", "D", 10, None)
-    plan = replaced(write(space, stream, ack_policy="all"))
+    plan = replace_consumer(write(space, stream, ack_policy="all"))
 
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
     assert pull(raw, "A", "C", 100) == list(range(1, 11))
@@ -236,12 +236,12 @@ def test_a_narrower_filter_of_a_new_consumer_is_measured(space: Space, raw: Raw)
     fill(raw, 30)
     plan = write(space, stream, filter_subject="a.1", ack_policy="all").plan()
     assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [("DELETES_MESSAGES", 20)]
-    replaced(space, "DELETES_MESSAGES")
+    replace_consumer(space, "DELETES_MESSAGES")
 
-    assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 10
+    assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 10
 
 
-def test_without_room_for_a_placeholder_the_replacement_is_refused(space: Space, raw: Raw) -> None:
+def test_at_the_consumer_limit_the_replacement_is_refused(space: Space, raw: Raw) -> None:
     """An interest stream with as many consumers as it takes would lose its messages: apply refuses, and says what helps."""
     stream = {"retention": "interest", "max_consumers": 1}
     write(space, stream).apply()
@@ -258,7 +258,7 @@ def test_a_work_queue_keeps_what_is_unfinished(space: Space, raw: Raw) -> None:
     write(space, stream).apply()
     fill(raw, 10)
     pull(raw, "A", "C", 6, ack=(1, 2, 5))
-    plan = replaced(write(space, stream, max_waiting=7))
+    plan = replace_consumer(write(space, stream, max_waiting=7))
 
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
     assert pull(raw, "A", "C", 100) == [3, 4, 6, 7, 8, 9, 10]
@@ -275,7 +275,7 @@ def test_a_plan_says_that_the_start_is_known_only_then(space: Space, raw: Raw) -
     assert change.unknown == ["deliver_policy", "opt_start_seq"]
     assert change.after is not None
     result = space.apply_saved(plan)
-    live = stands(raw, "A", "C")["config"]
+    live = consumer_info(raw, "A", "C")["config"]
     assert result.exit_code == 0
     assert {name for name in live if live[name] != change.after.get(name) and name != "metadata"} <= set(change.unknown)
 
@@ -288,7 +288,7 @@ def listener(server: Server) -> Iterator[Raw]:
         yield connection
 
 
-def pushed(listener: Raw, count: int, *, ack: bool = False) -> list[int]:
+def read_pushed(listener: Raw, count: int, *, ack: bool = False) -> list[int]:
     """The sequences of the next messages that are pushed; heartbeats and flow control are passed over."""
     found: list[int] = []
     while len(found) < count:
@@ -297,45 +297,45 @@ def pushed(listener: Raw, count: int, *, ack: bool = False) -> list[int]:
         except AssertionError:
             continue
         if reply.startswith("$JS.ACK."):
-            found.append(sequence(reply))
+            found.append(stream_sequence(reply))
             listener.publish(reply, b"+ACK") if ack else None
     return found
 
 
 def has_floor(raw: Raw, floor: int) -> bool:
     """Whether acknowledgements up to there have arrived, within a generous number of looks."""
-    return any(stands(raw, "A", "C")["ack_floor"]["stream_seq"] == floor for _ in range(10_000))
+    return any(consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == floor for _ in range(10_000))
 
 
 @pytest.mark.parametrize("policy", ["all", "new"])
-def test_a_push_consumer_goes_on_to_those_who_listen(policy: str, space: Space, raw: Raw, listener: Raw) -> None:
+def test_a_push_consumer_resumes_to_its_listeners(policy: str, space: Space, raw: Raw, listener: Raw) -> None:
     """Its subscribers stay; what they have acknowledged does not come again, what waits and what is new does, at once."""
     write(space, deliver_subject="push.c", deliver_policy=policy).apply()
     fill(raw, 3)
-    assert pushed(listener, 3, ack=True) == [1, 2, 3]
+    assert read_pushed(listener, 3, ack=True) == [1, 2, 3]
     assert has_floor(raw, 3)
-    replaced(write(space, deliver_subject="push.c", deliver_policy=policy, flow_control=True, idle_heartbeat="5s"))
+    replace_consumer(write(space, deliver_subject="push.c", deliver_policy=policy, flow_control=True, idle_heartbeat="5s"))
     fill(raw, 2)
 
-    assert pushed(listener, 2) == [4, 5]
+    assert read_pushed(listener, 2) == [4, 5]
 
 
-def test_a_pull_consumer_becomes_a_push_consumer_and_goes_on(space: Space, raw: Raw, listener: Raw) -> None:
+def test_a_pull_consumer_becomes_a_push_consumer_and_resumes(space: Space, raw: Raw, listener: Raw) -> None:
     """Pull and push do not turn into each other; the new one pushes what the old one had left."""
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
-    replaced(write(space, deliver_subject="push.c"))
+    replace_consumer(write(space, deliver_subject="push.c"))
 
-    assert pushed(listener, 2) == [4, 5]
+    assert read_pushed(listener, 2) == [4, 5]
 
 
-def test_a_push_consumer_becomes_a_pull_consumer_and_goes_on(space: Space, raw: Raw, listener: Raw) -> None:
+def test_a_push_consumer_becomes_a_pull_consumer_and_resumes(space: Space, raw: Raw, listener: Raw) -> None:
     """The other way round, with messages out."""
     write(space, deliver_subject="push.c").apply()
     fill(raw, 5)
-    assert pushed(listener, 5) == [1, 2, 3, 4, 5]
-    replaced(write(space))
+    assert read_pushed(listener, 5) == [1, 2, 3, 4, 5]
+    replace_consumer(write(space))
 
     assert pull(raw, "A", "C", 100) == [1, 2, 3, 4, 5]
 
@@ -347,10 +347,10 @@ def test_a_pause_of_the_files_is_there_in_the_end(space: Space, raw: Raw, server
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
-    replaced(write(space, ack_policy="all", pause_until=LATER))
+    replace_consumer(write(space, ack_policy="all", pause_until=PAUSE_UNTIL))
 
-    assert stands(raw, "A", "C")["config"]["pause_until"] == LATER
-    assert stands(raw, "A", "C")["num_pending"] == 2
+    assert consumer_info(raw, "A", "C")["config"]["pause_until"] == PAUSE_UNTIL
+    assert consumer_info(raw, "A", "C")["num_pending"] == 2
 
 
 def test_a_pause_by_hand_stays(space: Space, raw: Raw, server_version: tuple[int, ...]) -> None:
@@ -358,10 +358,10 @@ def test_a_pause_by_hand_stays(space: Space, raw: Raw, server_version: tuple[int
     if server_version < (2, 11):
         return  # no pauses
     write(space).apply()
-    raw.done("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": LATER})
-    replaced(write(space, ack_policy="all"))
+    raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": PAUSE_UNTIL})
+    replace_consumer(write(space, ack_policy="all"))
 
-    assert stands(raw, "A", "C")["config"]["pause_until"] == LATER
+    assert consumer_info(raw, "A", "C")["config"]["pause_until"] == PAUSE_UNTIL
 
 
 def test_what_jsplan_put_in_place_of_the_files_is_kept_through_updates(space: Space, raw: Raw) -> None:
@@ -369,19 +369,19 @@ def test_what_jsplan_put_in_place_of_the_files_is_kept_through_updates(space: Sp
     write(space, deliver_policy="new").apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
-    replaced(write(space, deliver_policy="new", ack_policy="all"))
-    start = stands(raw, "A", "C")["config"]
+    replace_consumer(write(space, deliver_policy="new", ack_policy="all"))
+    start = consumer_info(raw, "A", "C")["config"]
     plan, result = write(space, deliver_policy="new", ack_policy="all", description="x").apply()
 
     assert [s.op for s in plan.steps] == ["consumer.update"]
     assert result.exit_code == 0
-    settled(space)
-    assert {n: stands(raw, "A", "C")["config"].get(n) for n in ("deliver_policy", "opt_start_seq")} == {
+    require_converged(space)
+    assert {n: consumer_info(raw, "A", "C")["config"].get(n) for n in ("deliver_policy", "opt_start_seq")} == {
         n: start.get(n) for n in ("deliver_policy", "opt_start_seq")
     }
     _, refreshed = space.apply(refresh_only=True)
     assert refreshed.exit_code == 0
-    settled(space)
+    require_converged(space)
     changed = write(space, deliver_policy="all", ack_policy="all", description="x").plan()
     assert [c.change.actions for c in changed.resource_changes if c.type == "consumer"] == [["create", "delete"]]
 
@@ -391,13 +391,13 @@ def test_replace_by_request_keeps_the_place(space: Space, raw: Raw) -> None:
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
-    created = stands(raw, "A", "C")["created"]
+    created = consumer_info(raw, "A", "C")["created"]
     _, result = space.apply(replace=("main/consumer/A/C",))
 
     assert result.exit_code == 0
-    assert stands(raw, "A", "C")["created"] != created
+    assert consumer_info(raw, "A", "C")["created"] != created
     assert pull(raw, "A", "C", 100) == [4, 5]
-    settled(space)
+    require_converged(space)
 
 
 def test_a_policy_that_changes_is_explained(space: Space, raw: Raw) -> None:

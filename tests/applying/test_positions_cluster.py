@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.sandbox import Sandbox
-from tests.applying.consumers import consumers, fill, pull, stands
+from tests.applying.consumer_helpers import consumer_info, consumer_names, fill, pull
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw
 from tests.support.workspaces import Space
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.matrix
 
 
 @pytest.mark.parametrize("policy", ["all", "new"])
-def test_three_copies(policy: str, tmp_path: Path) -> None:
+def test_three_replicas(policy: str, tmp_path: Path) -> None:
     """On an interest stream with three copies: no message is lost, none comes twice, no placeholder is left, the second plan is empty."""
     with Sandbox.cluster(binary=PROGRAM) as cluster:
         server = cluster["n1"]
@@ -32,11 +32,11 @@ def test_three_copies(policy: str, tmp_path: Path) -> None:
         with Raw(server.url, server.user, server.password) as raw:
             fill(raw, 20)
             assert pull(raw, "A", "C", 8, None) == list(range(1, 9))
-            server.wait_until(lambda: stands(raw, "A", "C")["ack_floor"]["stream_seq"] == 8, "take acknowledgements")
+            server.wait_until(lambda: consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == 8, "take acknowledgements")
             plan, result = space.write(streams=[stream | {"consumers": [consumer | {"max_waiting": 7}]}]).apply()
 
             assert [step.op for step in plan.steps] == ["consumer.create_placeholder", "consumer.replace", "consumer.delete_placeholder"]
             assert result.exit_code == 0, result
             assert pull(raw, "A", "C", 100, None) == list(range(9, 21))
-            assert consumers(raw, "A") == ["C"]
+            assert consumer_names(raw, "A") == ["C"]
             assert [step.title for step in space.plan().steps] == []

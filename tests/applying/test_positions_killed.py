@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.applying.consumers import consumers, fill, pull, stands
-from tests.applying.deaths import Mortal, death
+from tests.applying.consumer_helpers import consumer_info, consumer_names, fill, pull
+from tests.applying.kill_boundaries import BoundaryKiller, expect_kill
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.state import read_state
 from tests.support.workspaces import Space, single_space
@@ -35,7 +35,7 @@ def write(space: Space, kind: str, **consumer: Any) -> None:
     space.write(streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | first | consumer]}])
 
 
-def fresh(space: Space, raw: Raw, kind: str) -> None:
+def reset_stream(space: Space, raw: Raw, kind: str) -> None:
     """Thirty messages, of which nine are acknowledged, on a clean server; the files want a new consumer."""
     delete_all_streams(raw)
     shutil.rmtree(space.folder / "state", ignore_errors=True)
@@ -46,30 +46,30 @@ def fresh(space: Space, raw: Raw, kind: str) -> None:
     write(space, kind, max_waiting=7)
 
 
-def boundaries(space: Space, raw: Raw, kind: str) -> int:
+def count_boundaries(space: Space, raw: Raw, kind: str) -> int:
     """How often a process could die in it."""
-    fresh(space, raw, kind)
+    reset_stream(space, raw, kind)
     with pytest.MonkeyPatch.context() as patch:
-        mortal = Mortal(patch, 1000)
+        mortal = BoundaryKiller(patch, 1000)
         space.apply()
-        return 1000 - mortal.left
+        return 1000 - mortal.remaining
 
 
-def die(space: Space, raw: Raw, kind: str, boundary: int, total: int) -> None:
+def kill_at(space: Space, raw: Raw, kind: str, boundary: int, total: int) -> None:
     """An apply that dies there; before that everything is as it was."""
-    fresh(space, raw, kind)
+    reset_stream(space, raw, kind)
     with pytest.MonkeyPatch.context() as patch:
-        Mortal(patch, boundary)
-        with death(boundary, total):
+        BoundaryKiller(patch, boundary)
+        with expect_kill(boundary, total):
             space.apply()
 
 
-def whole(space: Space, raw: Raw, waiting: int) -> None:
+def require_position_kept(space: Space, raw: Raw, waiting: int) -> None:
     """The consumer goes on at the tenth message and is as the files say; nothing else is there, nothing is left to do."""
-    info = stands(raw, "A", "C")
+    info = consumer_info(raw, "A", "C")
     assert info["config"]["max_waiting"] == waiting
     assert "pause_until" not in info["config"]
-    assert consumers(raw, "A") == ["C"]
+    assert consumer_names(raw, "A") == ["C"]
     assert [step.title for step in space.plan().steps] == []
     state = read_state(space.folder)
     assert (state.pending, state.replacements) == ({}, {})
@@ -77,15 +77,15 @@ def whole(space: Space, raw: Raw, waiting: int) -> None:
     assert pull(raw, "A", "C", 100) == list(range(10, 31))
 
 
-def check(space: Space, raw: Raw, kind: str, chosen: list[int], total: int) -> None:
+def check_boundaries(space: Space, raw: Raw, kind: str, chosen: list[int], total: int) -> None:
     """Each boundary twice: the files still want the new consumer, and they want the old one again."""
     for boundary in chosen:
         for waiting in (7, 512):
-            die(space, raw, kind, boundary, total)
+            kill_at(space, raw, kind, boundary, total)
             write(space, kind, **({"max_waiting": 7} if waiting == 7 else {}))
             _, result = space.apply()
             assert result.exit_code == 0, (kind, boundary, waiting, result)
-            whole(space, raw, waiting)
+            require_position_kept(space, raw, waiting)
 
 
 @pytest.mark.matrix
@@ -94,9 +94,9 @@ def test_death_somewhere(kind: str, tmp_path: Path, server: Server) -> None:
     """At a few boundaries, whether the files stay or are taken back: no place is lost, no message, nothing is left behind."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        total = boundaries(space, raw, kind)
+        total = count_boundaries(space, raw, kind)
         assert total > 8
-        check(space, raw, kind, random.Random(kind).sample(range(1, total), 3), total)
+        check_boundaries(space, raw, kind, random.Random(kind).sample(range(1, total), 3), total)
 
 
 @pytest.mark.soak
@@ -106,22 +106,22 @@ def test_death_everywhere(kind: str, tmp_path: Path, server: Server) -> None:
     """The same at every boundary."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        total = boundaries(space, raw, kind)
-        check(space, raw, kind, list(range(1, total)), total)
+        total = count_boundaries(space, raw, kind)
+        check_boundaries(space, raw, kind, list(range(1, total)), total)
 
 
 def test_what_stood_in_goes_when_the_consumer_left_the_files(tmp_path: Path, server: Server) -> None:
     """Between the delete and the create the consumer left the files: the next apply forgets it and removes the placeholder."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        total = boundaries(space, raw, "interest")
+        total = count_boundaries(space, raw, "interest")
         for boundary in range(1, total):
-            die(space, raw, "interest", boundary, total)
-            if consumers(raw, "A") and "C" not in consumers(raw, "A"):
+            kill_at(space, raw, "interest", boundary, total)
+            if consumer_names(raw, "A") and "C" not in consumer_names(raw, "A"):
                 break
         space.write(streams=[{"name": "A", "subjects": ["a.>"], "retention": "interest"}])
         _, result = space.apply(allow_hazards=("DELETES_MESSAGES",))
 
         assert result.exit_code == 0
-        assert consumers(raw, "A") == []
+        assert consumer_names(raw, "A") == []
         assert [step.title for step in space.plan().steps] == []

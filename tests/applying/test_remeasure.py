@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.applying.remeasure import exceeds
+from jsplan.applying.recheck_deletions import exceeds_plan
 from jsplan.documents.apply import StepStarted
 from jsplan.errors import StalePlanError
 from jsplan.workflows import apply as applying
 from jsplan.workflows.options import PlanOptions
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space, single_space, yes
+from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ EVERYTHING = ("DELETES_MESSAGES", "DELETES_CONSUMER")
 )  # fmt: skip
 def test_what_is_clearly_more(found: int, planned: int, safe_below: int, stops: bool) -> None:
     """Only what is both more than 10 % and more than --safe-below above the plan stops an apply."""
-    assert exceeds(found, planned, safe_below) is stops
+    assert exceeds_plan(found, planned, safe_below) is stops
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def publish(raw: Raw, count: int, subject: str = "s.1") -> None:
         raw.request(subject, b"x" * 50)
 
 
-def planned(tmp_path: Path, server: Server, raw: Raw, count: int, **fields: Any) -> tuple[Space, Plan]:
+def plan_lower_limits(tmp_path: Path, server: Server, raw: Raw, count: int, **fields: Any) -> tuple[Space, Plan]:
     """A stream with so many messages, and a plan that lowers its limits."""
     space = single_space(tmp_path, server).write(streams=[stream()])
     space.apply()
@@ -61,7 +61,7 @@ def planned(tmp_path: Path, server: Server, raw: Raw, count: int, **fields: Any)
 
 
 def messages(raw: Raw) -> int:
-    return int(raw.done("$JS.API.STREAM.INFO.S")["state"]["messages"])
+    return int(raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"])
 
 
 #: 100 messages of 83 bytes each: every limit is planned to delete 40 of them.
@@ -71,7 +71,7 @@ LIMITS = [{"max_msgs": 60}, {"max_bytes": 60 * 83}, {"max_msgs_per_subject": 60}
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_a_little_more_is_what_was_planned(tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]) -> None:
     """Up to a tenth more than planned is deleted without a word."""
-    space, plan = planned(tmp_path, server, raw, 100, **limit)
+    space, plan = plan_lower_limits(tmp_path, server, raw, 100, **limit)
     publish(raw, 4)
 
     assert space.apply_saved(plan).exit_code == 0
@@ -81,7 +81,7 @@ def test_a_little_more_is_what_was_planned(tmp_path: Path, server: Server, raw: 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_clearly_more_makes_a_saved_plan_stale(tmp_path: Path, server: Server, raw: Raw, limit: dict[str, int]) -> None:
     """More than a tenth above the plan stops the apply before anything is changed, with both numbers."""
-    space, plan = planned(tmp_path, server, raw, 100, **limit)
+    space, plan = plan_lower_limits(tmp_path, server, raw, 100, **limit)
     publish(raw, 5)
 
     with pytest.raises(StalePlanError, match=r"main/stream/S would delete 45 messages by now; the plan said 40.*Nothing was changed"):
@@ -89,9 +89,9 @@ def test_clearly_more_makes_a_saved_plan_stale(tmp_path: Path, server: Server, r
     assert messages(raw) == 105
 
 
-def test_safe_below_is_more_room(tmp_path: Path, server: Server, raw: Raw) -> None:
+def test_safe_below_raises_the_limit(tmp_path: Path, server: Server, raw: Raw) -> None:
     """What --safe-below lets pass above the plan passes."""
-    space, _ = planned(tmp_path, server, raw, 100, max_msgs=60)
+    space, _ = plan_lower_limits(tmp_path, server, raw, 100, max_msgs=60)
     plan = space.plan(allow_hazards=EVERYTHING, safe_below=5)
     publish(raw, 5)
 
@@ -101,7 +101,7 @@ def test_safe_below_is_more_room(tmp_path: Path, server: Server, raw: Raw) -> No
 
 def test_a_plan_that_said_nothing_would_go(tmp_path: Path, server: Server, raw: Raw) -> None:
     """A limit that nothing exceeded when planned is measured too: what came since was never permitted to go."""
-    space, plan = planned(tmp_path, server, raw, 50, max_msgs=60)
+    space, plan = plan_lower_limits(tmp_path, server, raw, 50, max_msgs=60)
     assert [h for c in plan.resource_changes for h in c.hazards] == []
     publish(raw, 11)
 
@@ -112,13 +112,13 @@ def test_a_plan_that_said_nothing_would_go(tmp_path: Path, server: Server, raw: 
 
 def test_messages_that_no_limit_takes_are_no_reason(tmp_path: Path, server: Server, raw: Raw) -> None:
     """New messages of other subjects do not add to what a limit per subject deletes."""
-    space, plan = planned(tmp_path, server, raw, 100, max_msgs_per_subject=60)
+    space, plan = plan_lower_limits(tmp_path, server, raw, 100, max_msgs_per_subject=60)
     publish(raw, 55, "s.2")
 
     assert space.apply_saved(plan).exit_code == 0
 
 
-class Meddler(Quiet):
+class InterferingObserver(RecordingObserver):
     """Does something as soon as the first step begins, after everything was checked once."""
 
     def __init__(self, meddle: Callable[[], object]) -> None:
@@ -133,10 +133,10 @@ class Meddler(Quiet):
 
 def test_measured_at_the_last_moment(tmp_path: Path, server: Server, raw: Raw) -> None:
     """Messages that arrive after the first check stop the step just before its write."""
-    space, _ = planned(tmp_path, server, raw, 100, max_msgs=60)
+    space, _ = plan_lower_limits(tmp_path, server, raw, 100, max_msgs=60)
 
-    meddler = Meddler(lambda: publish(raw, 10))
-    _, result = applying.apply(space.load, PlanOptions(allow_hazards=EVERYTHING), yes, meddler)
+    meddler = InterferingObserver(lambda: publish(raw, 10))
+    _, result = applying.apply(space.load, PlanOptions(allow_hazards=EVERYTHING), approve, meddler)
 
     assert result.exit_code == 6
     assert "would delete 50 messages by now; the plan said 40; nothing was written" in (result.steps[0].error or "")
@@ -161,7 +161,7 @@ def test_interest_that_goes_is_measured_again(tmp_path: Path, server: Server, ra
 
 def test_an_origin_that_filled_up(tmp_path: Path, server: Server, raw: Raw) -> None:
     """A copy that was to drain five messages does not begin to drain fifty."""
-    raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "retention": "workqueue"})
+    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "retention": "workqueue"})
     publish(raw, 5)
     space = single_space(tmp_path, server).write(streams=[{"name": "COPY", "mirror": {"name": "S"}}])
     plan = space.plan(allow_hazards=EVERYTHING)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.job.ways import export
-from jsplan.backfill.wire import Wire
-from jsplan.jetstream.contexts import Target
+from jsplan.backfill.protocol import RawConnection
+from jsplan.backfill.tasks.endpoints import export_connection
+from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.sandbox import Sandbox, shapes
 from tests.conftest import PROGRAM
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
 
-    Connect = Callable[..., Wire]
+    Connect = Callable[..., RawConnection]
 
 
-def target_of(server: Server, **settings: Any) -> Target:
+def connection_target(server: Server, **settings: Any) -> ConnectionSettings:
     """How to reach a server as its JetStream user."""
-    return Target(
+    return ConnectionSettings(
         **({"key": server.name, "url": server.url, "shown": server.url, "user": server.user, "password": server.password} | settings)
     )
 
@@ -33,19 +33,19 @@ def target_of(server: Server, **settings: Any) -> Target:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, hub_leaf: Sandbox) -> Iterator[SparkSession]:
     """One session for all tests of a worker: starting it takes longer than most of them. Its tasks know the way to the worker's hub."""
-    from jsplan.backfill.spark.session import start  # noqa: PLC0415 - only where Spark is wanted
+    from jsplan.backfill.spark.session import start_session  # noqa: PLC0415 - only where Spark is wanted
 
     folder = tmp_path_factory.mktemp("spark")
     os.environ["HUB_PASSWORD"] = str(shapes.ACC.password)  # its workers have the environment of this moment
-    export(target_of(hub_leaf["hub"]))
+    export_connection(connection_target(hub_leaf["hub"]))
     settings = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder)}
-    session = start("tests", master="local[2]", cache=folder, settings=settings)
+    session = start_session("tests", master="local[2]", cache=folder, settings=settings)
     yield session
     session.stop()
 
 
 @pytest.fixture
-def guarded() -> Iterator[Callable[[str], Server]]:
+def start_secured_server() -> Iterator[Callable[[str], Server]]:
     """Starts servers that let in only whom the configuration text names; the sandbox itself could not ask them whether they are ready."""
     made: list[Sandbox] = []
 
@@ -53,7 +53,7 @@ def guarded() -> Iterator[Callable[[str], Server]]:
         made.append(Sandbox.single(extra=extra, binary=PROGRAM))
         server = made[-1]["server"]
         server.launch()
-        _greeted(server)
+        _wait_for_greeting(server)
         return server
 
     yield make
@@ -61,7 +61,7 @@ def guarded() -> Iterator[Callable[[str], Server]]:
         sandbox.close()
 
 
-def _greeted(server: Server) -> None:
+def _wait_for_greeting(server: Server) -> None:
     """Wait until it greets whoever connects."""
     end = time.monotonic() + 30
     while True:
@@ -76,12 +76,12 @@ def _greeted(server: Server) -> None:
 
 
 @pytest.fixture
-def connect() -> Iterator[Connect]:
+def open_connection() -> Iterator[Connect]:
     """Opens wires, which are closed after the test."""
-    opened: list[Wire] = []
+    opened: list[RawConnection] = []
 
-    def make(server: Server, **settings: Any) -> Wire:
-        opened.append(Wire(target_of(server, **settings)))
+    def make(server: Server, **settings: Any) -> RawConnection:
+        opened.append(RawConnection(connection_target(server, **settings)))
         return opened[-1]
 
     yield make

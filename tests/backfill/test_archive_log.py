@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsplan.archives.folder import damage
-from jsplan.archives.manifest import Archive as Saved
-from jsplan.backfill.job.archive import FORMAT, Archive, ArchiveError, Commit, receipts
+from jsplan.backfill.parquet.log import FORMAT, Archive, ArchiveError, Commit, read_receipts
+from jsplan.backup.folder import find_damage
+from jsplan.backup.manifest import StreamSnapshot as Saved
 from jsplan.documents.base import DocumentError
-from jsplan.documents.places import inside
+from jsplan.documents.safe_paths import resolve_inside
 from jsplan.documents.validation import require_valid
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def archive(folder: Path, commit: Any, staged: str = NAME) -> Path:
 def test_a_file_that_waits_is_moved_to_its_day(tmp_path: Path) -> None:
     """The log that all the cases here change is a good one."""
     folder = archive(tmp_path, COMMIT)
-    Archive.read(folder).finish()
+    Archive.read(folder).finish_commits()
 
     assert (folder / NAME).read_text() == "data"
     assert (folder / "_SUCCESS").exists()
@@ -59,7 +59,7 @@ def test_a_log_names_nothing_outside_of_its_archive(tmp_path: Path, name: Any) -
     before = sorted(path for path in tmp_path.rglob("*"))
 
     with pytest.raises(DocumentError, match=r"commit-000001\.json is damaged: files\[0\]\.name must"):
-        Archive.read(folder).finish()
+        Archive.read(folder).finish_commits()
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
@@ -84,7 +84,7 @@ def test_no_file_is_moved_over_a_symbolic_link(tmp_path: Path, link: str) -> Non
     before = sorted(path for path in outside.rglob("*"))
 
     with pytest.raises(ArchiveError, match="is a symbolic link"):
-        Archive.read(folder).finish()
+        Archive.read(folder).finish_commits()
     assert sorted(path for path in outside.rglob("*")) == before
 
 
@@ -110,10 +110,10 @@ def test_a_receipt_is_checked_like_a_commit(tmp_path: Path, receipt: str) -> Non
     """What an attempt left is moved by the next one: the same names, the same refusal."""
     (tmp_path / "piece-1-1.json").write_text(receipt)
     with pytest.raises(DocumentError, match="piece-1-1"):
-        receipts(tmp_path)
+        read_receipts(tmp_path)
 
 
-def test_an_attempt_with_a_strange_mark_is_nobodys(tmp_path: Path) -> None:
+def test_an_attempt_with_a_strange_mark_is_ignored(tmp_path: Path) -> None:
     """A mark that is another document, or a link to one, makes no attempt."""
     folder = archive(tmp_path, COMMIT)
     good = {"entry": "w/x", "hash": "t", "origin": json.dumps(["hub", "S", "then"])}
@@ -122,7 +122,7 @@ def test_an_attempt_with_a_strange_mark_is_nobodys(tmp_path: Path) -> None:
         (folder / "_jsplan" / f"attempt-{number}" / "attempt.json").write_text(mark)
     (folder / "_jsplan" / "attempt-link").symlink_to(folder / "_jsplan" / "attempt-4")
 
-    assert [name for name, _, _ in Archive.read(folder).attempts("w/x")] == ["4"]
+    assert [name for name, _, _ in Archive.read(folder).list_attempts("w/x")] == ["4"]
 
 
 JUNK = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers() | st.text(max_size=2), max_size=2)
@@ -154,7 +154,7 @@ def test_a_backup_names_only_files_beside_its_manifest(tmp_path: Path, name: Any
     (tmp_path / "b" / "link.snap").symlink_to(tmp_path / "x.snap")
     saved = Saved(name, hashlib.sha256(b"data").hexdigest(), 4, "tar")
 
-    assert any(words in str(damage(tmp_path / "b", saved)) for words in ("not a file name", "not a plain file name", "symbolic link"))
+    assert any(words in str(find_damage(tmp_path / "b", saved)) for words in ("not a file name", "not a plain file name", "symbolic link"))
 
 
 @pytest.mark.parametrize("name", ["pipe.snap", "zero.snap", "folder.snap", f"{'x' * 300}.snap"])
@@ -164,7 +164,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.snap").mkdir()
     (tmp_path / "zero.snap").symlink_to("/dev/zero")
 
-    assert "link" in str(found := damage(tmp_path, Saved(name, "0" * 64, 4, "tar"))) or "cannot be read" in str(found)
+    assert "link" in str(found := find_damage(tmp_path, Saved(name, "0" * 64, 4, "tar"))) or "cannot be read" in str(found)
 
 
 @given(st.text(max_size=20))
@@ -174,7 +174,7 @@ def test_a_name_stays_inside(name: str) -> None:
 
     folder = Path("/no/such/folder")
     try:
-        path = inside(folder, name)
+        path = resolve_inside(folder, name)
     except ValueError:
         return
     assert path.resolve().is_relative_to(folder)

@@ -15,28 +15,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jsplan.backfill.job import archived, archiving
-from jsplan.backfill.job.archive import Archive, ArchiveError
-from jsplan.backfill.job.archiving import Piece
-from jsplan.backfill.job.ways import Way
-from jsplan.backfill.ranges import Span
-from jsplan.backfill.wire import MESSAGES
+from jsplan.backfill.parquet import reader, writer
+from jsplan.backfill.parquet.log import Archive, ArchiveError
+from jsplan.backfill.parquet.writer import ExportChunk
+from jsplan.backfill.protocol import MESSAGE_SCHEMA
+from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import ApiError, JsplanError, NotAvailableError, RefusedError, UsageError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
-from tests.backfill.copies import Pair, bulk, nanos, numbered, read_all, without_spark
-from tests.backfill.kills import Workers
+from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, read_all, with_nanoseconds, without_spark
+from tests.backfill.process_kills import SparkWorkers
 from tests.backfill.test_reading import EDGES
-from tests.support.mortal import Died
 from tests.support.process import PROGRAM
-from tests.support.workspaces import Quiet
+from tests.support.simulated_kill import SimulatedKill
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from jsplan.documents.backfill import LegResult, Verification
+    from jsplan.documents.backfill import OriginResult, Verification
     from jsplan.sandbox import Sandbox
 
 ORIGIN: dict[str, Any] = {"domain": "leaf", "stream": "S"}
@@ -47,39 +47,39 @@ BACK: dict[str, Any] = {"name": "back", "from": {"parquet": "archive"}, "to": {"
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream; `out` archives `S` of the leaf, `back` brings it into `T` of the hub."""
-    found = Pair.of(tmp_path, clean_hub_leaf)
-    declare(found)
+    found = Pair.create(tmp_path, clean_hub_leaf)
+    write_entries(found)
     return found
 
 
-def declare(pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | None = None) -> None:
+def write_entries(pair: Pair, out: dict[str, Any] | None = None, back: dict[str, Any] | None = None) -> None:
     """Both entries, with what is said differently."""
     pair.space.write(backfills=[OUT | (out or {}), BACK | (back or {})])
 
 
-def run(pair: Pair, name: str, **options: Any) -> LegResult:
+def run(pair: Pair, name: str, **options: Any) -> OriginResult:
     """Run an entry of one leg, without Spark."""
     with without_spark():
-        return backfill.run(pair.space.load, BackfillOptions(name=name, **options), Quiet()).origins[0]
+        return backfill.run(pair.space.load, BackfillOptions(name=name, **options), RecordingObserver()).origins[0]
 
 
-def place(pair: Pair) -> Path:
+def archive_folder(pair: Pair) -> Path:
     """Where the archive is."""
     return pair.space.folder / "archive"
 
 
-def rows(pair: Pair) -> list[dict[str, Any]]:
+def archived_rows(pair: Pair) -> list[dict[str, Any]]:
     """What anybody finds there who reads Parquet."""
-    found: list[dict[str, Any]] = pq.read_table(place(pair)).to_pylist()
+    found: list[dict[str, Any]] = pq.read_table(archive_folder(pair)).to_pylist()
     return sorted(found, key=lambda row: row["seq"])
 
 
 def require_archived(pair: Pair, *seqs: int) -> None:
     """The archive has exactly these messages, once, and nothing of an attempt is left."""
-    assert [row["seq"] for row in rows(pair)] == list(seqs)
-    assert (place(pair) / "_SUCCESS").exists()
-    assert not list(place(pair).glob("_jsplan/attempt-*"))
-    Archive.read(place(pair)).require_whole()
+    assert [row["seq"] for row in archived_rows(pair)] == list(seqs)
+    assert (archive_folder(pair) / "_SUCCESS").exists()
+    assert not list(archive_folder(pair).glob("_jsplan/attempt-*"))
+    Archive.read(archive_folder(pair)).require_complete()
 
 
 # --- there and back --------------------------------------------------------------------------------------------------
@@ -106,34 +106,34 @@ def test_what_is_in_a_file(pair: Pair) -> None:
 
     run(pair, "out")
 
-    one, two = rows(pair)
+    one, two = archived_rows(pair)
     assert (one["domain"], one["stream"], one["seq"], one["subject"], one["data"]) == ("leaf", "S", 1, "s.a", b"x")
     assert one["headers"] == [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
     assert (one["raw_headers"], two["raw_headers"]) == (None, b"NATS/1.0\r\nodd:3\r\n\r\n")
-    assert one["origin"] == f"leaf/S/1/{nanos(first.time)}"
-    assert str(one["time"] % 10**9).zfill(9) == nanos(first.time)[20:29]
-    assert one["timestamp"].isoformat()[:23] == nanos(first.time)[:23]
+    assert one["origin"] == f"leaf/S/1/{with_nanoseconds(first.time)}"
+    assert str(one["time"] % 10**9).zfill(9) == with_nanoseconds(first.time)[20:29]
+    assert one["timestamp"].isoformat()[:23] == with_nanoseconds(first.time)[:23]
     assert str(two["day"]) == second.time[:10]
-    assert [path.name for path in place(pair).glob("day=*")] == sorted({f"day={first.time[:10]}", f"day={second.time[:10]}"})
+    assert [path.name for path in archive_folder(pair).glob("day=*")] == sorted({f"day={first.time[:10]}", f"day={second.time[:10]}"})
 
 
 def test_other_readers(pair: Pair, spark: SparkSession) -> None:
     """Spark and pyarrow read the folder as it is and find the same; nothing of jsplan's is in their way."""
-    pair.stream("leaf", "S", numbered(7))
+    pair.stream("leaf", "S", numbered_rows(7))
     run(pair, "out")
 
-    frame = spark.read.parquet(str(place(pair)))
+    frame = spark.read.parquet(str(archive_folder(pair)))
     found = frame.selectExpr("seq", "headers", "CAST(data AS STRING) AS text", "timestamp", "day").orderBy("seq").collect()
 
     assert [(row.seq, row.text, row.headers) for row in found] == [(n, str(n), []) for n in range(1, 8)]
     assert [row.timestamp for row in found] == sorted(row.timestamp for row in found)
     assert frame.schema["day"].dataType.typeName() == "date"
-    assert pq.read_table(place(pair)).num_rows == frame.count() == 7
+    assert pq.read_table(archive_folder(pair)).num_rows == frame.count() == 7
 
 
 def test_a_target_that_has_some_of_it(pair: Pair) -> None:
     """What was copied there from the origin itself is recognised by where it comes from; only the rest is brought in."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.space.write(backfills=[OUT, BACK, {"name": "x"} | OUT | {"name": "x", "from": ORIGIN | {"end_seq": 12}, "to": BACK["to"]}])
     run(pair, "out")
@@ -146,7 +146,7 @@ def test_a_target_that_has_some_of_it(pair: Pair) -> None:
 
 def test_after_the_origin_is_gone(pair: Pair) -> None:
     """An archive is complete in itself: it comes back also when nothing of its origin is left, into a workspace that never knew it."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     before = pair.stored("leaf", "S")
     run(pair, "out")
     pair.ask("leaf", "STREAM.DELETE.S")
@@ -157,13 +157,13 @@ def test_after_the_origin_is_gone(pair: Pair) -> None:
     found = run(pair, "back")
 
     assert (found.copied, found.verified, found.origin) == (20, True, "leaf/stream/S")
-    assert [one.origin for one in pair.stored("hub", "T")] == [f"leaf/S/{one.seq}/{nanos(one.time)}" for one in before]
+    assert [one.origin for one in pair.stored("hub", "T")] == [f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}" for one in before]
 
 
 @pytest.mark.parametrize("filters", [[], ["s.a"]])
-def test_gaps_are_told(pair: Pair, filters: list[str]) -> None:
+def test_gaps_are_reported(pair: Pair, filters: list[str]) -> None:
     """What was gone before it could be archived is a gap of the archive, and of whoever takes it from there."""
-    declare(pair, {"from": ORIGIN | ({"filter_subjects": filters} if filters else {})})
+    write_entries(pair, {"from": ORIGIN | ({"filter_subjects": filters} if filters else {})})
     pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 11)])
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 3, 4, 7)
@@ -177,13 +177,13 @@ def test_gaps_are_told(pair: Pair, filters: list[str]) -> None:
 
 def test_a_range_that_grows(pair: Pair) -> None:
     """`--reset-range` adds what came since, and other filters add what was left out: no message is there twice."""
-    declare(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
+    write_entries(pair, {"from": ORIGIN | {"filter_subjects": ["s.a"]}})
     pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 11)])
     assert run(pair, "out").copied == 5
     assert run(pair, "out").copied == 0
     pair.publish("leaf", [(b"s.a", b"", b"11")])
     assert run(pair, "out", reset_range=True).copied == 1
-    declare(pair)
+    write_entries(pair)
     assert run(pair, "out").copied == 5
     require_archived(pair, *range(1, 12))
 
@@ -194,7 +194,7 @@ def test_a_range_that_grows(pair: Pair) -> None:
 
 def test_apply_archives_once(pair: Pair) -> None:
     """A plan lists an archive and what is to come out of one, an apply carries them out, and the next plan has nothing to do."""
-    pair.stream("leaf", "S", numbered(5))
+    pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     ends = [
         ([{key: end[key] for key in end if key != "range"} for end in one["from"]], one["to"], one["messages"])
@@ -212,18 +212,18 @@ def test_apply_archives_once(pair: Pair) -> None:
 
 def test_two_origins(pair: Pair) -> None:
     """A list of origins goes into one archive, which is not read before it has all of them, and comes back as legs of their own."""
-    pair.stream("leaf", "S", numbered(5))
-    pair.stream("hub", "O", numbered(4, subject=b"o.x"))
+    pair.stream("leaf", "S", numbered_rows(5))
+    pair.stream("hub", "O", numbered_rows(4, subject=b"o.x"))
     pair.stream("hub", "T")
-    declare(pair, {"from": [ORIGIN, {"domain": "hub", "stream": "O"}]})
+    write_entries(pair, {"from": [ORIGIN, {"domain": "hub", "stream": "O"}]})
     pair.ask("hub", "STREAM.DELETE.O")
     with pytest.raises(ApiError):
         run(pair, "out")
-    pair.stream("hub", "O", numbered(4, subject=b"o.x"))
+    pair.stream("hub", "O", numbered_rows(4, subject=b"o.x"))
 
     with without_spark():
-        result = backfill.run(pair.space.load, BackfillOptions(name="out"), Quiet())
-        back = backfill.run(pair.space.load, BackfillOptions(name="back"), Quiet())
+        result = backfill.run(pair.space.load, BackfillOptions(name="out"), RecordingObserver())
+        back = backfill.run(pair.space.load, BackfillOptions(name="back"), RecordingObserver())
 
     assert [(leg.origin, leg.copied) for leg in result.origins] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
     assert [(leg.origin, leg.copied) for leg in back.origins] == [("leaf/stream/S", 5), ("hub/stream/O", 4)]
@@ -239,11 +239,11 @@ def test_days(tmp_path: Path) -> None:
     times = [midnight - 2, midnight - 1, midnight, midnight - 1, midnight + 5, midnight + DAY - 1, midnight + DAY]
     texts = ([text] * len(times) for text in (b"s.x", b"", b""))
     messages = pa.RecordBatch.from_pydict(
-        dict(zip(MESSAGES.names, [range(1, len(times) + 1), times, *texts], strict=True)), schema=MESSAGES
+        dict(zip(MESSAGE_SCHEMA.names, [range(1, len(times) + 1), times, *texts], strict=True)), schema=MESSAGE_SCHEMA
     )
-    piece = Piece(Way("c", "$JS.API"), "leaf", "S", Span(1, len(times)), (), str(tmp_path), "a")
+    piece = ExportChunk(Endpoint("c", "$JS.API"), "leaf", "S", SeqRange(1, len(times)), (), str(tmp_path), "a")
 
-    files = archiving._Files(piece)  # noqa: SLF001 - servers do not let anybody choose a message's time
+    files = writer._DayFiles(piece)  # noqa: SLF001 - servers do not let anybody choose a message's time
     for start in range(0, len(times), 2):
         files.add(messages.slice(start, 2))
     files.close()
@@ -251,7 +251,7 @@ def test_days(tmp_path: Path) -> None:
     assert [(file.name.partition("/")[0], file.rows, file.first_seq, file.last_seq) for file in files.done] == [
         ("day=2024-10-03", 3, 1, 4), ("day=2024-10-04", 3, 3, 6), ("day=2024-10-05", 1, 7, 7),
     ]  # fmt: skip
-    found = pa.Table.from_batches(archived.batches([(str(tmp_path / file.name), file) for file in files.done]))
+    found = pa.Table.from_batches(reader.read_batches([(str(tmp_path / file.name), file) for file in files.done]))
     assert (found["seq"].to_pylist(), found["time"].to_pylist()) == (list(range(1, 8)), times)
 
 
@@ -261,7 +261,7 @@ def test_days(tmp_path: Path) -> None:
 STEPS = ("Path.mkdir", "Path.rename", "Path.replace", "Path.unlink", "Path.touch", "os.link", "shutil.rmtree")
 
 
-def _counting(patch: pytest.MonkeyPatch, after: int) -> list[int]:
+def _kill_after_writes(patch: pytest.MonkeyPatch, after: int) -> list[int]:
     """Let whoever writes to a folder do so many things, and then nothing more."""
     done = [0]
 
@@ -269,7 +269,7 @@ def _counting(patch: pytest.MonkeyPatch, after: int) -> list[int]:
         def step(*args: Any, **options: Any) -> Any:
             if any("archive" in str(arg) for arg in args):
                 if done[0] >= after:
-                    raise Died
+                    raise SimulatedKill
                 done[0] += 1
             return real(*args, **options)
 
@@ -285,77 +285,77 @@ def test_dying_before_any_step(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> N
     """However much of its folder a run came to before it died: readers of it find all or, without `_SUCCESS`, some of it, never one
     message twice; jsplan takes nothing half for whole; the next run leaves everything there once.
     """
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    monkeypatch.setattr("jsplan.workflows.backfill.archiving.WORTHWHILE", 5)
+    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
     after, survived = 0, False
     while not survived:
         with pytest.MonkeyPatch.context() as patch:
-            _counting(patch, after)
+            _kill_after_writes(patch, after)
             try:
                 run(pair, "out")
                 survived = True
-            except Died:
+            except SimulatedKill:
                 pass
-        seqs = [row["seq"] for row in rows(pair)] if list(place(pair).glob("day=*/*")) else []
+        seqs = [row["seq"] for row in archived_rows(pair)] if list(archive_folder(pair).glob("day=*/*")) else []
         assert len(seqs) == len(set(seqs))
-        if (place(pair) / "_SUCCESS").exists():
+        if (archive_folder(pair) / "_SUCCESS").exists():
             assert len(seqs) == 20
         elif len(seqs) < 20:
             with pytest.raises(ArchiveError):
-                Archive.read(place(pair)).require_whole()
+                Archive.read(archive_folder(pair)).require_complete()
         run(pair, "out")
         require_archived(pair, *range(1, 21))
-        shutil.rmtree(place(pair))
+        shutil.rmtree(archive_folder(pair))
         shutil.rmtree(pair.space.folder / "state")
         after += 1
     assert after > 15
 
 
-def test_pieces_that_are_done_are_taken_over(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_parts_are_resumed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a dead attempt has finished is not read again."""
-    pair.stream("leaf", "S", numbered(20))
-    monkeypatch.setattr("jsplan.workflows.backfill.archiving.WORTHWHILE", 5)
+    pair.stream("leaf", "S", numbered_rows(20))
+    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Archive, "commit", _die)
-        with pytest.raises(Died):
+        patch.setattr(Archive, "commit", _raise_kill)
+        with pytest.raises(SimulatedKill):
             run(pair, "out")
-    attempt = next(place(pair).glob("_jsplan/attempt-*"))
+    attempt = next(archive_folder(pair).glob("_jsplan/attempt-*"))
     (attempt / "piece-6-10.json").unlink()
     (out, _) = backfill.status(pair.space.load).entries
     assert [(left.stream, left.messages) for left in out.orphans] == [(str(attempt), 15)]
     read: list[Any] = []
-    monkeypatch.setattr("jsplan.backfill.job.archiving.read", lambda connect, what: _noted(read, connect, what))
+    monkeypatch.setattr("jsplan.backfill.parquet.writer.read", lambda connect, what: _record_reads(read, connect, what))
 
     assert run(pair, "out").copied == 20
     assert read == [(6, 10)]
     require_archived(pair, *range(1, 21))
 
 
-def _die(*_: Any) -> None:
-    raise Died
+def _raise_kill(*_: Any) -> None:
+    raise SimulatedKill
 
 
-def _noted(read: list[Any], connect: Any, what: Any) -> Iterator[Any]:
-    from jsplan.backfill.wire import read as real  # noqa: PLC0415 - the name is taken here
+def _record_reads(read: list[Any], open_connection: Any, what: Any) -> Iterator[Any]:
+    from jsplan.backfill.protocol import read as real  # noqa: PLC0415 - the name is taken here
 
     read.append((what.first, what.last))
-    return real(connect, what)
+    return real(open_connection, what)
 
 
 def test_two_that_write_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two workspaces, whose locks do not know each other, write the same stream to the same folder: who comes second adds nothing."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     commit, other = Archive.commit, pair.space.folder / "other"
     other.mkdir()
     base = pair.space.base | {"workspace": "second"}
-    said = base | {"backfills": [OUT | {"to": {"parquet": str(place(pair))}}]}
+    said = base | {"backfills": [OUT | {"to": {"parquet": str(archive_folder(pair))}}]}
     (other / "jsplan.yaml").write_text(json.dumps(said), "utf-8")
 
     def late(self: Archive, what: Any) -> Archive:
         monkeypatch.setattr(Archive, "commit", commit)
         with without_spark():
-            backfill.run(type(pair.space.load)(other), BackfillOptions(name="out"), Quiet())
+            backfill.run(type(pair.space.load)(other), BackfillOptions(name="out"), RecordingObserver())
         return commit(self, what)
 
     monkeypatch.setattr(Archive, "commit", late)
@@ -369,13 +369,13 @@ def test_two_that_write_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_file_that_is_gone_is_written_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive without one of its files is not taken for whole, and a run of the entry that writes it puts that right."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 7, 12)
-    monkeypatch.setattr("jsplan.workflows.backfill.archiving.WORTHWHILE", 5)
+    monkeypatch.setattr("jsplan.backfill.parquet.export.MIN_CHUNK_MESSAGES", 5)
     run(pair, "out")
     gap = run(pair, "out").gaps
-    sorted(place(pair).glob("day=*/*"))[1].unlink()
+    sorted(archive_folder(pair).glob("day=*/*"))[1].unlink()
 
     with pytest.raises(ArchiveError, match=r"is not whole: day=\S+ is gone"):
         run(pair, "back")
@@ -389,10 +389,10 @@ def test_a_file_that_is_gone_is_written_again(pair: Pair, monkeypatch: pytest.Mo
 
 def test_a_file_that_was_changed(pair: Pair) -> None:
     """A file of another content, of the same size too, is named; nothing of it reaches a stream."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     run(pair, "out")
-    path = next(place(pair).glob("day=*/*"))
+    path = next(archive_folder(pair).glob("day=*/*"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -408,7 +408,7 @@ def test_a_file_that_was_changed(pair: Pair) -> None:
 
 def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """As buckets are that are mounted: nothing becomes a part of the archive, and why is said. Elsewhere the next run goes on."""
-    pair.stream("leaf", "S", numbered(5))
+    pair.stream("leaf", "S", numbered_rows(5))
 
     def unsupported(*_: Any) -> None:
         raise OSError(95, "Operation not supported")
@@ -418,23 +418,23 @@ def test_a_file_system_without_links(pair: Pair, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ArchiveError, match=r"commit-000001.json: Operation not supported") as refused:
             run(pair, "out")
     assert "a file system with hard links" in (refused.value.hint or "")
-    assert not Archive.read(place(pair)).commits
-    monkeypatch.setattr("jsplan.backfill.job.archiving.read", _die)
+    assert not Archive.read(archive_folder(pair)).commits
+    monkeypatch.setattr("jsplan.backfill.parquet.writer.read", _raise_kill)
     assert run(pair, "out").copied == 5
     require_archived(pair, *range(1, 6))
 
 
-def test_somebody_elses_files(pair: Pair) -> None:
+def test_unknown_files(pair: Pair) -> None:
     """A folder with something else in it is left alone; a file that nobody knows would be read by everybody, and is named."""
-    pair.stream("leaf", "S", numbered(2))
+    pair.stream("leaf", "S", numbered_rows(2))
     pair.stream("hub", "T")
-    place(pair).mkdir()
-    (place(pair) / "mine.txt").touch()
+    archive_folder(pair).mkdir()
+    (archive_folder(pair) / "mine.txt").touch()
     with pytest.raises(ArchiveError, match="is not empty, and no archive that jsplan wrote"):
         run(pair, "out")
-    (place(pair) / "mine.txt").unlink()
+    (archive_folder(pair) / "mine.txt").unlink()
     run(pair, "out")
-    known = next(place(pair).glob("day=*/*"))
+    known = next(archive_folder(pair).glob("day=*/*"))
     shutil.copy(known, known.with_name("again.parquet"))
 
     with pytest.raises(ArchiveError, match=r"again\.parquet is not in the log of the archive"):
@@ -443,20 +443,20 @@ def test_somebody_elses_files(pair: Pair) -> None:
 
 def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker on a machine without the folder, or with another one there, ends the run with words; nothing is committed."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     elsewhere = pair.space.folder / "elsewhere"
-    real = archiving.archive
+    real = writer.export_chunks
 
-    def there(pieces: tuple[Piece, ...]) -> Iterator[dict[str, Any]]:
+    def there(pieces: tuple[ExportChunk, ...]) -> Iterator[dict[str, Any]]:
         return real(tuple(replace(piece, folder=str(elsewhere)) for piece in pieces))
 
-    monkeypatch.setattr("jsplan.workflows.backfill.archiving.archive", there)
+    monkeypatch.setattr("jsplan.backfill.parquet.export.export_chunks", there)
     with pytest.raises(RefusedError, match=f"cannot write to {elsewhere}: No such file"):
         run(pair, "out")
     elsewhere.mkdir()
     with pytest.raises(JsplanError, match=r"nothing of sequence 1 of leaf/stream/S is in .*, and a worker has written it"):
         run(pair, "out")
-    assert not Archive.read(place(pair)).commits
+    assert not Archive.read(archive_folder(pair)).commits
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_a_folder_that_workers_do_not_reach(pair: Pair, monkeypatch: pytest.Monk
 )
 def test_what_is_refused(pair: Pair, out: dict[str, Any], back: dict[str, Any], kind: type[JsplanError], words: str) -> None:
     """Places that are no folders, entries that cannot be meant, folders that are not there: with words, before anything is done."""
-    declare(pair, out, back)
+    write_entries(pair, out, back)
     pair.stream("hub", "T")
     with pytest.raises(kind, match=words):
         run(pair, "out" if out else "back")
@@ -482,12 +482,12 @@ def test_what_is_refused(pair: Pair, out: dict[str, Any], back: dict[str, Any], 
 
 def verify(pair: Pair, name: str) -> Verification:
     """Compare both sides on the Spark that runs."""
-    return backfill.verify(pair.space.load, VerifyOptions(name=name), Quiet())
+    return backfill.verify(pair.space.load, VerifyOptions(name=name), RecordingObserver())
 
 
 def test_verify(pair: Pair, spark: SparkSession) -> None:
     """Both ways are compared message by message: what is missing or was changed is named, what has expired since is not a difference."""
-    pair.stream("leaf", "S", EDGES + numbered(20))
+    pair.stream("leaf", "S", EDGES + numbered_rows(20))
     pair.stream("hub", "T", [(b"t.own", b"", b"before")])
     run(pair, "out")
     run(pair, "back")
@@ -500,7 +500,7 @@ def test_verify(pair: Pair, spark: SparkSession) -> None:
     pair.delete("hub", "T", 5)
     out = verify(pair, "out").origins[0].counts
     assert (out["equal"], out["expired"], sum(out.values())) == (total - 2, 2, total)
-    next(place(pair).glob("day=*/*")).unlink()
+    next(archive_folder(pair).glob("day=*/*")).unlink()
     out = verify(pair, "out").origins[0].counts
     assert (out["missing"], sum(out.values())) == (total - 2, total - 2)
     assert run(pair, "out").gaps == [[1, 2]]
@@ -513,16 +513,16 @@ def test_verify(pair: Pair, spark: SparkSession) -> None:
 def test_killed_drivers_and_workers(pair: Pair) -> None:
     """A driver is killed when some pieces are done, and the workers of the one after it: every message is in the archive once."""
     count = 400_000
-    bulk(pair.sandbox["leaf"], "S", count)
-    declare(pair, {"rate": "20MB/s"})
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
+    write_entries(pair, {"rate": "20MB/s"})
     command, log = [str(PROGRAM), "backfill", "run", "out"], pair.space.folder / "driver.log"
 
-    for strike in (lambda process: process.kill(), lambda process: Workers.below(process.pid).kill(), None):
-        before = len(list(place(pair).glob("_jsplan/attempt-*/piece-*")))
+    for strike in (lambda process: process.kill(), lambda process: SparkWorkers.of_process(process.pid).kill(), None):
+        before = len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*")))
         with log.open("ab") as said:
             process = subprocess.Popen(command, cwd=pair.space.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         try:
-            while strike is not None and len(list(place(pair).glob("_jsplan/attempt-*/piece-*"))) <= before:
+            while strike is not None and len(list(archive_folder(pair).glob("_jsplan/attempt-*/piece-*"))) <= before:
                 assert process.poll() is None, log.read_text()
             if strike is not None:
                 strike(process)
@@ -549,13 +549,13 @@ def test_some_thousands_there_and_back(pair: Pair, spark: SparkSession) -> None:
 
 def require_round_trip(pair: Pair, count: int) -> None:
     """Archive so many messages with headers, bring them back, and compare every byte of both streams, without any code that copied."""
-    bulk(pair.sandbox["leaf"], "S", count)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.publish("leaf", EDGES)
     pair.stream("hub", "T")
-    out, back = (backfill.run(pair.space.load, BackfillOptions(name=name), Quiet()).origins[0] for name in ("out", "back"))
+    out, back = (backfill.run(pair.space.load, BackfillOptions(name=name), RecordingObserver()).origins[0] for name in ("out", "back"))
 
     assert (out.copied, out.verified, back.copied, back.verified) == (count + len(EDGES), True, count + len(EDGES), True)
-    times = {row["seq"]: row["origin"] for row in pq.read_table(place(pair), columns=["seq", "origin"]).to_pylist()}
+    times = {row["seq"]: row["origin"] for row in pq.read_table(archive_folder(pair), columns=["seq", "origin"]).to_pylist()}
     origin, target = read_all(pair.sandbox["hub"], "$JS.leaf.API", "S"), read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     assert len(origin) == len(target) == count + len(EDGES)
     for (seq, *said), (_, *found) in zip(origin, target, strict=True):

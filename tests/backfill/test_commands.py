@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jsplan.backfill.job.comparing import LATE, REPAIRED, Order
-from jsplan.backfill.job.stages import ENTRY, ORIGIN, PREFIX, TEXT
 from jsplan.backfill.spark import session
+from jsplan.backfill.tasks.staging_streams import ENTRY_KEY, FINGERPRINT_KEY, ORIGIN_KEY, STAGING_PREFIX
+from jsplan.backfill.verify.message_rows import LATE, REPAIRED, OrderTracker
 from jsplan.cli.main import main
 from jsplan.config import load
 from jsplan.documents.schema import schemas
 from jsplan.errors import NotAvailableError
 from jsplan.state import LockInfo, backend_of
 from jsplan.workflows import backfill
-from tests.backfill.copies import Pair, numbered
+from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.backfill.test_reading import EDGES
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ CONTROL = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nJsplan-Origin: edge/OLD/1/2020-01-01T0
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
-    return Pair.of(tmp_path, clean_hub_leaf)
+    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def command(pair: Pair, capsys: Capture, *words: str) -> tuple[int, Any]:
     """The exit code and the document of `jsplan backfill …`."""
     capsys.readouterr()
     code = main(["-C", str(pair.space.folder), "backfill", *words, "--json"])
-    return code, promised(json.loads(capsys.readouterr().out))
+    return code, require_schema(json.loads(capsys.readouterr().out))
 
 
-def promised(document: Any) -> Any:
+def require_schema(document: Any) -> Any:
     """The document, which is what its schema says, with no field besides."""
     schema = schemas().get(f"{document['kind']}-v1.json")
     if schema is not None:
@@ -61,7 +61,7 @@ def promised(document: Any) -> Any:
     return document
 
 
-def counted(document: Any) -> dict[str, int]:
+def verify_counts(document: Any) -> dict[str, int]:
     """What verify counted on its only leg, without zeros."""
     return {kind: count for kind, count in document["origins"][0]["counts"].items() if count}
 
@@ -86,7 +86,7 @@ def test_what_was_copied_is_equal(pair: Pair, spark: SparkSession, capsys: Captu
 
 def test_exactly_what_was_changed_is_found(pair: Pair, spark: SparkSession, capsys: Capture) -> None:
     """A deleted, an altered, an invented and a repeated message are named with the sequences of both sides, and nothing else is."""
-    pair.stream("leaf", "S", numbered(40))
+    pair.stream("leaf", "S", numbered_rows(40))
     pair.stream("hub", "T", [(b"t.own", b"", b"1"), (b"t.own", b"", b"2")])
     pair.run()
     stored = {one.data: one for one in pair.stored("hub", "T")}
@@ -98,13 +98,13 @@ def test_exactly_what_was_changed_is_found(pair: Pair, spark: SparkSession, caps
 
     pair.publish("hub", [(b"t.s", block(str(altered.origin)), b"forged"), (b"t.s", block(f"leaf/S/41/{OLD}"), b"?")])
     code, said = command(pair, capsys, "verify", "x")
-    assert (code, counted(said), said["others"]) == (2, {"equal": 38, "missing": 1, "different": 1}, 3), "41 says a time before S was made"
+    assert (code, verify_counts(said), said["others"]) == (2, {"equal": 38, "missing": 1, "different": 1}, 3), "41 says a time before S was made"
 
     time = str(altered.origin).rpartition("/")[2]
     pair.publish("hub", [(b"t.s", block(f"leaf/S/42/{time}"), b"?"), (b"t.s", block(str(again.origin)), again.data)])
     code, said = command(pair, capsys, "verify", "x", "--limit", "3")
 
-    assert (code, counted(said)) == (2, {"equal": 37, "missing": 1, "different": 2, "extra": 1}), "a copy under another subject differs"
+    assert (code, verify_counts(said)) == (2, {"equal": 37, "missing": 1, "different": 2, "extra": 1}), "a copy under another subject differs"
     assert [(one["kind"], one["origin_seq"], one["target_seq"]) for one in said["origins"][0]["differences"]] == [
         ("missing", 10, None), ("different", 20, 43), ("different", 30, 46),
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def test_what_need_not_be_on_both_sides(pair: Pair, spark: SparkSession, capsys:
     """What came by the target's own source is known by its sequence there, what expired on either side and what a repair appended is
     no difference.
     """
-    pair.stream("leaf", "S", numbered(30))
+    pair.stream("leaf", "S", numbered_rows(30))
     source = {"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 21}
     pair.stream("hub", "T", sources=[source], max_msgs=1000)
     pair.run()
@@ -127,15 +127,15 @@ def test_what_need_not_be_on_both_sides(pair: Pair, spark: SparkSession, capsys:
 
     code, said = command(pair, capsys, "verify", "x")
 
-    assert (code, counted(said)) == (0, {"equal": 25, "repaired": 1, "expired": 4})
+    assert (code, verify_counts(said)) == (0, {"equal": 25, "repaired": 1, "expired": 4})
 
 
 def test_order_is_that_of_each_copy() -> None:
     """Inside one staging stream an earlier origin is late, behind an earlier copy it is a repair; by itself it is late."""
-    order = Order()
+    order = OrderTracker()
 
     def marks(names: list[str], seqs: list[int]) -> list[int]:
-        return [int(mark) for mark in order.marks(pa.array(names), np.array(seqs, dtype=np.int64))]
+        return [int(mark) for mark in order.mark_rows(pa.array(names), np.array(seqs, dtype=np.int64))]
 
     assert marks(["a", "a", "a"], [1, 3, 2]) == [0, 0, LATE]
     assert marks(["a", "b", "b"], [4, 2, 5]) == [0, REPAIRED, 0]
@@ -147,29 +147,29 @@ def test_order_is_that_of_each_copy() -> None:
 
 def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
     """Never run, left in the middle by an attempt that died, done, and changed since: each with how to go on."""
-    pair.stream("leaf", "S", numbered(5))
+    pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     assert command(pair, capsys, "status")[1]["entries"] == [
         {"name": "x", "status": "new", "pinned_at": None, "done_at": None, "origins": [], "orphans": [], "next": "jsplan backfill run x"}
     ]
-    said = {ENTRY: "test/x", ORIGIN: "leaf/stream/S", TEXT: "0"}
-    for name, metadata in ((f"{PREFIX}1", said), (f"{PREFIX}2", said | {ENTRY: "elsewhere/y"})):
+    said = {ENTRY_KEY: "test/x", ORIGIN_KEY: "leaf/stream/S", FINGERPRINT_KEY: "0"}
+    for name, metadata in ((f"{STAGING_PREFIX}1", said), (f"{STAGING_PREFIX}2", said | {ENTRY_KEY: "elsewhere/y"})):
         pair.ask("hub", f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "metadata": metadata})
-    pair.update("hub", "T", sources=[{"name": f"{PREFIX}1"}])
+    pair.update("hub", "T", sources=[{"name": f"{STAGING_PREFIX}1"}])
 
     _, found = command(pair, capsys, "status")
 
-    assert [(one["stream"], one["source_of"]) for one in found["entries"][0]["orphans"]] == [(f"{PREFIX}1", ["hub/stream/T"])]
-    assert [(one["stream"], one["entry"]) for one in found["orphans"]] == [(f"{PREFIX}2", "elsewhere/y")]
+    assert [(one["stream"], one["source_of"]) for one in found["entries"][0]["orphans"]] == [(f"{STAGING_PREFIX}1", ["hub/stream/T"])]
+    assert [(one["stream"], one["entry"]) for one in found["orphans"]] == [(f"{STAGING_PREFIX}2", "elsewhere/y")]
     main(["-C", str(pair.space.folder), "backfill", "status"])
-    assert f"orphan: staging stream {PREFIX}1 in hub (0 messages, 0 B)" in capsys.readouterr().out
+    assert f"orphan: staging stream {STAGING_PREFIX}1 in hub (0 messages, 0 B)" in capsys.readouterr().out
 
-    assert promised(pair.result().to_json())["origins"][0]["copied"] == 5
+    assert require_schema(pair.result().to_json())["origins"][0]["copied"] == 5
     entry = command(pair, capsys, "status", "x")[1]["entries"][0]
     assert (entry["status"], entry["next"], entry["orphans"]) == ("done", None, [])
     assert [(leg["first"], leg["last"], leg["status"], leg["copied"]) for leg in entry["origins"]] == [(1, 5, "done", 5)]
 
-    pair.says(origin={"end_seq": 3})
+    pair.write_entry(origin={"end_seq": 3})
     assert command(pair, capsys, "status")[1]["entries"][0]["status"] == "changed"
     pair.space.write()
     assert command(pair, capsys, "status")[1]["entries"][0]["status"] == "missing"
@@ -177,7 +177,7 @@ def test_status_follows_an_entry(pair: Pair, capsys: Capture) -> None:
 
 def test_a_run_without_an_entry_is_known_by_its_addresses(pair: Pair, capsys: Capture) -> None:
     """`--from` and `--to` are what status says again to go on, and what is done by them stays done."""
-    pair.stream("leaf", "S", numbered(5))
+    pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("hub", "T")
     pair.space.write()
 
@@ -190,16 +190,16 @@ def test_a_run_without_an_entry_is_known_by_its_addresses(pair: Pair, capsys: Ca
 async def test_status_says_who_works(pair: Pair) -> None:
     """Whoever holds the state's lock is named while it lives, and nobody is once it is free."""
     backend = backend_of(load(pair.space.load), {})
-    info = LockInfo.here("backfill")
+    info = LockInfo.for_this_process("backfill")
     async with backend.lock(info, 0):
         assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked == info.to_json()
     assert (await asyncio.to_thread(backfill.status, pair.space.load)).locked is None
 
 
-def test_a_domain_that_is_away(pair: Pair, capsys: Capture) -> None:
+def test_an_offline_domain(pair: Pair, capsys: Capture) -> None:
     """Of a target that cannot be asked nothing is known, and that is said; the rest is."""
     pair.space.base["domains"] = pair.space.base["domains"] | {"gone": {"connection": "hub"}}
-    pair.says(target={"domain": "gone", "stream": "T"})
+    pair.write_entry(target={"domain": "gone", "stream": "T"})
 
     code, found = command(pair, capsys, "status")
 
@@ -229,7 +229,7 @@ def test_wrong_usage(pair: Pair, capsys: Capture, words: list[str], says: str) -
 
 def test_without_the_extra(pair: Pair, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy says what to install before it asks a server; status does without."""
-    monkeypatch.setattr("jsplan.backfill.installed.find_spec", lambda _: None)
+    monkeypatch.setattr("jsplan.backfill.spark_extra.find_spec", lambda _: None)
 
     for words in (["run", "x"], ["verify", "x"]):
         code, said = command(pair, capsys, *words)
@@ -247,6 +247,6 @@ def test_without_any_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     old.chmod(0o755)
 
     with pytest.raises(NotAvailableError, match="needs Java 17 or newer, and there is none on this machine"):
-        session.java_home({"PATH": str(tmp_path)}, tmp_path)
+        session.find_java_home({"PATH": str(tmp_path)}, tmp_path)
     with pytest.raises(NotAvailableError, match=r"needs Java 17 or newer.* is Java 11, which is too old"):
-        session.java_home({"PATH": str(old.parent)}, tmp_path)
+        session.find_java_home({"PATH": str(old.parent)}, tmp_path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.backfill.copies import Pair, numbered
+from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.support.process import PROGRAM
 from tests.support.raw import Raw
 
@@ -56,7 +56,7 @@ def command_lines() -> Iterator[bytes]:
             continue
 
 
-def giving_away(folder: Path) -> list[str]:
+def files_with_secret(folder: Path) -> list[str]:
     """Files that have the secret in them; the links to programs of this machine are passed over."""
     found = []
     for path in folder.rglob("*"):
@@ -68,11 +68,11 @@ def giving_away(folder: Path) -> list[str]:
     return found
 
 
-def test_a_copy_without_java_and_without_a_word_too_many(guarded: Callable[[str], Server], tmp_path: Path) -> None:
+def test_a_copy_without_java_and_without_a_word_too_many(start_secured_server: Callable[[str], Server], tmp_path: Path) -> None:
     """On a machine without Java the wheel's serves. Nothing of Spark's reaches the terminal, and the password no command line, no file and
     no event log; nothing is left behind.
     """
-    server = guarded(f'authorization {{users: [{{user: u, password: "{SECRET}"}}]}}')
+    server = start_secured_server(f'authorization {{users: [{{user: u, password: "{SECRET}"}}]}}')
     home, conf = tmp_path / "home", tmp_path / "conf"
     for folder in (home, conf, tmp_path / "tmp", tmp_path / "events"):
         folder.mkdir()
@@ -84,7 +84,7 @@ def test_a_copy_without_java_and_without_a_word_too_many(guarded: Callable[[str]
     }))  # fmt: skip
     with Raw(server.url, "u", SECRET) as raw:
         for name in ("S", "T"):
-            raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
+            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]})
         for number in range(10):
             raw.request("s.x", b"%d" % number)
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {
@@ -98,7 +98,7 @@ def test_a_copy_without_java_and_without_a_word_too_many(guarded: Callable[[str]
         lines = list(command_lines())
         assert not [line for line in lines if SECRET.encode() in line]
         java |= any(b"SparkSubmit" in line and str(tmp_path).encode() in line for line in lines)
-        assert giving_away(tmp_path) == []
+        assert files_with_secret(tmp_path) == []
         time.sleep(0.2)
 
     err = (tmp_path / "err").read_text()
@@ -107,7 +107,7 @@ def test_a_copy_without_java_and_without_a_word_too_many(guarded: Callable[[str]
     assert "Backfill complete! Messages: 10 copied, 0 missing at the origin, 0 skipped." in (tmp_path / "out").read_text()
     events = list((tmp_path / "events").rglob("*events*"))
     assert events, "no event log was written"
-    assert giving_away(tmp_path) == []
+    assert files_with_secret(tmp_path) == []
     assert list((home / ".cache" / "jsplan" / "spark").iterdir()) == []
 
 
@@ -120,7 +120,7 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], wha
         time.sleep(0.1)
 
 
-def staged(pair: Pair) -> int:
+def staged_count(pair: Pair) -> int:
     """How many messages the staging stream has."""
     names = pair.ask("hub", "STREAM.NAMES").get("streams") or []
     return sum(pair.state("hub", name)["messages"] for name in names if name.startswith("JSPLAN_"))
@@ -128,12 +128,12 @@ def staged(pair: Pair) -> int:
 
 def test_ctrl_c_stops_a_copy_calmly(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """It ends with 130 and one sentence, without the lock and with what it had copied; the next run takes that over."""
-    pair = Pair.of(tmp_path, clean_hub_leaf, rate="1KiB/s")
-    pair.stream("leaf", "S", numbered(3000))
+    pair = Pair.create(tmp_path, clean_hub_leaf, rate="1KiB/s")
+    pair.stream("leaf", "S", numbered_rows(3000))
     pair.stream("hub", "T")
     process = begin(tmp_path, dict(os.environ), "backfill", "run", "x")
     try:
-        wait_for(lambda: staged(pair) > 0, process, "something was copied")
+        wait_for(lambda: staged_count(pair) > 0, process, "something was copied")
         os.killpg(process.pid, signal.SIGINT)
         process.wait(120)
     finally:
@@ -146,8 +146,8 @@ def test_ctrl_c_stops_a_copy_calmly(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
     assert "Traceback" not in err
     assert "Exception" not in err
     assert not (tmp_path / "state" / "test.json.lock.info").exists()
-    assert pair.record["origins"][0]["status"] != "done"
-    pair.says()
+    assert pair.state_record["origins"][0]["status"] != "done"
+    pair.write_entry()
     pair.run()
     gone = "let go of the reader that was killed"
     pair.sandbox["leaf"].wait_until(lambda: not pair.state("leaf", "S")["consumer_count"], gone, timeout=60)

@@ -13,22 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser
 
-from jsplan.backfill.wire.frames import (
+from jsplan.backfill.protocol.frames import (
     BYTES,
-    LARGEST,
-    LONGEST_LINE,
-    GarbledError,
-    Scan,
-    delivered,
-    framed,
-    joined,
-    parts,
-    scan,
-    scan_many,
-    statuses,
-    with_headers,
+    MAX_LINE_BYTES,
+    MAX_MESSAGE_BYTES,
+    FrameScan,
+    ProtocolError,
+    append_header_lines,
+    build_frames,
+    concat_rows,
+    cut_messages,
+    find_status_messages,
+    parse_deliveries,
+    scan_frames,
+    scan_small_frames,
 )
-from jsplan.backfill.wire.writing import MESSAGES, SIZE, chunks
+from jsplan.backfill.protocol.publisher import CHUNK_BYTES, CHUNK_MESSAGES, split_chunks
 
 SUBJECTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=12).map(
     lambda text: text.encode().replace(b" ", b"_")
@@ -63,7 +63,7 @@ STREAM = st.lists(MESSAGE.map(lambda m: (m, m.frame())) | WORD.map(lambda word: 
 
 
 @dataclass
-class Listener:
+class ReferenceParser:
     """What nats-py's parser tells of a stream of bytes."""
 
     messages: list[tuple[bytes, bytes, bytes, bytes]] = field(default_factory=list)
@@ -77,23 +77,23 @@ class Listener:
     _process_ping = _process_pong = _process_err = _process_info = _nothing
 
 
-def by_nats_py(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
+def parse_by_nats_py(data: bytes) -> list[tuple[bytes, bytes, bytes, bytes]]:
     """The messages as the library that everybody uses sees them."""
-    listener = Listener()
+    listener = ReferenceParser()
     asyncio.run(Parser(listener).parse(data))
     return listener.messages
 
 
-def in_pieces(data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes, bytes, bytes]]:
+def parse_in_chunks(data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes, bytes, bytes]]:
     """The messages as we see them when the bytes arrive torn."""
     found: list[tuple[bytes, bytes, bytes, bytes]] = []
     buffer = bytearray()
     places = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
     for start, stop in itertools.pairwise(places):
         buffer += data[start:stop]
-        seen = scan(buffer, 0, len(buffer))
+        seen = scan_frames(buffer, 0, len(buffer))
         if seen.count:
-            cut = parts(buffer, seen)
+            cut = cut_messages(buffer, seen)
             for line, headers, body in zip(cut.line.to_pylist(), cut.headers.to_pylist(), cut.data.to_pylist(), strict=True):
                 words = line.rstrip(b"\r\n").split(b" ")
                 reply = words[3] if len(words) - (line.startswith(b"HMSG")) == 5 else b""
@@ -109,8 +109,8 @@ def test_torn_buffers_are_read_as_nats_py_reads_them(stream: list[tuple[Message 
     """However the bytes are torn, the same messages come out that nats-py's parser finds."""
     data = b"".join(frame for _, frame in stream)
 
-    assert in_pieces(data, cuts) == by_nats_py(data)
-    assert [m[3] for m in in_pieces(data, cuts)] == [message.data for message, _ in stream if message is not None]
+    assert parse_in_chunks(data, cuts) == parse_by_nats_py(data)
+    assert [m[3] for m in parse_in_chunks(data, cuts)] == [message.data for message, _ in stream if message is not None]
 
 
 @settings(max_examples=300, deadline=None)
@@ -120,12 +120,12 @@ def test_all_at_once_or_one_by_one(stream: list[tuple[Message | None, bytes]], c
     data = before + b"".join(frame for _, frame in stream)
     buffer, end = bytearray(data), len(before) + cut % (len(data) - len(before) + 1)
 
-    seen, walked = scan_many(buffer, len(before), end), scan(buffer, len(before), end)
+    seen, walked = scan_small_frames(buffer, len(before), end), scan_frames(buffer, len(before), end)
 
     if seen is not None:
         assert (list(seen.offsets), seen.end, seen.control) == (list(walked.offsets), walked.end, walked.control)
-        assert seen.need in (0, walked.need)
-        assert (seen.need > 0) <= (walked.need > 0)
+        assert seen.needed_bytes in (0, walked.needed_bytes)
+        assert (seen.needed_bytes > 0) <= (walked.needed_bytes > 0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -140,26 +140,26 @@ def test_many_small_messages_are_taken_apart_at_once(messages: list[Message]) ->
     """What a server delivers in the ordinary case takes the quick way."""
     buffer = bytearray(b"".join(message.frame() for message in messages))
 
-    seen = scan_many(buffer, 0, len(buffer))
+    seen = scan_small_frames(buffer, 0, len(buffer))
 
     assert seen is not None
     assert seen.count == len(messages)
-    assert parts(buffer, seen).data.to_pylist() == [message.data for message in messages]
+    assert cut_messages(buffer, seen).data.to_pylist() == [message.data for message in messages]
 
 
 def test_a_frame_says_how_much_is_missing() -> None:
     """A message larger than the buffer tells how large the buffer has to be."""
     frame = Message(b"a", b"x" * 1000, b"NATS/1.0\r\n\r\n").frame()
 
-    seen = scan(bytearray(frame[:100]), 0, 100)
+    seen = scan_frames(bytearray(frame[:100]), 0, 100)
 
-    assert (seen.count, seen.end, seen.need) == (0, 0, len(frame))
+    assert (seen.count, seen.end, seen.needed_bytes) == (0, 0, len(frame))
 
 
 JUNK = [
     b"MSG a 1 x\r\n", b"HMSG a 1 1 x\r\n", b"MSG a 1 -15\r\n" + b"x" * 40, b"MSG a 1 +5\r\nabcde\r\n", b"MSG a 1 1_0\r\n0123456789\r\n",
     b"MSG a 1 \r\n", b"MSG \r\n", b"MSG a 1 99999999999\r\n", b"MSG a 1 %s\r\n" % (b"9" * 5000), b"MSG a 1 999999999\r\n", b"HMSG 5\r\n",
-    b"HMSG a 1 9 5\r\nabcde\r\n", b"HMSG a 1 -9 5\r\nabcde\r\n", b"HMSG a 1 5 -9\r\nabcde\r\n", b"x" * (LONGEST_LINE + 1),
+    b"HMSG a 1 9 5\r\nabcde\r\n", b"HMSG a 1 -9 5\r\nabcde\r\n", b"HMSG a 1 5 -9\r\nabcde\r\n", b"x" * (MAX_LINE_BYTES + 1),
 ]  # fmt: skip
 
 
@@ -167,9 +167,9 @@ JUNK = [
 def test_what_is_no_protocol_is_refused(junk: bytes) -> None:
     """A size that is no number, negative, beyond any message or smaller than its headers is not guessed, and nothing runs on for ever."""
     buffer = bytearray(junk)
-    with pytest.raises(GarbledError, match="is not the protocol of NATS"):
-        scan(buffer, 0, len(buffer))
-    assert scan_many(buffer, 0, len(buffer)) is None
+    with pytest.raises(ProtocolError, match="is not the protocol of NATS"):
+        scan_frames(buffer, 0, len(buffer))
+    assert scan_small_frames(buffer, 0, len(buffer)) is None
 
 
 NUMBER = st.sampled_from([b"0", b"1", b"5", b"-1", b"-15", b"x", b"", b"99999999", b"9" * 30, b" 3", b"0x5", "\u0665".encode()])
@@ -189,21 +189,21 @@ def test_whatever_arrives_is_read_or_refused(pieces: list[bytes], flips: list[tu
     for place, byte in flips:
         if buffer:
             buffer[place % len(buffer)] = byte
-    many = scan_many(buffer, 0, len(buffer))
+    many = scan_small_frames(buffer, 0, len(buffer))
     try:
-        seen = scan(buffer, 0, len(buffer))
-    except GarbledError:
+        seen = scan_frames(buffer, 0, len(buffer))
+    except ProtocolError:
         return
     places = list(seen.offsets)
 
     assert places == sorted(places)
     assert 0 <= seen.end <= len(buffer)
-    assert seen.need <= LARGEST + LONGEST_LINE
+    assert seen.needed_bytes <= MAX_MESSAGE_BYTES + MAX_LINE_BYTES
     if many is not None and not seen.control:
         assert (list(many.offsets), many.end) == (places, seen.end)
     if places:
-        with contextlib.suppress(GarbledError):
-            delivered(parts(buffer, seen))
+        with contextlib.suppress(ProtocolError):
+            parse_deliveries(cut_messages(buffer, seen))
 
 
 STRANGE_ACKS = [
@@ -220,8 +220,8 @@ def test_a_reply_that_is_no_ack_subject(reply: bytes, together: bool) -> None:
     good = Message(b"s", b"x", reply=b"$JS.ACK.S.c.1.41.1.1795309291290062261.5").frame()
     frames = Message(b"s", b"x", reply=reply).frame()
     buffer = bytearray(good + frames + good if together else frames)
-    with contextlib.suppress(GarbledError):
-        delivered(parts(buffer, scan(buffer, 0, len(buffer))))
+    with contextlib.suppress(ProtocolError):
+        parse_deliveries(cut_messages(buffer, scan_frames(buffer, 0, len(buffer))))
 
 
 ACKS = {
@@ -238,13 +238,13 @@ def test_every_form_of_ack_subject(form: bytes) -> None:
     frames = [Message(b"s.\xc3\xa9", b"one", b"", form % (1, 1)).frame(), Message(b"s.b", b"", b"NATS/1.0\r\n\r\n", form % (2, 0)).frame()]
     buffer = bytearray(b"".join(frames))
 
-    found = delivered(parts(buffer, scan(buffer, 0, len(buffer))))
+    found = parse_deliveries(cut_messages(buffer, scan_frames(buffer, 0, len(buffer))))
 
     assert found.rows.to_pydict() == {
         "seq": [41, 41], "time": [1795309291290062261] * 2, "subject": [b"s.\xc3\xa9", b"s.b"],
         "headers": [b"", b"NATS/1.0\r\n\r\n"], "data": [b"one", b""],
     }  # fmt: skip
-    assert (found.numbers.tolist(), found.pending) == ([1, 2], 0)
+    assert (found.consumer_seqs.tolist(), found.pending) == ([1, 2], 0)
 
 
 def test_replies_that_differ() -> None:
@@ -253,17 +253,17 @@ def test_replies_that_differ() -> None:
     for some in (replies[:2], replies[1:2], replies[2:]):
         buffer = bytearray(b"".join(Message(b"s", b"x", b"", reply).frame() for reply in some))
 
-        found = delivered(parts(buffer, scan(buffer, 0, len(buffer))))
+        found = parse_deliveries(cut_messages(buffer, scan_frames(buffer, 0, len(buffer))))
 
         assert found.rows["seq"].to_pylist() == [41] * len(some)
-        assert found.numbers.tolist() == [1 + replies.index(reply) for reply in some]
+        assert found.consumer_seqs.tolist() == [1 + replies.index(reply) for reply in some]
         assert found.pending == 2 - replies.index(some[-1])
 
 
 def test_columns_outlive_the_buffer() -> None:
     """A batch is a copy: receiving into the same buffer again does not change it."""
     buffer = bytearray(Message(b"a", b"before").frame())
-    cut = parts(buffer, scan(buffer, 0, len(buffer)))
+    cut = cut_messages(buffer, scan_frames(buffer, 0, len(buffer)))
     buffer[:] = b"#" * len(buffer)
 
     assert cut.data.to_pylist() == [b"before"]
@@ -273,8 +273,8 @@ def test_the_words_of_a_server() -> None:
     """A status line is no message; a payload that looks like one is."""
     blocks = pa.array([b"NATS/1.0\r\n\r\n", b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", b"", b"NATS/1.0 404\r\n\r\n"], BYTES)
 
-    assert statuses(blocks).tolist() == [1, 3]
-    assert statuses(pa.array([], BYTES)).tolist() == []
+    assert find_status_messages(blocks).tolist() == [1, 3]
+    assert find_status_messages(pa.array([], BYTES)).tolist() == []
 
 
 @settings(max_examples=200, deadline=None)
@@ -283,13 +283,13 @@ def test_what_is_framed_is_what_arrives(rows: list[tuple[bytes, bytes, bytes]]) 
     """A published frame becomes a delivered one by its first letter; then the parser gives back what was framed."""
     subject, headers, data = (pa.array(column, BYTES) for column in zip(*rows, strict=True))
 
-    buffer, offsets = framed(subject, headers, data, prefix=b"in.")
+    buffer, offsets = build_frames(subject, headers, data, prefix=b"in.")
 
     sent = bytes(buffer[offsets[0] : offsets[-1]])
     assert len(offsets) == len(rows) + 1
     received = b"".join(_as_delivered(bytes(buffer[a:b])) for a, b in itertools.pairwise(offsets))
     assert sent.count(b"HPUB in.") >= len(rows)
-    assert by_nats_py(received) == [(b"in." + s, b"", h, d) for s, h, d in rows]
+    assert parse_by_nats_py(received) == [(b"in." + s, b"", h, d) for s, h, d in rows]
 
 
 def _as_delivered(frame: bytes) -> bytes:
@@ -305,7 +305,7 @@ def test_a_reply_is_put_where_it_is_wanted() -> None:
     """Only messages that are to be answered name a reply."""
     two = pa.array([b"a", b"b"], BYTES)
 
-    buffer, _ = framed(two, pa.array([b"", b""], BYTES), two, reply=pa.array([b"", b" inbox.1"], BYTES))
+    buffer, _ = build_frames(two, pa.array([b"", b""], BYTES), two, reply=pa.array([b"", b" inbox.1"], BYTES))
 
     assert bytes(buffer) == b"HPUB a 0 1\r\na\r\nHPUB b inbox.1 0 1\r\nb\r\n"
 
@@ -314,31 +314,31 @@ def test_lines_are_added_to_header_blocks() -> None:
     """A line goes before the empty line at the end; a message without headers gets a block."""
     blocks = pa.array([b"NATS/1.0\r\nA: 1\r\n\r\n", b""], BYTES)
 
-    found = with_headers(blocks, b"B: ", pa.array([b"2", b"3"], BYTES), b"\r\n")
+    found = append_header_lines(blocks, b"B: ", pa.array([b"2", b"3"], BYTES), b"\r\n")
 
     assert found.to_pylist() == [b"NATS/1.0\r\nA: 1\r\nB: 2\r\n\r\n", b"NATS/1.0\r\nB: 3\r\n\r\n"]
 
 
 def test_joined_rows_keep_their_bytes() -> None:
     """What is joined is bytes, not text: no encoding is asked for."""
-    assert joined(b"\xff", pa.array([b"\x00", b""], BYTES)).to_pylist() == [b"\xff\x00", b"\xff"]
+    assert concat_rows(b"\xff", pa.array([b"\x00", b""], BYTES)).to_pylist() == [b"\xff\x00", b"\xff"]
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, SIZE * 2), min_size=1, max_size=50))
+@given(st.lists(st.integers(0, CHUNK_BYTES * 2), min_size=1, max_size=50))
 def test_chunks_are_bounded(sizes: list[int]) -> None:
     """Chunks cover every row once, in order, with no more rows or bytes than allowed, but for a single large message."""
-    found = list(chunks(np.array(sizes)))
+    found = list(split_chunks(np.array(sizes)))
 
     assert [row for start, stop in found for row in range(start, stop)] == list(range(len(sizes)))
-    assert all(stop - start <= MESSAGES and (stop - start == 1 or sum(sizes[start:stop]) <= SIZE) for start, stop in found)
+    assert all(stop - start <= CHUNK_MESSAGES and (stop - start == 1 or sum(sizes[start:stop]) <= CHUNK_BYTES) for start, stop in found)
 
 
 def test_many_small_messages_are_chunks_of_a_thousand() -> None:
     """Bytes are not the only bound."""
-    assert list(chunks(np.full(2500, 10))) == [(0, 1000), (1000, 2000), (2000, 2500)]
+    assert list(split_chunks(np.full(2500, 10))) == [(0, 1000), (1000, 2000), (2000, 2500)]
 
 
 def test_nothing_is_nothing() -> None:
     """A buffer without a byte has no frame."""
-    assert scan(bytearray(), 0, 0) == Scan(0)
+    assert scan_frames(bytearray(), 0, 0) == FrameScan(0)

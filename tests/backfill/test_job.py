@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.backfill.wire import Wire, read
-from jsplan.backfill.wire.reading import Range
+from jsplan.backfill.protocol import RawConnection, read
+from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.errors import JsplanError, RefusedError
-from tests.backfill.conftest import target_of
-from tests.backfill.copies import Pair, numbered, twice
+from tests.backfill.backfill_pair import Pair, duplicated_origins, numbered_rows
+from tests.backfill.conftest import connection_target
 from tests.backfill.test_reading import EDGES
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MAX_PAYLOAD = 1 << 20
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
-    return Pair.of(tmp_path, clean_hub_leaf)
+    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def headers(*lines: str) -> bytes:
@@ -54,22 +54,22 @@ def test_a_message_that_just_fits(pair: Pair) -> None:
     pair.run()
 
     pair.require_copied()
-    what = Range("$JS.hub.API", "T", 1, 3)
-    found = [row for rows in read(lambda: Wire(target_of(pair.sandbox["leaf"])), what) for row in rows["data"].to_pylist()]
+    what = ReadRequest("$JS.hub.API", "T", 1, 3)
+    found = [row for rows in read(lambda: RawConnection(connection_target(pair.sandbox["leaf"])), what) for row in rows["data"].to_pylist()]
     assert [len(data) for data in found] == [1, MAX_PAYLOAD - 256, 1]
 
 
 @pytest.mark.matrix
 def test_whatever_is_copied_can_be_read_over_a_link(pair: Pair) -> None:
     """With all that is added on the way a message still fits into max_payload; since 2.12 a link closes over which a larger one is read."""
-    pair.says(oversize="skip")
+    pair.write_entry(oversize="skip")
     pair.stream("leaf", "S", [(b"s.a", b"", b"y" * (MAX_PAYLOAD - less)) for less in range(100, 260, 10)])
     pair.stream("hub", "T")
 
     found = pair.run()
 
-    what = Range("$JS.hub.API", "T", 1, 16)
-    read_there = [len(data) for rows in read(lambda: Wire(target_of(pair.sandbox["leaf"])), what) for data in rows["data"].to_pylist()]
+    what = ReadRequest("$JS.hub.API", "T", 1, 16)
+    read_there = [len(data) for rows in read(lambda: RawConnection(connection_target(pair.sandbox["leaf"])), what) for data in rows["data"].to_pylist()]
     assert 0 < found.copied < 16
     assert read_there == [MAX_PAYLOAD - less for less in range(100, 260, 10)][-found.copied :]
 
@@ -90,7 +90,7 @@ def test_a_message_of_exactly_max_payload_stops_a_copy(pair: Pair) -> None:
 
 def test_messages_that_are_too_large_are_left_out_if_asked(pair: Pair) -> None:
     """`oversize: skip` copies the others, names what it left out, and that is no gap; nor is it tried again."""
-    pair.says(oversize="skip")
+    pair.write_entry(oversize="skip")
     pair.stream("leaf", "S", [(b"s.a", b"", b"x"), (b"s.a", b"", b"y" * MAX_PAYLOAD), (b"s.a", b"", b"z")])
     pair.stream("hub", "T")
 
@@ -137,7 +137,7 @@ def test_control_headers_do_not_act_again(pair: Pair) -> None:
 
     pair.run()
 
-    found = [one.bare for one in pair.stored("hub", "T")[1:]]
+    found = [one.without_added_headers for one in pair.stored("hub", "T")[1:]]
     assert found == [
         (b"s.a", headers("Jsplan-Kept-Nats-Msg-Id: 1"), b"1"),
         (b"s.b", headers("Jsplan-Kept-Nats-Msg-Id: 2", "X: y"), b"2"),
@@ -155,7 +155,7 @@ def test_a_second_hop(pair: Pair) -> None:
     (found,) = pair.stored("hub", "T")
     assert found.origin is not None
     assert found.origin.startswith("leaf/S/1/20")
-    assert found.bare == (b"s.a", headers(f"Jsplan-Kept-Origin: {before}"), b"1")
+    assert found.without_added_headers == (b"s.a", headers(f"Jsplan-Kept-Origin: {before}"), b"1")
 
 
 # --- ranges ----------------------------------------------------------------------------------------------------------
@@ -169,14 +169,14 @@ def test_an_empty_range(pair: Pair) -> None:
 
     found = pair.run()
 
-    assert (found.copied, found.gaps, pair.record["origins"][0]["status"]) == (0, [], "done")
+    assert (found.copied, found.gaps, pair.state_record["origins"][0]["status"]) == (0, [], "done")
     assert pair.ask("hub", "STREAM.INFO.T")["config"] == before
 
 
 def test_a_range_beyond_the_end(pair: Pair) -> None:
     """A start after the last message means nothing."""
-    pair.says(origin={"start_seq": 50})
-    pair.stream("leaf", "S", numbered(3))
+    pair.write_entry(origin={"start_seq": 50})
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
 
     assert pair.run().copied == 0
@@ -184,7 +184,7 @@ def test_a_range_beyond_the_end(pair: Pair) -> None:
 
 def test_an_origin_that_begins_late(pair: Pair) -> None:
     """A first sequence of ten million; what is before it is no gap."""
-    pair.stream("leaf", "S", numbered(5), first_seq=10_000_000)
+    pair.stream("leaf", "S", numbered_rows(5), first_seq=10_000_000)
     pair.stream("hub", "T")
 
     found = pair.run()
@@ -196,7 +196,7 @@ def test_an_origin_that_begins_late(pair: Pair) -> None:
 @pytest.mark.matrix
 def test_deleted_messages_are_gaps(pair: Pair) -> None:
     """What was deleted in the middle and at the end is listed by range; the rest is copied."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 4, 5, 6, 12, 19, 20)
 
@@ -210,8 +210,8 @@ def test_deleted_messages_are_gaps(pair: Pair) -> None:
 
 def test_everything_was_deleted(pair: Pair) -> None:
     """A range of which nothing is left is one gap, and does not bring the target anything, not even for a while."""
-    pair.says(origin={"start_seq": 1, "end_seq": 10})
-    pair.stream("leaf", "S", numbered(12))
+    pair.write_entry(origin={"start_seq": 1, "end_seq": 10})
+    pair.stream("leaf", "S", numbered_rows(12))
     pair.stream("hub", "T")
     pair.ask("leaf", "STREAM.PURGE.S", {"seq": 11})
 
@@ -223,14 +223,14 @@ def test_everything_was_deleted(pair: Pair) -> None:
 
 def test_sequences_and_times(pair: Pair) -> None:
     """Both ends of a range by sequence, and by the time of a message, belong to it."""
-    pair.stream("leaf", "S", numbered(10))
+    pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T")
-    pair.says(origin={"start_seq": 3, "end_seq": 5})
+    pair.write_entry(origin={"start_seq": 3, "end_seq": 5})
     pair.run()
     pair.require_copied(seqs=[3, 4, 5])
 
     times = {one.seq: one.time for one in pair.stored("leaf", "S")}
-    pair.says(origin={"start_time": times[7], "end_time": times[8]})
+    pair.write_entry(origin={"start_time": times[7], "end_time": times[8]})
     found = pair.run()
 
     assert (found.first, found.last, found.copied) == (7, 8, 2)
@@ -244,7 +244,7 @@ def test_filters(pair: Pair, filters: list[str]) -> None:
     pair.stream("leaf", "S", rows)
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 9)
-    pair.says(origin={"filter_subjects": filters})
+    pair.write_entry(origin={"filter_subjects": filters})
 
     found = pair.run()
 
@@ -253,21 +253,21 @@ def test_filters(pair: Pair, filters: list[str]) -> None:
     assert found.gaps == [[9, 9]]
 
 
-def test_the_range_is_frozen(pair: Pair) -> None:
+def test_the_range_is_pinned(pair: Pair) -> None:
     """What comes to the origin later is not of the range; the record stays; a changed text pins again, `--reset-range` too."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
     pair.run()
-    pinned = pair.record
-    pair.publish("leaf", numbered(2, first=4))
+    pinned = pair.state_record
+    pair.publish("leaf", numbered_rows(2, first=4))
 
     assert pair.run().copied == 0
-    assert pair.record["origins"] == pinned["origins"]
-    pair.says(rate="1GB/s")
+    assert pair.state_record["origins"] == pinned["origins"]
+    pair.write_entry(rate="1GB/s")
     assert pair.run().copied == 0
     assert pair.run(reset_range=True).copied == 2
-    pair.publish("leaf", numbered(1, first=6))
-    pair.says(origin={"start_seq": 2})
+    pair.publish("leaf", numbered_rows(1, first=6))
+    pair.write_entry(origin={"start_seq": 2})
     assert pair.run().copied == 1
     pair.require_copied()
 
@@ -277,7 +277,7 @@ def test_the_range_is_frozen(pair: Pair) -> None:
 
 def test_a_repair_copies_what_is_missing(pair: Pair) -> None:
     """What was deleted at the target after the copy is appended by an explicit run, and only that."""
-    pair.stream("leaf", "S", numbered(10))
+    pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T")
     pair.run()
     pair.delete("hub", "T", 4, 5, 10)
@@ -290,9 +290,9 @@ def test_a_repair_copies_what_is_missing(pair: Pair) -> None:
     pair.require_nothing_left()
 
 
-def test_what_expired_at_the_target_stays_away(pair: Pair) -> None:
+def test_what_expired_at_the_target_is_not_copied_again(pair: Pair) -> None:
     """A done copy whose beginning has expired is not begun again; what is missing behind it is repaired."""
-    pair.stream("leaf", "S", numbered(10))
+    pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
     pair.run()
     pair.ask("hub", "STREAM.PURGE.T", {"seq": 6})  # as expiry does: all before sequence 6, which holds number 5
@@ -307,7 +307,7 @@ def test_what_expired_at_the_target_stays_away(pair: Pair) -> None:
 
 def test_what_is_gone_on_both_sides_was_there(pair: Pair) -> None:
     """After a copy neither side owes anything: what both deleted since is no gap."""
-    pair.stream("leaf", "S", numbered(6))
+    pair.stream("leaf", "S", numbered_rows(6))
     pair.stream("hub", "T")
     pair.run()
     pair.ask("leaf", "STREAM.PURGE.S")
@@ -319,15 +319,15 @@ def test_what_is_gone_on_both_sides_was_there(pair: Pair) -> None:
 
 
 @pytest.mark.matrix
-def test_an_origin_that_was_made_anew(pair: Pair) -> None:
+def test_a_recreated_origin(pair: Pair) -> None:
     """Sequences of another stream of that name mean other messages: refused without --reset-range, and with it all of them are copied, also
     those whose sequences are in the target already, in part or again.
     """
-    pair.stream("leaf", "S", numbered(10))
+    pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T")
     pair.run()
     pair.ask("leaf", "STREAM.DELETE.S")
-    pair.stream("leaf", "S", numbered(10, first=101))
+    pair.stream("leaf", "S", numbered_rows(10, first=101))
 
     with pytest.raises(JsplanError, match=r"leaf/stream/S was made anew .* mean other messages now"):
         pair.run()
@@ -337,13 +337,13 @@ def test_an_origin_that_was_made_anew(pair: Pair) -> None:
     assert pair.run().copied == 2
     found = pair.stored("hub", "T")
     assert sorted(int(one.data) for one in found) == [*range(1, 11), *range(101, 111)]
-    assert not twice(found)
+    assert not duplicated_origins(found)
     pair.require_nothing_left()
 
 
-def test_a_target_that_was_made_anew(pair: Pair) -> None:
+def test_a_recreated_target(pair: Pair) -> None:
     """It is refused without --reset-range; with it everything is copied again."""
-    pair.stream("leaf", "S", numbered(4))
+    pair.stream("leaf", "S", numbered_rows(4))
     pair.stream("hub", "T")
     pair.run()
     pair.ask("hub", "STREAM.DELETE.T")

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.job.copying import copy
-from jsplan.backfill.job.reading import follow
+from jsplan.backfill.tasks.copy import run_copy_task
+from jsplan.backfill.tasks.target_scan import scan_promotions
 from jsplan.errors import JsplanError, LeaseLostError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.backfill.copies import Pair, abandoned, bulk, numbered, read_all, twice, without_spark
+from tests.backfill.backfill_pair import Pair, create_bulk_stream, duplicated_origins, interrupt_run, numbered_rows, read_all, without_spark
 from tests.conftest import PROGRAM
-from tests.support.mortal import Died, dying
 from tests.support.raw import Raw, streams
-from tests.support.workspaces import Quiet, Space
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,23 +32,23 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
-    return Pair.of(tmp_path, clean_hub_leaf)
+    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 @pytest.mark.matrix
 def test_dying_before_any_write(pair: Pair) -> None:
     """However many writes a run came to before it died: the next one leaves every message there once, in order, and nothing of ours."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     for after in range(8):  # begun, the record, a stage, sealed, attached, removed, detached, the record
         pair.stream("hub", "T", [(b"t.a", b"", b"own")])
-        with dying(after) as mortal, pytest.raises(Died):
+        with kill_after(after) as mortal, pytest.raises(SimulatedKill):
             pair.run()
         assert mortal.done == after
         pair.publish("hub", [(b"t.a", b"", b"other")])
 
         pair.run()
 
-        assert pair.record["done_at"]
+        assert pair.state_record["done_at"]
         pair.require_copied(others=2)
         pair.ask("hub", "STREAM.DELETE.T")
         shutil.rmtree(pair.space.folder / "state")
@@ -57,10 +57,10 @@ def test_dying_before_any_write(pair: Pair) -> None:
 @pytest.mark.matrix
 def test_dying_while_taking_over(pair: Pair) -> None:
     """Who takes over a run that was bringing its messages in may die just as well, as often as it likes."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     for after in (4, 1, 2, 1, 2):  # sealed; begun; attached; begun; removed, but not detached
-        with dying(after), pytest.raises(Died):
+        with kill_after(after), pytest.raises(SimulatedKill):
             pair.run()
 
     pair.run()
@@ -68,39 +68,39 @@ def test_dying_while_taking_over(pair: Pair) -> None:
     pair.require_copied()
 
 
-def test_a_copy_that_broke_off_is_taken_over(pair: Pair) -> None:
+def test_an_interrupted_copy_is_resumed(pair: Pair) -> None:
     """What is staged comes into the target first, the rest behind it: in order, and only the rest is read again."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    abandoned(pair, "copy", copy, 12)
+    interrupt_run(pair, "copy", run_copy_task, 12)
     assert pair.state("hub", "T")["messages"] == 0
 
     found = pair.run()
 
-    assert (found.copied, found.verified, pair.record["origins"][0]["copied"]) == (20, True, 20)
+    assert (found.copied, found.verified, pair.state_record["origins"][0]["copied"]) == (20, True, 20)
     pair.require_copied()
 
 
 def test_a_stage_holds_what_is_gone_at_the_origin(pair: Pair) -> None:
     """What expired after it was staged is not lost with the attempt."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    abandoned(pair, "copy", copy, 12)
+    interrupt_run(pair, "copy", run_copy_task, 12)
     origin = pair.stored("leaf", "S")
     pair.ask("leaf", "STREAM.PURGE.S", {"seq": 16})
 
     found = pair.run()
 
     assert (found.copied, found.gaps) == (17, [[13, 15]])
-    assert [one.bare for one in pair.stored("hub", "T")] == [one.bare for one in origin if one.seq not in {13, 14, 15}]
+    assert [one.without_added_headers for one in pair.stored("hub", "T")] == [one.without_added_headers for one in origin if one.seq not in {13, 14, 15}]
 
 
 def test_a_stage_of_another_text_is_dropped(pair: Pair) -> None:
     """What was staged for a range that is not meant any more does not reach the target."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    abandoned(pair, "copy", copy, 12)
-    pair.says(origin={"start_seq": 10})
+    interrupt_run(pair, "copy", run_copy_task, 12)
+    pair.write_entry(origin={"start_seq": 10})
 
     assert pair.run().copied == 11
     pair.require_copied(seqs=range(10, 21))
@@ -108,11 +108,11 @@ def test_a_stage_of_another_text_is_dropped(pair: Pair) -> None:
 
 def test_a_stage_of_an_earlier_origin_is_dropped(pair: Pair) -> None:
     """What was staged of a stream that was made anew since does not reach the target either."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    abandoned(pair, "copy", copy, 12)
+    interrupt_run(pair, "copy", run_copy_task, 12)
     pair.ask("leaf", "STREAM.DELETE.S")
-    pair.stream("leaf", "S", numbered(5, first=101))
+    pair.stream("leaf", "S", numbered_rows(5, first=101))
 
     assert pair.run(reset_range=True).copied == 5
     pair.require_copied()
@@ -123,26 +123,26 @@ def test_promoted_messages_that_are_gone_again(pair: Pair) -> None:
     """A run died while its messages came in, and the target deleted some of them meanwhile: that is said, what is missing is copied
     again, and nothing waits for messages that never come.
     """
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    with dying(5), pytest.raises(Died):  # begun, the record, a stage, sealed, attached
+    with kill_after(5), pytest.raises(SimulatedKill):  # begun, the record, a stage, sealed, attached
         pair.run()
     pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["last_seq"] == 20, "all messages came in")
     pair.delete("hub", "T", 3, 20)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jsplan.workflows.backfill.bringing.follow", partial(follow, patience=1.0))
+        patch.setattr("jsplan.backfill.staging.scan_promotions", partial(scan_promotions, patience=1.0))
         found = pair.run()
 
     assert sorted(int(one.data) for one in pair.stored("hub", "T")) == list(range(1, 21))
-    assert not twice(pair.stored("hub", "T"))
+    assert not duplicated_origins(pair.stored("hub", "T"))
     assert found.copied >= 2
     pair.require_nothing_left()
 
 
 def test_a_source_whose_stage_is_gone(pair: Pair) -> None:
     """A run that died between removing its stage and detaching it left a source without a stream: the next one takes it out."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T", sources=[{"name": "JSPLAN_STAGING_BACKFILL_0123"}])
 
     pair.run()
@@ -150,9 +150,9 @@ def test_a_source_whose_stage_is_gone(pair: Pair) -> None:
     pair.require_copied()
 
 
-def test_somebody_elses_stage_stays(pair: Pair) -> None:
+def test_an_unknown_staging_stream_stays(pair: Pair) -> None:
     """A staging stream that another workspace has attached to the same target may be in use: it is left as it is."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "JSPLAN_STAGING_BACKFILL_FF", metadata={"jsplan.backfill": "other/x", "jsplan.backfill.origin": "leaf/stream/S"})
     pair.stream("hub", "T", sources=[{"name": "JSPLAN_STAGING_BACKFILL_FF"}])
 
@@ -164,7 +164,7 @@ def test_somebody_elses_stage_stays(pair: Pair) -> None:
 
 def test_without_the_lock_nothing_is_written(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that slept until its lock was gone does not touch what another one may have begun."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
 
     def lost(self: object, seconds: float) -> float:
@@ -179,7 +179,7 @@ def test_without_the_lock_nothing_is_written(pair: Pair, monkeypatch: pytest.Mon
 # --- servers ---------------------------------------------------------------------------------------------------------
 
 
-def while_copying(pair: Pair, share: float, total: int, strike: Callable[[], None]) -> Any:
+def strike_while_copying(pair: Pair, share: float, total: int, strike: Callable[[], None]) -> Any:
     """Run, and strike once when so much of `total` messages is staged; what became of it."""
     with ThreadPoolExecutor(2) as threads:
         done = threading.Event()
@@ -195,7 +195,7 @@ def while_copying(pair: Pair, share: float, total: int, strike: Callable[[], Non
 def _strike_at(pair: Pair, count: int, strike: Callable[[], None], done: threading.Event) -> bool:
     with pair.raw("hub") as raw:
         while not done.wait(0.005):
-            infos = raw.done("$JS.hub.API.STREAM.LIST")["streams"] or []
+            infos = raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"] or []
             staged = [i["state"]["messages"] for i in infos if i["config"]["name"].startswith("JSPLAN_")]
             if staged and count <= staged[0]:
                 break
@@ -205,7 +205,7 @@ def _strike_at(pair: Pair, count: int, strike: Callable[[], None], done: threadi
     return True
 
 
-def killed(server: Server) -> None:
+def kill_and_restart(server: Server) -> None:
     """It dies, and is started again."""
     server.kill()
     server.start()
@@ -216,11 +216,11 @@ def killed(server: Server) -> None:
 def test_a_server_that_is_killed(pair: Pair, who: str, share: float) -> None:
     """The hub or the leaf is killed and started again while the copy is under way: the run itself goes on to its end."""
     count, server = 20_000, pair.sandbox[who]
-    bulk(pair.sandbox["leaf"], "S", count)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T", [(b"t.a", b"", b"own")])
-    pair.says(rate="4MB/s")
+    pair.write_entry(rate="4MB/s")
 
-    found = while_copying(pair, share, count, partial(killed, server))
+    found = strike_while_copying(pair, share, count, partial(kill_and_restart, server))
 
     copies = [row for row in read_all(pair.sandbox["hub"], "$JS.hub.API", "T") if b"Jsplan-Origin" in row[2]]
     assert [int(data.split()[0]) for _, _, _, data in copies] == list(range(1, count + 1))
@@ -231,11 +231,11 @@ def test_a_server_that_is_killed(pair: Pair, who: str, share: float) -> None:
 def test_an_origin_that_loses_messages_meanwhile(pair: Pair) -> None:
     """What is deleted at the origin while it is copied, before it was read, is a gap of its own range."""
     count = 30_000
-    bulk(pair.sandbox["leaf"], "S", count, size=1000)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count, size=1000)
     pair.stream("hub", "T")
-    pair.says(rate="16MB/s")
+    pair.write_entry(rate="16MB/s")
 
-    found = while_copying(pair, 0.1, count, lambda: pair.delete("leaf", "S", count - 5, count - 2, count - 1))
+    found = strike_while_copying(pair, 0.1, count, lambda: pair.delete("leaf", "S", count - 5, count - 2, count - 1))
 
     assert found.gaps == [[count - 5, count - 5], [count - 2, count - 1]]
     assert found.copied == count - 3
@@ -244,7 +244,7 @@ def test_an_origin_that_loses_messages_meanwhile(pair: Pair) -> None:
 def test_a_target_that_is_written_meanwhile(pair: Pair) -> None:
     """Publishers on the target go on while a copy comes in: neither loses anything, and both are in order."""
     count, stop = 20_000, threading.Event()
-    bulk(pair.sandbox["leaf"], "S", count)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
     def publish() -> int:
@@ -272,11 +272,11 @@ def test_a_target_that_stops_taking(pair: Pair) -> None:
     """A limit that is set after room was counted stops the copy in its middle: that is an error that names it, and the next run
     goes on when there is room.
     """
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jsplan.workflows.backfill.bringing.follow", partial(follow, patience=1.0))
-        patch.setattr("jsplan.workflows.backfill.leg.shortage", lambda *_: None)
+        patch.setattr("jsplan.backfill.staging.scan_promotions", partial(scan_promotions, patience=1.0))
+        patch.setattr("jsplan.backfill.origin_copy.find_capacity_problem", lambda *_: None)
         pair.update("hub", "T", max_msgs=8, discard="new")
         with pytest.raises(
             JsplanError, match=r"hub/stream/T took 8 of 20 messages of staging stream JSPLAN_STAGING_BACKFILL_\w+ and no more"
@@ -304,11 +304,11 @@ def test_replicas_in_a_cluster(tmp_path: Path) -> None:
         }
         sides = {"from": {"domain": "c", "stream": "S"}, "to": {"domain": "c", "stream": "T"}}
         space = Space(tmp_path, base).write(backfills=[{"name": "x"} | sides])
-        bulk(server, "S", count, num_replicas=3)
-        bulk(server, "T", 0, num_replicas=3)
+        create_bulk_stream(server, "S", count, num_replicas=3)
+        create_bulk_stream(server, "T", 0, num_replicas=3)
 
         with without_spark():
-            found = backfill.run(space.load, BackfillOptions(name="x"), Quiet()).origins[0]
+            found = backfill.run(space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]
 
         assert (found.copied, found.gaps, found.verified) == (count, [], True)
         assert [int(data.split()[0]) for *_, data in read_all(server, "$JS.API", "T")] == list(range(1, count + 1))

@@ -18,19 +18,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsplan.backfill.job import ways
-from jsplan.backfill.job.ways import Way
-from jsplan.backfill.records import text_of
+from jsplan.backfill import spark_job
+from jsplan.backfill.model import hash_config
+from jsplan.backfill.spark_job_workspace import build_job_workspace, keep_references
+from jsplan.backfill.tasks import endpoints
+from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.transforms import build_transform_spec
 from jsplan.cli import job
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConnectError, JsplanError, RefusedError, UsageError
 from jsplan.workflows import backfill
-from jsplan.workflows.backfill import BackfillOptions, job_file
-from jsplan.workflows.backfill.job_document import document, unfilled
-from jsplan.workflows.backfill.shapes import check_shape
-from tests.backfill.copies import Pair, numbered, without_spark
-from tests.support.workspaces import Quiet
+from jsplan.workflows.backfill import BackfillOptions
+from tests.backfill.backfill_pair import Pair, numbered_rows, without_spark
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +69,7 @@ FULL: dict[str, Any] = {
 ENVIRON = {"P": SECRET, "URL": f"nats://u:{SECRET}@h:3", "CA": "/ca.pem", "HOME": "/home/me"}
 
 
-def written(folder: Path, said: dict[str, Any], environ: dict[str, str] | None = None) -> LoadOptions:
+def load_workspace(folder: Path, said: dict[str, Any], environ: dict[str, str] | None = None) -> LoadOptions:
     """A workspace in a folder of its own."""
     folder.mkdir(exist_ok=True)
     (folder / "jsplan.yaml").write_text(json.dumps(said), "utf-8")
@@ -78,23 +79,23 @@ def written(folder: Path, said: dict[str, Any], environ: dict[str, str] | None =
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_a_job_knows_what_the_workspace_knows(tmp_path: Path, name: str) -> None:
     """Loaded again, with the same environment, all that a copy needs is the same; and no secret stood in between."""
-    options = written(tmp_path / "first", FULL)
+    options = load_workspace(tmp_path / "first", FULL)
     first = load(options)
 
-    bare = load(unfilled(options))
-    said = document(bare, bare.backfills[name])
-    second = load(written(tmp_path / "second", said))
+    bare = load(keep_references(options))
+    said = build_job_workspace(bare, bare.backfills[name])
+    second = load(load_workspace(tmp_path / "second", said))
 
     assert SECRET not in json.dumps(said)
-    assert text_of(second.backfills[name]) == text_of(first.backfills[name])
+    assert hash_config(second.backfills[name]) == hash_config(first.backfills[name])
     assert (second.backfills[name].rate, second.backfills[name].window) == (first.backfills[name].rate, first.backfills[name].window)
-    assert plain(second.connections) == plain(first.connections)
-    assert plain(second.domains) == plain(first.domains)
-    assert (second.state_name, plain({"": second.backend})) == (first.state_name, plain({"": first.backend}))
+    assert without_places(second.connections) == without_places(first.connections)
+    assert without_places(second.domains) == without_places(first.domains)
+    assert (second.state_name, without_places({"": second.backend})) == (first.state_name, without_places({"": first.backend}))
     assert [row.api for row in second.imports] == [row.api for row in first.imports]
 
 
-def plain(things: Any) -> list[list[Any]]:
+def without_places(things: Any) -> list[list[Any]]:
     """Fields that do not say where something was written."""
     return [
         [getattr(one, name) for name in one.__dataclass_fields__ if name not in {"range", "vars", "account"}] for one in things.values()
@@ -113,20 +114,20 @@ def test_a_secret_in_the_files_is_refused(tmp_path: Path, connection: dict[str, 
     """A job file would hold it: said before anything is written or pinned, without the secret."""
     said = {"jsplan": 1, "workspace": "w", "connections": {"a": connection}, "domains": {"hub": None}}
     said["backfills"] = [{"name": "x", "from": {"stream": "S"}, "to": {"stream": "T"}}]
-    options = written(tmp_path, said | {"defaults": {"domain": "hub"}})
+    options = load_workspace(tmp_path, said | {"defaults": {"domain": "hub"}})
 
     with pytest.raises(RefusedError, match=f"{what} of connection a is a secret") as refused:
-        backfill.write_job(options, BackfillOptions(name="x"), tmp_path / "job.py", Quiet())
+        backfill.write_job(options, BackfillOptions(name="x"), tmp_path / "job.py", RecordingObserver())
 
-    assert SECRET not in refused.value.in_full
+    assert SECRET not in refused.value.full_text
     assert not (tmp_path / "job.py").exists()
 
 
 def test_paths_of_archives_are_absolute(tmp_path: Path) -> None:
     """The machines of a cluster have no workspace that a relative one would be below."""
-    bare = load(unfilled(written(tmp_path, FULL | {"backfills": [FULL["backfills"][1] | {"to": {"parquet": "archive"}}]})))
+    bare = load(keep_references(load_workspace(tmp_path, FULL | {"backfills": [FULL["backfills"][1] | {"to": {"parquet": "archive"}}]})))
     with pytest.raises(JsplanError, match="archive is relative to the workspace"):
-        document(bare, bare.backfills["y"])
+        build_job_workspace(bare, bare.backfills["y"])
 
 
 HOSTILE = st.one_of(
@@ -149,7 +150,7 @@ HOSTILE = st.one_of(
 )
 
 
-def shown(script: str, found: str) -> str:
+def comparable_syntax(script: str, found: str) -> str:
     """The script's syntax tree, with a placeholder for the one literal that may differ."""
     tree = ast.parse(script)
     for node in ast.walk(tree):
@@ -161,12 +162,12 @@ def shown(script: str, found: str) -> str:
 @given(st.dictionaries(HOSTILE, HOSTILE | st.lists(HOSTILE), max_size=4))
 def test_nothing_in_a_job_becomes_code(job: dict[str, Any]) -> None:
     """Whatever names, paths, SQL and files say, the script is the same but for one literal, and that literal is the job."""
-    script, plain = job_file.script(job), job_file.script({})
+    script, plain = spark_job.render_script(job), spark_job.render_script({})
     names: dict[str, Any] = {}
     exec(compile(script, "job.py", "exec"), names | {"__name__": "x"}, names)  # noqa: S102 - as spark-submit does
 
     assert json.loads(names["JOB"]) == job
-    assert re.sub("at [0-9TZ:-]+;", "", shown(script, names["JOB"])) == re.sub("at [0-9TZ:-]+;", "", shown(plain, "{}"))
+    assert re.sub("at [0-9TZ:-]+;", "", comparable_syntax(script, names["JOB"])) == re.sub("at [0-9TZ:-]+;", "", comparable_syntax(plain, "{}"))
     assert script.isascii()
 
 
@@ -181,13 +182,13 @@ def test_text_of_an_entry_is_the_same_in_a_job(
     said = {"jsplan": 1, "workspace": "w", "connections": {"a": {"url": "nats://h", "user": user}}, "domains": {"hub": {"connection": "a"}}}
     said |= {"backend": {"local": {"path": f"/state/{path}"}}, "backfills": [entry | {"subject_transform": {"src": "a", "dest": dest}}]}
     try:
-        first = load(written(folder / "first", said))
+        first = load(load_workspace(folder / "first", said))
     except JsplanError:
         return
-    bare = load(unfilled(written(folder / "first", said)))
-    second = load(written(folder / "second", document(bare, bare.backfills["x"])))
+    bare = load(keep_references(load_workspace(folder / "first", said)))
+    second = load(load_workspace(folder / "second", build_job_workspace(bare, bare.backfills["x"])))
 
-    assert text_of(second.backfills["x"]) == text_of(first.backfills["x"])
+    assert hash_config(second.backfills["x"]) == hash_config(first.backfills["x"])
     assert second.backend.path == first.backend.path
     assert second.connections["a"].url == first.connections["a"].url
 
@@ -204,11 +205,11 @@ def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatc
     said |= {"connections": {"a": FULL["connections"]["a"], "b": {"url": "${env.URL}"}, "c": {"context": "c"}}}
     said |= {"backfills": [FULL["backfills"][1] | {"transform": f"{name}:run"}]}
     record = {"name": "y", "entry_hash": "", "pinned_at": "2026-01-31T12:00:00Z", "origins": []}
-    job = {"format": job_file.FORMAT, "environment": None, "document": said, "record": record, "files": {name: "carried"}}
+    job = {"format": spark_job.FORMAT, "environment": None, "document": said, "record": record, "files": {name: "carried"}}
 
-    with job_file.unpacked(json.dumps(job)) as (words, _):
+    with spark_job.unpack_job(json.dumps(job)) as (words, _):
         entry = load(LoadOptions(Path(words[1]), environ=ENVIRON)).backfills["y"]
-        function = check_shape(Path(words[1]), entry).transform
+        function = build_transform_spec(Path(words[1]), entry).transform
         files = [path.name for path in folder.rglob("*") if path.is_file()]
 
     assert function is not None
@@ -222,9 +223,9 @@ def test_files_that_a_job_carries_are_written_nowhere(tmp_path: Path, monkeypatc
 def test_executors_fill_in_their_own_environment(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A way that was described connects where nothing but the secret is in the environment; without it, that is said."""
     hub = pair.sandbox["hub"]
-    monkeypatch.setattr(ways, "_DESCRIBED", {})
-    ways.describe("there", {"url": hub.url, "user": hub.user, "password": "${env.THERE_PASSWORD}", "timeout": "3s"})
-    way = Way("there", "$JS.API")
+    monkeypatch.setattr(endpoints, "_DECLARED", {})
+    endpoints.declare_connection("there", {"url": hub.url, "user": hub.user, "password": "${env.THERE_PASSWORD}", "timeout": "3s"})
+    way = Endpoint("there", "$JS.API")
     code = "import pickle, sys; wire = pickle.load(sys.stdin.buffer).open(); print(wire.request('$JS.API.INFO')['type']); wire.close()"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("JSPLAN_")}
     done = subprocess.run(
@@ -241,53 +242,53 @@ def test_executors_fill_in_their_own_environment(pair: Pair, monkeypatch: pytest
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Hub and leaf without a stream, an entry that copies `S` of the leaf into `T` of the hub, and a password in the environment."""
-    found = Pair.of(tmp_path, clean_hub_leaf)
+    found = Pair.create(tmp_path, clean_hub_leaf)
     found.space.base["connections"]["hub"]["password"] = "${env.HUB_PASSWORD}"
     monkeypatch.setenv("HUB_PASSWORD", "acc")
-    found.says()
+    found.write_entry()
     return found
 
 
-def job_of(pair: Pair, **options: Any) -> tuple[Path, str]:
+def write_and_read_job(pair: Pair, **options: Any) -> tuple[Path, str]:
     """A job file of the entry, and the job in it."""
     path = pair.space.folder / "job.py"
     said = LoadOptions(pair.space.folder, environ=dict(os.environ))
-    backfill.write_job(said, BackfillOptions(name="x", **options), path, Quiet())
+    backfill.write_job(said, BackfillOptions(name="x", **options), path, RecordingObserver())
     return path, str(runpy.run_path(str(path))["JOB"])
 
 
-class Session:
+class FakeSession:
     """What stands for the session of spark-submit where tasks run in threads."""
 
     def stop(self) -> None:
         """There is nothing to stop."""
 
 
-def submit(text: str, *options: str) -> int:
+def run_job_text(text: str, *options: str) -> int:
     """Run a job without Spark."""
     with pytest.MonkeyPatch.context() as patch, without_spark():
-        patch.setattr("jsplan.backfill.spark.session.submitted", Session)
+        patch.setattr("jsplan.backfill.spark.session.get_submitted_session", FakeSession)
         return job.main(text, list(options))
 
 
 def test_a_job_does_what_a_run_does(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     """It copies the range that was pinned when it was written, in the state of its workspace, whatever has come since."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    path, text = job_of(pair)
-    pair.publish("leaf", numbered(5, first=21))
+    path, text = write_and_read_job(pair)
+    pair.publish("leaf", numbered_rows(5, first=21))
 
-    assert submit(text, "--json") == 0
+    assert run_job_text(text, "--json") == 0
 
     found = json.loads(capsys.readouterr().out)
     assert (found["origins"][0]["copied"], found["origins"][0]["verified"]) == (20, True)
     pair.require_copied(seqs=range(1, 21))
-    assert pair.record["done_at"]
+    assert pair.state_record["done_at"]
     script = path.read_text("utf-8")
     assert json.loads(text)["about"]["origins"] == ["leaf/stream/S -> hub/stream/T: sequences 1 to 20"]
     assert "${env.HUB_PASSWORD}" in script
     assert not re.search(r'"password": "acc"', script)
-    assert submit(text) == 0
+    assert run_job_text(text) == 0
     assert len(pair.stored("hub", "T")) == 20
 
 
@@ -296,11 +297,11 @@ def test_a_stream_whose_name_looks_like_code(pair: Pair, capsys: pytest.CaptureF
     name = 'A"""+str(int("code"))+"""'
     pair.space.write(backfills=[{"name": "x", "from": {"domain": "leaf", "stream": name}, "to": {"domain": "hub", "stream": "T"}}])
     pair.ask("leaf", f"STREAM.CREATE.{name}", {"name": name, "subjects": ["s.>"]})
-    pair.publish("leaf", numbered(3))
+    pair.publish("leaf", numbered_rows(3))
     pair.stream("hub", "T")
-    _, text = job_of(pair)
+    _, text = write_and_read_job(pair)
 
-    assert submit(text, "--json") == 0
+    assert run_job_text(text, "--json") == 0
     assert json.loads(capsys.readouterr().out)["origins"][0]["copied"] == 3
 
 
@@ -308,18 +309,18 @@ def test_a_job_of_a_fleet(pair: Pair, capsys: pytest.CaptureFixture[str]) -> Non
     """It carries the ranges of those that could be reached when it was written; what was away is pinned and brought by a later run."""
     sides = [{"domain": "leaf", "stream": "S"}, {"domain": "hub", "stream": "H"}]
     pair.space.write(backfills=[{"name": "x", "from": sides, "to": {"domain": "hub", "stream": "T"}}])
-    pair.stream("leaf", "S", numbered(20))
-    pair.stream("hub", "H", numbered(7, subject=b"h.x"))
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.stream("hub", "H", numbered_rows(7, subject=b"h.x"))
     pair.stream("hub", "T")
     pair.sandbox["leaf"].kill()
-    path, text = job_of(pair)
-    pair.publish("hub", numbered(2, subject=b"h.x"))
+    path, text = write_and_read_job(pair)
+    pair.publish("hub", numbered_rows(2, subject=b"h.x"))
 
-    first = submit(text, "--json")
+    first = run_job_text(text, "--json")
     away = json.loads(capsys.readouterr().out)
     pair.sandbox["leaf"].start()
     pair.sandbox["hub"].wait_until(lambda: pair.ask("leaf", "INFO")["streams"] == 1, "the leaf is back")
-    second = submit(text, "--json")
+    second = run_job_text(text, "--json")
     found = json.loads(capsys.readouterr().out)
 
     assert (first, second) == (0, 0)
@@ -351,19 +352,19 @@ def run(frame):
 @pytest.mark.parametrize("archived", [False, True], ids=["lanes", "archive"])
 def test_a_job_with_sql_and_a_function(pair: Pair, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, archived: bool) -> None:
     """What they are goes with the job, the file of the function too: nothing of the workspace is needed any more but its state."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
     (pair.space.folder / "tenfold.py").write_text(TRANSFORM, "utf-8")
     shape = {"where": "seq % 2 = 0", "transform": "tenfold.py:run", "subject_transform": {"src": "s.>", "dest": "new.>"}}
     folder = pair.space.folder / "archive"
-    pair.says(**shape | ({} if archived else {"order": "subject"}))
+    pair.write_entry(**shape | ({} if archived else {"order": "subject"}))
     if archived:
         pair.space.write(backfills=[pair.entry | {"to": {"parquet": str(folder)}}])
-    _, text = job_of(pair)
+    _, text = write_and_read_job(pair)
     (pair.space.folder / "tenfold.py").unlink()
     (pair.space.folder / "jsplan.yaml").unlink()
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
-    monkeypatch.setattr("jsplan.backfill.spark.session.submitted", lambda: spark)
+    monkeypatch.setattr("jsplan.backfill.spark.session.get_submitted_session", lambda: spark)
 
     assert job.main(text, []) == 0
 
@@ -375,34 +376,34 @@ def test_a_job_with_sql_and_a_function(pair: Pair, spark: SparkSession, monkeypa
 
 def test_a_job_that_cannot_be(pair: Pair) -> None:
     """What no run would do is said when the job is written, and nothing is pinned."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
     for entry, words in (
         ({"transform": "gone.py:run"}, "gone.py cannot be read"),
         ({"order": "none", "mode": "exact"}, "only Spark applies"),
     ):
-        pair.says(**entry)
+        pair.write_entry(**entry)
         with pytest.raises(UsageError, match=words):
-            job_of(pair)
+            write_and_read_job(pair)
     assert not (pair.space.folder / "state/test.json").exists()
 
 
 def test_a_job_that_is_not_of_this_state(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     """One whose range was pinned anew, or whose state is on another machine, copies nothing and says what to do."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
-    _, text = job_of(pair)
+    _, text = write_and_read_job(pair)
     old = json.loads(text)
     old["record"]["pinned_at"] = "2020-01-01T00:00:00Z"
 
-    assert submit(json.dumps(old)) == 1
+    assert run_job_text(json.dumps(old)) == 1
     assert "has another range of it, pinned at 20" in capsys.readouterr().err
     (pair.space.folder / "state/test.json").unlink()
-    assert submit(text) == 1
+    assert run_job_text(text) == 1
     said = " ".join(capsys.readouterr().err.split())
     assert "has no such range" in said
     assert "keep it in a bucket" in said
     assert pair.stored("hub", "T") == []
     old["format"] = "jsplan-job/9"
-    assert submit(json.dumps(old)) == 1
+    assert run_job_text(json.dumps(old)) == 1
     assert "this jsplan runs jsplan-job/1" in capsys.readouterr().err

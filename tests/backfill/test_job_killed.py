@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from jsplan.backfill.spark import tasks
+from jsplan.backfill.spark import executors
 from jsplan.errors import ExitCode, StateLockedError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.backfill.copies import Pair, bulk
-from tests.backfill.kills import Workers, await_progress, require_whole, watched
+from tests.backfill.backfill_pair import Pair, create_bulk_stream
+from tests.backfill.process_kills import SparkWorkers, await_progress, require_complete, run_and_strike
 from tests.conftest import PROGRAM as SERVER
 from tests.support.process import PROGRAM
 from tests.support.relay import Relay, hub_and_leaf_over
-from tests.support.workspaces import Quiet
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from jsplan.documents.backfill import LegResult
+    from jsplan.documents.backfill import OriginResult
 
 pytestmark = pytest.mark.timeout(300)
 #: How much of the copy is there when it is struck.
@@ -42,16 +42,16 @@ SHARES = (0.10, 0.35, 0.60, 0.85)
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
-    return Pair.of(tmp_path, clean_hub_leaf)
+    return Pair.create(tmp_path, clean_hub_leaf)
 
 
-def on_spark(pair: Pair) -> LegResult:
+def run_on_spark(pair: Pair) -> OriginResult:
     """Run the entry on the Spark that runs already."""
-    return backfill.run(pair.space.load, BackfillOptions(name="x"), Quiet()).origins[0]
+    return backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]
 
 
 @contextmanager
-def driver(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
+def spark_driver(pair: Pair) -> Iterator[subprocess.Popen[bytes]]:
     """A run of its own, with its own Spark; dead in the end."""
     place = pair.space.folder
     with (place / "driver.log").open("ab") as log:
@@ -90,29 +90,29 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
     itself; the first worker wakes up at last. All the while somebody publishes to the target.
     """
     count, chance = 60_000, random.Random(6)
-    bulk(pair.sandbox["leaf"], "S", count)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
-    pair.says(rate="8MB/s")
+    pair.write_entry(rate="8MB/s")
     jvm: Any = spark.sparkContext._gateway  # noqa: SLF001 - there is no other way to its process
 
     with publishing(pair) as told:
-        with driver(pair) as process:
+        with spark_driver(pair) as process:
             assert await_progress(pair, chance.randrange(count // 10, count // 2)), (pair.space.folder / "driver.log").read_text()
             with pytest.raises(StateLockedError) as locked:
-                backfill.run(pair.space.load, BackfillOptions(name="x", lock_timeout=0), Quiet())
-            sleeping = Workers.below(process.pid)
+                backfill.run(pair.space.load, BackfillOptions(name="x", lock_timeout=0), RecordingObserver())
+            sleeping = SparkWorkers.of_process(process.pid)
             sleeping.stop()
             process.send_signal(signal.SIGKILL)
             process.wait()
         assert locked.value.exit_code == ExitCode.LOCKED
-        found = watched(
-            partial(await_progress, pair, int(0.75 * count)), lambda: Workers.below(jvm.proc.pid).kill(), lambda: on_spark(pair)
+        found = run_and_strike(
+            partial(await_progress, pair, int(0.75 * count)), lambda: SparkWorkers.of_process(jvm.proc.pid).kill(), lambda: run_on_spark(pair)
         )
         sleeping.wake()
 
     assert found.verified
     assert found.copied == count
-    require_whole(pair, count, *told)
+    require_complete(pair, count, *told)
     pair.require_nothing_left(readers=2)
 
 
@@ -132,40 +132,40 @@ def test_spark_does_not_begin_a_task_again(monkeypatch: pytest.MonkeyPatch) -> N
     batch = pa.RecordBatch.from_pydict({"id": [0]})
     for context, expected in ((None, "{}"), (Second(), "began a task again")):
         monkeypatch.setattr("pyspark.TaskContext.get", lambda context=context: context)
-        (row,) = tasks._runner([task])(iter([batch]))  # noqa: SLF001 - what Spark calls
+        (row,) = executors._make_task_mapper([task])(iter([batch]))  # noqa: SLF001 - what Spark calls
         assert expected in row["said"][0].as_py()
     assert done == [1]
 
 
 @pytest.fixture
-def cut_off(tmp_path: Path) -> Iterator[tuple[Pair, Relay]]:
+def relayed_pair(tmp_path: Path) -> Iterator[tuple[Pair, Relay]]:
     """A hub and a leaf of their own whose link can be cut."""
     with Relay() as relay, Sandbox(partial(hub_and_leaf_over, relay), binary=SERVER) as sandbox:
         hub = sandbox["hub"]
-        hub.wait_until(lambda: hub.ask("$JS.leaf.API.INFO") is not None, "the leaf to be there", 60)
-        yield Pair.of(tmp_path, sandbox), relay
+        hub.wait_until(lambda: hub.request("$JS.leaf.API.INFO") is not None, "the leaf to be there", 60)
+        yield Pair.create(tmp_path, sandbox), relay
 
 
-def away_for_a_while(pair: Pair, relay: Relay) -> None:
+def interrupt_link(pair: Pair, relay: Relay) -> None:
     """Cut the link, and mend it when the hub has lost the leaf."""
     relay.cut()
     hub = pair.sandbox["hub"]
-    hub.wait_until(lambda: hub.ask("$JS.leaf.API.INFO") is None, "the leaf to be away", 60)
+    hub.wait_until(lambda: hub.request("$JS.leaf.API.INFO") is None, "the leaf to be away", 60)
     relay.mend()
 
 
-def test_a_link_that_breaks(cut_off: tuple[Pair, Relay]) -> None:
+def test_a_link_that_breaks(relayed_pair: tuple[Pair, Relay]) -> None:
     """The leaf is away in the middle of the copy and comes back: it goes on by itself, and nothing is lost or doubled."""
-    pair, relay = cut_off
+    pair, relay = relayed_pair
     count = 40_000
-    bulk(pair.sandbox["leaf"], "S", count)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
-    pair.says(rate="8MB/s")
+    pair.write_entry(rate="8MB/s")
 
-    found = watched(partial(await_progress, pair, int(0.4 * count)), lambda: away_for_a_while(pair, relay), pair.run)
+    found = run_and_strike(partial(await_progress, pair, int(0.4 * count)), lambda: interrupt_link(pair, relay), pair.run)
 
     assert found.verified
-    require_whole(pair, count)
+    require_complete(pair, count)
     pair.require_nothing_left(readers=2)
 
 
@@ -175,25 +175,25 @@ def test_a_link_that_breaks(cut_off: tuple[Pair, Relay]) -> None:
 def test_a_million_messages(pair: Pair, who: str) -> None:
     """Killed when 10, 35, 60 and 85 % are stored, with somebody publishing to the target: every message once, in order, unharmed."""
     count, server = 1_000_000, pair.sandbox["leaf" if who == "leaf" else "hub"]
-    bulk(pair.sandbox["leaf"], "S", count)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
     with publishing(pair) if who in {"driver", "worker"} else nullcontext([0]) as told, ExitStack() as drivers:
-        process = drivers.enter_context(driver(pair))
+        process = drivers.enter_context(spark_driver(pair))
         for share in SHARES:
             assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
             if who == "driver":
                 process.kill()
                 process.wait()
-                process = drivers.enter_context(driver(pair))
+                process = drivers.enter_context(spark_driver(pair))
             elif who == "worker":
-                Workers.below(process.pid).kill()
+                SparkWorkers.of_process(process.pid).kill()
             else:
                 server.kill()
                 server.start()
         assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
 
-    require_whole(pair, count, *told)
+    require_complete(pair, count, *told)
     pair.require_nothing_left(readers=8)
 
 
@@ -201,41 +201,41 @@ def test_a_million_messages(pair: Pair, who: str) -> None:
 @pytest.mark.timeout(1800)
 def test_a_million_messages_and_sleepers(pair: Pair) -> None:
     """At each of these shares a worker falls asleep and its driver dies; all of them wake up when the last run is over."""
-    count, sleeping = 1_000_000, list[Workers]()
-    bulk(pair.sandbox["leaf"], "S", count)
+    count, sleeping = 1_000_000, list[SparkWorkers]()
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
     with publishing(pair) as told, ExitStack() as drivers:
         for share in SHARES:
-            process = drivers.enter_context(driver(pair))
+            process = drivers.enter_context(spark_driver(pair))
             assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
-            sleeping.append(Workers.below(process.pid))
+            sleeping.append(SparkWorkers.of_process(process.pid))
             sleeping[-1].stop()
             process.kill()
             process.wait()
-        process = drivers.enter_context(driver(pair))
+        process = drivers.enter_context(spark_driver(pair))
         assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
         for workers in sleeping:
             workers.wake()
 
-    require_whole(pair, count, *told)
+    require_complete(pair, count, *told)
     pair.require_nothing_left(readers=8)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_million_messages_over_a_link_that_breaks(cut_off: tuple[Pair, Relay]) -> None:
+def test_a_million_messages_over_a_link_that_breaks(relayed_pair: tuple[Pair, Relay]) -> None:
     """The leaf is away at each of these shares, for as long as the hub takes to see it, with somebody publishing to the target."""
-    pair, relay = cut_off
+    pair, relay = relayed_pair
     count = 1_000_000
-    bulk(pair.sandbox["leaf"], "S", count)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
 
-    with publishing(pair) as told, driver(pair) as process:
+    with publishing(pair) as told, spark_driver(pair) as process:
         for share in SHARES:
             assert await_progress(pair, int(share * count)), "the copy was over before it was struck"
-            away_for_a_while(pair, relay)
+            interrupt_link(pair, relay)
         assert process.wait(600) == 0, (pair.space.folder / "driver.log").read_text()
 
-    require_whole(pair, count, *told)
+    require_complete(pair, count, *told)
     pair.require_nothing_left(readers=8)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import JsplanError, RefusedError
-from tests.backfill.copies import Pair, Row, numbered
+from tests.backfill.backfill_pair import Pair, Row, numbered_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
-    return Pair.of(tmp_path, clean_hub_leaf)
+    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 # --- what a target's own sources bring -------------------------------------------------------------------------------
@@ -24,13 +24,13 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
 LEAF = {"external": {"api": "$JS.leaf.API"}}
 
 
-def sourced(pair: Pair, count: int, **source: Any) -> None:
+def create_sourced_target(pair: Pair, count: int, **source: Any) -> None:
     """A target that has a source of its own, and as many messages of it as are to come."""
     pair.stream("hub", "T", sources=[{"name": "S", **LEAF, **source}])
     pair.sandbox["hub"].wait_until(lambda: pair.state("hub", "T")["messages"] >= count, "the source brought its messages")
 
 
-def numbers(pair: Pair) -> list[int]:
+def target_numbers(pair: Pair) -> list[int]:
     """What the messages of the target hold."""
     return [int(one.data) for one in pair.stored("hub", "T")]
 
@@ -48,43 +48,43 @@ SOURCES: list[tuple[dict[str, Any], list[int]]] = [
 def test_part_of_the_range_came_by_a_source(pair: Pair, source: dict[str, Any], copied: list[int]) -> None:
     """What the target's own source of the origin has brought, or will, is not copied; afterwards everything is there once."""
     pair.stream("leaf", "S", [(b"s.%d" % (n % 2), b"", b"%d" % n) for n in range(1, 21)])
-    sourced(pair, 20 - len(copied), **source)
+    create_sourced_target(pair, 20 - len(copied), **source)
 
     found = pair.run()
 
     assert found.copied == len(copied)
-    assert sorted(numbers(pair)) == list(range(1, 21))
+    assert sorted(target_numbers(pair)) == list(range(1, 21))
     assert sorted(int(one.data) for one in pair.stored("hub", "T") if one.origin) == copied
     pair.publish("leaf", [(b"s.1", b"", b"21")])
-    pair.sandbox["hub"].wait_until(lambda: 21 in numbers(pair), "the source goes on")
+    pair.sandbox["hub"].wait_until(lambda: 21 in target_numbers(pair), "the source goes on")
     pair.require_nothing_left()
 
 
 @pytest.mark.matrix
 def test_a_source_that_begins_at_a_time(pair: Pair) -> None:
     """`opt_start_time` claims what came since then."""
-    pair.stream("leaf", "S", numbered(10))
+    pair.stream("leaf", "S", numbered_rows(10))
     time = next(one.time for one in pair.stored("leaf", "S") if one.seq == 7)
-    sourced(pair, 4, opt_start_time=time)
+    create_sourced_target(pair, 4, opt_start_time=time)
 
     assert pair.run().copied == 6
-    assert sorted(numbers(pair)) == list(range(1, 11))
+    assert sorted(target_numbers(pair)) == list(range(1, 11))
 
 
 def test_a_source_that_is_no_more(pair: Pair) -> None:
     """What a source brought before it was taken out is there, and is known by what the server wrote into it."""
-    pair.stream("leaf", "S", numbered(10))
-    sourced(pair, 4, opt_start_seq=7)
+    pair.stream("leaf", "S", numbered_rows(10))
+    create_sourced_target(pair, 4, opt_start_seq=7)
     pair.update("hub", "T", sources=None)
 
     assert pair.run().copied == 6
-    assert sorted(numbers(pair)) == list(range(1, 11))
+    assert sorted(target_numbers(pair)) == list(range(1, 11))
 
 
 def test_a_source_in_one_domain(pair: Pair) -> None:
     """Origin and target in one domain: the server names such a source without a hash."""
-    pair.says(target={"domain": "leaf", "stream": "T"})
-    pair.stream("leaf", "S", numbered(10))
+    pair.write_entry(target={"domain": "leaf", "stream": "T"})
+    pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("leaf", "T", sources=[{"name": "S", "opt_start_seq": 7}])
     pair.sandbox["leaf"].wait_until(lambda: pair.state("leaf", "T")["messages"] == 4, "the source brought its messages")
 
@@ -95,19 +95,19 @@ def test_a_source_in_one_domain(pair: Pair) -> None:
 
 def test_what_a_source_brought_of_an_earlier_stream(pair: Pair) -> None:
     """A source's messages of a stream that was made anew since are not taken for those of the new one."""
-    pair.stream("leaf", "S", numbered(5))
-    sourced(pair, 5)
+    pair.stream("leaf", "S", numbered_rows(5))
+    create_sourced_target(pair, 5)
     pair.update("hub", "T", sources=None)
     pair.ask("leaf", "STREAM.DELETE.S")
-    pair.stream("leaf", "S", numbered(5, first=101))
+    pair.stream("leaf", "S", numbered_rows(5, first=101))
 
     assert pair.run().copied == 5
-    assert sorted(numbers(pair)) == [*range(1, 6), *range(101, 106)]
+    assert sorted(target_numbers(pair)) == [*range(1, 6), *range(101, 106)]
 
 
 def test_a_target_with_another_source(pair: Pair) -> None:
     """Sources of other streams stay as they are, and what they bring is no part of it."""
-    pair.stream("leaf", "S", numbered(10))
+    pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("leaf", "OTHER", [(b"other.a", b"", b"o")])
     pair.stream("hub", "T", sources=[{"name": "OTHER", **LEAF}])
     before = pair.ask("hub", "STREAM.INFO.T")["config"]
@@ -120,20 +120,20 @@ def test_a_target_with_another_source(pair: Pair) -> None:
 
 def test_two_entries_into_one_target(pair: Pair) -> None:
     """Each knows its own origin's messages; together nothing is missing and nothing there twice."""
-    pair.stream("leaf", "S", numbered(5))
+    pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("leaf", "S2", [(b"s2.a", b"", b"%d" % n) for n in range(6, 11)])
     pair.stream("hub", "T")
     other = pair.entry | {"name": "y", "from": {"domain": "leaf", "stream": "S2"}}
     pair.space.write(backfills=[pair.entry, other])
 
     assert [pair.run(name=name).copied for name in ("x", "y", "x", "y")] == [5, 5, 0, 0]
-    assert numbers(pair) == list(range(1, 11))
+    assert target_numbers(pair) == list(range(1, 11))
     pair.require_nothing_left()
 
 
 def test_two_origins_of_one_entry(pair: Pair) -> None:
     """Both come at the same time, each in its order."""
-    pair.stream("leaf", "S", numbered(5))
+    pair.stream("leaf", "S", numbered_rows(5))
     pair.stream("leaf", "S2", [(b"s2.a", b"", b"%d" % n) for n in range(6, 11)])
     pair.stream("hub", "T")
     pair.space.write(backfills=[pair.entry | {"from": [{"domain": "leaf", "stream": name} for name in ("S", "S2")]}])
@@ -141,7 +141,7 @@ def test_two_origins_of_one_entry(pair: Pair) -> None:
     found = pair.result()
 
     assert [leg.copied for leg in found.origins] == [5, 5]
-    there = numbers(pair)
+    there = target_numbers(pair)
     assert [number for number in there if number <= 5] == list(range(1, 6))
     assert [number for number in there if number > 5] == list(range(6, 11))
 
@@ -160,7 +160,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("config", "message"), REFUSED, ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
 def test_targets_that_are_refused(pair: Pair, config: dict[str, Any], message: str) -> None:
     """A stream into which nothing can be copied exactly once is refused before anything is made."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "OTHER")
     pair.ask("hub", "STREAM.CREATE.T", {"name": "T", "subjects": ["t.>"]} | {k: v for k, v in config.items() if k != "sealed"})
     if "sealed" in config:
@@ -181,7 +181,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("config", "message"), LIMITS, ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
 def test_a_target_that_would_delete(pair: Pair, config: dict[str, Any], message: str) -> None:
     """A copy that would push messages out of the target is refused with the flag that allows it; with that it goes on."""
-    pair.stream("leaf", "S", numbered(10))
+    pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T", [(b"t.a", b"", b"own")], **config)
     before = pair.stored("hub", "T")
 
@@ -202,7 +202,7 @@ FULL: list[dict[str, Any]] = [{"max_msgs": 8}, {"max_bytes": 900}, {"max_msgs_pe
 @pytest.mark.parametrize("config", FULL, ids=str)
 def test_a_target_that_takes_no_more(pair: Pair, config: dict[str, Any]) -> None:
     """With `discard: new` nothing would be deleted and the copy would never end: no hazard allows that."""
-    pair.stream("leaf", "S", numbered(10))
+    pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("hub", "T", discard="new", **config)
 
     with pytest.raises(RefusedError, match=r"T (has|takes) .*(takes no more|refuses more)"):
@@ -211,22 +211,22 @@ def test_a_target_that_takes_no_more(pair: Pair, config: dict[str, Any]) -> None
     pair.require_nothing_left()
 
 
-def test_room_is_counted_by_what_comes(pair: Pair) -> None:
+def test_capacity_is_measured_by_what_comes(pair: Pair) -> None:
     """With a filter only what matches needs room, and what is deleted needs none."""
     rows: list[Row] = [(b"s.%d" % (n % 10), b"", b"%d" % n) for n in range(1, 101)]
     pair.stream("leaf", "S", rows)
     pair.stream("hub", "T", max_msgs=10)
     pair.delete("leaf", "S", 3)
-    pair.says(origin={"filter_subjects": ["s.3"]})
+    pair.write_entry(origin={"filter_subjects": ["s.3"]})
 
     assert pair.run().copied == 9
-    assert numbers(pair) == list(range(13, 100, 10))
+    assert target_numbers(pair) == list(range(13, 100, 10))
 
 
 def test_a_copy_into_itself(pair: Pair) -> None:
     """A stream is no target of its own."""
-    pair.says(target={"domain": "leaf", "stream": "S"})
-    pair.stream("leaf", "S", numbered(3))
+    pair.write_entry(target={"domain": "leaf", "stream": "S"})
+    pair.stream("leaf", "S", numbered_rows(3))
 
     with pytest.raises(JsplanError, match="leaf/stream/S cannot be copied into itself"):
         pair.run()
@@ -234,7 +234,7 @@ def test_a_copy_into_itself(pair: Pair) -> None:
 
 def test_a_target_that_is_not_there(pair: Pair) -> None:
     """It says what is missing and what makes it."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
 
     with pytest.raises(JsplanError, match="stream T in domain hub does not exist") as raised:
         pair.run()
@@ -245,7 +245,7 @@ def test_a_target_that_is_not_there(pair: Pair) -> None:
 def test_a_stream_that_stores_every_subject(pair: Pair, domain: str) -> None:
     """A stream that would store each copied message again, in whatever domain, is named, and nothing is copied or left."""
     pair.ask(domain, "STREAM.CREATE.ALL", {"name": "ALL", "subjects": ["jsplan.>", "x.>"]})
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T")
 
     with pytest.raises(RefusedError, match=f"in domain {domain} stores every subject"):

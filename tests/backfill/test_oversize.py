@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.job.numbered import numbered_in
-from jsplan.backfill.job.oversize import copy_natively
-from jsplan.backfill.job.stages import mark_of
-from jsplan.backfill.wire import Wire, read
-from jsplan.backfill.wire.frames import BYTES
-from jsplan.backfill.wire.reading import Range
+from jsplan.backfill.protocol import RawConnection, read
+from jsplan.backfill.protocol.frames import BYTES
+from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.tasks.oversize import run_oversize_copy_task
+from jsplan.backfill.tasks.sequence_identity import find_staged_sequences
+from jsplan.backfill.tasks.staging_streams import hash_origin
 from jsplan.errors import ApiTimeoutError, ConfigError, RefusedError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
-from tests.backfill.clocks import Stepping, local
-from tests.backfill.conftest import target_of
-from tests.backfill.copies import Pair, Row, abandoned, nanos, read_all, without_spark
+from tests.backfill.backfill_pair import Pair, Row, interrupt_run, read_all, with_nanoseconds, without_spark
+from tests.backfill.conftest import connection_target
+from tests.backfill.fake_clocks import SteppingClock, local_time
 from tests.conftest import PROGRAM
-from tests.support.mortal import Died, dying
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ KIND = b"NATS/1.0\r\nKind: x\r\n\r\n"
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub, also what is too large for a header."""
-    return Pair.of(tmp_path, clean_hub_leaf, oversize="native")
+    return Pair.create(tmp_path, clean_hub_leaf, oversize="native")
 
 
 def small(number: int) -> Row:
@@ -68,9 +68,9 @@ def require_copied(pair: Pair, others: int = 0) -> None:
     """Every message of the origin is in the target once, in order, as it was; only those with room say where from; nothing is left."""
     origin = pair.stored("leaf", "S")
     target = [one for one in pair.stored("hub", "T") if not one.subject.startswith("t.")]
-    assert [one.bare for one in target] == [one.bare for one in origin]
+    assert [one.without_added_headers for one in target] == [one.without_added_headers for one in origin]
     for one, copy in zip(origin, target, strict=True):
-        said = f"leaf/S/{one.seq}/{nanos(one.time)}"
+        said = f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}"
         assert copy.origin == (said if len(one.headers) + len(one.data) < MAX_PAYLOAD - 200 else None)
     assert len(pair.stored("hub", "T")) - len(target) == others
     pair.require_nothing_left()
@@ -107,7 +107,7 @@ def test_filters(pair: Pair) -> None:
     """What is not chosen leaves holes as well."""
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
-    pair.says(oversize="native", origin={"filter_subject": "s.b"})
+    pair.write_entry(oversize="native", origin={"filter_subject": "s.b"})
 
     found = pair.run()
 
@@ -135,14 +135,14 @@ def test_dying_before_any_write(pair: Pair) -> None:
         pair.stream("hub", "T", [(b"t.a", b"", b"own")])
         died = False
         try:
-            with dying(after):
+            with kill_after(after):
                 pair.run()
-        except Died:
+        except SimulatedKill:
             died = True
 
         pair.run()
 
-        assert pair.record["done_at"]
+        assert pair.state_record["done_at"]
         require_copied(pair, others=1)
         pair.ask("hub", "STREAM.DELETE.T")
         shutil.rmtree(pair.space.folder / "state")
@@ -151,12 +151,12 @@ def test_dying_before_any_write(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("wrote", [1, 2, 3, 5])
-def test_a_copy_that_broke_off_is_taken_over(pair: Pair, wrote: int) -> None:
+def test_an_interrupted_copy_is_resumed(pair: Pair, wrote: int) -> None:
     """What a worker that died had staged comes into the target first, whatever its last message was, and the rest behind it."""
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
 
-    abandoned(pair, "copy_natively", copy_natively, wrote)
+    interrupt_run(pair, "copy_natively", run_oversize_copy_task, wrote)
     assert pair.state("hub", "T")["messages"] == 0
 
     found = pair.run()
@@ -188,12 +188,12 @@ def test_without_the_state(pair: Pair) -> None:
 
     assert pair.run().copied == 0
     assert pair.run(reset_range=True).copied == 0
-    pair.says(oversize="error")
+    pair.write_entry(oversize="error")
     assert pair.run().copied == 0
     require_copied(pair)
 
 
-def test_an_origin_that_was_made_anew(pair: Pair) -> None:
+def test_a_recreated_origin(pair: Pair) -> None:
     """Its sequences mean other messages, and those are copied."""
     pair.stream("leaf", "S", [small(1), large(2)])
     pair.stream("hub", "T")
@@ -215,7 +215,7 @@ def test_headers_that_act_do_not_act_again(pair: Pair) -> None:
 
     found = pair.run()
 
-    blocks = [one.bare[1] for one in pair.stored("hub", "T")[1:]]
+    blocks = [one.without_added_headers[1] for one in pair.stored("hub", "T")[1:]]
     assert found.natively == 2
     assert blocks == [ident.replace(b"Nats-", b"Jsplan-Kept-Nats-"), before.replace(b"Jsplan-Origin", b"Jsplan-Kept-Origin")]
     assert pair.run().copied == 0
@@ -244,9 +244,9 @@ def test_with_a_window(pair: Pair) -> None:
     """Both go together: what was staged when the window closed is in the target, and the next one goes on."""
     pair.stream("leaf", "S", [row for number in range(1, 17, 2) for row in (small(number), large(number + 1))])
     pair.stream("hub", "T")
-    pair.says(oversize="native", window="01:00-05:00")
+    pair.write_entry(oversize="native", window="01:00-05:00")
 
-    found = pair.run(clock=Stepping(local("01:00"), step=3600.0 * 3, most=2))
+    found = pair.run(clock=SteppingClock(local_time("01:00"), step=3600.0 * 3, max_steps=2))
 
     assert (found.copied, found.natively, found.windows) == (16, 8, 2)
     require_copied(pair)
@@ -257,17 +257,17 @@ def test_what_it_does_to_a_link(tmp_path: Path, make_hub_leaf: Callable[[], Sand
     """With the line that servers add such a message exceeds max_payload in the target. Before 2.12 a link carries it; since then it closes
     whenever somebody reads it from the other side. So that is warned of, and nobody of us reads it over a link.
     """
-    pair = Pair.of(tmp_path, make_hub_leaf(), oversize="native")
+    pair = Pair.create(tmp_path, make_hub_leaf(), oversize="native")
     pair.stream("leaf", "S", [large(1)])
     pair.stream("hub", "T")
-    observer = Quiet()
+    observer = RecordingObserver()
     pair.run(observer=observer)
     leaf = pair.sandbox["leaf"]
 
-    assert "1 message is larger in hub/stream/T than max_payload, by a line that servers add" in observer.said[-1]
-    what = Range("$JS.hub.API", "T", 1, 1)
+    assert "1 message is larger in hub/stream/T than max_payload, by a line that servers add" in observer.texts[-1]
+    what = ReadRequest("$JS.hub.API", "T", 1, 1)
     with contextlib.suppress(ApiTimeoutError):
-        assert sum(rows.num_rows for rows in read(lambda: Wire(target_of(leaf)), what, patience=1.0)) == 1
+        assert sum(rows.num_rows for rows in read(lambda: RawConnection(connection_target(leaf)), what, patience=1.0)) == 1
     closed = "Maximum Message Payload Exceeded" in leaf.log_path.read_text("utf-8")
     assert closed == (version_of(leaf) >= (2, 12))
 
@@ -282,7 +282,7 @@ def test_a_target_behind_a_link(pair: Pair) -> None:
     """Connected to the leaf, the hub is behind a link: refused before the target has anything. Without such messages it does not matter."""
     leaf = pair.sandbox["leaf"]
     pair.space.base["connections"] = {"hub": {"url": leaf.url, "user": leaf.user, "password": leaf.password}}
-    pair.says(oversize="native")
+    pair.write_entry(oversize="native")
     pair.stream("leaf", "S", [small(1), large(2)])
     pair.stream("hub", "T")
 
@@ -311,9 +311,9 @@ def test_a_second_hop(pair: Pair) -> None:
 # --- verify ----------------------------------------------------------------------------------------------------------
 
 
-def verified(pair: Pair) -> Verification:
+def verify_document(pair: Pair) -> Verification:
     """What both sides say."""
-    return backfill.verify(pair.space.load, VerifyOptions("x"), Quiet())
+    return backfill.verify(pair.space.load, VerifyOptions("x"), RecordingObserver())
 
 
 @pytest.mark.usefixtures("spark")
@@ -323,15 +323,15 @@ def test_verify_knows_them(pair: Pair) -> None:
     pair.stream("hub", "T")
     pair.run()
 
-    equal = verified(pair)
+    equal = verify_document(pair)
     pair.delete("hub", "T", 4)
-    missing = verified(pair)
+    missing = verify_document(pair)
 
     assert (equal.origins[0].counts["equal"], equal.differences, equal.others) == (9, 0, 0)
     assert (missing.origins[0].counts["equal"], missing.differences, missing.origins[0].counts["missing"]) == (8, 1, 1)
     assert [(one.kind, one.origin_seq) for one in missing.origins[0].listed] == [("missing", 4)]
     pair.run()
-    repaired = verified(pair)
+    repaired = verify_document(pair)
     assert (repaired.differences, repaired.origins[0].counts["repaired"]) == (0, 1)
 
 
@@ -364,7 +364,7 @@ def test_only_spark_does_it(pair: Pair) -> None:
     """A source or a snapshot takes everything as it is anyway."""
     pair.stream("leaf", "S", mixed())
     pair.stream("hub", "T")
-    pair.says(oversize="native", strategy="native", mode="exact")
+    pair.write_entry(oversize="native", strategy="native", mode="exact")
 
     with pytest.raises(RefusedError, match="`oversize: native` is for copies by Spark"):
         pair.run()
@@ -386,15 +386,15 @@ def test_a_message_that_says_more_is_known_by_that() -> None:
     """In such a staging stream most messages say where they are from: what their place is there means nothing."""
     import pyarrow as pa  # noqa: PLC0415
 
-    mark = mark_of("leaf", "S", "2026-01-01T00:00:00Z")
+    mark = hash_origin("leaf", "S", "2026-01-01T00:00:00Z")
     name = f"JSPLAN_STAGING_BACKFILL_00aa_{mark}"
     line = f"\r\nNats-Stream-Source: {name} 17 > >\r\n\r\n"
     blocks = [f"NATS/1.0{line}", f"NATS/1.0\r\nJsplan-Origin: leaf/S/3/x{line}", "NATS/1.0\r\nA: b\r\n\r\n", ""]
 
-    found = numbered_in(pa.array([block.encode() for block in blocks], BYTES), mark)
+    found = find_staged_sequences(pa.array([block.encode() for block in blocks], BYTES), mark)
 
     assert found.to_pylist() == [17, None, None, None]
-    assert numbered_in(pa.array([blocks[0].encode()], BYTES), mark_of("leaf", "S", "another")).to_pylist() == [None]
+    assert find_staged_sequences(pa.array([blocks[0].encode()], BYTES), hash_origin("leaf", "S", "another")).to_pylist() == [None]
 
 
 @pytest.mark.soak
@@ -410,15 +410,15 @@ def test_in_a_cluster(tmp_path: Path) -> None:
         space = Space(tmp_path, base).write(backfills=[{"name": "x"} | sides])
         with Raw(server.url, server.user, server.password, timeout=30) as raw:
             for name in ("S", "T"):
-                raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "num_replicas": 3})
+                raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], "num_replicas": 3})
             raw.subscribe("_INBOX.acks")
             for subject, block, data in mixed():
                 raw.publish_raw(f"{subject.decode()} _INBOX.acks", block, data)
                 raw.next_message()
-            raw.done("$JS.API.STREAM.MSG.DELETE.S", {"seq": 3})
+            raw.api_ok("$JS.API.STREAM.MSG.DELETE.S", {"seq": 3})
 
         with without_spark():
-            found, again = (backfill.run(space.load, BackfillOptions(name="x"), Quiet()).origins[0] for _ in range(2))
+            found, again = (backfill.run(space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0] for _ in range(2))
 
         assert (found.copied, found.natively, found.gaps, again.copied) == (8, 5, [[3, 3]], 0)
         assert [data for *_, data in read_all(server, "$JS.API", "T")] == [row[2] for row in mixed() if row[2] != b"3"]

@@ -29,12 +29,12 @@ def space(clean_hub_leaf: Sandbox, tmp_path: Path) -> Space:
     """A hub and a leaf; the leaf has ORDERS with twenty messages, which nobody here declares."""
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
-        raw.done("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+        raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
     publish(leaf.url, leaf.user, leaf.password, "orders.a", *([b"x" * 100] * 20))
     return hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[ALL], backfills=[ENTRY])
 
 
-def jsplan(space: Space, *words: str) -> dict[str, Any]:
+def run_jsplan(space: Space, *words: str) -> dict[str, Any]:
     """What a command prints as JSON, in a process of its own: Spark lives as long as that."""
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-m", "jsplan", "-C", str(space.folder), *words, "--json"]
@@ -100,7 +100,7 @@ def test_without_backfill_it_is_left_and_said(space: Space) -> None:
     assert plan.backfills == again.backfills
 
 
-def test_a_domain_that_is_away_defers_it(space: Space, clean_hub_leaf: Sandbox) -> None:
+def test_an_offline_domain_defers_it(space: Space, clean_hub_leaf: Sandbox) -> None:
     """What cannot be copied now is left for later, and is nothing that an apply would do."""
     space.apply(backfill=False)
     clean_hub_leaf["leaf"].stop()
@@ -119,11 +119,11 @@ def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) ->
     ).apply()
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.done("$JS.API.STREAM.CREATE.JSPLAN_STAGING_BACKFILL_0", {"name": "JSPLAN_STAGING_BACKFILL_0", "subjects": ["stage.>"]})
+        raw.api_ok("$JS.API.STREAM.CREATE.JSPLAN_STAGING_BACKFILL_0", {"name": "JSPLAN_STAGING_BACKFILL_0", "subjects": ["stage.>"]})
         for name in ("ALL", "TWO"):
-            config = raw.done(f"$JS.API.STREAM.INFO.{name}")["config"]
+            config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
             config["sources"] = [*config.get("sources", []), {"name": "JSPLAN_STAGING_BACKFILL_0"}]
-            raw.done(f"$JS.API.STREAM.UPDATE.{name}", config)
+            raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config)
 
     plan = space.plan()
 
@@ -165,7 +165,7 @@ def test_apply_copies_once(space: Space, clean_hub_leaf: Sandbox) -> None:
     second = {"name": "again", "from": {"domain": "by-leaf", "stream": "ORDERS", "end_seq": 5}, "to": {"domain": "hub", "stream": "FEW"}}
     space.write(streams=[ALL, ALL | {"name": "FEW", "subjects": ["few.>"]}], backfills=[ENTRY, second])
 
-    done = jsplan(space, "apply", "-y")
+    done = run_jsplan(space, "apply", "-y")
 
     assert (done["returned"], done["exit_code"]) == (0, 0)
     assert done["backfills"] == [

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.backfill.spark.session import OLDEST, java_home, version
+from jsplan.backfill.spark.session import MIN_JAVA_VERSION, find_java_home, read_java_version
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,31 +29,31 @@ VERSIONS = [
 @pytest.mark.parametrize(("says", "release"), VERSIONS)
 def test_which_java_it_is(tmp_path: Path, says: str, release: int) -> None:
     """The feature release is read from what `java -version` prints, in its old and new form."""
-    assert version(fake_java(tmp_path, says)) == release
+    assert read_java_version(fake_java(tmp_path, says)) == release
 
 
 def test_what_does_not_run_is_no_java(tmp_path: Path) -> None:
     """A missing program has release 0."""
-    assert version(tmp_path / "java") == 0
+    assert read_java_version(tmp_path / "java") == 0
 
 
 def test_the_java_of_the_machine_is_used(tmp_path: Path) -> None:
     """`JAVA_HOME` goes before PATH, and what is too old is passed over."""
-    new, old = fake_java(tmp_path / "new", f'openjdk version "{OLDEST}.0.1"'), fake_java(tmp_path / "old", 'openjdk version "11.0.1"')
+    new, old = fake_java(tmp_path / "new", f'openjdk version "{MIN_JAVA_VERSION}.0.1"'), fake_java(tmp_path / "old", 'openjdk version "11.0.1"')
 
-    assert java_home({"JAVA_HOME": str(new.parent.parent), "PATH": str(old.parent)}, tmp_path) == tmp_path / "new"
-    assert java_home({"JAVA_HOME": str(old.parent.parent), "PATH": str(new.parent)}, tmp_path) == tmp_path / "new"
-    assert java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(new.parent)}, tmp_path) == tmp_path / "new"
+    assert find_java_home({"JAVA_HOME": str(new.parent.parent), "PATH": str(old.parent)}, tmp_path) == tmp_path / "new"
+    assert find_java_home({"JAVA_HOME": str(old.parent.parent), "PATH": str(new.parent)}, tmp_path) == tmp_path / "new"
+    assert find_java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(new.parent)}, tmp_path) == tmp_path / "new"
 
 
 @pytest.mark.timeout(120)
 def test_a_machine_without_java(tmp_path: Path) -> None:
     """The wheel's Java serves, and the module that it does not have is dropped from what Spark asks for; other arguments stay whole."""
-    home = java_home({"PATH": str(tmp_path)}, tmp_path / "cache")
+    home = find_java_home({"PATH": str(tmp_path)}, tmp_path / "cache")
     program = home / "bin" / "java"
 
-    assert version(program) >= OLDEST
+    assert read_java_version(program) >= MIN_JAVA_VERSION
     asked: list[str | Path] = [program, "-Da=b c", "--add-modules=jdk.incubator.vector", "-XshowSettings:properties", "-version"]
     done = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert "a = b c" in done.stderr
-    assert java_home({"PATH": str(tmp_path)}, tmp_path / "cache") == home
+    assert find_java_home({"PATH": str(tmp_path)}, tmp_path / "cache") == home

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jsplan.backfill.snapshot_copy import SnapshotRestore
 from jsplan.errors import PlanError, RefusedError
-from jsplan.workflows.backfill.filling import Filling
-from tests.backfill.copies import Pair, bulk, numbered, without_spark
-from tests.support.mortal import Died, dying
+from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, without_spark
 from tests.support.raw import streams
+from tests.support.simulated_kill import SimulatedKill, kill_after
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,12 +28,12 @@ TARGET: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"], "de
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf; an entry copies `S` of the leaf into `T` of the hub, which the files declare and nobody has made."""
-    return declared(Pair.of(tmp_path, clean_hub_leaf))
+    return write_workspace(Pair.create(tmp_path, clean_hub_leaf))
 
 
-def declared(pair: Pair, stream: dict[str, Any] | None = None, /, **entry: Any) -> Pair:
+def write_workspace(pair: Pair, stream: dict[str, Any] | None = None, /, **entry: Any) -> Pair:
     """Write the workspace: the target, and the entry."""
-    pair.says(**({"mode": "exact"} | entry))
+    pair.write_entry(**({"mode": "exact"} | entry))
     pair.space.write(streams=[stream or TARGET], backfills=[pair.entry])
     return pair
 
@@ -65,7 +65,7 @@ def test_the_target_is_made_whole(pair: Pair) -> None:
     assert (plan.backfills[0]["strategy"], plan.backfills[0]["messages"]) == ("snapshot", 29)
     assert result.backfills == [{"name": "x", "status": "done", "copied": 29, "gap_messages": 1, "error": None}]
     assert result.exit_code == 0
-    leg = pair.record["origins"][0]
+    leg = pair.state_record["origins"][0]
     assert (leg["strategy"], leg["status"], leg["gaps"]) == ("snapshot", "done", [[7, 7]])
     assert not pair.space.plan().has_changes
     pair.publish("hub", [(b"t.a", b"", b"new")])
@@ -74,10 +74,10 @@ def test_the_target_is_made_whole(pair: Pair) -> None:
 
 def test_a_run_after_it_copies_nothing(pair: Pair) -> None:
     """What is at its own sequence with its own time is there: neither a run, a fresh one, nor another text brings it again."""
-    pair.stream("leaf", "S", numbered(30))
+    pair.stream("leaf", "S", numbered_rows(30))
     apply(pair)
     pair.delete("leaf", "S", 3)
-    pair.publish("leaf", numbered(5, first=31))
+    pair.publish("leaf", numbered_rows(5, first=31))
 
     assert pair.run().copied == 0
     assert pair.run(reset_range=True).copied == 5
@@ -90,14 +90,14 @@ def test_dying_before_any_write(pair: Pair) -> None:
 
     Under its own name, as servers of every release restore it.
     """
-    pair.stream("leaf", "S", numbered(20))
-    declared(pair, TARGET | {"name": "S"}, target={"stream": "S"})
+    pair.stream("leaf", "S", numbered_rows(20))
+    write_workspace(pair, TARGET | {"name": "S"}, target={"stream": "S"})
     deaths = 0
     while True:
-        with dying(deaths):
+        with kill_after(deaths):
             try:
                 apply(pair)
-            except Died:
+            except SimulatedKill:
                 pass
             else:
                 break
@@ -118,8 +118,8 @@ def test_dying_before_any_write(pair: Pair) -> None:
 
 def test_half_of_it_counts_as_nothing(pair: Pair) -> None:
     """A restore that was killed leaves what it had on newer servers: that is not there for a plan, listens to nobody, and is made anew."""
-    bulk(pair.sandbox["leaf"], "S", 20_000, 500)
-    with dying(6), pytest.raises(Died):  # begun twice, the record, the restore, and some of its chunks
+    create_bulk_stream(pair.sandbox["leaf"], "S", 20_000, 500)
+    with kill_after(6), pytest.raises(SimulatedKill):  # begun twice, the record, the restore, and some of its chunks
         apply(pair)
     left = pair.raw_info("hub", "T")
     if left is not None:
@@ -134,16 +134,16 @@ def test_half_of_it_counts_as_nothing(pair: Pair) -> None:
     assert not pair.space.plan().has_changes
 
 
-def test_what_was_not_opened_is_made_anew(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_opened_is_recreated(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole, but not compared yet when its maker died: it takes nothing from anybody, and the next apply begins again."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
 
     def dead(*_: Any) -> None:
-        raise Died
+        raise SimulatedKill
 
     with monkeypatch.context() as patch:
-        patch.setattr(Filling, "_require_equal", dead)
-        with pytest.raises(Died):
+        patch.setattr(SnapshotRestore, "_require_equal_state", dead)
+        with pytest.raises(SimulatedKill):
             apply(pair)
     assert pair.ask("hub", "STREAM.INFO.T")["config"]["subjects"] == ["jsplan.staging.T"]
     assert pair.space.plan().summary["add"] == 1
@@ -152,9 +152,9 @@ def test_what_was_not_opened_is_made_anew(pair: Pair, monkeypatch: pytest.Monkey
     require_same(pair)
 
 
-def test_somebody_elses_half_stays(pair: Pair) -> None:
+def test_an_unknown_half_stays(pair: Pair) -> None:
     """What another workspace fills under that name is not deleted."""
-    pair.stream("leaf", "S", numbered(3))
+    pair.stream("leaf", "S", numbered_rows(3))
     pair.stream("hub", "T", [(b"t.a", b"", b"theirs")], metadata={"jsplan.backfill.incomplete": "other/x"})
 
     _, result = apply(pair)
@@ -177,8 +177,8 @@ def test_somebody_elses_half_stays(pair: Pair) -> None:
 )
 def test_what_a_snapshot_cannot_do_is_refused(pair: Pair, entry: dict[str, Any], target: dict[str, Any], words: str) -> None:
     """An entry that insists on a snapshot is told why there is none, in the plan; nothing is made."""
-    pair.stream("leaf", "S", numbered(3))
-    declared(pair, TARGET | target, **({"strategy": "snapshot"} | entry))
+    pair.stream("leaf", "S", numbered_rows(3))
+    write_workspace(pair, TARGET | target, **({"strategy": "snapshot"} | entry))
 
     pair.sandbox["hub"].wait_until(lambda: any(words in d.summary for d in pair.space.plan().diagnostics if d.code == "JS472"), words)
     with pytest.raises(PlanError):
@@ -189,14 +189,14 @@ def test_what_a_snapshot_cannot_do_is_refused(pair: Pair, entry: dict[str, Any],
 
 def test_later_is_too_late(pair: Pair) -> None:
     """Without its backfill an apply would make the target empty: an entry that insists on a snapshot keeps it from that."""
-    pair.stream("leaf", "S", numbered(3))
-    declared(pair, strategy="snapshot")
+    pair.stream("leaf", "S", numbered_rows(3))
+    write_workspace(pair, strategy="snapshot")
 
     with pytest.raises(RefusedError, match="would make hub/stream/T empty") as refused:
         apply(pair, backfill=False)
 
     assert "--exclude hub/stream/T" in str(refused.value.hint)
-    declared(pair)
+    write_workspace(pair)
     _, result = apply(pair, backfill=False)
     assert "a snapshot is not possible any more" in str(result.backfills[0]["error"])
     assert pair.run().path == "a source of the server"

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from jsplan.backfill.columns import TABLE
-from jsplan.backfill.spark.source import pieces
-from jsplan.backfill.wire.asking import from_text
+from jsplan.backfill.message_schema import TABLE_SCHEMA
+from jsplan.backfill.protocol.stream_info import parse_time
+from jsplan.backfill.spark.datasource import split_range
 from tests.backfill.test_reading import EDGES, store
 from tests.support.raw import Raw
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 
-def loaded(spark: SparkSession, server: Server, **options: Any) -> DataFrame:
+def load_frame(spark: SparkSession, server: Server, **options: Any) -> DataFrame:
     """The stream `S` as a frame."""
     reader = spark.read.format("jetstream").option("url", server.url).option("stream", "S")
     return reader.options(**options).load()
@@ -34,7 +34,7 @@ def seqs(frame: DataFrame) -> list[int]:
     return sorted(row.seq for row in frame.select("seq").collect())
 
 
-def numbered(server: Server, count: int = 40) -> None:
+def create_numbered_stream(server: Server, count: int = 40) -> None:
     """A stream of so many messages on four subjects."""
     store(server, [(b"s.%d.x" % (number % 4), b"", b"%d" % number) for number in range(1, count + 1)])
 
@@ -42,7 +42,7 @@ def numbered(server: Server, count: int = 40) -> None:
 @pytest.mark.parametrize(("first", "last", "count"), [(1, 10, 3), (5, 5, 4), (6, 5, 2), (1, 1000, 7), (10**7, 10**7 + 2, 2)])
 def test_pieces_cover_the_range_once(first: int, last: int, count: int) -> None:
     """Every sequence is in exactly one piece, and there are no more pieces than asked for."""
-    found = pieces(first, last, count)
+    found = split_range(first, last, count)
 
     assert [seq for piece in found for seq in range(piece.first, piece.last + 1)] == list(range(first, last + 1))
     assert len(found) <= count
@@ -52,11 +52,11 @@ def test_a_stream_is_a_table(spark: SparkSession, server: Server) -> None:
     """Every message is a row with every byte of it, in Spark's own memory and back."""
     store(server, EDGES)
     with Raw(server.url) as raw:
-        time = from_text(raw.done("$JS.API.STREAM.MSG.GET.S", {"seq": 1})["message"]["time"])
+        time = parse_time(raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": 1})["message"]["time"])
 
-    found = loaded(spark, server, domain="").toArrow().sort_by("seq")
+    found = load_frame(spark, server, domain="").toArrow().sort_by("seq")
 
-    assert found.schema.names == TABLE.names
+    assert found.schema.names == TABLE_SCHEMA.names
     assert [(subject, data) for subject, data in zip(found["subject"].to_pylist(), found["data"].to_pylist(), strict=True)] == [
         (subject.decode(), data) for subject, _, data in EDGES
     ]
@@ -80,19 +80,19 @@ OPTIONS: list[tuple[dict[str, str], list[int]]] = [
 @pytest.mark.parametrize(("options", "expected"), OPTIONS, ids=str)
 def test_what_options_read(spark: SparkSession, server: Server, options: dict[str, str], expected: list[int]) -> None:
     """Ranges of sequences and times, and subjects, are read from the server and nothing else is."""
-    numbered(server)
+    create_numbered_stream(server)
 
-    assert seqs(loaded(spark, server, **options)) == expected
+    assert seqs(load_frame(spark, server, **options)) == expected
 
 
 def test_a_time_in_the_middle(spark: SparkSession, server: Server) -> None:
     """A start time takes the message of exactly that time, an end time leaves it out."""
-    numbered(server)
+    create_numbered_stream(server)
     with Raw(server.url) as raw:
-        time = raw.done("$JS.API.STREAM.MSG.GET.S", {"seq": 20})["message"]["time"]
+        time = raw.api_ok("$JS.API.STREAM.MSG.GET.S", {"seq": 20})["message"]["time"]
 
-    assert seqs(loaded(spark, server, startTime=time))[0] <= 20
-    assert seqs(loaded(spark, server, endTime=time))[-1] == 19
+    assert seqs(load_frame(spark, server, startTime=time))[0] <= 20
+    assert seqs(load_frame(spark, server, endTime=time))[-1] == 19
 
 
 FILTERS = [
@@ -106,16 +106,16 @@ FILTERS = [
 @pytest.mark.parametrize(("condition", "expected"), FILTERS)
 def test_filters_that_are_pushed_down(spark: SparkSession, server: Server, condition: str, expected: list[int]) -> None:
     """What Spark's filters say is what comes, whether the server or Spark applies them."""
-    numbered(server)
+    create_numbered_stream(server)
 
-    assert seqs(loaded(spark, server, pushdown="true").filter(condition)) == expected
-    assert seqs(loaded(spark, server).filter(condition)) == expected
+    assert seqs(load_frame(spark, server, pushdown="true").filter(condition)) == expected
+    assert seqs(load_frame(spark, server).filter(condition)) == expected
 
 
 def test_a_frame_that_is_used_twice(spark: SparkSession, server: Server) -> None:
     """Without pushdown a frame has all of its rows after it was filtered once; Spark itself forgets that with it."""
-    numbered(server, 10)
-    frame, pushing = loaded(spark, server), loaded(spark, server, pushdown="true")
+    create_numbered_stream(server, 10)
+    frame, pushing = load_frame(spark, server), load_frame(spark, server, pushdown="true")
 
     for each in (frame, pushing):
         assert seqs(each.filter("seq > 8")) == [9, 10]
@@ -125,16 +125,16 @@ def test_a_frame_that_is_used_twice(spark: SparkSession, server: Server) -> None
 
 def test_headers_only(spark: SparkSession, server: Server) -> None:
     """Payloads stay on the server where nobody wants them."""
-    numbered(server, 3)
+    create_numbered_stream(server, 3)
 
-    rows = loaded(spark, server, headersOnly="true").collect()
+    rows = load_frame(spark, server, headersOnly="true").collect()
 
     assert [(bytes(row.data), [(h.name, h.value) for h in row.headers]) for row in rows] == [(b"", [("Nats-Msg-Size", "1")])] * 3
 
 
 def test_a_stream_that_grows(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     """A streaming query reads what is there, remembers how far it came, and goes on with what came since."""
-    numbered(server, 25)
+    create_numbered_stream(server, 25)
 
     def run() -> list[int]:
         options = {"url": server.url, "stream": "S", "maxMessagesPerBatch": "10"}
@@ -154,12 +154,12 @@ def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
     """A frame is stored with subjects, headers and payloads; written twice within the window it is stored once."""
     store(server, EDGES)
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.T", {"name": "T", "subjects": ["in.>"]})
-        frame = loaded(spark, server)
+        raw.api_ok("$JS.API.STREAM.CREATE.T", {"name": "T", "subjects": ["in.>"]})
+        frame = load_frame(spark, server)
         for _ in range(2):
             options = {"url": server.url, "stream": "T", "subjectPrefix": "in.", "dedupe": "origin"}
             frame.write.format("jetstream").options(**options).mode("append").save()
-        state = raw.done("$JS.API.STREAM.INFO.T", {"subjects_filter": ">"})["state"]
+        state = raw.api_ok("$JS.API.STREAM.INFO.T", {"subjects_filter": ">"})["state"]
 
     assert state["messages"] == len(EDGES)
     assert set(state["subjects"]) == {f"in.{subject.decode()}" for subject, _, _ in EDGES}
@@ -168,12 +168,12 @@ def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
 def test_through_parquet_and_back(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     """Messages survive a file: the same subjects, headers and payloads, and where they came from."""
     store(server, EDGES)
-    loaded(spark, server).write.parquet(f"{tmp_path}/archive")
+    load_frame(spark, server).write.parquet(f"{tmp_path}/archive")
 
     found = spark.read.parquet(f"{tmp_path}/archive")
 
     assert found.toArrow().sort_by("seq")["data"].to_pylist() == [data for _, _, data in EDGES]
-    assert found.schema == loaded(spark, server).schema
+    assert found.schema == load_frame(spark, server).schema
 
 
 WRONG = [
@@ -191,10 +191,10 @@ WRONG = [
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: str(value)[:30])
 def test_options_that_make_no_sense(spark: SparkSession, server: Server, options: dict[str, str], message: str) -> None:
     """An option that is wrong is named; what is secret in it is not repeated."""
-    numbered(server, 1)
+    create_numbered_stream(server, 1)
 
     with pytest.raises(PySparkException) as raised:
-        loaded(spark, server, **options).collect()
+        load_frame(spark, server, **options).collect()
 
     assert message in str(raised.value)
     assert "hunter2" not in str(raised.value)

@@ -10,10 +10,10 @@ import pytest
 from jsplan.errors import RefusedError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, plan
-from tests.backfill.clocks import Elsewhere, Stepping, local
-from tests.backfill.copies import Pair, bulk, numbered, read_all, without_spark
-from tests.support.mortal import Died, dying
-from tests.support.workspaces import Quiet
+from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, read_all, without_spark
+from tests.backfill.fake_clocks import SkewedClock, SteppingClock, local_time
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ COUNT = 30_000
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub at night."""
-    return Pair.of(tmp_path, clean_hub_leaf, window=WINDOW)
+    return Pair.create(tmp_path, clean_hub_leaf, window=WINDOW)
 
 
 def require_all(pair: Pair, count: int) -> None:
@@ -40,27 +40,27 @@ def require_all(pair: Pair, count: int) -> None:
 
 def test_a_run_waits_for_its_window(pair: Pair) -> None:
     """It says when that opens, holds no lock while it waits, and copies then."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    clock, observer = Stepping(local("21:30")), Quiet()
+    clock, observer = SteppingClock(local_time("21:30")), RecordingObserver()
 
     found = pair.run(observer=observer, clock=clock)
 
     assert (found.copied, found.windows) == (20, 1)
-    assert observer.said[0] == "x waits for its window, opens 01:00 (in 3h30m)"
-    assert clock.shown == "01:00"
+    assert observer.texts[0] == "x waits for its window, opens 01:00 (in 3h30m)"
+    assert clock.display_time == "01:00"
     pair.require_copied()
 
 
-def test_inside_of_it_nobody_waits(pair: Pair) -> None:
+def test_inside_of_the_window_a_run_does_not_wait(pair: Pair) -> None:
     """Also in a window over midnight, after midnight."""
-    pair.says(window="22:00-04:00")
-    pair.stream("leaf", "S", numbered(20))
+    pair.write_entry(window="22:00-04:00")
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    clock = Stepping(local("03:59"))
+    clock = SteppingClock(local_time("03:59"))
 
     assert pair.run(clock=clock).copied == 20
-    assert clock.shown == "03:59"
+    assert clock.display_time == "03:59"
     pair.require_copied()
 
 
@@ -68,30 +68,30 @@ def test_as_many_windows_as_it_takes(pair: Pair) -> None:
     """When a window closes what was copied is brought in and compared, nothing is left lying around, and the next one goes on from there:
     each message once, in order, and none of them read outside of the hours.
     """
-    bulk(pair.sandbox["leaf"], "S", COUNT, size=1000)
+    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.stream("hub", "T")
     pair.delete("leaf", "S", 7, COUNT)
-    clock, observer = Stepping(local("01:00"), step=HOUR), Quiet()
+    clock, observer = SteppingClock(local_time("01:00"), step=HOUR), RecordingObserver()
 
     found = pair.run(observer=observer, clock=clock)
 
     assert found.windows == 2
     assert (found.copied, found.verified, found.gaps, found.gap_messages) == (COUNT - 2, True, [[7, 7], [COUNT, COUNT]], 2)
-    assert "x waits for its window, opens 01:00 (in 19h)" in observer.said
+    assert "x waits for its window, opens 01:00 (in 19h)" in observer.texts
     rows = read_all(pair.sandbox["hub"], "$JS.hub.API", "T")
     assert [int(data.split()[0]) for *_, data in rows] == [n for n in range(1, COUNT) if n != 7]
-    assert pair.record["origins"][0]["copied"] == COUNT - 2
-    assert pair.record["done_at"]
+    assert pair.state_record["origins"][0]["copied"] == COUNT - 2
+    assert pair.state_record["done_at"]
     pair.require_nothing_left()
 
 
 def test_between_two_windows_nothing_is_held(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it waits the lock is free, and the target has what was copied so far."""
-    bulk(pair.sandbox["leaf"], "S", COUNT, size=1000)
+    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.stream("hub", "T")
     seen: list[tuple[int, bool, int]] = []
 
-    class Looking(Stepping):
+    class Looking(SteppingClock):
         def sleep_for(self, seconds: float) -> float:
             if seen:
                 return super().sleep_for(seconds)
@@ -100,7 +100,7 @@ def test_between_two_windows_nothing_is_held(pair: Pair, monkeypatch: pytest.Mon
             seen.append((pair.state("hub", "T")["messages"], _is_free(lock), len(streams)))
             return super().sleep_for(seconds)
 
-    pair.run(clock=Looking(local("01:00"), step=HOUR))
+    pair.run(clock=Looking(local_time("01:00"), step=HOUR))
 
     assert seen
     assert all(0 < messages < COUNT and free and not left for messages, free, left in seen)
@@ -119,16 +119,16 @@ def _is_free(lock: Path) -> bool:
 
 def test_a_window_that_closes_before_anything_is_read(pair: Pair) -> None:
     """The next one does it all."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
 
-    class Starting(Stepping):
+    class Starting(SteppingClock):
         def now(self) -> float:
-            if threading.current_thread() is not threading.main_thread() and not self.looks:
+            if threading.current_thread() is not threading.main_thread() and not self.readings:
                 self.time += HOUR  # it took so long until somebody could read
             return super().now()
 
-    found = pair.run(clock=Starting(local("04:30")))
+    found = pair.run(clock=Starting(local_time("04:30")))
 
     assert (found.copied, found.windows) == (20, 2)
     pair.require_copied()
@@ -137,13 +137,13 @@ def test_a_window_that_closes_before_anything_is_read(pair: Pair) -> None:
 def test_dying_before_any_write_of_two_windows(pair: Pair) -> None:
     """However far a run was that died: the next one leaves every message there once, in order."""
     count = 8_000
-    bulk(pair.sandbox["leaf"], "S", count, size=1000)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count, size=1000)
     for after in (0, 3, 6, 8, 10, 12):  # eight of the first window, then those of the second
         pair.stream("hub", "T")
-        with dying(after), pytest.raises(Died):
-            pair.run(clock=Stepping(local("01:00"), step=3 * HOUR, most=2))
+        with kill_after(after), pytest.raises(SimulatedKill):
+            pair.run(clock=SteppingClock(local_time("01:00"), step=3 * HOUR, max_steps=2))
 
-        pair.run(clock=Stepping(local("01:00")))
+        pair.run(clock=SteppingClock(local_time("01:00")))
 
         require_all(pair, count)
         pair.ask("hub", "STREAM.DELETE.T")
@@ -152,29 +152,29 @@ def test_dying_before_any_write_of_two_windows(pair: Pair) -> None:
 
 def test_a_changed_entry_counts_from_the_next_window_on(pair: Pair) -> None:
     """The files are read again whenever a window opens; a window and a rate may change without the range being pinned anew."""
-    bulk(pair.sandbox["leaf"], "S", COUNT, size=1000)
+    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.stream("hub", "T")
 
-    class Changing(Stepping):
+    class Changing(SteppingClock):
         def sleep_for(self, seconds: float) -> float:
             if "rate" not in pair.entry:
-                pair.says(window="12:00-13:00", rate="1GB/s")
+                pair.write_entry(window="12:00-13:00", rate="1GB/s")
             return super().sleep_for(seconds)
 
-    clock = Changing(local("01:00"), step=HOUR)
+    clock = Changing(local_time("01:00"), step=HOUR)
     found = pair.run(clock=clock)
 
     assert found.windows >= 2
-    assert "12:00" <= clock.shown < "13:00"
+    assert "12:00" <= clock.display_time < "13:00"
     require_all(pair, COUNT)
 
 
 def test_a_plan_says_so(pair: Pair) -> None:
     """The hours are among the reasons, and the estimate says how many windows it takes."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
 
-    found = plan(pair.space.load, BackfillOptions("x", clock=Stepping(local("12:00"))))
+    found = plan(pair.space.load, BackfillOptions("x", clock=SteppingClock(local_time("12:00"))))
     listed = pair.space.plan().backfills[0]
 
     hours = "; only from 01:00 to 05:00, by the clock of the machine that runs it"
@@ -188,24 +188,24 @@ def test_a_plan_says_so(pair: Pair) -> None:
 @pytest.mark.parametrize("strategy", ["native", "snapshot"])
 def test_what_cannot_be_paused_is_refused(pair: Pair, strategy: str) -> None:
     """A server that copies by itself does not stop when the window closes; with `auto` Spark copies."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     pair.stream("hub", "T")
-    pair.says(window=WINDOW, strategy=strategy, mode="exact")
+    pair.write_entry(window=WINDOW, strategy=strategy, mode="exact")
 
     with pytest.raises(RefusedError, match="cannot be paused when the window closes"):
-        pair.run(clock=Stepping(local("02:00")))
-    pair.says(window=WINDOW, mode="exact")
+        pair.run(clock=SteppingClock(local_time("02:00")))
+    pair.write_entry(window=WINDOW, mode="exact")
 
-    assert pair.run(clock=Stepping(local("02:00"))).path.startswith("spark")
+    assert pair.run(clock=SteppingClock(local_time("02:00"))).path.startswith("spark")
 
 
 def test_apply_leaves_what_is_outside_of_its_window(pair: Pair) -> None:
     """It makes its changes, says when the window opens and how to run the entry, and does not wait; inside of it the next apply copies."""
-    pair.stream("leaf", "S", numbered(20))
+    pair.stream("leaf", "S", numbered_rows(20))
     streams = [{"name": "T", "domain": "hub", "subjects": ["t.>"]}]
     pair.space.write(streams=streams, backfills=[pair.entry])
 
-    _, left = pair.space.apply(clock=Stepping(local("12:00")))
+    _, left = pair.space.apply(clock=SteppingClock(local_time("12:00")))
 
     assert left.exit_code == 0
     assert left.backfills == [
@@ -217,7 +217,7 @@ def test_apply_leaves_what_is_outside_of_its_window(pair: Pair) -> None:
     ]  # fmt: skip
     assert pair.space.plan().has_changes
     with without_spark():
-        _, done = pair.space.apply(clock=Stepping(local("02:00")))
+        _, done = pair.space.apply(clock=SteppingClock(local_time("02:00")))
     assert [(one["status"], one["copied"]) for one in done.backfills] == [("done", 20)]
     pair.require_copied()
     assert not pair.space.plan().has_changes
@@ -225,11 +225,11 @@ def test_apply_leaves_what_is_outside_of_its_window(pair: Pair) -> None:
 
 def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
     """What was copied is in the target by then, and the next apply inside of the window goes on."""
-    bulk(pair.sandbox["leaf"], "S", COUNT, size=1000)
+    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, size=1000)
     pair.space.write(streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry])
 
     with without_spark():
-        _, left = pair.space.apply(clock=Stepping(local("02:00"), step=HOUR))
+        _, left = pair.space.apply(clock=SteppingClock(local_time("02:00"), step=HOUR))
     there = pair.state("hub", "T")["messages"]
 
     said = left.backfills[0]
@@ -240,7 +240,7 @@ def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
     )
     assert pair.space.plan().has_changes
     with without_spark():
-        _, done = pair.space.apply(clock=Stepping(local("02:00")))
+        _, done = pair.space.apply(clock=SteppingClock(local_time("02:00")))
     assert [(one["status"], one["copied"]) for one in done.backfills] == [("done", COUNT - there)]
     require_all(pair, COUNT)
 
@@ -250,11 +250,11 @@ def test_apply_leaves_the_rest_when_the_window_closes(pair: Pair) -> None:
 def test_workers_of_spark_keep_to_it(pair: Pair, entry: dict[str, Any]) -> None:
     """The deadline travels with its clock. A worker's that is ahead ends the window, and it is not begun again before it is over here."""
     count = 20_000
-    bulk(pair.sandbox["leaf"], "S", count)
+    create_bulk_stream(pair.sandbox["leaf"], "S", count)
     pair.stream("hub", "T")
-    pair.says(window=WINDOW, **entry)
+    pair.write_entry(window=WINDOW, **entry)
 
-    found = backfill.run(pair.space.load, BackfillOptions("x", clock=Elsewhere(local("01:00"), 5 * HOUR)), Quiet())
+    found = backfill.run(pair.space.load, BackfillOptions("x", clock=SkewedClock(local_time("01:00"), 5 * HOUR)), RecordingObserver())
 
     assert [(leg.copied, leg.windows) for leg in found.origins] == [(count, 2)]
     assert sorted(int(data.split()[0]) for *_, data in read_all(pair.sandbox["hub"], "$JS.hub.API", "T")) == list(range(1, count + 1))

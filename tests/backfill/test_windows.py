@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.backfill.estimating import estimate_for
-from jsplan.backfill.windows import Clock, Deadline, Window, WindowClosedError, opens_words, windows_for
+from jsplan.backfill.estimate import estimate_backfill
+from jsplan.backfill.windows import Clock, Deadline, Window, WindowClosedError, count_windows, describe_opening
 from jsplan.config.model import Backfill, BackfillSide
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NIGHT, LATE = Window.parse("01:00-05:00"), Window.parse("22:00-04:00")
 
 
-def at(text: str) -> float:
+def local_timestamp(text: str) -> float:
     """A local time of a winter's day, or of the date that is said."""
     return datetime.fromisoformat(text if "T" in text else f"2026-01-15T{text}").timestamp()
 
@@ -36,8 +36,8 @@ def at(text: str) -> float:
 )  # fmt: skip
 def test_open_from_and_until(window: Window, now: str, closes: str | None, opens: str) -> None:
     """The opening belongs to a window, the closing does not; one that closes before it opens goes over midnight."""
-    assert window.until(at(now)) == (at(closes) if closes is not None else None)
-    assert window.opening(at(now)) == at(opens)
+    assert window.closes_at(local_timestamp(now)) == (local_timestamp(closes) if closes is not None else None)
+    assert window.opens_at(local_timestamp(now)) == local_timestamp(opens)
 
 
 @pytest.fixture
@@ -53,43 +53,43 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("berlin")
 def test_nights_of_twenty_three_and_twenty_five_hours() -> None:
     """A window is said in local time: the one over the change of clocks is an hour shorter, or longer."""
-    spring, autumn = at("2026-03-29T01:00"), at("2026-10-25T01:00")
+    spring, autumn = local_timestamp("2026-03-29T01:00"), local_timestamp("2026-10-25T01:00")
 
-    assert NIGHT.until(spring) == spring + 3 * 3600
-    assert NIGHT.until(autumn) == autumn + 5 * 3600
+    assert NIGHT.closes_at(spring) == spring + 3 * 3600
+    assert NIGHT.closes_at(autumn) == autumn + 5 * 3600
     missing = Window.parse("02:30-02:45")
-    assert missing.opening(at("2026-03-29T00:00")) <= at("2026-03-29T03:45")
-    assert datetime.fromtimestamp(missing.opening(at("2026-03-29T12:00"))).isoformat() == "2026-03-30T02:30:00"  # noqa: DTZ006 - local
+    assert missing.opens_at(local_timestamp("2026-03-29T00:00")) <= local_timestamp("2026-03-29T03:45")
+    assert datetime.fromtimestamp(missing.opens_at(local_timestamp("2026-03-29T12:00"))).isoformat() == "2026-03-30T02:30:00"  # noqa: DTZ006 - local
 
 
 def test_how_many_windows() -> None:
     """What is left of an open window counts first, then whole ones; a closed one counts whole."""
     hour = 3600
 
-    assert windows_for(NIGHT, 4 * hour, at("12:00")) == 1
-    assert windows_for(NIGHT, 4 * hour + 1, at("12:00")) == 2
-    assert windows_for(NIGHT, 2 * hour, at("04:00")) == 2
-    assert windows_for(NIGHT, 9 * hour, at("04:00")) == 3
-    assert windows_for(LATE, 6 * hour, at("22:00")) == 1
+    assert count_windows(NIGHT, 4 * hour, local_timestamp("12:00")) == 1
+    assert count_windows(NIGHT, 4 * hour + 1, local_timestamp("12:00")) == 2
+    assert count_windows(NIGHT, 2 * hour, local_timestamp("04:00")) == 2
+    assert count_windows(NIGHT, 9 * hour, local_timestamp("04:00")) == 3
+    assert count_windows(LATE, 6 * hour, local_timestamp("22:00")) == 1
 
 
 def test_when_it_opens_in_words() -> None:
     """By the local clock; the date is said only where it is not within a day."""
-    assert opens_words(NIGHT, at("12:00")) == "opens 01:00"
-    assert opens_words(LATE, at("12:00")) == "opens 22:00"
+    assert describe_opening(NIGHT, local_timestamp("12:00")) == "opens 01:00"
+    assert describe_opening(LATE, local_timestamp("12:00")) == "opens 22:00"
 
 
-class Fixed(Clock):
+class FixedClock(Clock):
     """Always the same time."""
 
     def now(self) -> float:
         """Half past three."""
-        return at("03:30")
+        return local_timestamp("03:30")
 
 
 def test_a_deadline_travels_with_its_clock() -> None:
     """A task on another machine asks the clock that it came with, and is told when nothing more may be copied."""
-    texts = [pickle.dumps(Deadline(at(text), Fixed())) for text in ("03:31", "03:30")]
+    texts = [pickle.dumps(Deadline(local_timestamp(text), FixedClock())) for text in ("03:31", "03:30")]
     later, over = (pickle.loads(text) for text in texts)  # noqa: S301 - what was dumped a moment ago
 
     later.require_open()
@@ -101,8 +101,8 @@ def test_the_estimate_says_how_many_windows() -> None:
     """Where one window is enough only its hours are said; where it takes more, how many."""
     entry = Backfill("x", (BackfillSide("leaf", "S"),), BackfillSide("hub", "T"), rate=1 << 20, window="01:00-05:00")
 
-    one = estimate_for(entry, "spark", 1000, 1 << 30, [], at("12:00"))
-    many = estimate_for(entry, "spark", 1000, 40 << 30, [], at("12:00"))
+    one = estimate_backfill(entry, "spark", 1000, 1 << 30, [], local_timestamp("12:00"))
+    many = estimate_backfill(entry, "spark", 1000, 40 << 30, [], local_timestamp("12:00"))
 
     assert one.basis == "at `rate: 1.0 MiB/s`, and 10s for Spark to start; inside of 01:00-05:00"
     assert many.basis == "at `rate: 1.0 MiB/s`, and 10s for Spark to start; inside of 01:00-05:00, which takes 3 windows"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from jsplan.backfill.wire import Wire, reading
-from jsplan.backfill.wire.asking import asked, first_at, pending, stream_facts
-from jsplan.backfill.wire.frames import BYTES
-from jsplan.backfill.wire.reading import Range, read
-from jsplan.backfill.wire.writing import publish
+from jsplan.backfill.protocol import RawConnection, reader
+from jsplan.backfill.protocol.frames import BYTES
+from jsplan.backfill.protocol.publisher import publish
+from jsplan.backfill.protocol.reader import ReadRequest, read
+from jsplan.backfill.protocol.stream_info import count_pending, fetch_stream_info, find_first_seq_at, request_api
 from jsplan.errors import ApiError
-from jsplan.jetstream.contexts import Target
-from tests.support.listening import Listening, info
+from jsplan.jetstream.contexts import ConnectionSettings
+from tests.support.listening_server import ListeningServer, info_line
 
 if TYPE_CHECKING:
     import socket
@@ -30,11 +30,11 @@ SHAPES: list[bytes] = [
 ]  # fmt: skip
 
 
-def answering(body: bytes) -> Callable[[Listening, socket.socket], None]:
+def answering(body: bytes) -> Callable[[ListeningServer, socket.socket], None]:
     """Answer every request, and every message that wants an answer, with the same."""
 
-    def serve(server: Listening, stream: socket.socket) -> None:
-        stream.sendall(info())
+    def serve(server: ListeningServer, stream: socket.socket) -> None:
+        stream.sendall(info_line())
         rest = b""
         while data := server.read(stream):
             *lines, rest = (rest + data).split(b"\r\n")
@@ -51,29 +51,29 @@ def answering(body: bytes) -> Callable[[Listening, socket.socket], None]:
 @pytest.mark.parametrize("body", SHAPES, ids=lambda body: repr(body[:40]))
 def test_an_answer_of_another_shape(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a server answers to what a copy asks: a result, or an error in words."""
-    monkeypatch.setattr(reading, "SILENCE", 0.05)
-    asks: list[Callable[[Wire], object]] = [
-        lambda wire: asked(wire, "$JS.API", "INFO"),
-        lambda wire: stream_facts(wire, "$JS.API", "S"),
-        lambda wire: first_at(wire, "$JS.API", "S", 5),
-        lambda wire: pending(wire, "$JS.API", "S", 1),
-        lambda wire: list(read(lambda: wire, Range("$JS.API", "S", 1, 5), patience=0.0)),
+    monkeypatch.setattr(reader, "SILENCE_TIMEOUT", 0.05)
+    asks: list[Callable[[RawConnection], object]] = [
+        lambda wire: request_api(wire, "$JS.API", "INFO"),
+        lambda wire: fetch_stream_info(wire, "$JS.API", "S"),
+        lambda wire: find_first_seq_at(wire, "$JS.API", "S", 5),
+        lambda wire: count_pending(wire, "$JS.API", "S", 1),
+        lambda wire: list(read(lambda: wire, ReadRequest("$JS.API", "S", 1, 5), patience=0.0)),
     ]
-    with Listening(answering(body)) as server:
+    with ListeningServer(answering(body)) as server:
         for ask in asks:
-            wire = Wire(Target("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG))
+            wire = RawConnection(ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG))
             with contextlib.closing(wire), contextlib.suppress(ApiError):
                 json.dumps(ask(wire), default=str)
 
 
-def delivering(*sequences: int) -> Callable[[Listening, socket.socket], None]:
+def delivering(*sequences: int) -> Callable[[ListeningServer, socket.socket], None]:
     """Make every consumer, and let it deliver a message of each sequence."""
     made = b'{"num_pending": %d, "delivered": {"consumer_seq": 0}}' % len(sequences)
     replies = (b"$JS.ACK.S.c.1.%d.%d.1700000000000000000.%d" % (seq, n, len(sequences) - n) for n, seq in enumerate(sequences, 1))
     messages = b"".join(b"MSG a 2 %s 1\r\nx\r\n" % reply for reply in replies)
 
-    def serve(server: Listening, stream: socket.socket) -> None:
-        stream.sendall(info())
+    def serve(server: ListeningServer, stream: socket.socket) -> None:
+        stream.sendall(info_line())
         while data := server.read(stream):
             for line in data.split(b"\r\n"):
                 words = line.split(b" ")
@@ -88,18 +88,18 @@ def delivering(*sequences: int) -> Callable[[Listening, socket.socket], None]:
 @pytest.mark.parametrize("sequences", [(3, 4, 2, 5), (3, 3), (1, 2)], ids=str)
 def test_sequences_that_go_back(sequences: tuple[int, ...]) -> None:
     """A message that comes twice, or from before what was asked for, is refused: a copy would have it twice."""
-    with Listening(delivering(*sequences)) as server:
-        target = Target("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
+    with ListeningServer(delivering(*sequences)) as server:
+        target = ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG)
         with pytest.raises(ApiError, match="sequences that go back"):
-            list(read(lambda: Wire(target), Range("$JS.API", "S", 2, 5), patience=0.0))
+            list(read(lambda: RawConnection(target), ReadRequest("$JS.API", "S", 2, 5), patience=0.0))
 
 
 @pytest.mark.parametrize("body", [b'"error"', b'{"error": "x"}', b'{"error": null}', b'{"error"', b'{"error": {"code": []}}'], ids=repr)
 def test_an_ack_of_another_shape(body: bytes) -> None:
     """What looks like a refusal and is none ends the copy in words too."""
     column = pa.array([b"x"], BYTES)
-    with Listening(answering(body)) as server:
-        wire = Wire(Target("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG))
+    with ListeningServer(answering(body)) as server:
+        wire = RawConnection(ConnectionSettings("main", f"nats://127.0.0.1:{server.port}", "it", timeout=LONG))
         with pytest.raises(ApiError):
             publish(wire, [(column, pa.array([b""], BYTES), column)])
         wire.close()

@@ -12,10 +12,10 @@ import pytest
 
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import User
-from tests.ci.forge import BOT, Forge
-from tests.ci.runner import ACTION, ROOT, Ended, Runner
+from tests.ci.action_runner import ACTION, ROOT, JobResult, Runner
+from tests.ci.fake_github import BOT, FakeGitHub
 from tests.conftest import PROGRAM
-from tests.support.crossing import servers
+from tests.support.account_sharing import start_servers
 from tests.support.raw import Raw, delete_all_streams
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ ACCOUNTS = f"accounts {{ SHOP: {{ jetstream: enabled, users: [{{user: shop, pass
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Server]:
     """A server with one account and a password."""
-    with servers(ACCOUNTS, User("SHOP", "shop", PASSWORD), binary=PROGRAM) as sandbox:
+    with start_servers(ACCOUNTS, User("SHOP", "shop", PASSWORD), binary=PROGRAM) as sandbox:
         assert isinstance(sandbox, Sandbox)
         yield sandbox["hub"]
 
@@ -42,7 +42,7 @@ def hub() -> Iterator[Server]:
 class Shop:
     """A repository with a workspace in `streams/`, a runner, a forge and a server."""
 
-    def __init__(self, folder: Path, hub: Server, forge: Forge) -> None:
+    def __init__(self, folder: Path, hub: Server, forge: FakeGitHub) -> None:
         self.hub, self.forge, self.folder = hub, forge, folder
         self.runner = Runner(folder, forge.url, {"SHOP_PASSWORD": PASSWORD})
         (folder / "repo" / "streams").mkdir(parents=True)
@@ -62,19 +62,19 @@ class Shop:
         (self.folder / "repo" / "streams" / "jsplan.yaml").write_text(json.dumps(text), encoding="utf-8")
         return self
 
-    def plan(self, **given: str) -> Ended:
+    def plan(self, **given: str) -> JobResult:
         """The job on the pull request."""
         event = {"pull_request": {"number": 7, "head": {"sha": HEAD}, "merged": False, "user": {"login": "dev"}}}
         return self.job(event, command="plan", **given)
 
-    def apply(self, *, head: str = HEAD, merged: bool = True, **given: str) -> Ended:
+    def apply(self, *, head: str = HEAD, merged: bool = True, **given: str) -> JobResult:
         """The job when it was closed."""
         pull = {"number": 7, "head": {"sha": head}, "merged": merged, "user": {"login": "dev"}}
         return self.job({"pull_request": pull}, command="apply", **given)
 
-    def job(self, event: dict[str, Any], **given: str) -> Ended:
+    def job(self, event: dict[str, Any], **given: str) -> JobResult:
         """One job; nothing that it leaves anywhere holds the password."""
-        done = self.runner.job(self.folder / "repo", event, commit=MERGE, working_directory="streams", **given)
+        done = self.runner.run_job(self.folder / "repo", event, commit=MERGE, working_directory="streams", **given)
         self.forge.runs[self.runner.run_id] = {"event": "pull_request" if "pull_request" in event else "push", "head_sha": HEAD}
         said = json.dumps([done.log, done.summary, done.outputs, self.forge.comments])
         said += "".join(file.read_text("utf-8") for file in (self.folder / "artifacts").rglob("*") if file.is_file())
@@ -84,21 +84,21 @@ class Shop:
     def shown(self) -> str:
         """A comment with a plan without changes, as the action writes it, and the run that keeps it; without making a plan."""
         body = f"No changes.\n\n<!-- jsplan-action key=streams sha256={'e' * 64} changes=false commit={HEAD} run=5 -->\n"
-        self.forge.say(7, BOT, body)
+        self.forge.add_comment(7, BOT, body)
         self.forge.runs[5] = {"event": "pull_request", "head_sha": HEAD}
         return body
 
     def streams(self) -> dict[str, Any]:
         """What is on the server, by name."""
         with Raw(self.hub.url, "shop", PASSWORD) as raw:
-            found = raw.done("$JS.API.STREAM.LIST", {"offset": 0})["streams"]
+            found = raw.api_ok("$JS.API.STREAM.LIST", {"offset": 0})["streams"]
         return {stream["config"]["name"]: stream["config"] for stream in found or ()}
 
 
 @pytest.fixture
 def shop(tmp_path: Path, hub: Server) -> Iterator[Shop]:
     """An empty repository and an empty server."""
-    with Forge() as forge:
+    with FakeGitHub() as forge:
         yield Shop(tmp_path, hub, forge)
 
 
@@ -109,27 +109,27 @@ def test_from_the_pull_request_to_the_server(shop: Shop) -> None:
     """One comment shows the plan of the last push, and the merge applies exactly that plan."""
     first = shop.write(ORDERS).plan()
     assert (first.code, first.outputs["plan"]["changes"]) == (0, "true")
-    assert [body.splitlines()[0] for body in shop.forge.on(7)] == [f"<!-- jsplan:shop:{first.outputs['plan']['sha256']} -->"]
-    shop.forge.say(7, "somebody", "Make it 30 days, please.")
+    assert [body.splitlines()[0] for body in shop.forge.action_comments(7)] == [f"<!-- jsplan:shop:{first.outputs['plan']['sha256']} -->"]
+    shop.forge.add_comment(7, "somebody", "Make it 30 days, please.")
 
     second = shop.write(ORDERS | {"max_age": "30d"}).plan()
-    (body,) = shop.forge.on(7)
+    (body,) = shop.forge.action_comments(7)
     assert f"sha256={second.outputs['plan']['sha256']} changes=true commit={HEAD} run={shop.runner.run_id} -->" in body.splitlines()[-1]
     assert "+ max_age: 30d" in body
     assert "[The whole plan, and a page to search in](https://github.example/artifacts/" in body
-    assert "<main>" in (shop.runner.kept(shop.runner.run_id, "jsplan-streams") / "plan.html").read_text("utf-8")
+    assert "<main>" in (shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "plan.html").read_text("utf-8")
     assert first.outputs["plan"]["sha256"] != second.outputs["plan"]["sha256"]
     assert shop.streams() == {}
 
     done = shop.apply()
     assert done.code == 0
     assert shop.streams()["ORDERS"]["max_age"] == 30 * 86400 * 10**9
-    assert "Apply complete! Resources: 1 added, 0 changed, 0 destroyed." in shop.forge.on(7)[-1]
-    assert shop.forge.on(7)[-1].startswith("### jsplan apply (streams): Done.")
+    assert "Apply complete! Resources: 1 added, 0 changed, 0 destroyed." in shop.forge.action_comments(7)[-1]
+    assert shop.forge.action_comments(7)[-1].startswith("### jsplan apply (streams): Done.")
 
     again = shop.apply()
     assert again.code == 4
-    assert "something is no longer as it was when this was planned" in shop.forge.on(7)[-1]
+    assert "something is no longer as it was when this was planned" in shop.forge.action_comments(7)[-1]
 
 
 def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
@@ -139,7 +139,7 @@ def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
     shop.runner.installs = False
     assert done.ran[1] == "Install jsplan"
     assert (done.code, done.outputs["plan"]["changes"]) == (0, "false")
-    assert "No changes. Your streams match the configuration." in shop.forge.on(7)[0]
+    assert "No changes. Your streams match the configuration." in shop.forge.action_comments(7)[0]
 
     ended = shop.apply()
     assert ended.code == 0
@@ -150,11 +150,11 @@ def test_nothing_to_do_is_nothing_to_apply(shop: Shop) -> None:
 def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
     """Another plan, an edited plan, another commit, a comment of somebody else, no merge: each is refused in words."""
     approved = shop.write(ORDERS).plan().outputs["plan"]["sha256"]
-    kept = shop.runner.kept(shop.runner.run_id, "jsplan-streams") / "jsplan.plan"
+    kept = shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "jsplan.plan"
     good, run = kept.read_bytes(), shop.runner.run_id
 
     other = shop.write(ORDERS, {"name": "OTHER"}).plan(comment="false").outputs["plan"]["sha256"]
-    shutil.copy(shop.runner.kept(shop.runner.run_id, "jsplan-streams") / "jsplan.plan", kept)
+    shutil.copy(shop.runner.artifact_folder(shop.runner.run_id, "jsplan-streams") / "jsplan.plan", kept)
     done = shop.apply()
     assert done.code == 1
     assert f"The plan that was kept has sha256 {other}, and #7 shows {approved}: this is not what was approved. Nothing was" in done.log
@@ -176,8 +176,8 @@ def test_what_is_not_what_was_approved_is_not_applied(shop: Shop) -> None:
         assert f"::error title=jsplan::{says}" in ended.log
         assert "Apply" not in ended.ran
     shop.forge.comments.clear()
-    shop.forge.say(7, "mallory", f"<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->")
-    shop.forge.say(7, BOT, f"~~~\n<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->\n~~~")
+    shop.forge.add_comment(7, "mallory", f"<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->")
+    shop.forge.add_comment(7, BOT, f"~~~\n<!-- jsplan-action key=streams sha256={approved} changes=true commit={HEAD} run={run} -->\n~~~")
     assert "#7 shows no plan (streams)" in shop.apply().log
     assert shop.streams() == {}
 
@@ -188,19 +188,19 @@ def test_a_server_that_moved_on_makes_a_plan_stale(shop: Shop) -> None:
     shop.apply()
     shop.write(ORDERS | {"max_age": "30d"}).plan()
     with Raw(shop.hub.url, "shop", PASSWORD) as raw:
-        config = raw.done("$JS.API.STREAM.INFO.ORDERS")["config"]
-        raw.done("$JS.API.STREAM.UPDATE.ORDERS", config | {"description": "by hand"})
+        config = raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]
+        raw.api_ok("$JS.API.STREAM.UPDATE.ORDERS", config | {"description": "by hand"})
 
     done = shop.apply()
     assert (done.code, done.outputs["apply"]["code"]) == (4, "4")
-    assert shop.forge.on(7)[-1].startswith("### jsplan apply (streams): Refused, and nothing was changed: something is no longer as it was")
+    assert shop.forge.action_comments(7)[-1].startswith("### jsplan apply (streams): Refused, and nothing was changed: something is no longer as it was")
     assert shop.streams()["ORDERS"]["max_age"] == 0
 
 
 def test_a_plan_that_fails_is_shown_and_never_applied(shop: Shop) -> None:
     """Errors of the files are on the pull request, the job fails as jsplan did, and a merge applies nothing."""
     done = shop.write({"name": "ORDERS", "max_agee": 5}).plan()
-    (body,) = shop.forge.on(7)
+    (body,) = shop.forge.action_comments(7)
 
     assert done.code == 1
     assert "Did you mean" in body
@@ -229,9 +229,9 @@ def test_reviews_of_the_merged_commit_count(shop: Shop) -> None:
     """With `require-review` the last word of each reviewer counts: approved as it was merged and shown, and nobody wants changes."""
     shop.write().plan()
 
-    def after(*said: tuple[str, str, str]) -> Ended:
+    def after(*said: tuple[str, str, str]) -> JobResult:
         shop.forge.reviews = [
-            {"user": {"login": who}, "state": state, "commit_id": commit, "submitted_at": shop.forge.tick()} for who, state, commit in said
+            {"user": {"login": who}, "state": state, "commit_id": commit, "submitted_at": shop.forge.next_time()} for who, state, commit in said
         ]
         return shop.apply(require_review="true")
 
@@ -255,10 +255,10 @@ def test_who_may_approve(shop: Shop) -> None:
 
     def after(*who: str, state: str = "APPROVED", association: str = "MEMBER") -> str:
         forge.reviews = [
-            {"user": {"login": one}, "state": state, "commit_id": HEAD, "submitted_at": forge.tick(), "author_association": association}
+            {"user": {"login": one}, "state": state, "commit_id": HEAD, "submitted_at": forge.next_time(), "author_association": association}
             for one in who
         ]
-        forge.reviews.append({"user": None, "state": "APPROVED", "commit_id": HEAD, "submitted_at": forge.tick()})
+        forge.reviews.append({"user": None, "state": "APPROVED", "commit_id": HEAD, "submitted_at": forge.next_time()})
         done = shop.apply(require_review="true")
         return "" if done.code == 0 else done.log
 
@@ -267,7 +267,7 @@ def test_who_may_approve(shop: Shop) -> None:
     assert "(reader may not write to this repository)" in after("reader", association="COLLABORATOR")
     assert "(dev is an author of the change, bob is an author of the change)" in after("dev", "bob", association="OWNER")
     assert after("ann", "stranger") == ""
-    forge.reviews = [{"user": {"login": "reader"}, "state": "CHANGES_REQUESTED", "commit_id": HEAD, "submitted_at": forge.tick()}]
+    forge.reviews = [{"user": {"login": "reader"}, "state": "CHANGES_REQUESTED", "commit_id": HEAD, "submitted_at": forge.next_time()}]
     assert "has no approval that counts" in shop.apply(require_review="true").log
     forge.permissions["ann"] = "none"
     assert "(ann may not write to this repository)" in after("ann")
@@ -277,9 +277,9 @@ def test_a_comment_that_another_account_edited_is_not_believed(shop: Shop) -> No
     """Everyone with write permission may edit the action's comment; then nothing is applied until the action writes it again."""
     body = shop.shown()
     for editor in ({"__typename": "User", "login": "mallory"}, {"__typename": "Bot", "login": "other"}):
-        shop.forge.edit(body, editor)
+        shop.forge.edit_comment(body, editor)
         assert "The comment with the plan on #7 was edited by" in shop.apply().log
-    shop.forge.edit(body, {"__typename": "Bot", "login": BOT.removesuffix("[bot]")})
+    shop.forge.edit_comment(body, {"__typename": "Bot", "login": BOT.removesuffix("[bot]")})
     assert shop.apply().code == 0
 
 
@@ -331,7 +331,7 @@ def test_a_fork_may_not_comment_and_still_sees_its_plan(shop: Shop) -> None:
     done = shop.write(ORDERS).plan()
 
     assert done.code == 0
-    assert shop.forge.on(7) == []
+    assert shop.forge.action_comments(7) == []
     assert "::warning title=jsplan::The plan could not be written on the pull request: GitHub answered 403" in done.log
     assert "`hub/stream/ORDERS`" in done.summary or "<code>hub/stream/ORDERS</code>" in done.summary
 
@@ -340,7 +340,7 @@ def test_a_very_large_plan_fits_into_its_comment(shop: Shop) -> None:
     """Four hundred streams and everything that the action adds stay below what GitHub takes, the record included."""
     streams = [{"name": f"S{n:03}", "subjects": [f"s{n:03}.a", f"s{n:03}.b"], "description": "x" * 150} for n in range(400)]
     assert shop.write(*streams).plan().code == 0
-    (body,) = shop.forge.on(7)
+    (body,) = shop.forge.action_comments(7)
 
     assert 40_000 < len(body) < 65_536
     assert "Cut to fit into a comment" in body

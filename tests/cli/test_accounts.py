@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.conftest import PROGRAM
-from tests.support.crossing import servers, static, user
-from tests.support.process import jsplan, process
+from tests.support.account_sharing import start_servers, static_accounts, static_user
+from tests.support.process import jsplan, run_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +32,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bare() -> Iterator[Sandbox]:
+def accounts_without_exports() -> Iterator[Sandbox]:
     """The accounts of the example without any export."""
-    accounts = static({"ACC": "", "IMPORT_MIRROR": "", "IMPORT_CLIENT": ""})
-    with servers(accounts, user("ACC"), binary=PROGRAM) as sandbox:
+    accounts = static_accounts({"ACC": "", "IMPORT_MIRROR": "", "IMPORT_CLIENT": ""})
+    with start_servers(accounts, static_user("ACC"), binary=PROGRAM) as sandbox:
         yield sandbox
 
 
@@ -57,9 +57,9 @@ def test_access_prints_without_a_server(folder: Path) -> None:
     assert "password" not in both.out + document.out
 
 
-def test_a_check_that_finds_something_missing(folder: Path, bare: Sandbox) -> None:
+def test_a_check_that_finds_something_missing(folder: Path, accounts_without_exports: Sandbox) -> None:
     """Exit 1, a line for each subject with what needs it, and a last line to grep; a password is nowhere."""
-    url = bare["hub"].url
+    url = accounts_without_exports["hub"].url
     ended = jsplan(folder, "access", "--check", "--var", f"hub={url}", "--var", f"leaf={url}")
     assert ended.code == 1
     assert ended.out.splitlines()[-1] == "Access: 6 missing of 6 subjects."
@@ -100,11 +100,11 @@ def test_a_connection_without_an_account(folder: Path) -> None:
     assert "jsplan.yaml:10:" in ended.err
 
 
-def test_discovered_domains_are_yaml(tmp_path: Path, bare: Sandbox) -> None:
+def test_discovered_domains_are_yaml(tmp_path: Path, accounts_without_exports: Sandbox) -> None:
     """What goes to stdout is YAML with the domains; the same as a document; user and password come from the environment."""
-    environ = {"NATS_URL": bare["hub"].url, "NATS_USER": "acc", "NATS_PASSWORD": "acc", "PATH": "/usr/bin"}
-    ended = process(tmp_path, "domains", "discover", env=environ)
+    environ = {"NATS_URL": accounts_without_exports["hub"].url, "NATS_USER": "acc", "NATS_PASSWORD": "acc", "PATH": "/usr/bin"}
+    ended = run_process(tmp_path, "domains", "discover", env=environ)
     assert ended.code == 0
     assert yaml.safe_load(ended.out) == {"domains": {"hub": {"connection": "default"}}}
-    found = json.loads(process(tmp_path, "domains", "discover", "--json", env=environ).out)
+    found = json.loads(run_process(tmp_path, "domains", "discover", "--json", env=environ).out)
     assert [(d["key"], d["js_domain"], d["reachable"], d["declared"]) for d in found["domains"]] == [("hub", "hub", True, False)]

@@ -12,7 +12,7 @@ import pytest
 from jsplan.address import Address
 from jsplan.cli.approval import Approval
 from jsplan.cli.main import main
-from jsplan.cli.output import Output, Tolerant
+from jsplan.cli.output import Output, TolerantStream
 from jsplan.cli.settings import Settings
 from jsplan.config.model import LoadOptions
 from jsplan.documents.apply import ApplyResult
@@ -25,7 +25,7 @@ from tests.render import samples
 Capture = pytest.CaptureFixture[str]
 
 
-class Calls:
+class RecordedCalls:
     """Stands in for the workflows: what the command line handed over, and what comes back."""
 
     def __init__(self, plan: Plan) -> None:
@@ -58,25 +58,25 @@ class Calls:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def calls(monkeypatch: pytest.MonkeyPatch) -> RecordedCalls:
     """The workflows replaced: only the command line is tested here."""
-    made = Calls(samples.fleet(3))
+    made = RecordedCalls(samples.fleet(3))
     monkeypatch.setattr("jsplan.workflows.plan.plan", made.plan)
     monkeypatch.setattr("jsplan.workflows.apply.apply", made.apply)
     monkeypatch.setattr("jsplan.workflows.apply.apply_saved", made.apply_saved)
-    monkeypatch.setattr("jsplan.workflows.imports.import_", made.import_)
+    monkeypatch.setattr("jsplan.workflows.import_.import_", made.import_)
     return made
 
 
 @pytest.fixture
-def quiet(calls: Calls) -> Calls:
+def no_changes(calls: RecordedCalls) -> RecordedCalls:
     """Workflows that find nothing to do."""
     calls.answer = samples.plan(samples.resource("hub/stream/A", ["no-op"]))
     calls.result = ApplyResult("p1")
     return calls
 
 
-def test_plan_options_arrive(calls: Calls) -> None:
+def test_plan_options_arrive(calls: RecordedCalls) -> None:
     """Every planning option reaches the workflow in its unit."""
     line = (
         "plan --target hub/stream/A --target hub/** --exclude leaf/** --replace hub/stream/A --parallelism 3 --lock-timeout 1m30s "
@@ -98,7 +98,7 @@ def test_plan_options_arrive(calls: Calls) -> None:
     )
 
 
-def test_defaults_are_those_of_the_workflows(calls: Calls) -> None:
+def test_defaults_are_those_of_the_workflows(calls: RecordedCalls) -> None:
     """Without options the workflow gets its own defaults, so that both APIs agree."""
     assert main(["plan"]) == 0
     assert calls.options == PlanOptions()
@@ -106,7 +106,7 @@ def test_defaults_are_those_of_the_workflows(calls: Calls) -> None:
     assert calls.options == PlanOptions(destroy=True)
 
 
-def test_global_options_arrive_from_both_sides(calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_global_options_arrive_from_both_sides(calls: RecordedCalls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options before and after the command add up, or the nearer one wins; files are those of the shell's folder."""
     monkeypatch.chdir(tmp_path)
     main(["-C", "one", "-e", "staging", "--var", "a=1", "plan", "-C", "two", "--var", "b=x=y", "--var-file", "v.yaml"])
@@ -118,7 +118,7 @@ def test_global_options_arrive_from_both_sides(calls: Calls, tmp_path: Path, mon
     assert calls.load.var_files == (tmp_path / "v.yaml",)
 
 
-def test_options_from_the_environment(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_from_the_environment(calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     """JSPLAN_<COMMAND>_<OPTION> and JSPLAN_ENV are read; the command line wins over them, wherever it stands."""
     monkeypatch.setenv("JSPLAN_ENV", "prod")
     monkeypatch.setenv("JSPLAN_PLAN_TARGET", "hub/stream/A hub/stream/B")
@@ -136,7 +136,7 @@ def test_options_from_the_environment(calls: Calls, monkeypatch: pytest.MonkeyPa
     assert calls.options.adopt
 
 
-def test_a_variable_of_the_workspace_is_no_option(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_of_the_workspace_is_no_option(calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     """JSPLAN_VAR_file sets the variable `file`; it must not be read as --var-file, in whatever case."""
     monkeypatch.setenv("JSPLAN_VAR_FILE", "30d")
     monkeypatch.setenv("JSPLAN_VAR", "30d")
@@ -147,7 +147,7 @@ def test_a_variable_of_the_workspace_is_no_option(calls: Calls, monkeypatch: pyt
     assert calls.load.environ["JSPLAN_VAR_FILE"] == "30d"
 
 
-def test_a_plan_with_changes(calls: Calls, capsys: Capture) -> None:
+def test_a_plan_with_changes(calls: RecordedCalls, capsys: Capture) -> None:
     """The plan goes to stdout, progress to stderr; 2 only with --detailed-exitcode."""
     assert main(["plan"]) == 0
     captured = capsys.readouterr()
@@ -157,13 +157,13 @@ def test_a_plan_with_changes(calls: Calls, capsys: Capture) -> None:
     assert main(["plan", "--detailed-exitcode"]) == 2
 
 
-def test_a_plan_without_changes(quiet: Calls, capsys: Capture) -> None:
+def test_a_plan_without_changes(no_changes: RecordedCalls, capsys: Capture) -> None:
     """Nothing to change is one line and 0."""
     assert main(["plan", "--detailed-exitcode"]) == 0
     assert capsys.readouterr().out == "No changes. Your streams match the configuration.\n"
 
 
-def test_a_plan_with_errors(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
+def test_a_plan_with_errors(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
     """A plan with errors is shown, not saved, and exits 1."""
     calls.answer.errored = True
 
@@ -172,7 +172,7 @@ def test_a_plan_with_errors(calls: Calls, capsys: Capture, tmp_path: Path) -> No
     assert not (tmp_path / "p.json").exists()
 
 
-def test_a_plan_as_json(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
+def test_a_plan_as_json(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
     """Stdout is the plan document, and --json-into writes the same beside text."""
     main(["plan", "--json"])
     document = json.loads(capsys.readouterr().out)
@@ -183,14 +183,14 @@ def test_a_plan_as_json(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
     assert "Plan: " in capsys.readouterr().out
 
 
-def test_a_json_file_that_cannot_be_is_refused_at_once(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
+def test_a_json_file_that_cannot_be_is_refused_at_once(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
     """An apply whose result could not be written does not begin."""
     assert main(["apply", "-y", "--json-into", str(tmp_path / "no" / "out.json")]) == 1
     assert calls.load is None
     assert "there is no such folder" in capsys.readouterr().err
 
 
-def test_a_saved_plan_can_be_shown(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
+def test_a_saved_plan_can_be_shown(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
     """Plan -o writes the document and says how to apply it; show prints it again."""
     file = tmp_path / "p.json"
     main(["plan", "-o", str(file)])
@@ -201,7 +201,7 @@ def test_a_saved_plan_can_be_shown(calls: Calls, capsys: Capture, tmp_path: Path
     assert capsys.readouterr().out == first.out
 
 
-def test_how_to_apply_names_the_same_workspace(calls: Calls, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_to_apply_names_the_same_workspace(calls: RecordedCalls, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that plan -o prints works where it is typed: with the folder, environment and variables of the command line."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JSPLAN_ENV", "dev")
@@ -222,7 +222,7 @@ def test_what_is_no_plan_is_not_shown(capsys: Capture, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [["apply"], ["apply", "--no-input"], ["destroy"], ["import", "hub/stream/A"]])
-def test_nobody_to_ask(line: list[str], calls: Calls, capsys: Capture) -> None:
+def test_without_a_terminal(line: list[str], calls: RecordedCalls, capsys: Capture) -> None:
     """Without a terminal nothing is asked: the plan is shown and refused with exit 1, naming the flag."""
     assert main(line) == 1
     captured = capsys.readouterr()
@@ -231,7 +231,7 @@ def test_nobody_to_ask(line: list[str], calls: Calls, capsys: Capture) -> None:
     assert "--auto-approve" in captured.err
 
 
-def test_an_approved_apply(calls: Calls, capsys: Capture) -> None:
+def test_an_approved_apply(calls: RecordedCalls, capsys: Capture) -> None:
     """With -y the plan and the final line go to stdout."""
     assert main(["apply", "-y"]) == 0
     out = capsys.readouterr().out
@@ -239,27 +239,27 @@ def test_an_approved_apply(calls: Calls, capsys: Capture) -> None:
     assert "Plan: 0 to add, 3 to change, 0 to destroy.\n\nApply complete! Resources: 2 added" in out
 
 
-def test_an_apply_without_changes(quiet: Calls, capsys: Capture) -> None:
+def test_an_apply_without_changes(no_changes: RecordedCalls, capsys: Capture) -> None:
     """Nothing to change needs no approval and is said in the usual words."""
     assert main(["apply"]) == 0
     assert capsys.readouterr().out == "No changes. Your streams match the configuration.\n"
 
 
-def test_an_apply_in_part(calls: Calls) -> None:
+def test_an_apply_in_part(calls: RecordedCalls) -> None:
     """The exit code is the result's own."""
     calls.result = samples.partial_apply()
 
     assert main(["apply", "-y"]) == 6
 
 
-def test_an_apply_as_json(calls: Calls, capsys: Capture) -> None:
+def test_an_apply_as_json(calls: RecordedCalls, capsys: Capture) -> None:
     """Stdout holds the apply document alone."""
     main(["apply", "-y", "--json"])
 
     assert json.loads(capsys.readouterr().out) == calls.result.to_json()
 
 
-def test_a_saved_plan_asks_nothing(calls: Calls, capsys: Capture, tmp_path: Path) -> None:
+def test_a_saved_plan_asks_nothing(calls: RecordedCalls, capsys: Capture, tmp_path: Path) -> None:
     """A saved plan is applied without a question; it may be given hazards and how to work."""
     file = tmp_path / "p.json"
 
@@ -269,7 +269,7 @@ def test_a_saved_plan_asks_nothing(calls: Calls, capsys: Capture, tmp_path: Path
     assert capsys.readouterr().out.startswith("Apply complete!")
 
 
-def test_a_saved_plan_refuses_options_of_the_environment(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_plan_refuses_options_of_the_environment(calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     """An option given through the environment is no less given."""
     monkeypatch.setenv("JSPLAN_APPLY_ADOPT", "1")
 
@@ -284,7 +284,7 @@ def test_a_saved_plan_refuses_options_of_the_environment(calls: Calls, monkeypat
         ("import --all --domain hub --domain leaf", ("hub/**", "leaf/**")),
     ],
 )
-def test_import_addresses(line: str, addresses: tuple[str, ...], calls: Calls) -> None:
+def test_import_addresses(line: str, addresses: tuple[str, ...], calls: RecordedCalls) -> None:
     """Addresses arrive as they are; --all is everything, or everything of the domains."""
     assert main([*line.split(), "-y"]) == 0
     assert calls.rest == addresses
@@ -360,7 +360,7 @@ class Terminal(StringIO):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Approval]:
+def terminal_approval(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Approval]:
     """An approval at a terminal where somebody typed this line."""
 
     def make(answer: str) -> Approval:
@@ -373,22 +373,22 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Approval]:
 
 
 @pytest.mark.parametrize("answer", ["yes\n", " yes \n", "yes"])
-def test_yes_approves(answer: str, asked: Callable[[str], Approval]) -> None:
+def test_yes_approves(answer: str, terminal_approval: Callable[[str], Approval]) -> None:
     """The word `yes` approves."""
-    asked(answer)(samples.plan(samples.resource("hub/stream/A", ["create"], after=samples.STREAM)))
+    terminal_approval(answer)(samples.plan(samples.resource("hub/stream/A", ["create"], after=samples.STREAM)))
 
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n", "Yes\n", "\n", "", "yes please\n", "no\n"])
-def test_nothing_else_approves(answer: str, asked: Callable[[str], Approval]) -> None:
+def test_nothing_else_approves(answer: str, terminal_approval: Callable[[str], Approval]) -> None:
     """Anything but the word `yes` refuses, also the end of input."""
-    approval = asked(answer)
+    approval = terminal_approval(answer)
     with pytest.raises(NotApprovedError):
         approval(samples.plan(samples.resource("hub/stream/A", ["create"], after=samples.STREAM)))
 
 
-def test_what_will_be_refused_is_not_asked_about(asked: Callable[[str], Approval], capsys: Capture) -> None:
+def test_what_will_be_refused_is_not_asked_about(terminal_approval: Callable[[str], Approval], capsys: Capture) -> None:
     """A plan with a hazard that nobody allowed is shown; asking would be in vain, since the workflow refuses it next."""
-    approval = asked("no\n")
+    approval = terminal_approval("no\n")
     approval(samples.fleet(10))
 
     assert approval.shown
@@ -397,7 +397,7 @@ def test_what_will_be_refused_is_not_asked_about(asked: Callable[[str], Approval
     assert "Not allowed yet." in capsys.readouterr().out
 
 
-class Gone(StringIO):
+class ClosedStream(StringIO):
     """A stream whose reader has gone."""
 
     encoding = "ascii"
@@ -406,9 +406,9 @@ class Gone(StringIO):
         raise BrokenPipeError
 
 
-def test_a_reader_that_went_away_changes_no_exit_code(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_pipe_changes_no_exit_code(calls: RecordedCalls, monkeypatch: pytest.MonkeyPatch) -> None:
     """`jsplan plan --detailed-exitcode | head` still exits with 2."""
-    monkeypatch.setattr(sys, "stdout", Gone())
+    monkeypatch.setattr(sys, "stdout", ClosedStream())
 
     assert main(["plan", "--detailed-exitcode"]) == 2
 
@@ -424,6 +424,6 @@ def test_what_a_terminal_cannot_spell_is_escaped() -> None:
             return super().write(text)
 
     stream = Ascii()
-    Tolerant(stream).write("ü")
+    TolerantStream(stream).write("ü")
 
     assert stream.getvalue() == "\\xfc"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.cli.main import main
-from jsplan.codes import AGAINST_SERVERS, CODES, EXIT_CODES, HAZARD_TEXTS, HAZARDS, IN_FILES
+from jsplan.codes import CODES, EXIT_CODES, FILE_CODES, HAZARD_TEXTS, HAZARDS, SERVER_CODES
 from jsplan.errors import ExitCode
 from jsplan.lint import RULES
-from jsplan.workflows.explaining import explanations
+from jsplan.workflows.explain import list_explanations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ Capture = pytest.CaptureFixture[str]
 
 def test_every_code_has_an_explanation() -> None:
     """Findings, lint rules, hazards and exit codes are all there, each once."""
-    known = [found.code for found in explanations()]
+    known = [found.code for found in list_explanations()]
 
     assert len(known) == len(set(known))
     assert set(known) == {*CODES, *HAZARDS, *(str(int(code)) for code in ExitCode)}
@@ -30,7 +30,7 @@ def test_every_code_has_an_explanation() -> None:
 
 def test_every_explanation_is_complete() -> None:
     """Meaning, cause and what to do are sentences, and the meaning is a short one."""
-    for found in explanations():
+    for found in list_explanations():
         for text in (found.title, found.why, found.fix):
             assert text[-1] in ".)", (found.code, text)
         assert len(found.title) <= 90, found.code
@@ -38,7 +38,7 @@ def test_every_explanation_is_complete() -> None:
 
 def test_the_tables_are_in_order() -> None:
     """A code stands where its number says."""
-    for table in (IN_FILES, AGAINST_SERVERS):
+    for table in (FILE_CODES, SERVER_CODES):
         assert list(table) == sorted(table)
     assert list(EXIT_CODES) == [int(code) for code in ExitCode]
 
@@ -46,8 +46,8 @@ def test_the_tables_are_in_order() -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("JS438", AGAINST_SERVERS["JS438"]),
-        ("js117", IN_FILES["JS117"]),
+        ("JS438", SERVER_CODES["JS438"]),
+        ("js117", FILE_CODES["JS117"]),
         ("deletes_messages", HAZARD_TEXTS["DELETES_MESSAGES"]),
         ("4", EXIT_CODES[4]),
     ],
@@ -98,7 +98,7 @@ def test_all_codes_are_listed(capsys: Capture) -> None:
     assert main(["explain"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert len([line for line in lines if line.startswith("  ")]) == len(explanations())
+    assert len([line for line in lines if line.startswith("  ")]) == len(list_explanations())
     assert len([line for line in lines if line and not line.startswith(" ")]) == 5
 
 

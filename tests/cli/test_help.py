@@ -16,9 +16,9 @@ from jsplan.cli.lazy import LazyGroup
 from jsplan.cli.main import COMMANDS, SECTIONS, main, root
 from jsplan.cli.output import Output
 from jsplan.cli.settings import GlobalOption, Settings
-from jsplan.cli.types import seen_from_here
+from jsplan.cli.types import display_path
 from jsplan.codes import HAZARDS
-from jsplan.sandbox.fleet import reached
+from jsplan.sandbox.fleet import describe_access
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,18 +161,18 @@ def test_the_sandbox_says_that_it_stopped(words: list[str]) -> None:
 def test_below_what_a_terminal_shows_for_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On a terminal the last line begins on a line of its own."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    sandbox_commands._stopped(Output(Settings(no_color=True)))  # noqa: SLF001 - a terminal is not needed for one line
+    sandbox_commands._print_stopped(Output(Settings(no_color=True)))  # noqa: SLF001 - a terminal is not needed for one line
 
     assert capsys.readouterr().err.endswith("\nStopped.\n")
 
 
 def test_a_fleet_says_where_its_hub_is(hub_leaf: Sandbox) -> None:
     """The line has what a workspace needs."""
-    assert reached(hub_leaf, 1).startswith(f"{hub_leaf['hub'].url} is the hub of 1 leaves; user acc")
+    assert describe_access(hub_leaf, 1).startswith(f"{hub_leaf['hub'].url} is the hub of 1 leaves; user acc")
 
 
 def test_paths_are_shown_as_they_are_seen_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file below the folder where the command was typed is named without that folder."""
     monkeypatch.chdir(tmp_path)
-    assert seen_from_here(tmp_path / "a/found.jsplan.yaml") == "a/found.jsplan.yaml"
-    assert seen_from_here(tmp_path.parent / "x") == str(tmp_path.parent / "x")
+    assert display_path(tmp_path / "a/found.jsplan.yaml") == "a/found.jsplan.yaml"
+    assert display_path(tmp_path.parent / "x") == str(tmp_path.parent / "x")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jsplan.cli import outcome
+from jsplan.cli import exit_status
 from jsplan.cli.main import main
 from jsplan.cli.settings import Settings
 from jsplan.diagnostics import Diagnostic, SourceRange
@@ -30,11 +30,11 @@ FINDING = Diagnostic("error", "JS101", "unknown key", "Remove it.", "hub/stream/
 EXPLAIN = "\nTo explain a code: jsplan explain JS101\n"
 
 
-def _ends(error: BaseException, settings: Settings | None = None) -> int:
+def _exit_code(error: BaseException, settings: Settings | None = None) -> int:
     def run() -> None:
         raise error
 
-    return outcome.exit_code_of(run, settings or Settings(), [])
+    return exit_status.run_to_exit_code(run, settings or Settings(), [])
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def _ends(error: BaseException, settings: Settings | None = None) -> int:
 )
 def test_exit_codes(error: BaseException, code: int) -> None:
     """Every way a command can end has the exit code of the one table."""
-    assert _ends(error) == code
+    assert _exit_code(error) == code
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (2, 2)])
 def test_what_a_command_returns_is_its_exit_code(returned: int | None, code: int) -> None:
     """A command that returns nothing has done its work."""
-    assert outcome.exit_code_of(lambda: returned, Settings(), []) == code
+    assert exit_status.run_to_exit_code(lambda: returned, Settings(), []) == code
 
 
 def test_an_error_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     """Message and hint go to stderr; stdout stays empty."""
-    _ends(JsplanError("it broke", hint="Mend it."))
+    _exit_code(JsplanError("it broke", hint="Mend it."))
     captured = capsys.readouterr()
 
     assert captured.out == ""
@@ -80,7 +80,7 @@ def test_an_error_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_all_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """Not only the first finding is printed, each with its place; then their count and a hint."""
-    _ends(ConfigError([FINDING, FINDING]))
+    _exit_code(ConfigError([FINDING, FINDING]))
 
     one = "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
     assert capsys.readouterr().err == f"{one}\n{one}\n2 errors.\n{EXPLAIN}"
@@ -88,15 +88,15 @@ def test_all_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_one_finding_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """A single finding stands alone."""
-    _ends(ConfigError([FINDING]))
+    _exit_code(ConfigError([FINDING]))
 
     one = "Error: hub/stream/A: unknown key [JS101]\n  at a.yaml:3:5\n  Remove it.\n"
     assert capsys.readouterr().err == f"{one}{EXPLAIN}"
 
 
-def test_a_bug_is_told_calmly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_reported_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """An unexpected exception is one calm line without a traceback."""
-    _ends(KeyError("name"))
+    _exit_code(KeyError("name"))
     err = capsys.readouterr().err
 
     assert err.startswith("Error: this is a bug in jsplan: KeyError: 'name'\n")
@@ -108,7 +108,7 @@ def test_the_traceback_on_request(way: str, capsys: pytest.CaptureFixture[str], 
     """-v and JSPLAN_DEBUG show where a bug happened."""
     if way == "variable":
         monkeypatch.setenv("JSPLAN_DEBUG", "1")
-    _ends(KeyError("name"), Settings(verbose=1 if way == "option" else 0))
+    _exit_code(KeyError("name"), Settings(verbose=1 if way == "option" else 0))
 
     assert "Traceback" in capsys.readouterr().err
 
@@ -116,8 +116,8 @@ def test_the_traceback_on_request(way: str, capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize("text", ["nats://acc:s3cret@hub:4222", "tls://s3cret@hub", "two: nats://a:s3cret@b nats://c:s3cret@d"])
 def test_no_password_of_a_url_is_printed(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever put a URL with credentials into a message: it loses them, in text, tracebacks and JSON."""
-    _ends(JsplanError(text, hint=text), Settings(format="json"))
-    _ends(ValueError(text), Settings(verbose=1))
+    _exit_code(JsplanError(text, hint=text), Settings(format="json"))
+    _exit_code(ValueError(text), Settings(verbose=1))
     captured = capsys.readouterr()
 
     assert "s3cret" not in captured.out + captured.err
@@ -126,7 +126,7 @@ def test_no_password_of_a_url_is_printed(text: str, capsys: pytest.CaptureFixtur
 
 def test_an_error_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """With JSON an error is a document on stdout and in the file of --json-into, and still told on stderr."""
-    _ends(ConfigError([FINDING]), Settings(format="json", json_into=tmp_path / "out.json"))
+    _exit_code(ConfigError([FINDING]), Settings(format="json", json_into=tmp_path / "out.json"))
     captured = capsys.readouterr()
     document = json.loads(captured.out)
 
@@ -143,7 +143,7 @@ def test_an_error_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 
 def test_a_json_file_that_cannot_be_written_hides_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What went wrong first is told, also when --json-into fails too."""
-    assert _ends(StalePlanError("stale"), Settings(json_into=tmp_path / "no" / "out.json")) == 4
+    assert _exit_code(StalePlanError("stale"), Settings(json_into=tmp_path / "no" / "out.json")) == 4
     assert capsys.readouterr().err == "Error: stale\n"
 
 
@@ -167,7 +167,7 @@ def test_a_log_on_a_full_disk_costs_no_result(capsys: pytest.CaptureFixture[str]
     """What cannot be told on stderr changes neither the result nor the exit code."""
     monkeypatch.setattr(sys, "stderr", _FullDisk())
 
-    assert _ends(RefusedError("x"), Settings(format="json")) == 3
+    assert _exit_code(RefusedError("x"), Settings(format="json")) == 3
     assert json.loads(capsys.readouterr().out)["exit_code"] == 3
 
 

@@ -178,5 +178,5 @@ def test_a_value_of_the_environment_is_in_no_document(
     for path in tmp_path.rglob("*"):
         assert_hidden(path.read_bytes().decode("latin-1") if path.is_file() else "")
     with Raw(server.url) as raw:
-        kept = raw.done(f"$JS.API.STREAM.MSG.GET.KV_BUCKET-{SECRET}", {"last_by_subj": f"$KV.BUCKET-{SECRET}.shop"})
+        kept = raw.api_ok(f"$JS.API.STREAM.MSG.GET.KV_BUCKET-{SECRET}", {"last_by_subj": f"$KV.BUCKET-{SECRET}.shop"})
     assert_hidden(base64.b64decode(kept["message"]["data"]).decode("latin-1"))

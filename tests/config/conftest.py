@@ -11,7 +11,7 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.config import LoadOptions, Workspace, load
-from jsplan.config.model import Declared
+from jsplan.config.model import DeclaredResource
 from jsplan.diagnostics import Diagnostic
 from jsplan.errors import ConfigError
 
@@ -44,20 +44,20 @@ class Loader:
         (self.root / "jsplan.yaml").write_text(head + dedent(text), encoding="utf-8")
         return load(self.options(**options))
 
-    def one(self, text: str, **options: object) -> Declared:
+    def single_resource(self, text: str, **options: object) -> DeclaredResource:
         """The only resource of the workspace."""
         (declared,) = self(text, **options).resources.values()  # type: ignore[arg-type]
         return declared
 
-    def found(self, text: str, **options: object) -> tuple[Diagnostic, ...]:
+    def findings(self, text: str, **options: object) -> tuple[Diagnostic, ...]:
         """Everything that was found in a workspace that cannot be loaded."""
         with pytest.raises(ConfigError) as caught:
             self(text, **options)  # type: ignore[arg-type]
         return caught.value.diagnostics
 
-    def error(self, text: str, **options: object) -> Diagnostic:
+    def single_finding(self, text: str, **options: object) -> Diagnostic:
         """The only finding."""
-        found = self.found(text, **options)
+        found = self.findings(text, **options)
         assert len(found) == 1, found
         return found[0]
 

@@ -11,10 +11,10 @@ import pytest
 from jsplan.config import findings, load
 from jsplan.config.findings import MAX_VALUES, Findings
 from jsplan.config.interpolate import Scope, interpolate
-from jsplan.config.node import Source, plain
-from jsplan.config.read import parse
+from jsplan.config.node import Source, to_plain
+from jsplan.config.read import parse_document
 from jsplan.errors import ConfigError
-from jsplan.topology import resolve
+from jsplan.topology import build_topology
 from tests.config.conftest import HEAD, Loader
 
 DOMAINS = 'domains: {"d-{1..%d}": {}}\nconnections: {c: {url: u}}\n'
@@ -27,7 +27,7 @@ def aliases(levels: int, width: int, leaf: str = '"a${domain}"') -> str:
     return "x-a:\n" + "\n".join(lines) + "\n"
 
 
-def each(text: str, count: int) -> str:
+def repeat_numbered(text: str, count: int) -> str:
     """The text for every number."""
     return "".join(text % n for n in range(count))
 
@@ -36,19 +36,19 @@ BIG = ", ".join(["x"] * 100)
 EVERYWHERE = 'streams: [{name: S, domain: "*"}]\n'
 BOMBS = {
     "aliases in many domains": DOMAINS % 200 + aliases(4, 25) + 'streams: [{name: S, domain: "*", metadata: {a: *a3}}]\n',
-    "aliases in many entries": DOMAINS % 1 + aliases(3, 30, "a") + "streams:\n" + each("- {name: S%d, metadata: {a: *a2}}\n", 1000),
+    "aliases in many entries": DOMAINS % 1 + aliases(3, 30, "a") + "streams:\n" + repeat_numbered("- {name: S%d, metadata: {a: *a2}}\n", 1000),
     "sources everywhere": DOMAINS % 5000 + 'streams: [{name: A, domain: "*", sources: [{name: A, domain: "*"}]}]\n',
-    "streams in every domain": DOMAINS % 10000 + "streams:\n" + each('- {name: S%d, domain: "*"}\n', 500),
+    "streams in every domain": DOMAINS % 10000 + "streams:\n" + repeat_numbered('- {name: S%d, domain: "*"}\n', 500),
     "variables in many entries": DOMAINS % 1 + f"vars: {{big: [{BIG}]}}\nstreams:\n"
-    + each('- {name: S%d, subjects: "${var.big}"}\n', 3000),
+    + repeat_numbered('- {name: S%d, subjects: "${var.big}"}\n', 3000),
     "defaults everywhere": DOMAINS % 5000 + aliases(3, 20, "a") + "defaults: {stream: {metadata: {a: *a2}}}\n" + EVERYWHERE,
     "overrides of everything": DOMAINS % 5000 + EVERYWHERE + "overrides:\n" + '- {address: "**", max_msgs: 1}\n' * 1000,
     "variables of a range": aliases(3, 30, "a") + 'domains: {"d-{1..10000}": {vars: {a: *a2}}}\n',
-    "removed": DOMAINS % 1000 + EVERYWHERE + "removed:\n" + each("- {address: d-*x/stream/S%d, destroy: false}\n", 900),
+    "removed": DOMAINS % 1000 + EVERYWHERE + "removed:\n" + repeat_numbered("- {address: d-*x/stream/S%d, destroy: false}\n", 900),
 }  # fmt: skip
 
 
-def bombed(text: str, workspace: Loader) -> None:
+def require_too_large(text: str, workspace: Loader) -> None:
     """One finding says that it is too much, and where."""
     (workspace.root / "jsplan.yaml").write_text(HEAD + text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -63,7 +63,7 @@ def bombed(text: str, workspace: Loader) -> None:
 def test_what_multiplies_is_counted(text: str, workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Aliases, variables, ranges, selectors, defaults, overrides: each is counted where it multiplies."""
     monkeypatch.setattr(findings, "MAX_VALUES", 100_000)
-    bombed(text, workspace)
+    require_too_large(text, workspace)
 
 
 @pytest.mark.soak
@@ -90,7 +90,7 @@ def test_aliases_count_into_the_depth(brackets: str, workspace: Loader) -> None:
     """What is deep by aliases alone is refused as what is written deep."""
     opened, closed = ("[", "]") if brackets == "[]" else ("{a: ", "}")
     lines = [f"  - &a0 {opened * 40}x{closed * 40}"] + [f"  - &a{n} {opened * 40}*a{n - 1}{closed * 40}" for n in range(1, 60)]
-    found = workspace.error("x-a:\n" + "\n".join(lines) + "\n")
+    found = workspace.single_finding("x-a:\n" + "\n".join(lines) + "\n")
     assert (found.code, found.summary) == ("JS101", "nested deeper than 64 levels")
     assert not workspace(f"x-a:\n  - &a0 {opened * 30}x{closed * 30}\n  - &a1 {opened * 30}*a0{closed * 30}\n").resources
 
@@ -98,11 +98,11 @@ def test_aliases_count_into_the_depth(brackets: str, workspace: Loader) -> None:
 def test_aliases_are_resolved_once() -> None:
     """What an alias repeats is resolved once for each domain, so that a page of aliases takes no longer than a page of text."""
     found = Findings()
-    node = parse(Source(Path("a.yaml"), "a.yaml"), (aliases(3, 20) + "a: *a2\n").encode(), found)
+    node = parse_document(Source(Path("a.yaml"), "a.yaml"), (aliases(3, 20) + "a: *a2\n").encode(), found)
     assert node is not None
     resolved = interpolate(node, Scope({}, domain="hub"), found).value["a"]
     assert {id(inner) for item in resolved.value for inner in item.value} == {id(resolved.value[0].value[0])}
-    assert plain(resolved) == [[["ahub"] * 20] * 20] * 20
+    assert to_plain(resolved) == [[["ahub"] * 20] * 20] * 20
 
 
 def test_a_long_chain_of_copies(workspace: Loader) -> None:
@@ -116,8 +116,8 @@ def test_a_long_chain_of_copies(workspace: Loader) -> None:
 
 def test_dependencies_are_counted(workspace: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every resource after every other one: an error instead of a graph that fills the memory."""
-    text = "streams:\n" + each("- {name: A%d}\n", 30) + each('- {name: S%d, depends_on: ["hub/stream/A*", hub/stream/A0]}\n', 30)
+    text = "streams:\n" + repeat_numbered("- {name: A%d}\n", 30) + repeat_numbered('- {name: S%d, depends_on: ["hub/stream/A*", hub/stream/A0]}\n', 30)
     loaded = workspace(text)
-    assert {len(after) for address, after in resolve(loaded).after.items() if address.name.startswith("S")} == {30}
-    monkeypatch.setattr(sys.modules[resolve.__module__], "MAX_DEPENDENCIES", 100)
-    assert [one.code for one in resolve(loaded).diagnostics] == ["JS148"]
+    assert {len(after) for address, after in build_topology(loaded).dependencies.items() if address.name.startswith("S")} == {30}
+    monkeypatch.setattr(sys.modules[build_topology.__module__], "MAX_DEPENDENCIES", 100)
+    assert [one.code for one in build_topology(loaded).diagnostics] == ["JS148"]

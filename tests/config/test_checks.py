@@ -10,7 +10,7 @@ import pytest
 from jsplan.config import body, checks, checks_consumers
 from jsplan.config.findings import Findings
 from jsplan.config.node import Source
-from jsplan.config.read import parse
+from jsplan.config.read import parse_document
 from jsplan.resources import TABLES
 from jsplan.sandbox import Server
 from tests.config.conftest import Loader
@@ -140,7 +140,7 @@ ACCEPTED_CONSUMERS = [
 def fields(kind: str, text: str) -> dict[str, Any]:
     """The fields as the API takes them."""
     findings = Findings()
-    node = parse(Source(Path("x"), "x"), f"{{name: P, {text}}}".encode(), findings)
+    node = parse_document(Source(Path("x"), "x"), f"{{name: P, {text}}}".encode(), findings)
     assert node is not None
     out = body.parse(TABLES[kind], node.value, findings)  # type: ignore[index]
     assert findings.sorted() == ()
@@ -222,7 +222,7 @@ def test_a_consumer_that_the_server_accepts_is_accepted_here(text: str, server: 
 )
 def test_a_work_queue_refuses_consumers_that_do_not_fit(consumers: str, words: str, workspace: Loader) -> None:
     """Consumers of a declared work queue ack explicitly, deliver all, and do not overlap."""
-    found = workspace.error(f'streams:\n  - {{name: Q, subjects: ["q.>"], retention: workqueue, consumers: {consumers}}}\n')
+    found = workspace.single_finding(f'streams:\n  - {{name: Q, subjects: ["q.>"], retention: workqueue, consumers: {consumers}}}\n')
     assert found.code == "JS176"
     assert words in found.summary
 
@@ -245,5 +245,5 @@ def test_a_work_queue_takes_consumers_with_filters_of_their_own(workspace: Loade
 
 def test_a_finding_points_at_the_field(workspace: Loader) -> None:
     """A contradiction is shown where the field is written, with the resource's address."""
-    found = workspace.error("streams:\n  - name: A\n    max_age: 30s\n    duplicate_window: 2m\n")
+    found = workspace.single_finding("streams:\n  - name: A\n    max_age: 30s\n    duplicate_window: 2m\n")
     assert (found.code, str(found.range), found.address) == ("JS153", "jsplan.yaml:7:5", "hub/stream/A")

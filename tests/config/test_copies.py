@@ -137,7 +137,7 @@ def test_a_mirror_of_its_base(workspace: Loader) -> None:
 def test_what_is_no_base(workspace: Loader, entry: str, says: str) -> None:
     """A circle, a stream that is not declared, something that is no stream, and subjects that two would store: each with its place."""
     workspace.write({"c.json": '{"subjects": ["x"]}'})
-    found = workspace.error(
+    found = workspace.single_finding(
         f"""
         streams:
           - {{name: A, domain: hub, {entry}}}
@@ -159,4 +159,4 @@ def test_only_streams_are_copied(workspace: Loader) -> None:
         "defaults: {stream: {copy_of: hub/stream/A}}",
         "overrides: [{address: hub/stream/A, copy_of: hub/stream/B}]\nstreams: [{name: A, domain: hub}]",
     ):
-        assert workspace.error(text, head=HEAD).code == "JS105", text
+        assert workspace.single_finding(text, head=HEAD).code == "JS105", text

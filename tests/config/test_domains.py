@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jsplan.config.expand import names
+from jsplan.config.expand import expand_range
 from jsplan.config.model import Tls
 from jsplan.units import SECOND
 from tests.config.conftest import HEAD, Loader, body_of
@@ -66,7 +66,7 @@ def test_connections_have_all_their_keys(workspace: Loader) -> None:
 )
 def test_a_contradictory_connection_is_an_error(connection: str, code: str, words: str, workspace: Loader) -> None:
     """Two ways at once, halves of pairs, and a seed where its file should be."""
-    found = workspace.error(f"connections: {{hub: {connection}}}\n")
+    found = workspace.single_finding(f"connections: {{hub: {connection}}}\n")
     assert found.code == code
     assert words in found.detail
     assert "SUACSSL" not in found.detail + found.summary
@@ -87,7 +87,7 @@ def test_an_empty_connection_is_filled_later(workspace: Loader) -> None:
 
 def test_without_domains_the_lines_to_write_are_printed(workspace: Loader) -> None:
     """The finding holds YAML that would settle it, with the workspace's own connection."""
-    found = workspace.error("connections: {ngs: {}}\n", head=HEAD)
+    found = workspace.single_finding("connections: {ngs: {}}\n", head=HEAD)
     assert found.code == "JS126"
     assert "  domains:\n    hub: {connection: ngs}" in found.detail
     assert "js_domain: null" in found.detail
@@ -132,7 +132,7 @@ def test_a_range_stands_for_many_domains(workspace: Loader) -> None:
 )
 def test_ranges_are_written_out(pattern: str, found: list[str]) -> None:
     """Leading zeros keep the width, several ranges multiply."""
-    assert names(pattern) == found
+    assert expand_range(pattern) == found
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_ranges_are_written_out(pattern: str, found: list[str]) -> None:
 )
 def test_a_wrong_domain_is_an_error_at_its_place(domains: str, code: str, place: str, workspace: Loader) -> None:
     """Each mistake in `domains:` is found where it is."""
-    found = workspace.found(f"domains: {domains}\n", head=HEAD)
+    found = workspace.findings(f"domains: {domains}\n", head=HEAD)
     assert (found[0].code, str(found[0].range)) == (code, f"jsplan.yaml:{place}")
 
 
@@ -207,7 +207,7 @@ def test_each_domain_of_a_fleet_has_its_own_values(workspace: Loader) -> None:
 )
 def test_a_domain_that_does_not_exist_is_an_error(selector: str, code: str, words: str, workspace: Loader) -> None:
     """An exact name must exist."""
-    found = workspace.error(f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET)
+    found = workspace.single_finding(f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET)
     assert found.code == code
     assert words in found.detail
 
@@ -222,13 +222,13 @@ def test_a_pattern_that_matches_nothing_is_a_warning(selector: str, workspace: L
 
 def test_one_problem_in_a_fleet_is_said_once(workspace: Loader) -> None:
     """The same line is read for each domain; its finding is not repeated."""
-    assert workspace.error("streams: [{name: S, domain: label:edge, max_aeg: 1d}]\n", head=HEAD + FLEET).code == "JS105"
+    assert workspace.single_finding("streams: [{name: S, domain: label:edge, max_aeg: 1d}]\n", head=HEAD + FLEET).code == "JS105"
 
 
 def test_which_domain_must_be_clear(workspace: Loader) -> None:
     """Without `domain:` the default counts, then the only domain there is; several are an error."""
     assert list(map(str, workspace("streams: [{name: S}]\n").resources)) == ["hub/stream/S"]
-    found = workspace.error("streams: [{name: S}]\n", head=HEAD + FLEET)
+    found = workspace.single_finding("streams: [{name: S}]\n", head=HEAD + FLEET)
     assert found.code == "JS127"
     loaded = workspace("defaults: {domain: label:big}\nstreams: [{name: S}]\n", head=HEAD + FLEET)
     assert list(map(str, loaded.resources)) == ["store-003/stream/S"]
@@ -268,7 +268,7 @@ def test_a_mirror_has_one_origin(workspace: Loader) -> None:
     """A selector that matches one domain will do; more or none is an error."""
     loaded = workspace("streams: [{name: M, domain: hub, mirror: {name: A, domain: label:big}}]\n", head=HEAD + FLEET)
     assert body_of(loaded, "hub/stream/M")["mirror"] == {"name": "A", "domain": "store-003"}
-    found = workspace.error("streams: [{name: M, domain: hub, mirror: {name: A, domain: label:edge}}]\n", head=HEAD + FLEET)
+    found = workspace.single_finding("streams: [{name: M, domain: hub, mirror: {name: A, domain: label:edge}}]\n", head=HEAD + FLEET)
     assert (found.code, "store-001" in found.detail) == ("JS125", True)
 
 
@@ -278,7 +278,7 @@ def test_a_mirror_has_one_origin(workspace: Loader) -> None:
 )
 def test_an_origin_is_named_once(origin: str, workspace: Loader) -> None:
     """`domain` and `external` exclude each other; `deliver` goes with `domain`."""
-    found = workspace.found(f"streams: [{{name: S, domain: store-002, sources: [{origin}]}}]\n", head=HEAD + FLEET)
+    found = workspace.findings(f"streams: [{{name: S, domain: store-002, sources: [{origin}]}}]\n", head=HEAD + FLEET)
     assert [problem.code for problem in found] in (["JS137"], ["JS104"])
 
 
@@ -298,7 +298,7 @@ def test_an_origin_is_named_once(origin: str, workspace: Loader) -> None:
 )
 def test_a_wrong_backend_is_an_error(backend: str, code: str, workspace: Loader) -> None:
     """One place, with known keys."""
-    assert code in [problem.code for problem in workspace.found(f"backend: {backend}\n")]
+    assert code in [problem.code for problem in workspace.findings(f"backend: {backend}\n")]
 
 
 def test_the_backend_is_below_the_workspace(workspace: Loader) -> None:
@@ -317,13 +317,13 @@ def test_the_backend_is_a_bucket(workspace: Loader) -> None:
     assert (named.kind, named.domain, named.bucket, named.lock_ttl) == ("kv", "leaf", "S", 300 * SECOND)
     assert (usual.domain, usual.lock_ttl) == ("leaf", 60 * SECOND)
     assert only.domain == "hub"
-    assert [p.code for p in workspace.found("backend: {kv: {bucket: S}}\n", head=two)] == ["JS128"]
+    assert [p.code for p in workspace.findings("backend: {kv: {bucket: S}}\n", head=two)] == ["JS128"]
 
 
 def test_an_environment_that_no_bucket_has_a_key_for(workspace: Loader) -> None:
     """The state's key has the environment's name in it, which a file system takes and a bucket does not."""
     text = "environments: {'a b': {}}\nbackend: {kv: {bucket: S}}\n"
-    assert "JS131" in [p.code for p in workspace.found(text, environment="a b")]
+    assert "JS131" in [p.code for p in workspace.findings(text, environment="a b")]
 
 
 @pytest.mark.parametrize("declared", ["kv: [{bucket: S, domain: hub}]", "streams: [{name: KV_S, domain: hub}]"])
@@ -331,5 +331,5 @@ def test_the_bucket_of_the_state_is_no_resource(declared: str, workspace: Loader
     """A workspace cannot manage the bucket that its own state is in; another of that name in another domain it can."""
     head = HEAD + "connections: {c: {}}\ndomains: {hub: {connection: c}, leaf: {connection: c}}\nbackend: {kv: {domain: hub, bucket: S}}\n"
 
-    assert {p.code for p in workspace.found(declared + "\n", head=head)} & {"JS128", "JS132"}
+    assert {p.code for p in workspace.findings(declared + "\n", head=head)} & {"JS128", "JS132"}
     assert workspace("kv: [{bucket: S, domain: leaf}]\n", head=head).diagnostics == ()

@@ -32,21 +32,21 @@ STREAM = 'streams: [{name: S, domain: hub, num_replicas: "${var.replicas}", max_
 @pytest.mark.parametrize("text", [STREAM, "streams: [{name: S, domain: nowhere}]\n"])
 def test_an_environment_must_be_chosen(text: str, workspace: Loader) -> None:
     """Without -e the only finding tells which environments exist; what would follow from it is not said."""
-    found = workspace.error(text, head=HEAD + TWO)
+    found = workspace.single_finding(text, head=HEAD + TWO)
     assert found.code == "JS117"
     assert "staging, other, prod" in found.detail
 
 
 def test_an_unknown_environment_is_an_error(workspace: Loader) -> None:
     """The finding guesses."""
-    found = workspace.error(STREAM, head=HEAD + TWO, environment="stagign")
+    found = workspace.single_finding(STREAM, head=HEAD + TWO, environment="stagign")
     assert found.code == "JS117"
     assert 'Did you mean "staging"?' in found.detail
 
 
 def test_an_environment_of_a_workspace_without_any_is_an_error(workspace: Loader) -> None:
     """-e where there is nothing to choose would keep another state than is meant."""
-    assert workspace.error("", environment="prod").code == "JS117"
+    assert workspace.single_finding("", environment="prod").code == "JS117"
 
 
 def test_the_environment_may_come_from_the_process(workspace: Loader) -> None:
@@ -88,7 +88,7 @@ def test_an_environment_may_say_nothing(workspace: Loader) -> None:
 
 def test_every_environment_is_checked(workspace: Loader) -> None:
     """A wrong key in an environment that was not chosen is found too."""
-    found = workspace.error("environments: {a: {}, b: {streams: []}}\n", environment="a")
+    found = workspace.single_finding("environments: {a: {}, b: {streams: []}}\n", environment="a")
     assert (found.code, str(found.range)) == ("JS105", "jsplan.yaml:4:27")
 
 
@@ -107,7 +107,7 @@ def test_a_resource_may_be_in_some_environments_only(workspace: Loader) -> None:
         "hub/consumer/B/C",
     ]
     assert list(map(str, workspace(text, head=HEAD + TWO, environment="other").resources)) == ["hub/stream/B", "hub/consumer/B/D"]
-    found = workspace.error("streams: [{name: A, domain: hub, environments: [prd]}]\n", head=HEAD + TWO, environment="prod")
+    found = workspace.single_finding("streams: [{name: A, domain: hub, environments: [prd]}]\n", head=HEAD + TWO, environment="prod")
     assert found.code == "JS118"
 
 
@@ -178,7 +178,7 @@ def test_a_wrong_variable_says_what_to_do(options: dict[str, Any], code: str, wo
     """Unknown names, wrong types and missing files are findings."""
     workspace.write({"v.yaml": "replicsa: 4\n"})
     options["var_files"] = tuple(workspace.root / name for name in options.get("var_files", ()))
-    found = workspace.found(
+    found = workspace.findings(
         "",
         head=HEAD + "domains: {hub: {}}\nvars: {replicas: 3, on: true, list: [a], names: [secret], table: {password: secret}}\n",
         **options,
@@ -191,7 +191,7 @@ def test_a_wrong_variable_says_what_to_do(options: dict[str, Any], code: str, wo
 def test_a_variable_without_default_must_be_given(workspace: Loader) -> None:
     """`~` is no default; the finding says how to give a value."""
     head = HEAD + "domains: {hub: {}}\nvars: {region: ~}\n"
-    found = workspace.error("", head=head)
+    found = workspace.single_finding("", head=head)
     assert (found.code, str(found.range)) == ("JS114", "jsplan.yaml:4:16")
     assert "--var region=VALUE" in found.detail
     assert workspace("", head=head, environ={"JSPLAN_VAR_region": "eu"}).variables["region"] == "eu"
@@ -204,12 +204,12 @@ def test_what_uses_a_variable_without_a_value_is_not_wrong_for_that(workspace: L
         streams:
           - {name: A, subjects: ["a.${var.region}", "${var.region}"], max_age: "${var.region}", description: "in ${var.region}"}
     """
-    assert workspace.error(text).code == "JS114"
+    assert workspace.single_finding(text).code == "JS114"
 
 
 def test_a_default_refers_to_nothing(workspace: Loader) -> None:
     """Variables do not build on each other."""
-    assert workspace.error("vars: {a: x, b: '${var.a}'}\n").code == "JS113"
+    assert workspace.single_finding("vars: {a: x, b: '${var.a}'}\n").code == "JS113"
 
 
 def test_the_hash_follows_files_variables_and_environment_but_no_secret(workspace: Loader) -> None:

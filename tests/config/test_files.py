@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jsplan.codes import IN_FILES
+from jsplan.codes import FILE_CODES
 from jsplan.config import load
 from jsplan.errors import ConfigError
 from tests.config.conftest import HEAD, HUB, Loader
@@ -35,7 +35,7 @@ def test_includes_may_lead_anywhere_and_count_once(workspace: Loader) -> None:
 
 def test_an_included_file_that_is_missing_is_an_error_and_an_empty_glob_a_warning(workspace: Loader) -> None:
     """A name must exist; a pattern may be for later."""
-    assert workspace.error("include: [gone.yaml]\n").code == "JS109"
+    assert workspace.single_finding("include: [gone.yaml]\n").code == "JS109"
     assert [(d.severity, d.code) for d in workspace('include: ["streams/*.yaml"]\n').diagnostics] == [("warning", "JS109")]
     assert [(d.severity, d.code) for d in workspace("include: [e.yaml]\n", files={"e.yaml": "# later\n"}).diagnostics] == [
         ("warning", "JS102")
@@ -53,7 +53,7 @@ def test_a_file_name_that_is_not_utf8(workspace: Loader) -> None:
 
 def test_the_same_address_twice_names_both_places(workspace: Loader) -> None:
     """Within a file and across files, also through a selector."""
-    found = workspace.error("streams:\n  - name: A\n", files={"a.jsplan.yaml": "streams:\n  - {name: A, domain: '*'}\n"})
+    found = workspace.single_finding("streams:\n  - name: A\n", files={"a.jsplan.yaml": "streams:\n  - {name: A, domain: '*'}\n"})
     assert (found.code, str(found.range), found.address) == ("JS110", "a.jsplan.yaml:2:5", "hub/stream/A")
     assert "jsplan.yaml:5:5" in found.detail
 
@@ -70,7 +70,7 @@ def test_the_same_address_twice_names_both_places(workspace: Loader) -> None:
 )
 def test_what_is_declared_in_two_files_is_an_error(one: str, other: str, workspace: Loader) -> None:
     """Sections merge by name; the same name in two files names both places."""
-    found = [problem for problem in workspace.found(one + "\n", files={"z.jsplan.yaml": other}) if problem.code == "JS110"]
+    found = [problem for problem in workspace.findings(one + "\n", files={"z.jsplan.yaml": other}) if problem.code == "JS110"]
     assert len(found) == 1
     assert found[0].range is not None
     assert found[0].range.file == "z.jsplan.yaml"
@@ -111,7 +111,7 @@ def test_anchors_may_live_under_an_x_key(workspace: Loader) -> None:
 )
 def test_the_frame_of_the_main_file_is_checked(text: str, head: str, code: str, words: str, workspace: Loader) -> None:
     """Unknown sections, the version, the name and the shapes of sections."""
-    found = workspace.error(text, head=head)
+    found = workspace.single_finding(text, head=head)
     assert found.code == code
     assert words in found.detail
 
@@ -119,7 +119,7 @@ def test_the_frame_of_the_main_file_is_checked(text: str, head: str, code: str, 
 @pytest.mark.parametrize("key", ["workspace: other", "include: [x]"])
 def test_some_keys_stand_in_the_main_file_only(key: str, workspace: Loader) -> None:
     """An included file has neither a name nor includes of its own; the format version does no harm."""
-    found = workspace.error("", files={"a.jsplan.yaml": f"jsplan: 1\n{key}\n"})
+    found = workspace.single_finding("", files={"a.jsplan.yaml": f"jsplan: 1\n{key}\n"})
     assert (found.code, str(found.range)) == ("JS105", "a.jsplan.yaml:2:1")
 
 
@@ -137,7 +137,7 @@ def test_everything_is_said_at_once(workspace: Loader) -> None:
         lint: {JS201: fatal}
         moved: [{from: x, to: hub/stream/y}]
         """
-    found = workspace.found(text, files=files, variables=("x=1",))
+    found = workspace.findings(text, files=files, variables=("x=1",))
     assert [(problem.code, str(problem.range)) for problem in found] == [
         ("JS105", "a.jsplan.yaml:2:15"),
         ("JS101", "b.jsplan.yaml:1:11"),
@@ -152,7 +152,7 @@ def test_everything_is_said_at_once(workspace: Loader) -> None:
         ("JS143", "jsplan.yaml:13:16"),
         ("JS115", "None"),
     ]
-    assert all(problem.summary and problem.detail and problem.code in IN_FILES for problem in found)
+    assert all(problem.summary and problem.detail and problem.code in FILE_CODES for problem in found)
 
 
 def test_a_folder_without_workspace_says_so(workspace: Loader) -> None:
@@ -161,7 +161,7 @@ def test_a_folder_without_workspace_says_so(workspace: Loader) -> None:
         load(workspace.options())
     assert caught.value.diagnostics[0].code == "JS100"
     assert "jsplan init" in caught.value.diagnostics[0].detail
-    assert workspace.error("", head="").code == "JS102"
+    assert workspace.single_finding("", head="").code == "JS102"
     (workspace.root / "jsplan.yaml").unlink()
     (workspace.root / "jsplan.yaml").mkdir()
     with pytest.raises(ConfigError) as caught:
@@ -184,7 +184,7 @@ def test_files_are_shown_relative_to_the_workspace(workspace: Loader, monkeypatc
 def test_a_link_that_leads_in_a_circle_is_a_finding(workspace: Loader) -> None:
     """A file that cannot be opened is said with the reason."""
     (workspace.root / "loop.json").symlink_to("loop.json")
-    found = workspace.error("streams: [{name: S, config_file: loop.json}]\n")
+    found = workspace.single_finding("streams: [{name: S, config_file: loop.json}]\n")
     assert (found.code, str(found.range)) == ("JS100", "jsplan.yaml:4:34")
 
 
@@ -195,4 +195,4 @@ def test_every_code_that_is_used_is_explained() -> None:
     for path in [*package.glob("config/*.py"), *package.glob("converting/*.py")]:
         text = path.read_text(encoding="utf-8")
         used |= {code for code in (f"JS1{number:02}" for number in range(100)) if f'"{code}"' in text}
-    assert used == set(IN_FILES)
+    assert used == set(FILE_CODES)

@@ -14,11 +14,11 @@ from jsplan.config.findings import Findings
 from jsplan.config.model import Connection, Tls
 from jsplan.disk import read_regular, replace_file, write_private
 from jsplan.errors import ConfigError, ConnectError, JsplanError, StateError
-from jsplan.jetstream.contexts import Target, resolve
-from jsplan.jetstream.trouble import check_files
+from jsplan.jetstream.connect_errors import check_files
+from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 from jsplan.state.local import LocalBackend
-from jsplan.workflows.converting_files import read_nats
-from jsplan.workflows.importing import require_new
+from jsplan.workflows.convert_files import read_nats
+from jsplan.workflows.import_config import require_new
 from tests.config.conftest import Loader
 
 CREDS = "-----BEGIN NATS USER JWT-----\neyJleHBvc2Vk\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\nSUAEXPOSED\n"
@@ -39,7 +39,7 @@ SECRETS = {
 }
 
 
-def quoted_nothing(found: object) -> None:
+def require_nothing_quoted(found: object) -> None:
     """No part of a secret file is in the findings."""
     said = repr(found).lower()
     assert "exposed" not in said
@@ -50,30 +50,30 @@ def quoted_nothing(found: object) -> None:
 def test_a_file_that_is_no_workspace_is_not_quoted(secret: str, workspace: Loader) -> None:
     """By whichever key the files name it, the finding says where and of which type it is."""
     (workspace.root / "secret").write_text(secret, encoding="utf-8")
-    quoted_nothing(workspace.found("include: [secret]\n"))
-    quoted_nothing(workspace.found('include: ["secre*"]\n'))
-    quoted_nothing(workspace.found("vars: {x: 1}\n", var_files=(workspace.root / "secret",)))
+    require_nothing_quoted(workspace.findings("include: [secret]\n"))
+    require_nothing_quoted(workspace.findings('include: ["secre*"]\n'))
+    require_nothing_quoted(workspace.findings("vars: {x: 1}\n", var_files=(workspace.root / "secret",)))
     for section in ("streams: [{name: S, ", "kv: [{bucket: S, ", "consumers: [{stream: S, name: C, "):
-        quoted_nothing(workspace.found(f"{section}config_file: secret}}]\n"))
+        require_nothing_quoted(workspace.findings(f"{section}config_file: secret}}]\n"))
     (workspace.root / "jsplan.yaml").unlink()
     (workspace.root / "jsplan.yaml").symlink_to("secret")
     with pytest.raises(ConfigError) as caught:
         load(workspace.options())
-    quoted_nothing(caught.value.diagnostics)
+    require_nothing_quoted(caught.value.diagnostics)
 
 
 def test_a_link_that_the_default_pattern_matches(workspace: Loader) -> None:
     """A pull request can add a link to a file of the machine that plans it."""
     (workspace.root / "secret").write_text(CREDS, encoding="utf-8")
     (workspace.root / "x.jsplan.yaml").symlink_to(workspace.root / "secret")
-    found = workspace.error("")
+    found = workspace.single_finding("")
     assert (found.code, str(found.range)) == ("JS104", "x.jsplan.yaml:1:1")
     assert found.summary == "x.jsplan.yaml must be a mapping, not text"
 
 
 def test_a_near_word_is_still_offered(workspace: Loader) -> None:
     """A file whose only key is misspelt says which known one is meant; the key itself is not quoted."""
-    found = workspace.error("", files={"x.jsplan.yaml": "streems: []\n"})
+    found = workspace.single_finding("", files={"x.jsplan.yaml": "streems: []\n"})
     assert (found.code, found.detail) == ("JS105", 'Did you mean "streams"?')
     assert "streems" not in found.summary
 
@@ -85,8 +85,8 @@ async def test_what_is_no_regular_file_is_not_read(path: str, workspace: Loader)
     (workspace.root / "folder").mkdir()
     with (workspace.root / "large").open("wb") as file:
         file.truncate(5 << 30)  # a hole: it takes no room
-    assert {found.code for found in workspace.found(f"streams: [{{name: S, config_file: {path}}}]\n")} == {"JS100"}
-    assert workspace.found(f"include: [{path}]\n")[0].code in ("JS100", "JS109")
+    assert {found.code for found in workspace.findings(f"streams: [{{name: S, config_file: {path}}}]\n")} == {"JS100"}
+    assert workspace.findings(f"include: [{path}]\n")[0].code in ("JS100", "JS109")
     named = workspace.root / path
     for connection in (
         Connection("main", creds=named),
@@ -95,7 +95,7 @@ async def test_what_is_no_regular_file_is_not_read(path: str, workspace: Loader)
         Connection("main", tls=Tls(cert=named, key=named)),
     ):
         with pytest.raises(ConnectError, match="cannot read its"):
-            check_files(resolve(connection, {}))
+            check_files(resolve_settings(connection, {}))
     with pytest.raises(StateError, match=r"cannot read the state|is (a device|a named pipe|a folder), not a file"):
         await LocalBackend(named, "shop", None).read()
 
@@ -108,8 +108,8 @@ def test_a_path_that_the_system_refuses(workspace: Loader) -> None:
         f"streams: [{{name: S, config_file: {long}}}]\n",
         f"streams: [{{name: S, config_file: jsplan.yaml/{long}}}]\n",
     ):
-        assert {found.code for found in workspace.found(text)} <= {"JS100", "JS109"}
-    assert workspace.found("", var_files=(workspace.root / long,))[0].code == "JS100"
+        assert {found.code for found in workspace.findings(text)} <= {"JS100", "JS109"}
+    assert workspace.findings("", var_files=(workspace.root / long,))[0].code == "JS100"
     with pytest.raises(ConfigError, match="1 error") as caught:
         load(LoadOptions(workspace.root / long))
     assert caught.value.diagnostics[0].summary.endswith("is not a folder")
@@ -123,7 +123,7 @@ def test_a_home_that_is_not_known(tmp_path: Path) -> None:
     """A context of the nats CLI may name the home of a user that this machine does not have: it stays as it is written."""
     (tmp_path / "nats/context").mkdir(parents=True)
     (tmp_path / "nats/context/ctx.json").write_text(json.dumps({"creds": "~no-such-user/a.creds"}), "utf-8")
-    found = resolve(Connection("main", context="ctx"), {"XDG_CONFIG_HOME": str(tmp_path)})
+    found = resolve_settings(Connection("main", context="ctx"), {"XDG_CONFIG_HOME": str(tmp_path)})
     assert found.creds == "~no-such-user/a.creds"
 
 
@@ -131,7 +131,7 @@ def test_a_home_that_is_not_known(tmp_path: Path) -> None:
 def test_a_text_that_is_no_name(name: str) -> None:
     """JSON may hold what no file can be called, as a context of the nats CLI names its files."""
     with pytest.raises(ConnectError, match=r"cannot read its creds file .*: no file has such a name"):
-        check_files(Target("main", "nats://h", "nats://h", creds=name))
+        check_files(ConnectionSettings("main", "nats://h", "nats://h", creds=name))
 
 
 def test_a_variable_file_may_be_a_pipe(workspace: Loader) -> None:

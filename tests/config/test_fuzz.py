@@ -58,7 +58,7 @@ def errors(options: LoadOptions) -> tuple[Diagnostic, ...] | None:
     return None
 
 
-def attempt(*contents: bytes) -> None:
+def load_contents(*contents: bytes) -> None:
     """Load the contents as a workspace with includes; ConfigError is the one exception that may come, with findings in it."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -76,15 +76,15 @@ def attempt(*contents: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_random_bytes_never_raise_anything_else(content: bytes) -> None:
     """Bytes of any kind in the main file and in an included one."""
-    attempt(content)
-    attempt(HEAD.encode(), content)
+    load_contents(content)
+    load_contents(HEAD.encode(), content)
 
 
 @FAST
 @given(st.text(alphabet="abc: -{}[]&*!|>'\"%@`#,?\n\t\\${}.<~019", max_size=80))
 def test_random_yaml_signs_never_raise_anything_else(content: str) -> None:
     """Text made of the signs that mean something in YAML."""
-    attempt(HEAD.encode(), content.encode())
+    load_contents(HEAD.encode(), content.encode())
 
 
 @FAST
@@ -92,9 +92,9 @@ def test_random_yaml_signs_never_raise_anything_else(content: str) -> None:
 def test_random_shapes_never_raise_anything_else(document: object) -> None:
     """Known keys with values of every shape, in every place."""
     content = json.dumps(document).encode()
-    attempt(content)
-    attempt(HEAD.encode(), content)
-    attempt(f"{HEAD}streams: [{json.dumps(document)}]\n".encode())
+    load_contents(content)
+    load_contents(HEAD.encode(), content)
+    load_contents(f"{HEAD}streams: [{json.dumps(document)}]\n".encode())
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -118,4 +118,4 @@ def test_a_broken_contract_example_never_raises_anything_else(seed: int) -> None
                 lines[at], lines[at - 1] = lines[at - 1], lines[at]
             else:
                 lines[at] = lines[at].replace(dice.choice("aeo:{}[]"), dice.choice("x:{}[]*&!"))
-    attempt("\n".join(lines).encode())
+    load_contents("\n".join(lines).encode())

@@ -53,14 +53,14 @@ def test_references_are_replaced(field: str, written: str, value: Any, workspace
 )
 def test_what_cannot_be_resolved_says_where_and_what_to_do(written: str, code: str, words: str, workspace: Loader) -> None:
     """Each wrong reference is one finding at its value, with a guess where one is near."""
-    found = workspace.error(f'streams:\n  - name: S\n    description: "{written}"\n', head=HEAD + VARS, environ={"HOME": "/"})
+    found = workspace.single_finding(f'streams:\n  - name: S\n    description: "{written}"\n', head=HEAD + VARS, environ={"HOME": "/"})
     assert (found.code, found.range and found.range.line, found.range and found.range.column) == (code, 7, 18)
     assert words in found.detail
 
 
 def test_keys_hold_no_references(workspace: Loader) -> None:
     """A reference in a key is an error, not a literal."""
-    found = workspace.error('streams:\n  - name: S\n    metadata: {"${var.word}": x}\n', head=HEAD + VARS)
+    found = workspace.single_finding('streams:\n  - name: S\n    metadata: {"${var.word}": x}\n', head=HEAD + VARS)
     assert (found.code, str(found.range)) == ("JS113", "jsplan.yaml:7:16")
 
 
@@ -78,7 +78,7 @@ def test_what_comes_from_the_environment_is_a_secret(workspace: Loader) -> None:
 
 def test_an_environment_variable_that_is_not_set_is_an_error(workspace: Loader) -> None:
     """The finding names it and guesses at names, never at values."""
-    found = workspace.error('connections: {hub: {url: u, user: a, password: "${env.ACC_PASWORD}"}}\n', environ={"ACC_PASSWORD": "geheim"})
+    found = workspace.single_finding('connections: {hub: {url: u, user: a, password: "${env.ACC_PASWORD}"}}\n', environ={"ACC_PASSWORD": "geheim"})
     assert found.code == "JS111"
     assert 'Did you mean "ACC_PASSWORD"?' in found.detail
     assert "geheim" not in found.detail + found.summary
@@ -87,7 +87,7 @@ def test_an_environment_variable_that_is_not_set_is_an_error(workspace: Loader) 
 def test_a_secret_is_not_shown_in_a_finding_about_it(workspace: Loader) -> None:
     """A secret with a wrong value or shape is described, not printed."""
     text = 'connections: {hub: {url: u, timeout: "${env.PW}", inbox_prefix: "${env.PW}", tls: "${env.PW}", account: ["${env.PW}"]}}\n'
-    found = workspace.found(text, environ={"PW": "geheim >"})
+    found = workspace.findings(text, environ={"PW": "geheim >"})
     assert len(found) == 4
     assert not any("geheim" in problem.summary + problem.detail for problem in found)
 

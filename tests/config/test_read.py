@@ -10,15 +10,15 @@ import yaml
 
 from jsplan.config import read
 from jsplan.config.findings import Findings
-from jsplan.config.node import Source, plain
+from jsplan.config.node import Source, to_plain
 from jsplan.diagnostics import Diagnostic
 
 
 def parse(text: str | bytes, name: str = "x.yaml") -> tuple[Any, tuple[Diagnostic, ...]]:
     """The plain value and what was found."""
     findings = Findings()
-    node = read.parse(Source(Path(name), name), text if isinstance(text, bytes) else text.encode(), findings)
-    return (plain(node) if node else None), findings.sorted()
+    node = read.parse_document(Source(Path(name), name), text if isinstance(text, bytes) else text.encode(), findings)
+    return (to_plain(node) if node else None), findings.sorted()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_nothing_is_nothing(text: str) -> None:
 def test_the_places_count_characters_from_one() -> None:
     """Columns count characters, not bytes."""
     findings = Findings()
-    node = read.parse(Source(Path("x"), "x"), "é: {ü: 1, ö: [a, b]}".encode(), findings)
+    node = read.parse_document(Source(Path("x"), "x"), "é: {ü: 1, ö: [a, b]}".encode(), findings)
     assert node is not None
     inner = node.value["é"]
     assert inner.key_place("ö")[1:] == (0, 10)

@@ -48,7 +48,7 @@ TWO = HEAD + "domains: {hub: {}, leaf: {connection: default}}\nconnections: {def
 )
 def test_a_field_has_the_units_of_the_api(written: str, value: Any, workspace: Loader) -> None:
     """Durations are nanoseconds, sizes bytes, null is left to the server, nested objects likewise."""
-    declared = workspace.one(f"streams:\n  - name: S\n    {written}\n")
+    declared = workspace.single_resource(f"streams:\n  - name: S\n    {written}\n")
     assert declared.body[written.split(":")[0]] == value
 
 
@@ -89,7 +89,7 @@ def test_a_field_has_the_units_of_the_api(written: str, value: Any, workspace: L
 )
 def test_a_wrong_field_says_where_and_what_to_write(written: str, code: str, place: str, words: str, workspace: Loader) -> None:
     """Each mistake is one finding at the value or key, with the correction where one is known."""
-    found = workspace.error(f"streams:\n  - name: S\n    {written}\n")
+    found = workspace.single_finding(f"streams:\n  - name: S\n    {written}\n")
     assert (found.code, str(found.range)) == (code, f"jsplan.yaml:{place}")
     assert words in found.summary + found.detail
 
@@ -119,7 +119,7 @@ def test_a_wrong_field_says_where_and_what_to_write(written: str, code: str, pla
 )
 def test_names_of_other_tools_are_translated(written: str, words: str, workspace: Loader) -> None:
     """Names of the technical preview, of NACK and of client libraries lead to the API's name."""
-    found = workspace.error(f"streams: [{{name: S, consumers: [{{name: C, {written}}}]}}]\n")
+    found = workspace.single_finding(f"streams: [{{name: S, consumers: [{{name: C, {written}}}]}}]\n")
     assert found.code == "JS105"
     assert words in found.detail
 
@@ -144,7 +144,7 @@ def test_names_of_other_tools_are_translated(written: str, words: str, workspace
 )
 def test_a_stream_name_that_cannot_be_is_refused(name: str, code: str, words: str, workspace: Loader) -> None:
     """Names that the server or jsplan has other uses for, and those that cannot be addressed."""
-    found = workspace.error(f"streams: [{{name: {name}}}]\n")
+    found = workspace.single_finding(f"streams: [{{name: {name}}}]\n")
     assert found.code == code
     assert words in found.detail
 
@@ -196,12 +196,12 @@ def test_a_declared_consumer_is_meant_to_stay(written: str, names: tuple[str, st
 )
 def test_a_consumer_name_that_cannot_be_is_refused(written: str, code: str, workspace: Loader) -> None:
     """Two names, an expiry that is not said, the server's own consumers."""
-    assert workspace.error(f"consumers: [{{stream: S, {written}}}]\n").code == code
+    assert workspace.single_finding(f"consumers: [{{stream: S, {written}}}]\n").code == code
 
 
 def test_a_consumer_beside_says_its_stream(workspace: Loader) -> None:
     """A top-level consumer without `stream:` cannot be placed."""
-    found = workspace.error("consumers: [{name: C}]\n")
+    found = workspace.single_finding("consumers: [{name: C}]\n")
     assert (found.code, "stream" in found.summary) == ("JS106", True)
 
 
@@ -226,7 +226,7 @@ def test_a_config_file_may_have_three_shapes(document: object, workspace: Loader
         "s/legacy.json": json.dumps(document),
         "s/a.yaml": "streams: [{name: NEW, config_file: legacy.json, max_age: 2d, metadata: ~}]\n",
     }
-    declared = workspace.one("include: [s/a.yaml]\n", files=files)
+    declared = workspace.single_resource("include: [s/a.yaml]\n", files=files)
     expected = {
         "name": "NEW",
         "subjects": ["l.>"],
@@ -251,7 +251,7 @@ def test_a_config_file_may_have_three_shapes(document: object, workspace: Loader
 def test_a_consumer_in_a_config_file_stays_what_it_was(config: object, expected: object, workspace: Loader) -> None:
     """Inside a config_file `name` does not imply `durable_name`."""
     files = {"c.json": json.dumps(config)}
-    assert dict(workspace.one("consumers: [{stream: S, name: C, config_file: c.json}]\n", files=files).body) == expected
+    assert dict(workspace.single_resource("consumers: [{stream: S, name: C, config_file: c.json}]\n", files=files).body) == expected
 
 
 @pytest.mark.parametrize(
@@ -267,19 +267,19 @@ def test_a_consumer_in_a_config_file_stays_what_it_was(config: object, expected:
 )
 def test_a_wrong_config_file_is_shown_inside_the_file(content: str, code: str, place: str, workspace: Loader) -> None:
     """Findings about its content are at its own lines."""
-    found = workspace.error("streams: [{name: S, config_file: c.json}]\n", files={"c.json": content})
+    found = workspace.single_finding("streams: [{name: S, config_file: c.json}]\n", files={"c.json": content})
     assert (found.code, str(found.range)) == (code, place)
 
 
 def test_a_config_file_that_is_missing_is_shown_where_it_is_named(workspace: Loader) -> None:
     """The path is relative to the file that names it."""
-    found = workspace.error("streams: [{name: S, config_file: gone.json}]\n")
+    found = workspace.single_finding("streams: [{name: S, config_file: gone.json}]\n")
     assert (found.code, str(found.range)) == ("JS100", "jsplan.yaml:4:34")
 
 
 def test_unknown_fields_pass_through_x_raw(workspace: Loader) -> None:
     """They are in the body as they are, and named in `raw_fields`."""
-    declared = workspace.one('streams: [{name: S, x_raw: {new_field: {a: [1, "${domain}"]}}}]\n')
+    declared = workspace.single_resource('streams: [{name: S, x_raw: {new_field: {a: [1, "${domain}"]}}}]\n')
     assert dict(declared.body) == {"name": "S", "new_field": {"a": [1, "hub"]}}
     assert declared.raw_fields == {"new_field"}
 
@@ -289,7 +289,7 @@ def test_x_raw_is_not_for_known_fields(workspace: Loader) -> None:
     loaded = workspace("streams: [{name: S, x_raw: {max_age: 1d}}]\n")
     assert body_of(loaded, "hub/stream/S")["max_age"] == DAY
     assert [d.code for d in loaded.diagnostics] == ["JS136"]
-    assert workspace.error("streams: [{name: S, max_age: 2d, x_raw: {max_age: 1d}}]\n").code == "JS136"
+    assert workspace.single_finding("streams: [{name: S, max_age: 2d, x_raw: {max_age: 1d}}]\n").code == "JS136"
 
 
 def test_layers_have_their_order(workspace: Loader) -> None:
@@ -331,7 +331,7 @@ def test_layers_have_their_order(workspace: Loader) -> None:
 )
 def test_wrong_defaults_and_overrides_are_errors(text: str, code: str, workspace: Loader) -> None:
     """They are checked as the resources are, and cannot rename."""
-    assert workspace.error(f"streams: [{{name: S}}]\n{text}\n").code == code
+    assert workspace.single_finding(f"streams: [{{name: S}}]\n{text}\n").code == code
 
 
 def test_an_override_or_dependency_of_nothing_is_a_warning(workspace: Loader) -> None:
@@ -379,14 +379,14 @@ def test_guards_are_read(workspace: Loader) -> None:
 )
 def test_wrong_guards_are_errors(written: str, code: str, words: str, workspace: Loader) -> None:
     """A guard that is misspelt must not be a guard that is missing."""
-    found = workspace.error(f"streams: [{{name: S, {written}}}]\n")
+    found = workspace.single_finding(f"streams: [{{name: S, {written}}}]\n")
     assert found.code == code
     assert words in found.detail
 
 
 def test_where_a_field_is_written_is_known(workspace: Loader) -> None:
     """`range` is the entry, `ranges` each field's key; fields that are not written have none."""
-    declared = workspace.one("streams:\n  - name: S\n    max_age: 1d\n    mirror:\n      name: X\n")
+    declared = workspace.single_resource("streams:\n  - name: S\n    max_age: 1d\n    mirror:\n      name: X\n")
     assert str(declared.range) == "jsplan.yaml:5:5"
     assert {name: str(place) for name, place in declared.ranges.items()} == {
         "name": "jsplan.yaml:5:5",

@@ -23,7 +23,7 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
           - {address: hub/stream/X, destroy: true, prevent_destroy: false}
         """
     loaded = workspace(text)
-    assert [(entry.origin, entry.to, str(entry.range)) for entry in loaded.moved] == [
+    assert [(entry.old_address, entry.new_address, str(entry.range)) for entry in loaded.moved] == [
         ("leaf/**", "hub/**", "jsplan.yaml:7:5"),
         ("old/consumer/S/C", "hub/consumer/S/C", "jsplan.yaml:8:5"),
         ("shop-*/**", "store-*/**", "jsplan.yaml:9:5"),
@@ -68,7 +68,7 @@ def test_moved_and_removed_are_read(workspace: Loader) -> None:
 )
 def test_wrong_settings_are_errors(text: str, code: str, words: str, workspace: Loader) -> None:
     """Each mistake is found and says what to write."""
-    found = workspace.found(f"streams: [{{name: S}}]\n{text}\n")
+    found = workspace.findings(f"streams: [{{name: S}}]\n{text}\n")
     assert found[0].code == code
     assert words in found[0].detail
 
@@ -127,7 +127,7 @@ SINKS = {
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_sink_that_cannot_work_is_found_by_validate(sink: str, workspace: Loader) -> None:
     """URL and headers are checked before anything is sent, with their place in the file, and without what they hold."""
-    found = workspace.found(f"drift: {{sinks: [{sink}]}}\n")
+    found = workspace.findings(f"drift: {{sinks: [{sink}]}}\n")
 
     assert SINKS[sink] in f"{found[0].summary} {found[0].detail}"
     assert found[0].range is not None
@@ -138,7 +138,7 @@ def test_a_sink_that_cannot_work_is_found_by_validate(sink: str, workspace: Load
 def test_a_wrong_url_from_the_environment_is_not_shown(url: str, workspace: Loader) -> None:
     """Whatever is wrong with it: no part of it is in a finding."""
     text = 'connections: {c: {url: "${env.HOOK}"}}\ndrift: {sinks: [{webhook: {url: "${env.HOOK}"}}]}\n'
-    found = workspace.found(text, environ={"HOOK": url})
+    found = workspace.findings(text, environ={"HOOK": url})
 
     assert any("${env.HOOK} is not a URL" in one.summary for one in found)
     assert not [one for one in found if "s3cret" in f"{one.summary} {one.detail}" or "[" in one.summary.replace("[JS", "")]
@@ -186,7 +186,7 @@ def test_backfills(workspace: Loader) -> None:
 
 
 @pytest.mark.parametrize("text", ["kv: []", "imports: []", "backfills:", "drift: {sinks: []}", "ownership: {}"])
-def test_what_asks_for_nothing_is_carried_out(text: str, workspace: Loader) -> None:
+def test_empty_settings_are_accepted(text: str, workspace: Loader) -> None:
     """Empty sections are no error."""
     assert workspace(text + "\n").diagnostics == ()
 
@@ -230,7 +230,7 @@ def test_what_asks_for_nothing_is_carried_out(text: str, workspace: Loader) -> N
 )
 def test_what_is_wrong_with_a_section(text: str, code: str, words: str, workspace: Loader) -> None:
     """Each mistake is named, with what helps."""
-    found = workspace.found(text + "\n", head=DOMAINS)
+    found = workspace.findings(text + "\n", head=DOMAINS)
     assert found[0].code == code
     assert any(words in problem.summary + problem.detail for problem in found)
 

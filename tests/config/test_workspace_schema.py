@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from jsplan import units
-from jsplan.config import backfills, connections, declare, domains, environments, files, lifecycle, settings
+from jsplan.config import backfills, connections, domains, environments, files, lifecycle, resource_resolver, settings
 from jsplan.config.findings import Findings
-from jsplan.config.node import Source, plain
-from jsplan.config.read import parse
+from jsplan.config.node import Source, to_plain
+from jsplan.config.read import parse_document
 from jsplan.config.workspace_schema import field_schema, workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.resources import KV, TABLES
@@ -33,10 +33,10 @@ EXAMPLES = sorted(
 def document(text: str) -> Any:
     """The text as our own reader sees it: YAML 1.2, without places."""
     findings = Findings()
-    node = parse(Source(Path("jsplan.yaml"), "jsplan.yaml"), text.encode(), findings)
+    node = parse_document(Source(Path("jsplan.yaml"), "jsplan.yaml"), text.encode(), findings)
     findings.raise_if_failed()
     assert node is not None
-    return plain(node)
+    return to_plain(node)
 
 
 def problems(**sections: Any) -> list[str]:
@@ -160,17 +160,17 @@ def test_every_key_of_the_grammar_is_known() -> None:
         schema = SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
         return set(next((s for s in schema.get("anyOf", ()) if "properties" in s), schema)["properties"])
 
-    assert set(top) == set(files.TOP)
+    assert set(top) == set(files.TOP_LEVEL_KEYS)
     assert keys(top["connections"]["additionalProperties"]) == set(connections._KEYS)  # noqa: SLF001 - what the test is about
     assert keys(top["domains"]["additionalProperties"]) == set(domains._KEYS)  # noqa: SLF001
-    assert keys(top["environments"]["additionalProperties"]) == set(environments.SECTIONS)
+    assert keys(top["environments"]["additionalProperties"]) == set(environments.ENVIRONMENT_SECTIONS)
     assert keys(top["backfills"]) == set(backfills._KEYS)  # noqa: SLF001
     assert keys(SCHEMA["$defs"]["lifecycle"]) == set(lifecycle._KEYS)  # noqa: SLF001
     assert keys(top["drift"]) == {"ignore", "mute", "sinks"}
     assert set(settings._LEVELS) == set(top["lint"]["additionalProperties"]["anyOf"][0]["enum"])  # noqa: SLF001
     for kind, section in (("stream", "streams"), ("consumer", "consumers"), ("kv", "kv"), ("object_store", "object_stores")):
-        assert keys(top[section]) == {*TABLES[kind].by_name, *declare._KEYS[kind]}, section  # type: ignore[index]  # noqa: SLF001
-    assert keys(SCHEMA["$defs"]["nested_consumer"]) == {*TABLES["consumer"].by_name, *declare._KEYS["nested"]}  # noqa: SLF001
+        assert keys(top[section]) == {*TABLES[kind].by_name, *resource_resolver._KEYS[kind]}, section  # type: ignore[index]  # noqa: SLF001
+    assert keys(SCHEMA["$defs"]["nested_consumer"]) == {*TABLES["consumer"].by_name, *resource_resolver._KEYS["nested"]}  # noqa: SLF001
 
 
 def test_a_field_says_what_it_is_and_since_when() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.converting.cases import Case, adopted, cases, different, send
+from tests.converting.conversion_cases import Case, adoption_differences, cases, create_all, plan_adoption
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
-    from jsplan.workflows.converting import Converted
+    from jsplan.workflows.convert import ConvertResult
     from tests.support.workspaces import Space
 
 
-def said(made: Converted) -> str:
+def note_texts(made: ConvertResult) -> str:
     return "\n".join(f"{found.summary} {found.detail}" for found in made.diagnostics)
 
 
-def require_taken(made: Converted, space: Space, plan: Plan, found: list[Case]) -> None:
+def require_adopted(made: ConvertResult, space: Space, plan: Plan, found: list[Case]) -> None:
     """Everything is imported as it is, nothing else is planned, the notes of the cases were said, and after that nothing is left."""
-    assert {} == different(plan)
+    assert {} == adoption_differences(plan)
     assert sum(case.resources for case in found) == len(plan.resource_changes) == len(made.addresses) == plan.summary["import"]
-    assert [] == [note for case in found for note in case.notes if note not in said(made)]
+    assert [] == [note for case in found for note in case.notes if note not in note_texts(made)]
     space.apply()
     after = space.plan()
-    assert {} == different(after)
+    assert {} == adoption_differences(after)
     assert 0 == after.summary["import"]
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["nack", "nack_loop"])
-def test_what_nack_made_is_taken_as_it_is(name: str, server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_nack_made_is_adopted_unchanged(name: str, server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
     """Custom resources of the documentation, converted, give an empty plan against what the controller sends for them."""
     found = cases(name, server_version)
     source = tmp_path / "manifests"
@@ -44,15 +44,15 @@ def test_what_nack_made_is_taken_as_it_is(name: str, server: Server, server_vers
     for number, case in enumerate(found):
         (source / f"{number:02}.yaml").write_text(str(case.source), "utf-8")
     with Raw(server.url) as raw:
-        send(raw, found)
+        create_all(raw, found)
 
-    made, space, plan = adopted("nack", source, tmp_path, server)
+    made, space, plan = plan_adoption("nack", source, tmp_path, server)
 
-    require_taken(made, space, plan, found)
+    require_adopted(made, space, plan, found)
 
 
 @pytest.mark.matrix
-def test_what_terraform_made_is_taken_as_it_is(server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_terraform_made_is_adopted_unchanged(server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
     """HCL of the documentation, converted, gives an empty plan against what the provider sends for it."""
     found = cases("terraform", server_version)
     source = tmp_path / "module"
@@ -60,29 +60,29 @@ def test_what_terraform_made_is_taken_as_it_is(server: Server, server_version: t
     for number, case in enumerate(found):
         (source / f"case_{number:02}.tf").write_text(str(case.source), "utf-8")
     with Raw(server.url) as raw:
-        send(raw, found)
+        create_all(raw, found)
 
-    made, space, plan = adopted("terraform", source, tmp_path, server)
+    made, space, plan = plan_adoption("terraform", source, tmp_path, server)
 
-    require_taken(made, space, plan, found)
+    require_adopted(made, space, plan, found)
 
 
-def pack(file: Path, kind: str, body: dict[str, Any]) -> None:
+def write_backup_file(file: Path, kind: str, body: dict[str, Any]) -> None:
     """Write a file as `nats backup` does."""
     data = json.dumps(body, indent=2).encode()
     packed = {"configuration": base64.b64encode(data).decode(), "checksum": hashlib.sha256(data).hexdigest()}
     file.write_text(json.dumps({"type": kind, "time": "2020-05-01T15:56:11Z"} | packed), "utf-8")
 
 
-def save(raw: Raw, case: Case, number: int, folder: Path) -> None:
+def save_as_cli(raw: Raw, case: Case, number: int, folder: Path) -> None:
     """Save what the nats CLI saves of a case."""
     if case.source is not None:
         (folder / f"{number:02}.json").write_text(case.source, "utf-8")
         return
     for stream in case.streams:
-        info = raw.done(f"$JS.API.STREAM.INFO.{stream['name']}")
+        info = raw.api_ok(f"$JS.API.STREAM.INFO.{stream['name']}")
         if case.form == "packed":
-            pack(folder / f"stream_{stream['name']}.json", "stream", info["config"])
+            write_backup_file(folder / f"stream_{stream['name']}.json", "stream", info["config"])
             continue
         wrapped = {"info": info, "backup": {"config": info["config"], "state": info["state"]}, "plain": stream}[case.form]
         place = folder / stream["name"] / "backup.json" if case.form == "backup" else folder / f"{stream['name']}.json"
@@ -90,28 +90,28 @@ def save(raw: Raw, case: Case, number: int, folder: Path) -> None:
         place.write_text(json.dumps(wrapped), "utf-8")
     for owner, consumer in case.consumers:
         name = consumer.get("durable_name") or consumer["name"]
-        info = raw.done(f"$JS.API.CONSUMER.INFO.{owner}.{name}")
+        info = raw.api_ok(f"$JS.API.CONSUMER.INFO.{owner}.{name}")
         if case.form == "packed":
             body = {"name": name, "stream": owner, "config": info["config"]}
-            pack(folder / f"stream_{owner}_consumer_{name}.json", "consumer", body)
+            write_backup_file(folder / f"stream_{owner}_consumer_{name}.json", "consumer", body)
             continue
         (folder / f"{owner}_{name}.json").write_text(json.dumps(info if case.form == "info" else consumer), "utf-8")
 
 
 @pytest.mark.matrix
-def test_what_the_cli_made_is_taken_as_it_is(server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
+def test_what_the_cli_made_is_adopted_unchanged(server: Server, server_version: tuple[int, ...], tmp_path: Path) -> None:
     """What the nats CLI saves in all its ways, converted, gives an empty plan against what it was saved from."""
     found = cases("nats", server_version)
     source = tmp_path / "saved"
     source.mkdir()
     with Raw(server.url) as raw:
-        send(raw, found)
+        create_all(raw, found)
         for number, case in enumerate(found):
-            save(raw, case, number, source)
+            save_as_cli(raw, case, number, source)
 
-    made, space, plan = adopted("nats", source, tmp_path, server)
+    made, space, plan = plan_adoption("nats", source, tmp_path, server)
 
-    require_taken(made, space, plan, found)
+    require_adopted(made, space, plan, found)
 
 
 @pytest.mark.parametrize(("tool", "files"), [("nats", ["nats"]), ("nack", ["nack", "nack_loop"]), ("terraform", ["terraform"])])

@@ -11,7 +11,7 @@ import pytest
 
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConfigError, JsplanError, NotAvailableError, UsageError
-from jsplan.workflows.converting import Converted, Target, Tool, convert
+from jsplan.workflows.convert import ConvertResult, ConvertTarget, Tool, convert
 from jsplan.workflows.validate import validate
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ NACK_STREAM = API + "kind: Stream\nmetadata: {name: a}\nspec: {name: A, subjects
 SUFFIX: dict[str, str] = {"nats": "json", "nack": "yaml", "terraform": "tf"}
 
 
-def converted(folder: Path, tool: Tool, text: str, *, domain: str | None = None, name: str = "", **more: Any) -> Converted:
+def convert_file(folder: Path, tool: Tool, text: str, *, domain: str | None = None, name: str = "", **more: Any) -> ConvertResult:
     """One file of the other tool, converted for the workspace in the folder's `shop`, if there is one."""
     source = folder / "source"
     source.mkdir(exist_ok=True)
     (source / (name or f"a.{SUFFIX[tool]}")).write_text(text, "utf-8")
-    return convert(tool, source, Target(LoadOptions(folder / "shop"), "shop", domain), **more)
+    return convert(tool, source, ConvertTarget(LoadOptions(folder / "shop"), "shop", domain), **more)
 
 
-def told(made: Converted) -> list[str]:
+def note_texts(made: ConvertResult) -> list[str]:
     return [f"{found.severity} {found.code} {found.address}: {found.summary}" for found in made.diagnostics]
 
 
-def new_workspace(folder: Path, made: Converted) -> Workspace:
+def new_workspace(folder: Path, made: ConvertResult) -> Workspace:
     """What was converted as a workspace of its own; raises if that is not valid."""
     shop = folder / "shop"
     shop.mkdir()
@@ -43,7 +43,7 @@ def new_workspace(folder: Path, made: Converted) -> Workspace:
     return validate(LoadOptions(shop, environ={"APP_USER": "u", "APP_PASSWORD": "p", "NATS_PASSWORD": "p", "NATS_USER": "u"}))
 
 
-def a_workspace(folder: Path) -> None:
+def write_workspace(folder: Path) -> None:
     shop = folder / "shop"
     shop.mkdir()
     domains = "domains: {hub: {connection: main}, leaf: {connection: main}, edge: {connection: edge, js_domain: ~}}"
@@ -78,9 +78,9 @@ def a_workspace(folder: Path) -> None:
         ("nats", '[{"name": "A", "subjects": ["a"]}, {"durable_name": "C", "ack_policy": "explicit"}]', "1:36", "does not say its stream"),
     ],
 )
-def test_what_is_left_out_is_told_with_its_place(tool: Tool, text: str, place: str | None, summary: str | None, tmp_path: Path) -> None:
+def test_what_is_left_out_is_reported_with_its_place(tool: Tool, text: str, place: str | None, summary: str | None, tmp_path: Path) -> None:
     """Each thing that is not carried over is a warning with file, line and column; what is complete has none."""
-    made = converted(tmp_path, tool, text)
+    made = convert_file(tmp_path, tool, text)
 
     found = [one for one in made.diagnostics if one.code == "JS180"]
     assert ([] if summary is None else [True]) == [summary in one.summary for one in found if summary]
@@ -88,14 +88,14 @@ def test_what_is_left_out_is_told_with_its_place(tool: Tool, text: str, place: s
     assert all(one.range is not None and one.range.file.endswith(f"source/a.{SUFFIX[tool]}") for one in found)
 
 
-def test_the_same_twice_is_one_and_a_difference_is_told(tmp_path: Path) -> None:
+def test_the_same_twice_is_one_and_a_difference_is_reported(tmp_path: Path) -> None:
     """A stream that two files have is taken from the first; that the second differs is told with both places."""
-    converted(tmp_path, "nats", '{"name": "A", "subjects": ["a"]}', name="1.json")
-    same = converted(tmp_path, "nats", '{"config": {"name": "A", "subjects": ["a"], "max_msgs": -1}}', name="2.json")
-    other = converted(tmp_path, "nats", '{"name": "A", "subjects": ["b"]}', name="3.json")
+    convert_file(tmp_path, "nats", '{"name": "A", "subjects": ["a"]}', name="1.json")
+    same = convert_file(tmp_path, "nats", '{"config": {"name": "A", "subjects": ["a"], "max_msgs": -1}}', name="2.json")
+    other = convert_file(tmp_path, "nats", '{"name": "A", "subjects": ["b"]}', name="3.json")
 
-    assert [] == told(same)
-    assert ["warning JS180 main/stream/A: is also at "] == [text.split(str(tmp_path))[0] for text in told(other)]
+    assert [] == note_texts(same)
+    assert ["warning JS180 main/stream/A: is also at "] == [text.split(str(tmp_path))[0] for text in note_texts(other)]
     assert "subjects: [a]" in other.text
 
 
@@ -103,7 +103,7 @@ def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
     """Streams of MQTT and consumers of copies are not declared, and that is told."""
     text = '[{"name": "$MQTT_msgs", "subjects": ["$MQTT.msgs.>"]}, {"name": "A", "subjects": ["a"]},'
     text += ' {"stream_name": "A", "config": {"name": "JS_SRC_x", "ack_policy": "flow_control"}}]'
-    made = converted(tmp_path, "nats", text)
+    made = convert_file(tmp_path, "nats", text)
 
     assert ["main/stream/A"] == [str(address) for address in made.addresses]
     assert ["JS180", "JS183"] == [found.code for found in made.diagnostics]
@@ -130,7 +130,7 @@ def test_what_the_server_or_mqtt_made_is_left_out(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_an_error_with_its_place(tool: Tool, text: str, words: str, tmp_path: Path) -> None:
     """Files that are broken, or have a value that cannot be, fail the conversion with file and line."""
     with pytest.raises(ConfigError) as raised:
-        converted(tmp_path, tool, text)
+        convert_file(tmp_path, tool, text)
 
     assert [True] == [words in found.summary and found.range is not None for found in raised.value.diagnostics]
 
@@ -138,9 +138,9 @@ def test_what_cannot_be_read_is_an_error_with_its_place(tool: Tool, text: str, w
 @pytest.mark.parametrize(
     ("tool", "words"), [("nats", "no .json file"), ("nack", "no .yaml or .yml"), ("terraform", "no .tf, .tfstate or .json")]
 )
-def test_a_folder_without_files_is_told(tool: Tool, words: str, tmp_path: Path) -> None:
+def test_a_folder_without_files_is_reported(tool: Tool, words: str, tmp_path: Path) -> None:
     """An empty folder, a path that does not exist and a file of something else are one line each."""
-    target = Target(LoadOptions(tmp_path / "shop"), "shop")
+    target = ConvertTarget(LoadOptions(tmp_path / "shop"), "shop")
     (tmp_path / "empty").mkdir()
     other = tmp_path / f"other.{'yaml' if tool == 'nack' else 'json'}"
     other.write_text("{}", "utf-8")
@@ -157,9 +157,9 @@ def test_without_python_hcl2_both_ways_out_are_said(tmp_path: Path, monkeypatch:
     state += ' "instances": [{"attributes": {"name": "A", "subjects": ["a"], "max_age": -1, "duplicate_window": 120}}]}]}'
 
     with pytest.raises(NotAvailableError) as raised:
-        converted(tmp_path, "terraform", STREAM)
+        convert_file(tmp_path, "terraform", STREAM)
     (tmp_path / "source" / "a.tf").unlink()
-    made = converted(tmp_path, "terraform", state, name="terraform.tfstate")
+    made = convert_file(tmp_path, "terraform", state, name="terraform.tfstate")
 
     assert {"convert", "-json"} <= set(re.findall(r"[\w-]+", str(raised.value.hint)))
     assert ["main/stream/A"] == [str(address) for address in made.addresses]
@@ -173,10 +173,10 @@ def test_a_new_workspace_is_complete(tmp_path: Path) -> None:
     provider = (
         'provider "jetstream" {\n  servers = "nats://u:secret@one:4222,two:4222"\n  password = "secret"\n  credentials = "./a.creds"\n}\n'
     )
-    made = converted(tmp_path, "terraform", provider + STREAM)
+    made = convert_file(tmp_path, "terraform", provider + STREAM)
     workspace = new_workspace(tmp_path, made)
 
-    assert made.whole
+    assert made.new_workspace
     assert "secret" not in made.text + str(made.diagnostics)
     assert ("nats://one:4222,nats://two:4222", None) == (workspace.connections["main"].url, workspace.connections["main"].password)
     assert ["main/stream/A"] == [str(address) for address in workspace.resources]
@@ -190,7 +190,7 @@ def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: P
         "  servers: ['nats://u:secret@hub:4222']\n  creds: {secret: {name: s}, file: app.creds}\n  tls: {secret: {name: t}, ca: ca.crt}\n"
     )
     text = "---\n".join([account, NACK_STREAM % ", account: app, jsDomain: leaf, preventDelete: true", NACK_STREAM % ", account: app"])
-    made = converted(tmp_path, "nack", text)
+    made = convert_file(tmp_path, "nack", text)
     workspace = new_workspace(tmp_path, made)
 
     assert "secret@" not in made.text
@@ -203,7 +203,7 @@ def test_accounts_and_domains_of_nack_become_connections_and_domains(tmp_path: P
 def test_what_a_resource_of_nack_connects_with_is_its_connection(tmp_path: Path) -> None:
     """Servers and files beside a resource are those of the connection; others' that differ, and an Account that is not there, are told."""
     texts = [", servers: ['nats://one'], creds: /a.creds", ", servers: ['nats://two']", ", account: gone"]
-    made = converted(tmp_path, "nack", "---\n".join(NACK_STREAM.replace("A,", f"S{number},") % more for number, more in enumerate(texts)))
+    made = convert_file(tmp_path, "nack", "---\n".join(NACK_STREAM.replace("A,", f"S{number},") % more for number, more in enumerate(texts)))
     workspace = new_workspace(tmp_path, made)
 
     assert ("nats://one", Path("/a.creds")) == (workspace.connections["main"].url, workspace.connections["main"].creds)
@@ -214,7 +214,7 @@ def test_what_a_resource_of_nack_connects_with_is_its_connection(tmp_path: Path)
 def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:
     """A resource with another provider is in a domain over that connection."""
     text = 'provider "jetstream" {\n  alias = "edge"\n  servers = "edge"\n}\n' + STREAM.replace("}", "  provider = jetstream.edge\n}")
-    workspace = new_workspace(tmp_path, converted(tmp_path, "terraform", text))
+    workspace = new_workspace(tmp_path, convert_file(tmp_path, "terraform", text))
 
     assert ["edge/stream/A"] == [str(address) for address in workspace.resources]
     assert "nats://edge" == workspace.connections["edge"].url
@@ -223,10 +223,10 @@ def test_aliases_of_the_provider_are_connections(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("domain", "address"), [("hub", "hub/stream/A"), ("edge", "edge/stream/A")])
 def test_in_a_workspace_its_domains_are_taken(domain: str, address: str, tmp_path: Path) -> None:
     """With a workspace the text has resources alone, in the domain that was named, and says what its defaults would change."""
-    a_workspace(tmp_path)
-    made = converted(tmp_path, "terraform", STREAM, domain=domain)
+    write_workspace(tmp_path)
+    made = convert_file(tmp_path, "terraform", STREAM, domain=domain)
 
-    assert not made.whole
+    assert not made.new_workspace
     assert [address] == [str(one) for one in made.addresses]
     assert "connections:" not in made.text
     assert "max_age: 0s" in made.text
@@ -234,23 +234,23 @@ def test_in_a_workspace_its_domains_are_taken(domain: str, address: str, tmp_pat
 
 def test_a_domain_that_the_workspace_lacks_is_wrong_usage(tmp_path: Path) -> None:
     """Several domains and none named, one that does not exist, and a jsDomain that nobody has are told apart."""
-    a_workspace(tmp_path)
+    write_workspace(tmp_path)
     text = NACK_STREAM % ", jsDomain: leaf"
 
-    assert ["leaf/stream/A"] == [str(one) for one in converted(tmp_path, "nack", text).addresses]
+    assert ["leaf/stream/A"] == [str(one) for one in convert_file(tmp_path, "nack", text).addresses]
     for more, source, words in (
         ({}, '{"name": "A", "subjects": ["a"]}', "3 domains"),
         ({"domain": "nowhere"}, '{"name": "A", "subjects": ["a"]}', "there is no domain nowhere"),
         ({}, '{"domain": "mars", "config": {"name": "A", "subjects": ["a"]}}', "calls itself mars"),
     ):
         with pytest.raises(UsageError, match=words):
-            converted(tmp_path, "nats", source, **more)
+            convert_file(tmp_path, "nats", source, **more)
 
 
 @pytest.mark.parametrize(("told_so", "age"), [(None, None), (True, "1y"), (False, None)])
 def test_no_max_age_is_what_the_controller_makes_of_it(told_so: bool | None, age: str | None, tmp_path: Path) -> None:
     """A year with the control loop, for ever without; where nobody says which, nothing is written and both are told."""
-    made = converted(tmp_path, "nack", (NACK_STREAM % "").replace(", maxAge: 1h", ""), control_loop=told_so)
+    made = convert_file(tmp_path, "nack", (NACK_STREAM % "").replace(", maxAge: 1h", ""), control_loop=told_so)
 
     assert (age is not None) == ("max_age: 1y" in made.text)
     assert {None: ["JS183"], True: ["JS181"], False: []}[told_so] == [found.code for found in made.diagnostics]
@@ -260,7 +260,7 @@ def test_finalizers_are_a_sign_of_the_control_loop(tmp_path: Path) -> None:
     """What only the control loop leaves on a resource decides where nobody says how it runs."""
     text = (NACK_STREAM % "").replace(", maxAge: 1h", "").replace("{name: a}", "{name: a, finalizers: [stream.nats.io/finalizer]}")
 
-    assert "max_age: 1y" in converted(tmp_path, "nack", text).text
+    assert "max_age: 1y" in convert_file(tmp_path, "nack", text).text
 
 
 # --- Terraform's JSON -----------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def resource(kind: str, **more: Any) -> dict[str, Any]:
     return {"mode": "managed", "type": f"jetstream_{kind}", "name": "x", "provider": 'provider["r/nats-io/jetstream"]', **more}
 
 
-def of_terraform(shape: str) -> str:
+def terraform_document(shape: str) -> str:
     """A stream and its consumer, which is in a module, as Terraform writes them."""
     if shape == "state":
         one, two = resource("stream", instances=[{"attributes": ATTRIBUTES}]), resource("consumer", instances=[{"attributes": CONSUMER}])
@@ -293,11 +293,11 @@ def of_terraform(shape: str) -> str:
 @pytest.mark.parametrize("shape", ["show", "plan", "state"])
 def test_json_of_terraform_says_what_is_there(shape: str, tmp_path: Path) -> None:
     """`show -json` of a state or a plan, child modules included, and a state itself give the same; no default is filled in."""
-    made = converted(tmp_path, "terraform", of_terraform(shape), name="show.json")
+    made = convert_file(tmp_path, "terraform", terraform_document(shape), name="show.json")
     declared = new_workspace(tmp_path, made).resources
     stream, consumer = (dict(one.body) for _, one in sorted(declared.items(), key=lambda pair: str(pair[0]), reverse=True))
 
-    assert [] == told(made)
+    assert [] == note_texts(made)
     assert {"name": "B", "opt_start_seq": 5, "external": {"api": "$JS.b.API"}} == stream["sources"][0]
     assert (60_000_000_000, "a") == (stream["max_age"], stream["subjects"][0])
     assert "allow_direct" not in stream
@@ -309,7 +309,7 @@ def test_json_of_terraform_says_what_is_there(shape: str, tmp_path: Path) -> Non
 def test_a_state_of_old_terraform_is_refused(tmp_path: Path) -> None:
     """A state of version 3 has another shape; what to do instead is said."""
     with pytest.raises(ConfigError) as raised:
-        converted(tmp_path, "terraform", '{"version": 3, "terraform_version": "0.11", "modules": []}', name="terraform.tfstate")
+        convert_file(tmp_path, "terraform", '{"version": 3, "terraform_version": "0.11", "modules": []}', name="terraform.tfstate")
 
     assert "version 3 is too old" in raised.value.diagnostics[0].summary
 
@@ -320,7 +320,7 @@ def test_values_of_variables_come_from_tfvars(tmp_path: Path) -> None:
     (tmp_path / "source" / "terraform.tfvars").write_text('keep = 60\nname = "B"\n', "utf-8")
     (tmp_path / "source" / "z.auto.tfvars").write_text("keep = 120\n", "utf-8")
     text = 'variable "keep" { default = 1 }\nvariable "name" {}\n' + STREAM.replace('"A"\n', "var.name\n  max_age = var.keep\n")
-    made = converted(tmp_path, "terraform", text)
+    made = convert_file(tmp_path, "terraform", text)
 
     assert ["main/stream/B"] == [str(address) for address in made.addresses]
     assert "max_age: 2m" in made.text
@@ -341,7 +341,7 @@ NAMED = base64.b64encode(b'{"name": "A"}').decode()
 def test_a_damaged_file_of_nats_backup_is_left_out(packed: dict[str, str], summary: str, tmp_path: Path) -> None:
     """A configuration that cannot be read, or that is not what its checksum says, is a note, and the rest is converted."""
     whole = {"name": "B", "subjects": ["b"]}
-    made = converted(tmp_path, "nats", json.dumps([whole, {"type": "stream", "time": "2020-05-01T15:56:11Z"} | packed]))
+    made = convert_file(tmp_path, "nats", json.dumps([whole, {"type": "stream", "time": "2020-05-01T15:56:11Z"} | packed]))
 
     assert ["main/stream/B"] == [str(address) for address in made.addresses]
     assert [summary] == [found.summary for found in made.diagnostics]
@@ -357,6 +357,6 @@ def test_no_acknowledgements_stay_written(tool: Tool, tmp_path: Path) -> None:
         "nack": f"{NACK_STREAM % ''}---\n{API}{nack}",
         "nats": '[{"name": "A", "subjects": ["a"]}, {"stream_name": "A", "config": {"durable_name": "C", "ack_policy": "none"}}]',
     }[tool]
-    made = converted(tmp_path, tool, text)
+    made = convert_file(tmp_path, tool, text)
 
     assert "ack_policy: none" in made.text

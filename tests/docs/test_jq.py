@@ -52,7 +52,7 @@ def saved(clean_hub_leaf: Sandbox, tmp_path: Path) -> bytes:
     with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:
         raw.request("OLD", b"x")
     space.write(streams=[kept, store | {"storage": "memory"}, test | {"max_msgs": 1000}, {"name": "NEW", "domain": "leaf"}])
-    planning.save(space.plan(allow_hazards=("DELETES_STREAM:hub/**",)), tmp_path / "shop.plan")
+    planning.save_plan(space.plan(allow_hazards=("DELETES_STREAM:hub/**",)), tmp_path / "shop.plan")
     return (tmp_path / "shop.plan").read_bytes()
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.docs.page_reader import PageReader, normalize_output
 from tests.docs.pages import ROOT, blocks
-from tests.docs.walk import Walk, settled
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MADE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-def make(sandbox: Sandbox, tool: str) -> None:
+def create_resources(sandbox: Sandbox, tool: str) -> None:
     """Make what the other tool makes."""
     hub = sandbox["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
@@ -46,23 +46,23 @@ def make(sandbox: Sandbox, tool: str) -> None:
             stream, _, consumer = name.partition(".")
             if consumer:
                 payload = {"stream_name": stream, "config": {"durable_name": consumer, "name": consumer} | config}
-                raw.done(f"$JS.{domain}.API.CONSUMER.CREATE.{stream}.{consumer}", payload)
+                raw.api_ok(f"$JS.{domain}.API.CONSUMER.CREATE.{stream}.{consumer}", payload)
             else:
-                raw.done(f"$JS.{domain}.API.STREAM.CREATE.{stream}", {"name": stream} | config)
+                raw.api_ok(f"$JS.{domain}.API.STREAM.CREATE.{stream}", {"name": stream} | config)
 
 
 @pytest.mark.parametrize("tool", MADE)
 def test_the_page_of_a_tool_shows_what_is_printed(tool: str, clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Each command on the page prints what the page says, and everything is imported as it is."""
-    make(clean_hub_leaf, tool)
-    walk = Walk(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")})
+    create_resources(clean_hub_leaf, tool)
+    walk = PageReader(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")})
     shown = ""
     for block in blocks(ROOT / "docs" / "how-to" / f"migrate-from-{tool}.md"):
         if block.title:
             walk.write(block)
         for command, printed in block.commands if block.language == "console" else ():
-            shown = walk.type(command)
-            assert settled(printed) == settled(shown), command
+            shown = walk.run_command(command)
+            assert normalize_output(printed) == normalize_output(shown), command
 
     assert "will be imported as it is" in shown
     assert "0 to add, 0 to change, 0 to destroy." in shown

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.docs.page_reader import PageReader, normalize_output
 from tests.docs.pages import ROOT, blocks
-from tests.docs.walk import Walk, settled
 from tests.support.process import jsplan
 from tests.support.raw import Raw
-from tests.support.refusing import refusing
+from tests.support.refused_request import refuse_request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,26 +25,26 @@ BACK = next(number for number, block in enumerate(REST) if block.language == "ya
 
 
 @pytest.fixture
-def walk(clean_hub_leaf: Sandbox, tmp_path: Path) -> Walk:
+def page_reader(clean_hub_leaf: Sandbox, tmp_path: Path) -> PageReader:
     """A reader whose replacement of a stream with messages was interrupted."""
     hub = clean_hub_leaf["hub"]
-    reader = Walk(tmp_path, {"hub": hub.url})
+    reader = PageReader(tmp_path, {"hub": hub.url})
     reader.write(BEFORE)
     assert jsplan(tmp_path / "shop", "apply", "-y").code == 0
     with Raw(hub.url, hub.user, hub.password) as raw:
         for number in range(24):
             raw.request(f"ORDERS.{number % 3}", b"an order")
     reader.write(AFTER)
-    with refusing("STREAM.UPDATE.ORDERS", 2):
+    with refuse_request("STREAM.UPDATE.ORDERS", 2):
         assert jsplan(tmp_path / "shop", "apply", "-y", *ALLOWED).code == 6
     return reader
 
 
 @pytest.mark.parametrize("section", [REST[:BACK], REST[BACK:]], ids=["finish", "go back"])
-def test_the_page_ends_the_replacement(section: list[Block], walk: Walk) -> None:
+def test_the_page_ends_the_replacement(section: list[Block], page_reader: PageReader) -> None:
     """Each command of either way out prints what the page says that it prints."""
     for block in section:
         if block.language == "yaml":
-            walk.write(block)
+            page_reader.write(block)
         for command, printed in block.commands if block.language == "console" else ():
-            assert settled(printed) == settled(walk.type(command)), command
+            assert normalize_output(printed) == normalize_output(page_reader.run_command(command)), command

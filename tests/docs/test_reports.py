@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from tests.docs.pages import ROOT, blocks
-from tools.make_reports import REPORTS, make
+from tools.make_reports import REPORTS, render_reports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,24 +18,24 @@ _PASSING = re.compile(r"[0-9a-f]{64}|20\d\d-\d\d-\d\dT[\d:.]+Z(?: to 20\d\d-\d\d
 PAGE = ROOT / "docs" / "how-to" / "reports.md"
 
 
-def settled(text: str) -> str:
+def normalize_report(text: str) -> str:
     """A report without what passes."""
     return _PASSING.sub("·", text).rstrip("\n")
 
 
 def test_the_reports_are_what_is_written(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """docs/reports holds what a plan of that change on real servers looks like today; else: make reports."""
-    made = make(clean_hub_leaf, tmp_path)
+    made = render_reports(clean_hub_leaf, tmp_path)
 
-    assert settled((REPORTS / "plan.txt").read_text(encoding="utf-8")) == settled(made["markdown"])
-    assert settled((REPORTS / "plan.html").read_text(encoding="utf-8")) == settled(made["html"])
+    assert normalize_report((REPORTS / "plan.txt").read_text(encoding="utf-8")) == normalize_report(made["markdown"])
+    assert normalize_report((REPORTS / "plan.html").read_text(encoding="utf-8")) == normalize_report(made["html"])
 
 
 def test_the_page_shows_the_comment() -> None:
     """The markdown on the page is that of docs/reports, whole."""
     (shown,) = [block.text for block in blocks(PAGE) if block.language == "markdown"]
 
-    assert settled(shown) == settled((REPORTS / "plan.txt").read_text(encoding="utf-8"))
+    assert normalize_report(shown) == normalize_report((REPORTS / "plan.txt").read_text(encoding="utf-8"))
 
 
 def test_the_workflow_on_the_page_is_the_example() -> None:

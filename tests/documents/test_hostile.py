@@ -12,26 +12,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from jsplan.applying.agreement import require_agreement
-from jsplan.archives.folder import damage, read_manifest
-from jsplan.archives.manifest import summary
-from jsplan.backfill.job.archive import Archive, gaps_of
+from jsplan.applying.step_consistency import require_consistent_steps
+from jsplan.backfill.parquet.log import Archive, merge_gaps
+from jsplan.backfill.spark_job import unpack_job
+from jsplan.backup.folder import find_damage, read_manifest
+from jsplan.backup.manifest import summarize
 from jsplan.documents.base import digest, dumps, parse
 from jsplan.documents.plan import Plan
 from jsplan.documents.schema import schemas
-from jsplan.documents.validation import flaw_of
+from jsplan.documents.validation import find_flaw
 from jsplan.errors import JsplanError, StateError
-from jsplan.invisible import INVISIBLE_IN_JSON
-from jsplan.planning.backfills import past_legs
+from jsplan.invisible_characters import INVISIBLE_IN_JSON
+from jsplan.planning.backfills import list_past_copies
 from jsplan.render import plan_html, plan_markdown, plan_text
 from jsplan.state import State, journal
-from jsplan.state.bucket import Item
-from jsplan.state.lease import holder_of
-from jsplan.state.parts import Packed, join, read_head
-from jsplan.workflows.backfill.job_file import unpacked
-from jsplan.workflows.history import in_full
-from tests.documents import valid
-from tests.support.mutations import mutated, nested
+from jsplan.state.bucket import KeyRevision
+from jsplan.state.lease import parse_holder
+from jsplan.state.parts import PartsHead, join_parts, read_head
+from jsplan.workflows.history import with_changes
+from tests.documents import valid_documents
+from tests.support.mutations import mutate, nested_lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 ROUNDS = 150
 
 
-def sealed(document: dict[str, Any]) -> dict[str, Any]:
+def with_checksum(document: dict[str, Any]) -> dict[str, Any]:
     """A plan whose checksum fits."""
     body = {key: value for key, value in document.items() if key != "sha256"}
     return body | {"sha256": digest(body).removeprefix("sha256:")}
@@ -53,33 +53,33 @@ def read_plan(data: bytes, _: Path) -> None:
     plan_markdown.render(found)
     plan_text.render(found, Console(file=io.StringIO(), width=100))
     with suppress(JsplanError):
-        require_agreement(found)
+        require_consistent_steps(found)
 
 
 def read_state(data: bytes, _: Path) -> None:
     found = State.parse(data, "the state")
-    past_legs(found)
+    list_past_copies(found)
     for entry in found.history:
-        in_full(entry)
+        with_changes(entry)
     assert State.parse(dumps(found.to_json()), "the state") == found
 
 
 def read_parts(data: bytes, _: Path) -> None:
     head = read_head(data, "the state", "hint")
-    if isinstance(head, Packed):
-        join(head, [b"x" for _, name in zip(range(5), head.names, strict=False)], "the state", "hint")
+    if isinstance(head, PartsHead):
+        join_parts(head, [b"x" for _, name in zip(range(5), head.part_names, strict=False)], "the state", "hint")
 
 
 def read_journal(data: bytes, _: Path) -> None:
     found = State("shop", None)
     lines = orjson.loads(data)
-    journal.carry_out(found, b"\n".join(orjson.dumps(line) for line in (lines if isinstance(lines, list) else [lines])) + b"\n", "j", "h")
+    journal.replay(found, b"\n".join(orjson.dumps(line) for line in (lines if isinstance(lines, list) else [lines])) + b"\n", "j", "h")
     State.parse(dumps(found.to_json()), "the state")
 
 
 def read_lock(data: bytes, _: Path) -> None:
     try:
-        found = holder_of(Item(1, data))
+        found = parse_holder(KeyRevision(1, data))
     except ValueError as error:
         raise StateError(str(error)) from None
     assert found is not None
@@ -88,16 +88,16 @@ def read_lock(data: bytes, _: Path) -> None:
 
 
 def read_changes(data: bytes, _: Path) -> None:
-    in_full({"id": 7, "operation": "apply", "changes": orjson.loads(data)})
+    with_changes({"id": 7, "operation": "apply", "changes": orjson.loads(data)})
 
 
 def read_backup(data: bytes, folder: Path) -> None:
     (folder / "manifest.json").write_bytes(data)
     found = read_manifest(folder)
     dumps(found.to_json())
-    summary(found.streams.values())
+    summarize(found.streams.values())
     for saved in found.streams.values():
-        damage(folder, saved.archive)
+        find_damage(folder, saved.archive)
 
 
 def read_commit(data: bytes, folder: Path) -> None:
@@ -105,27 +105,27 @@ def read_commit(data: bytes, folder: Path) -> None:
     log.mkdir(exist_ok=True)
     (log / "commit-000001.json").write_bytes(data)
     found = Archive.read(folder)
-    gaps_of(found.commits)
-    found.finish()
+    merge_gaps(found.commits)
+    found.finish_commits()
     with suppress(JsplanError):
-        found.require_whole()
+        found.require_complete()
 
 
 def read_job(data: bytes, _: Path) -> None:
-    with unpacked(data.decode()):
+    with unpack_job(data.decode()):
         pass
 
 
 READERS: dict[str, tuple[Any, Callable[[bytes, Path], None]]] = {
-    "plan": (valid.plan(), read_plan),
-    "state": (valid.state(), read_state),
-    "parts": (valid.HEAD, read_parts),
-    "journal": (valid.JOURNAL, read_journal),
-    "lock": (valid.LOCK, read_lock),
-    "changes": ([valid.CHANGE], read_changes),
-    "backup": (valid.MANIFEST, read_backup),
-    "commit": (valid.COMMIT, read_commit),
-    "job": (valid.JOB, read_job),
+    "plan": (valid_documents.plan(), read_plan),
+    "state": (valid_documents.state(), read_state),
+    "parts": (valid_documents.HEAD, read_parts),
+    "journal": (valid_documents.JOURNAL, read_journal),
+    "lock": (valid_documents.LOCK, read_lock),
+    "changes": ([valid_documents.CHANGE], read_changes),
+    "backup": (valid_documents.MANIFEST, read_backup),
+    "commit": (valid_documents.COMMIT, read_commit),
+    "job": (valid_documents.JOB, read_job),
 }
 
 
@@ -133,7 +133,7 @@ READERS: dict[str, tuple[Any, Callable[[bytes, Path], None]]] = {
 def test_as_it_was_written(kind: str, tmp_path: Path) -> None:
     """The documents that are mutated are read without an error before."""
     document, read = READERS[kind]
-    document = sealed(document) if kind == "plan" else document
+    document = with_checksum(document) if kind == "plan" else document
     if kind == "plan":
         Plan.from_json(parse(dumps(document), "p.plan", ""), "p.plan")
     else:
@@ -146,9 +146,9 @@ def test_as_it_was_written(kind: str, tmp_path: Path) -> None:
 def test_a_mutated_document(kind: str, seed: int, tmp_path: Path) -> None:
     """A document that was changed by hand is read as it says, or refused with an error of ours: never another exception."""
     document, read = READERS[kind]
-    found = mutated(document, Random(seed))
+    found = mutate(document, Random(seed))
     try:
-        data = dumps(sealed(found) if kind == "plan" and isinstance(found, dict) else found)
+        data = dumps(with_checksum(found) if kind == "plan" and isinstance(found, dict) else found)
     except TypeError:  # what cannot be written cannot be read either
         return
     with suppress(JsplanError):
@@ -160,7 +160,7 @@ def test_one_that_is_too_deep() -> None:
     for levels in (65, 900, 100_000):
         with pytest.raises(JsplanError, match="is damaged"):
             parse(b'{"x":' * levels + b"1" + b"}" * levels, "p.plan", "hint")
-    assert parse(dumps(nested(60)), "p.plan", "hint") == nested(60)
+    assert parse(dumps(nested_lists(60)), "p.plan", "hint") == nested_lists(60)
 
 
 @pytest.mark.parametrize("pretty", [True, False])
@@ -183,7 +183,7 @@ def test_what_is_wrong_is_said_without_its_value() -> None:
         ({"complete": secret}, "complete must be true or false"),
         ({"steps": [{"id": secret}]}, "steps[0] lacks address, depends_on, expect, op, precondition, record, request, title"),
     ):
-        flaw = flaw_of(valid.plan() | place, "plan") or ""
+        flaw = find_flaw(valid_documents.plan() | place, "plan") or ""
         assert flaw.startswith(words)
         assert "hunter2" not in flaw
 
@@ -198,13 +198,13 @@ def test_the_schemas_know_every_field() -> None:
 
 def test_numbers_with_a_fraction_are_no_counts() -> None:
     """5.0 is refused where something is counted: serials and sequences become parts of keys and addresses."""
-    assert flaw_of(valid.state() | {"serial": 5.0}, "state") == "serial must be a whole number"
-    assert flaw_of(json.loads(dumps(valid.state())) | {"serial": 2**53}, "state") is not None
+    assert find_flaw(valid_documents.state() | {"serial": 5.0}, "state") == "serial must be a whole number"
+    assert find_flaw(json.loads(dumps(valid_documents.state())) | {"serial": 2**53}, "state") is not None
 
 
 def test_what_may_not_be_empty() -> None:
     """An object that must have fields is no object without any; one that may have none is."""
-    assert flaw_of(valid.LOCK | {"lock": {}}, "lock") == "lock lacks host, id, operation, pid, since, who"
-    assert flaw_of(valid.plan() | {"summary": {}, "steps": []}, "plan") is not None
-    assert flaw_of(valid.state() | {"pending": {}, "resources": {}, "history": []}, "state") is None
-    assert flaw_of(valid.state() | {"pending": []}, "state") == "pending must be an object"
+    assert find_flaw(valid_documents.LOCK | {"lock": {}}, "lock") == "lock lacks host, id, operation, pid, since, who"
+    assert find_flaw(valid_documents.plan() | {"summary": {}, "steps": []}, "plan") is not None
+    assert find_flaw(valid_documents.state() | {"pending": {}, "resources": {}, "history": []}, "state") is None
+    assert find_flaw(valid_documents.state() | {"pending": []}, "state") == "pending must be an object"

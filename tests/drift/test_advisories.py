@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jsplan.drift.advisories import Event, read
+from jsplan.drift.advisories import AdvisoryEvent, parse_advisory
 
 CREATED = "$JS.EVENT.ADVISORY.STREAM.CREATED.A"
 AUDIT = "$JS.EVENT.ADVISORY.API"
@@ -23,14 +23,14 @@ ASKED = {"subject": "$JS.API.STREAM.UPDATE.A", "client": {"user": "ann", "kind":
 )  # fmt: skip
 def test_what_names_no_stream(document: Any) -> None:
     """Other JSON, and names that no stream or consumer can have, are no event."""
-    assert read(CREATED, json.dumps(document).encode()) is None
+    assert parse_advisory(CREATED, json.dumps(document).encode()) is None
 
 
 @pytest.mark.parametrize("client", [None, 5, "x", [], {}, {"user": 5, "kind": []}])
-def test_whoever_asked(client: Any) -> None:
+def test_any_requester(client: Any) -> None:
     """An audit whose client is nothing that a server says is an event all the same."""
     data = json.dumps(ASKED | {"client": client}, separators=(",", ":")).encode()
-    event = read(AUDIT, data)
+    event = parse_advisory(AUDIT, data)
 
     assert event is not None
     assert (event.js_domain, event.stream, event.consumer) == ("", "A", "")
@@ -40,4 +40,4 @@ def test_an_event() -> None:
     """What a server says names the stream, the consumer and the domain."""
     said = {"stream": "A", "consumer": "C", "domain": "hub", "brand_new": 1}
 
-    assert read("$JS.EVENT.ADVISORY.CONSUMER.CREATED.A.C", json.dumps(said).encode()) == Event("hub", "A", "C")
+    assert parse_advisory("$JS.EVENT.ADVISORY.CONSUMER.CREATED.A.C", json.dumps(said).encode()) == AdvisoryEvent("hub", "A", "C")

@@ -164,7 +164,7 @@ def test_junit_is_xml_whatever_a_name_holds() -> None:
 def test_github_annotates_the_line_that_declares() -> None:
     """A finding is an error at its resource's line if it fails, a notice if not; an expired mute is a warning at its own line."""
     drift = samples.drift()
-    drift.places = {"hub/stream/ORDERS": SourceRange("streams/orders.yaml", 3, 5)}
+    drift.declared_at = {"hub/stream/ORDERS": SourceRange("streams/orders.yaml", 3, 5)}
     drift.diagnostics = [Diagnostic("warning", "JS490", "the mute expired", "Take it out.", range=SourceRange("jsplan.yaml", 9, 5))]
     lines = drift_github.render(drift, FAILING).splitlines()
 

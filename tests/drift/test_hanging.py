@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan import disk
+from jsplan.documents.alert import Alert, AlertEvent
 from jsplan.documents.drift import Drift
-from jsplan.documents.notice import Notice, Situation
-from jsplan.drift.schedule import Every
+from jsplan.drift.schedule import Interval
 from jsplan.drift.sinks import file as files
-from jsplan.drift.sinks import latest
+from jsplan.drift.sinks import snapshot_file
 from jsplan.drift.sinks import webhook as webhooks
 from jsplan.drift.sinks.file import FileSink
-from jsplan.drift.sinks.latest import Latest
 from jsplan.drift.sinks.sink import Sink, SinkError
+from jsplan.drift.sinks.snapshot_file import SnapshotFile
 from jsplan.drift.sinks.webhook import Webhook
 from jsplan.drift.worker import Worker
 from jsplan.units import SECOND
-from jsplan.workflows import drift_outlets
-from jsplan.workflows.drift_outlets import Outlets
+from jsplan.workflows import drift_outputs
+from jsplan.workflows.drift_outputs import DriftOutputs
 from jsplan.workflows.options import WatchOptions
-from tests.support.listening import Listening
-from tests.support.workspaces import Quiet
+from tests.support.listening_server import ListeningServer
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     import socket
@@ -36,33 +36,33 @@ if TYPE_CHECKING:
 DEADLINE, LONG = 0.1, 20.0
 
 
-def notice(number: int = 1) -> Notice:
-    what = Situation("0123456789ab", "changed", "functional", "hub/stream/A", "was changed", ())
-    return Notice(f"0123456789ab.{number}", "opened", what, "shop", None, "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z")
+def alert_event(number: int = 1) -> AlertEvent:
+    what = Alert("0123456789ab", "changed", "functional", "hub/stream/A", "was changed", ())
+    return AlertEvent(f"0123456789ab.{number}", "opened", what, "shop", None, "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z")
 
 
 @pytest.fixture(autouse=True)
 def deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short ones for every sink, and for the end of the job."""
-    monkeypatch.setattr(webhooks, "TIMEOUT", DEADLINE)
-    monkeypatch.setattr(files, "PATIENCE", DEADLINE)
-    monkeypatch.setattr(drift_outlets, "FAREWELL", DEADLINE)
+    monkeypatch.setattr(webhooks, "POST_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(files, "WRITE_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(drift_outputs, "FINAL_DELIVERY_TIMEOUT", DEADLINE)
 
 
-def alive(name: str) -> int:
+def count_threads(name: str) -> int:
     """How many threads have the name."""
     return sum(thread.name == name for thread in threading.enumerate())
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - nothing tells when it becomes true
         await asyncio.sleep(0.005)
 
 
-def dripping(before: bytes) -> Callable[[Listening, socket.socket], None]:
+def dripping(before: bytes) -> Callable[[ListeningServer, socket.socket], None]:
     """Take the request, begin an answer, and send a byte of it again and again."""
 
-    def serve(server: Listening, stream: socket.socket) -> None:
+    def serve(server: ListeningServer, stream: socket.socket) -> None:
         server.read(stream)
         stream.sendall(before)
         while not server.over.wait(DEADLINE / 10):
@@ -84,12 +84,12 @@ ANSWERS = {
 async def test_a_webhook_that_never_finishes(kind: str) -> None:
     """The deadline holds for the whole exchange; afterwards nothing of it is left, however often it is tried."""
     begun = time.monotonic()
-    with Listening(ANSWERS[kind]) as server:
+    with ListeningServer(ANSWERS[kind]) as server:
         sink = Webhook(1, f"http://127.0.0.1:{server.port}/x", {})
         for _ in range(3):
             with pytest.raises(SinkError, match=r"webhook 1 (cannot be reached: no answer in time|answered 500)"):
-                await sink.send([notice()])
-        await until(lambda: alive("webhook 1") == 0)
+                await sink.send([alert_event()])
+        await wait_until(lambda: count_threads("webhook 1") == 0)
 
     assert server.connections == 3
     assert time.monotonic() - begun < LONG
@@ -98,10 +98,10 @@ async def test_a_webhook_that_never_finishes(kind: str) -> None:
 @pytest.mark.parametrize("scheme", ["https"])
 async def test_a_webhook_whose_handshake_never_ends(scheme: str) -> None:
     """TLS is a part of the exchange."""
-    with Listening(dripping(b"\x16\x03\x03\x40\x00")) as server:
+    with ListeningServer(dripping(b"\x16\x03\x03\x40\x00")) as server:
         with pytest.raises(SinkError, match="no answer in time"):
-            await Webhook(1, f"{scheme}://127.0.0.1:{server.port}/x", {}).send([notice()])
-        await until(lambda: alive("webhook 1") == 0)
+            await Webhook(1, f"{scheme}://127.0.0.1:{server.port}/x", {}).send([alert_event()])
+        await wait_until(lambda: count_threads("webhook 1") == 0)
 
 
 async def test_a_file_whose_disk_hangs(tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ async def test_a_file_whose_disk_hangs(tmp_path: Path) -> None:
     sink = FileSink(place)
     for number in range(3):
         with pytest.raises(SinkError, match="the disk did not answer"):
-            await sink.send([notice(number)])
-    assert alive("sink drift.jsonl") == 1
+            await sink.send([alert_event(number)])
+    assert count_threads("sink drift.jsonl") == 1
     with place.open("rb") as reader:
         first = await asyncio.to_thread(reader.readline)
-        await until(lambda: alive("sink drift.jsonl") == 0)
+        await wait_until(lambda: count_threads("sink drift.jsonl") == 0)
 
     assert b"0123456789ab.0" in first
 
@@ -129,7 +129,7 @@ def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         answers.wait()
         disk.replace_file(path, content, private=private)
 
-    monkeypatch.setattr(latest, "replace_file", replace_file)
+    monkeypatch.setattr(snapshot_file, "replace_file", replace_file)
     yield answers
     answers.set()
 
@@ -137,7 +137,7 @@ def hanging_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 async def test_a_report_whose_disk_hangs(tmp_path: Path, hanging_disk: threading.Event) -> None:
     """It is a failure in words."""
     told: list[str | None] = []
-    report = Latest(tmp_path / "r.md", lambda: b"x", lambda _, error: told.append(error))
+    report = SnapshotFile(tmp_path / "r.md", lambda: b"x", lambda _, error: told.append(error))
 
     assert await report.write(DEADLINE) is False
     assert "the disk did not answer within 0.1 s" in str(told[0])
@@ -146,10 +146,10 @@ async def test_a_report_whose_disk_hangs(tmp_path: Path, hanging_disk: threading
     assert (tmp_path / "r.md").read_bytes() == b"x"
 
 
-class Views:
+class NullViews:
     """Prints nothing."""
 
-    def notice(self, notice: Notice) -> None:
+    def notice(self, notice: AlertEvent) -> None:
         """Do nothing."""
 
     def report(self, *_: Any) -> bytes:
@@ -161,19 +161,19 @@ async def test_what_hangs_holds_up_neither_the_job_nor_its_end(tmp_path: Path, h
     """Beside a webhook, a file and a report that hang the other sink has everything, threads are at hand, and the end comes."""
     report = tmp_path / "r.md"
     os.mkfifo(tmp_path / "hanging.jsonl")
-    options = WatchOptions(Every(3600 * SECOND), frozenset(), report=report)
-    with Listening(ANSWERS["headers"]) as server:
+    options = WatchOptions(Interval(3600 * SECOND), frozenset(), report=report)
+    with ListeningServer(ANSWERS["headers"]) as server:
         sinks: list[Sink] = [
             Webhook(1, f"http://127.0.0.1:{server.port}/x", {}),
             FileSink(tmp_path / "hanging.jsonl"),
             FileSink(tmp_path / "good.jsonl"),
         ]
-        outlets = Outlets(sinks, options, "shop", Views(), Quiet())
+        outlets = DriftOutputs(sinks, options, "shop", NullViews(), RecordingObserver())
         async with outlets.open():
-            outlets.show(Drift("", "", None, "", ""))
-            outlets.tell([notice(number) for number in range(5)])
+            outlets.update_report(Drift("", "", None, "", ""))
+            outlets.publish([alert_event(number) for number in range(5)])
             good = tmp_path / "good.jsonl"
-            await until(lambda: good.exists() and good.read_text().count("\n") == 5)
+            await wait_until(lambda: good.exists() and good.read_text().count("\n") == 5)
             assert await asyncio.to_thread(lambda: "a thread") == "a thread"
             ending = time.monotonic()
 
@@ -192,6 +192,6 @@ async def test_work_and_its_errors() -> None:
         await worker.run(go.wait, DEADLINE)
     with pytest.raises(TimeoutError):
         await worker.run(lambda: 6, DEADLINE)
-    assert alive("w") == 1
+    assert count_threads("w") == 1
     go.set()
     assert await worker.run(lambda: 7, LONG) == 7

@@ -12,14 +12,14 @@ import jsonschema
 import pytest
 
 from jsplan.address import Address
+from jsplan.documents.alert import Alert
 from jsplan.documents.drift import Drift, Unmanaged
-from jsplan.documents.notice import Situation
 from jsplan.documents.schema import schemas
-from jsplan.drift.advisories import Event, Who, read
-from jsplan.drift.doubt import AGAIN, DEAD, QUIET, STUCK, Doubt
-from jsplan.drift.endpoint import place_of
-from jsplan.drift.schedule import Cron, Every
-from jsplan.drift.situations import Register, plainly, situations_of
+from jsplan.drift.advisories import Actor, AdvisoryEvent, parse_advisory
+from jsplan.drift.alerts import AlertRegister, build_alerts, format_fields
+from jsplan.drift.endpoint import parse_listen_address
+from jsplan.drift.own_change_filter import DEAD_AFTER, QUIET_TIME, RECHECK_INTERVALS, STUCK_AFTER, OwnChangeFilter
+from jsplan.drift.schedule import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry
 from jsplan.units import SECOND
@@ -27,7 +27,7 @@ from tests.render import samples
 
 AUDIT = "$JS.EVENT.ADVISORY.API"
 CLIENT = {"user": "acc", "name": "nats CLI", "host": "10.0.0.1", "acc": "ACC", "kind": "Client"}
-WHO = Who("acc", "nats CLI", "10.0.0.1", "ACC")
+ACTOR = Actor("acc", "nats CLI", "10.0.0.1", "ACC")
 ALL = ("changed", "missing", "replication", "unmanaged", "offline", "check")
 
 
@@ -40,34 +40,34 @@ def audit(subject: str, answer: Any = None, **more: Any) -> bytes:
 @pytest.mark.parametrize(
     ("subject", "data", "event"),
     [
-        (AUDIT, audit("$JS.API.STREAM.UPDATE.A"), Event("hub", "A", "", WHO)),
-        (AUDIT, audit("$JS.API.CONSUMER.CREATE.A.C"), Event("hub", "A", "C", WHO)),
-        (AUDIT, audit("$JS.API.CONSUMER.CREATE.A.C.orders.new"), Event("hub", "A", "C", WHO)),
-        (AUDIT, audit("$JS.API.CONSUMER.DURABLE.CREATE.A.C"), Event("hub", "A", "C", WHO)),
-        (AUDIT, audit("$JS.API.CONSUMER.CREATE.A", {"name": "x7"}), Event("hub", "A", "x7", WHO)),
-        (AUDIT, audit("$JS.API.STREAM.DELETE.A", domain=None), Event("", "A", "", WHO)),
+        (AUDIT, audit("$JS.API.STREAM.UPDATE.A"), AdvisoryEvent("hub", "A", "", ACTOR)),
+        (AUDIT, audit("$JS.API.CONSUMER.CREATE.A.C"), AdvisoryEvent("hub", "A", "C", ACTOR)),
+        (AUDIT, audit("$JS.API.CONSUMER.CREATE.A.C.orders.new"), AdvisoryEvent("hub", "A", "C", ACTOR)),
+        (AUDIT, audit("$JS.API.CONSUMER.DURABLE.CREATE.A.C"), AdvisoryEvent("hub", "A", "C", ACTOR)),
+        (AUDIT, audit("$JS.API.CONSUMER.CREATE.A", {"name": "x7"}), AdvisoryEvent("hub", "A", "x7", ACTOR)),
+        (AUDIT, audit("$JS.API.STREAM.DELETE.A", domain=None), AdvisoryEvent("", "A", "", ACTOR)),
         (AUDIT, audit("$JS.API.STREAM.UPDATE.A", {"error": {"code": 400}}), None),
         (AUDIT, audit("$JS.API.STREAM.INFO.A"), None),
         (AUDIT, audit("$JS.API.CONSUMER.MSG.NEXT.A.C"), None),
         (AUDIT, audit("$JS.API.CONSUMER.CREATE.A"), None),
         (AUDIT, b"{broken", None),
-        ("$JS.EVENT.ADVISORY.STREAM.UPDATED.A", b'{"stream":"A","domain":"leaf"}', Event("leaf", "A")),
-        ("$JS.EVENT.ADVISORY.CONSUMER.PAUSE.A.C", b'{"stream":"A","consumer":"C"}', Event("", "A", "C")),
+        ("$JS.EVENT.ADVISORY.STREAM.UPDATED.A", b'{"stream":"A","domain":"leaf"}', AdvisoryEvent("leaf", "A")),
+        ("$JS.EVENT.ADVISORY.CONSUMER.PAUSE.A.C", b'{"stream":"A","consumer":"C"}', AdvisoryEvent("", "A", "C")),
         ("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.A", b'{"stream":"A"}', None),
         ("$JS.EVENT.ADVISORY.STREAM.DELETED.A", b"[]", None),
     ],
 )
-def test_what_an_advisory_says(subject: str, data: bytes, event: Event | None) -> None:
+def test_what_an_advisory_says(subject: str, data: bytes, event: AdvisoryEvent | None) -> None:
     """Each request that changes something names it and who asked; those that read, were refused or cannot be read say nothing."""
-    assert read(subject, data) == event
+    assert parse_advisory(subject, data) == event
 
 
 def test_behind_a_leafnode_only_the_link_is_known() -> None:
     """Who asked over a leafnode is told as that, not as the user of the link."""
-    event = read(AUDIT, audit("$JS.API.STREAM.UPDATE.A", client=CLIENT | {"kind": "Leafnode", "user": ""}))
+    event = parse_advisory(AUDIT, audit("$JS.API.STREAM.UPDATE.A", client=CLIENT | {"kind": "Leafnode", "user": ""}))
 
     assert event is not None
-    assert str(event.who) == "somebody (nats CLI) from 10.0.0.1 over a leafnode"
+    assert str(event.actor) == "somebody (nats CLI) from 10.0.0.1 over a leafnode"
 
 
 NOON = datetime(2026, 1, 31, 12, 3, 20, tzinfo=UTC)
@@ -75,15 +75,15 @@ NOON = datetime(2026, 1, 31, 12, 3, 20, tzinfo=UTC)
 
 def test_schedules() -> None:
     """Every so long, or at the minutes of a crontab; with jitter later, never sooner; the longest wait is known."""
-    jitter = Every(60 * SECOND, 30 * SECOND, random.Random(1))
-    due = [(jitter.after(NOON) - NOON).total_seconds() for _ in range(200)]
+    jitter = Interval(60 * SECOND, 30 * SECOND, random.Random(1))
+    due = [(jitter.next_after(NOON) - NOON).total_seconds() for _ in range(200)]
 
-    assert Every(300 * SECOND).after(NOON) == NOON + timedelta(minutes=5)
+    assert Interval(300 * SECOND).next_after(NOON) == NOON + timedelta(minutes=5)
     assert min(due) >= 60
     assert 85 < max(due) <= 90
-    assert Cron("*/10 * * * *").after(NOON) == datetime(2026, 1, 31, 12, 10, tzinfo=UTC)
-    assert Cron("*/10 * * * *").after(datetime(2026, 1, 31, 12, 10, tzinfo=UTC)) == datetime(2026, 1, 31, 12, 20, tzinfo=UTC)
-    assert (Every(300 * SECOND, 10 * SECOND).period, Cron("0 8,20 * * *").period, Cron("*/10 * * * *").period) == (310, 43_200, 600)
+    assert Cron("*/10 * * * *").next_after(NOON) == datetime(2026, 1, 31, 12, 10, tzinfo=UTC)
+    assert Cron("*/10 * * * *").next_after(datetime(2026, 1, 31, 12, 10, tzinfo=UTC)) == datetime(2026, 1, 31, 12, 20, tzinfo=UTC)
+    assert (Interval(300 * SECOND, 10 * SECOND).period, Cron("0 8,20 * * *").period, Cron("*/10 * * * *").period) == (310, 43_200, 600)
 
 
 @pytest.mark.parametrize("line", ["* * * *", "61 * * * *", "often", "0 0 31 2 *"])
@@ -95,10 +95,10 @@ def test_what_is_no_crontab_line(line: str) -> None:
 
 def test_where_to_serve() -> None:
     """All addresses, one, and one of IPv6; nothing else."""
-    assert [place_of(text) for text in (":9464", "127.0.0.1:80", "[::1]:9464")] == [(None, 9464), ("127.0.0.1", 80), ("::1", 9464)]
+    assert [parse_listen_address(text) for text in (":9464", "127.0.0.1:80", "[::1]:9464")] == [(None, 9464), ("127.0.0.1", 80), ("::1", 9464)]
     for text in ("9464", ":http", ":99999"):
         with pytest.raises(ValueError, match="PORT"):
-            place_of(text)
+            parse_listen_address(text)
 
 
 A, B, C = (Address.parse(text) for text in ("hub/stream/A", "hub/stream/B", "hub/consumer/A/C"))
@@ -112,30 +112,30 @@ def state(serial: int = 1, pending: tuple[Address, ...] = (), **limits: int) -> 
 
 def test_a_look_between_equal_states_is_trusted() -> None:
     """Nothing moved and nothing is under way: what the look says is so."""
-    doubted = Doubt().about(state(), state(), 100.0)
+    doubted = OwnChangeFilter().untrusted_between(state(), state(), 100.0)
 
     assert not any(doubted(str(address)) for address in (A, B, C))
 
 
 def test_what_moved_is_in_doubt_and_the_rest_for_a_moment() -> None:
     """Right after an apply moved A nothing is trusted; a second later all is, if no step is under way."""
-    doubt = Doubt()
-    first = doubt.about(state(1), state(2, A=5), 100.0)
-    later = doubt.about(state(2, A=5), state(2, A=5), 100.0 + QUIET)
+    doubt = OwnChangeFilter()
+    first = doubt.untrusted_between(state(1), state(2, A=5), 100.0)
+    later = doubt.untrusted_between(state(2, A=5), state(2, A=5), 100.0 + QUIET_TIME)
 
     assert all(first(str(address)) for address in (A, B, C))
     assert not any(later(str(address)) for address in (A, B, C))
-    assert doubt.was_ours(A)
-    assert not doubt.was_ours(A)
+    assert doubt.take_own_change(A)
+    assert not doubt.take_own_change(A)
 
 
 def test_a_step_under_way_is_waited_for_and_not_for_ever() -> None:
     """While a step is under way all is in doubt; when it moves no more only its own, with what is below it; in the end not even that."""
-    doubt = Doubt()
+    doubt = OwnChangeFilter()
     busy = state(2, pending=(A,))
-    begun = doubt.about(state(1), busy, 100.0)
-    dead = doubt.about(busy, busy, 100.0 + DEAD)
-    stuck = doubt.about(busy, busy, 100.0 + STUCK)
+    begun = doubt.untrusted_between(state(1), busy, 100.0)
+    dead = doubt.untrusted_between(busy, busy, 100.0 + DEAD_AFTER)
+    stuck = doubt.untrusted_between(busy, busy, 100.0 + STUCK_AFTER)
 
     assert all(begun(str(address)) for address in (A, B, C))
     assert [dead(str(address)) for address in (A, B, C)] == [True, False, True]
@@ -144,55 +144,55 @@ def test_a_step_under_way_is_waited_for_and_not_for_ever() -> None:
 
 def test_doubts_are_looked_at_less_and_less_often() -> None:
     """At once, then after a quarter of a second, then twice as long each time, up to a bound; what is settled no more."""
-    doubt = Doubt()
-    doubt.add([A], 0.0)
+    doubt = OwnChangeFilter()
+    doubt.recheck_now([A], 0.0)
     waits, now = [], 0.0
     for _ in range(6):
-        waits.append(doubt.wait(now))
-        now += doubt.wait(now)
+        waits.append(doubt.seconds_until_due(now))
+        now += doubt.seconds_until_due(now)
         assert doubt.due(now) == {A}
-        doubt.held([A], now)
-    doubt.settled([A])
+        doubt.postpone([A], now)
+    doubt.clear([A])
 
-    assert waits == [0, AGAIN[0], 0.5, 1.0, 2.0, AGAIN[1]]
-    assert doubt.wait(now) == float("inf")
+    assert waits == [0, RECHECK_INTERVALS[0], 0.5, 1.0, 2.0, RECHECK_INTERVALS[1]]
+    assert doubt.seconds_until_due(now) == float("inf")
 
 
-def found(drift: Drift) -> list[Situation]:
+def alerts_of(drift: Drift) -> list[Alert]:
     """All situations of a document."""
-    return situations_of(drift, ALL)
+    return build_alerts(drift, ALL)
 
 
-def test_every_finding_is_a_situation_with_an_id_of_its_own() -> None:
+def test_every_finding_is_an_alert_with_an_id_of_its_own() -> None:
     """Changed, missing, replication, unmanaged and away; neither healthy flows, nor what is excused, nor what its server removes."""
     drift = samples.drift()
     drift.unmanaged.append(Unmanaged("hub/consumer/A/x7", "consumer", 0, None, None, ephemeral=True))
-    listed = found(drift)
+    listed = alerts_of(drift)
 
     assert [s.kind for s in listed] == ["changed", "missing", "replication", "unmanaged", "unmanaged", "offline"]
     assert len({s.id for s in listed}) == 6
-    assert [s.id for s in found(samples.drift())] == [s.id for s in listed]
-    assert not {s.id for s in found(replace(samples.drift(), environment="staging"))} & {s.id for s in listed}
-    assert [s.kind for s in situations_of(drift, {"missing"})] == ["missing"]
+    assert [s.id for s in alerts_of(samples.drift())] == [s.id for s in listed]
+    assert not {s.id for s in alerts_of(replace(samples.drift(), environment="staging"))} & {s.id for s in listed}
+    assert [s.kind for s in build_alerts(drift, {"missing"})] == ["missing"]
 
 
-def everywhere(_: Situation) -> bool:
+def saw_everything(_: Alert) -> bool:
     """A look that saw everything."""
     return True
 
 
-def test_only_news_is_told() -> None:
+def test_only_news_is_reported() -> None:
     """The first time, when it is another difference, and when it is over; not again in between, whoever looks how often."""
-    register = Register("shop", "prod")
-    first = register.settle(found(samples.drift()), everywhere, "t1", {"hub/stream/ORDERS": WHO})
-    again = register.settle(found(samples.drift()), everywhere, "t2")
+    register = AlertRegister("shop", "prod")
+    first = register.update(alerts_of(samples.drift()), saw_everything, "t1", {"hub/stream/ORDERS": ACTOR})
+    again = register.update(alerts_of(samples.drift()), saw_everything, "t2")
     other = samples.drift()
     other.resource_drift[0].change.fields[0].after = 5
-    changed = register.settle(found(other), everywhere, "t3")
-    over = register.settle([], everywhere, "t4")
+    changed = register.update(alerts_of(other), saw_everything, "t3")
+    over = register.update([], saw_everything, "t4")
 
     assert [n.occasion for n in first] == ["opened"] * 6
-    assert (first[0].by, first[0].by_words) == (WHO.to_json(), "acc (nats CLI) from 10.0.0.1")
+    assert (first[0].by, first[0].by_text) == (ACTOR.to_json(), "acc (nats CLI) from 10.0.0.1")
     assert again == []
     assert [(n.occasion, n.since) for n in changed] == [("changed", "t1")]
     assert [n.occasion for n in over] == ["resolved"] * 6
@@ -200,11 +200,11 @@ def test_only_news_is_told() -> None:
     assert register.open == {}
 
 
-def test_what_was_not_looked_at_stays_as_it_is() -> None:
+def test_what_was_not_checked_stays_unchanged() -> None:
     """A look at one thing resolves nothing else."""
-    register = Register("shop", "prod")
-    register.settle(found(samples.drift()), everywhere, "t1")
-    notices = register.settle([], lambda s: s.address == "hub/stream/ORDERS", "t2")
+    register = AlertRegister("shop", "prod")
+    register.update(alerts_of(samples.drift()), saw_everything, "t1")
+    notices = register.update([], lambda s: s.address == "hub/stream/ORDERS", "t2")
 
     assert [n.situation.address for n in notices] == ["hub/stream/ORDERS"]
     assert len(register.open) == 5
@@ -212,11 +212,11 @@ def test_what_was_not_looked_at_stays_as_it_is() -> None:
 
 def test_notices_fit_their_schema() -> None:
     """Each notice of each kind and occasion is what `notification-v1.json` says, with or without somebody who did it."""
-    register = Register("shop", None)
-    notices = register.settle(found(samples.drift()), everywhere, "2026-01-31T12:00:00Z", {"hub/stream/ORDERS": WHO})
-    notices += register.settle([], everywhere, "2026-01-31T12:00:01Z")
+    register = AlertRegister("shop", None)
+    notices = register.update(alerts_of(samples.drift()), saw_everything, "2026-01-31T12:00:00Z", {"hub/stream/ORDERS": ACTOR})
+    notices += register.update([], saw_everything, "2026-01-31T12:00:01Z")
     for notice in notices:
         jsonschema.validate(notice.to_json(), schemas()["notification-v1.json"])
 
     assert notices[0].text.startswith("shop: destructive: hub/stream/ORDERS was changed: max_age: ")
-    assert plainly(samples.drift().resource_drift[1]) == ()
+    assert format_fields(samples.drift().resource_drift[1]) == ()

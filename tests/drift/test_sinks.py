@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.config.model import Connection
-from jsplan.documents.notice import Notice, Situation
-from jsplan.drift.sinks.delivery import WAITING, Delivery, deliver_all
+from jsplan.documents.alert import Alert, AlertEvent
+from jsplan.drift.sinks.delivery import MAX_QUEUED, Delivery, deliver_all
 from jsplan.drift.sinks.file import FileSink
-from jsplan.drift.sinks.latest import Latest
 from jsplan.drift.sinks.sink import SinkError
+from jsplan.drift.sinks.snapshot_file import SnapshotFile
 from jsplan.drift.sinks.subject import SubjectSink
-from jsplan.drift.sinks.webhook import Webhook, payload
-from jsplan.jetstream.contexts import resolve
-from jsplan.jetstream.speaker import Speaker
+from jsplan.drift.sinks.webhook import Webhook, build_payload
+from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.publisher import Publisher
 from tests.drift.conftest import STREAMS
 from tests.support.raw import Raw
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Server
     from tests.conftest import MakeServer
-    from tests.drift.conftest import Place
+    from tests.drift.conftest import WatchedSpace
 
 #: Generous: a machine may be busy with other things.
 pytestmark = pytest.mark.timeout(180)
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.timeout(180)
 SECRET = "T0/B0/s3cr3t"
 
 
-def notice(number: int, situation: str = "0123456789ab", says: str = "was changed") -> Notice:
+def alert_event(number: int, situation: str = "0123456789ab", says: str = "was changed") -> AlertEvent:
     """A notice with a number."""
-    what = Situation(situation, "changed", "functional", "hub/stream/A", says, ("max_age: 1y -> 1d",))
-    return Notice(f"{situation}.{number}", "opened", what, "shop", "prod", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z")
+    what = Alert(situation, "changed", "functional", "hub/stream/A", says, ("max_age: 1y -> 1d",))
+    return AlertEvent(f"{situation}.{number}", "opened", what, "shop", "prod", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z")
 
 
-class Hook:
+class WebhookServer:
     """A web server that takes notices, or answers with `status` without taking them."""
 
     def __init__(self) -> None:
@@ -87,9 +87,9 @@ class Hook:
 
 
 @pytest.fixture
-def hook() -> Iterator[Hook]:
+def hook() -> Iterator[WebhookServer]:
     """A web server that ends with the test."""
-    made = Hook()
+    made = WebhookServer()
     yield made
     made.close()
 
@@ -102,41 +102,41 @@ async def deliver(delivery: Delivery, seconds: float = 20) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_webhook_is_what_slack_takes(hook: Hook) -> None:
+async def test_a_webhook_is_what_slack_takes(hook: WebhookServer) -> None:
     """One POST per notice, with text that cannot call anybody, the data where Slack keeps it, and the headers that were given."""
     sink = Webhook(1, hook.url, {"X-Key": "k"})
-    await sink.send([notice(1, says="was changed <!channel> & more"), notice(2)])
+    await sink.send([alert_event(1, says="was changed <!channel> & more"), alert_event(2)])
 
     assert hook.ids == ["0123456789ab.1", "0123456789ab.2"]
     assert hook.headers == ["k", "k"]
     assert "&lt;!channel&gt; &amp; more" in hook.taken[0]["text"]
     assert set(hook.taken[0]) == {"text", "metadata"}
-    assert len(payload(notice(1, says="x" * 9_000))["text"]) <= 3_000
+    assert len(build_payload(alert_event(1, says="x" * 9_000))["text"]) <= 3_000
 
 
 @pytest.mark.parametrize("status", [302, 404, 429, 500])
-async def test_a_webhook_that_refuses_is_a_failure_without_its_url(hook: Hook, status: int) -> None:
+async def test_a_webhook_that_refuses_is_a_failure_without_its_url(hook: WebhookServer, status: int) -> None:
     """Anything but success is a failure, a redirect too; what is said about it does not hold the URL."""
     hook.status = status
     with pytest.raises(SinkError) as caught:
-        await Webhook(1, hook.url, {}).send([notice(1)])
+        await Webhook(1, hook.url, {}).send([alert_event(1)])
 
     assert str(caught.value) == f"webhook 1 answered {status}"
 
 
-async def test_a_webhook_that_is_not_there_is_a_failure_without_its_url(hook: Hook) -> None:
+async def test_a_webhook_that_is_not_there_is_a_failure_without_its_url(hook: WebhookServer) -> None:
     """No connection, a name that does not exist, a URL of another kind: no message holds any part of the URL."""
     hook.close()
     said = []
     for url in (hook.url, f"http://no-such-host.invalid/{SECRET}", f"http://127.0.0.1:1/{SECRET} x", f"file:///{SECRET}"):
         with pytest.raises(SinkError) as caught:
-            await Webhook(1, url, {}).send([notice(1)])
+            await Webhook(1, url, {}).send([alert_event(1)])
         said.append(str(caught.value))
 
     assert not [text for text in said if SECRET in text or "invalid/" in text or "127.0.0.1" in text]
 
 
-async def test_what_fails_for_a_while_has_everything_afterwards(hook: Hook, tmp_path: Path) -> None:
+async def test_what_fails_for_a_while_has_everything_afterwards(hook: WebhookServer, tmp_path: Path) -> None:
     """A webhook that refuses and a file in a folder that is not there: once they work, each has every notice, in order."""
     hook.status = 503
     file = tmp_path / "later" / "drift.jsonl"
@@ -150,7 +150,7 @@ async def test_what_fails_for_a_while_has_everything_afterwards(hook: Hook, tmp_
 
     deliveries = [Delivery(sink, told) for sink in (Webhook(1, hook.url, {}), FileSink(file))]
     for delivery in deliveries:
-        delivery.put([notice(n) for n in range(25)])
+        delivery.put([alert_event(n) for n in range(25)])
     tasks = [asyncio.create_task(delivery.run()) for delivery in deliveries]
     await asyncio.wait_for(both_failed.wait(), 20)
     hook.status = 200
@@ -163,7 +163,7 @@ async def test_what_fails_for_a_while_has_everything_afterwards(hook: Hook, tmp_
 
     assert hook.ids == wanted
     assert [json.loads(line)["id"] for line in file.read_text("utf-8").splitlines()] == wanted
-    assert [delivery.waiting for delivery in deliveries] == [0, 0]
+    assert [delivery.queued for delivery in deliveries] == [0, 0]
     assert any("webhook 1 answered 503" in text for text in failures)
 
 
@@ -171,7 +171,7 @@ async def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
     """After a disk that was full in the middle of a line, the next notice stands in a line of its own."""
     file = tmp_path / "drift.jsonl"
     file.write_text('{"id": "cut', "utf-8")
-    await FileSink(file).send([notice(1)])
+    await FileSink(file).send([alert_event(1)])
 
     assert json.loads(file.read_text("utf-8").splitlines()[1])["id"] == "0123456789ab.1"
 
@@ -180,16 +180,16 @@ async def test_a_subject_survives_its_server(make_server: MakeServer) -> None:
     """What was not taken because the server was away is published once it is back, each with an id that a stream keeps once."""
     server = make_server()
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.D", {"name": "D", "subjects": ["ops.drift"]})
-    target = resolve(Connection("main", url=server.url, timeout=2_000_000_000), {})
-    sink = SubjectSink("ops.drift", Speaker(target, "ops.drift"))
+        raw.api_ok("$JS.API.STREAM.CREATE.D", {"name": "D", "subjects": ["ops.drift"]})
+    target = resolve_settings(Connection("main", url=server.url, timeout=2_000_000_000), {})
+    sink = SubjectSink("ops.drift", Publisher(target, "ops.drift"))
     delivery = Delivery(sink, lambda *_: None)
-    delivery.put([notice(1), notice(2)])
+    delivery.put([alert_event(1), alert_event(2)])
     await deliver(delivery)
     await asyncio.to_thread(server.stop)
     failed = asyncio.Event()
     delivery = Delivery(sink, lambda _, error: failed.set() if error else None)
-    delivery.put([notice(2), notice(3)])
+    delivery.put([alert_event(2), alert_event(3)])
     task = asyncio.create_task(delivery.run())
     await asyncio.wait_for(failed.wait(), 20)
     await asyncio.to_thread(server.start)
@@ -203,8 +203,8 @@ async def test_a_subject_survives_its_server(make_server: MakeServer) -> None:
 
 def _stored(server: Server) -> int:
     with Raw(server.url) as raw:
-        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.D")["state"]["messages"] >= 3, "have three messages")
-        return int(raw.done("$JS.API.STREAM.INFO.D")["state"]["messages"])
+        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.D")["state"]["messages"] >= 3, "have three messages")
+        return int(raw.api_ok("$JS.API.STREAM.INFO.D")["state"]["messages"])
 
 
 async def test_a_subject_that_may_not_be_published_is_a_failure(make_server: MakeServer) -> None:
@@ -213,19 +213,19 @@ async def test_a_subject_that_may_not_be_published_is_a_failure(make_server: Mak
         extra='authorization { users: [{user: any, password: any}, {user: u, password: p, permissions: {publish: {deny: ["ops.>"]}}}] }\n'
         "no_auth_user: any\n"
     )
-    speaker = Speaker(resolve(Connection("main", url=server.url, user="u", password="p"), {}), "ops.drift")
+    speaker = Publisher(resolve_settings(Connection("main", url=server.url, user="u", password="p"), {}), "ops.drift")
     with pytest.raises(SinkError, match="does not permit"):
-        await SubjectSink("ops.drift", speaker).send([notice(1)])
+        await SubjectSink("ops.drift", speaker).send([alert_event(1)])
     await speaker.close()
 
 
-class Never:
+class BrokenSink:
     """A sink that never works."""
 
     name = "never"
     batch = 1
 
-    async def send(self, notices: Sequence[Notice]) -> None:
+    async def send(self, notices: Sequence[AlertEvent]) -> None:
         """Fail."""
         raise SinkError(f"never any of {len(notices)}")
 
@@ -235,17 +235,17 @@ class Never:
 
 async def test_what_waits_is_bounded() -> None:
     """A sink that is gone for ever costs a bounded queue, in which the newest of every situation stays."""
-    delivery = Delivery(Never(), lambda *_: None)
-    delivery.put([notice(0, "aaaaaaaaaaaa")])
-    delivery.put([notice(n) for n in range(WAITING + 50)])
+    delivery = Delivery(BrokenSink(), lambda *_: None)
+    delivery.put([alert_event(0, "aaaaaaaaaaaa")])
+    delivery.put([alert_event(n) for n in range(MAX_QUEUED + 50)])
 
-    assert delivery.waiting == WAITING
+    assert delivery.queued == MAX_QUEUED
     assert delivery.dropped == 51
-    assert delivery._waiting[0].situation.id == "aaaaaaaaaaaa"  # noqa: SLF001 - what nothing has overtaken
-    assert delivery._waiting[-1].id == f"0123456789ab.{WAITING + 49}"  # noqa: SLF001
+    assert delivery._queue[0].situation.id == "aaaaaaaaaaaa"  # noqa: SLF001 - what nothing has overtaken
+    assert delivery._queue[-1].id == f"0123456789ab.{MAX_QUEUED + 49}"  # noqa: SLF001
 
 
-def names(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     """What is in a folder."""
     return [path.name for path in folder.iterdir()]
 
@@ -253,52 +253,52 @@ def names(folder: Path) -> list[str]:
 async def test_a_report_is_whole_or_not_there(tmp_path: Path) -> None:
     """A file that shows how things are is replaced at once, leaves nothing beside it, and says why it cannot be written."""
     told: list[str | None] = []
-    good = Latest(tmp_path / "r.md", lambda: b"new", lambda _, error: told.append(error))
-    bad = Latest(tmp_path / "no" / "r.md", lambda: b"new", lambda _, error: told.append(error))
+    good = SnapshotFile(tmp_path / "r.md", lambda: b"new", lambda _, error: told.append(error))
+    bad = SnapshotFile(tmp_path / "no" / "r.md", lambda: b"new", lambda _, error: told.append(error))
 
     assert (await good.write(), await bad.write()) == (True, False)
-    assert names(tmp_path) == ["r.md"]
+    assert file_names(tmp_path) == ["r.md"]
     assert told[0] is None
     assert "No such file" in str(told[1])
 
 
-def test_a_dead_sink_does_not_hold_up_the_end(place: Place, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_sink_does_not_hold_up_the_end(watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM ends the job within seconds although a sink takes nothing; the other one has everything, and what is missing is said."""
     monkeypatch.setenv("HOOK", hook.url)
     hook.status = 500
-    place.write().space.write(streams=STREAMS, drift={"sinks": [{"webhook": {"url": "${env.HOOK}"}}, {"file": "drift.jsonl"}]})
-    job = place.job("--every", "1h")
-    place.change("A", max_msgs=5)
-    job.next()
+    watched_space.write().space.write(streams=STREAMS, drift={"sinks": [{"webhook": {"url": "${env.HOOK}"}}, {"file": "drift.jsonl"}]})
+    job = watched_space.start_job("--every", "1h")
+    watched_space.change_stream("A", max_msgs=5)
+    job.next_alert()
 
-    assert job.end() == 0
-    assert "webhook 1 does not have 1 notification" in job.said[-1]
-    assert len((place.space.folder / "drift.jsonl").read_text("utf-8").splitlines()) == 1
+    assert job.stop() == 0
+    assert "webhook 1 does not have 1 notification" in job.stderr_lines[-1]
+    assert len((watched_space.space.folder / "drift.jsonl").read_text("utf-8").splitlines()) == 1
 
 
-def test_no_secret_reaches_anybody(place: Place, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_reaches_anybody(watched_space: WatchedSpace, hook: WebhookServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Passwords, hook URLs and headers are in no notice, log line, metric, report or file, also where everything fails."""
     monkeypatch.setenv("HOOK", hook.url)
     monkeypatch.setenv("HOOK_KEY", "h3ader-k3y")
     hook.status = 500
     webhook = {"webhook": {"url": "${env.HOOK}", "headers": {"X-Key": "${env.HOOK_KEY}"}}}
-    place.write().space.write(
+    watched_space.write().space.write(
         streams=STREAMS, drift={"sinks": [webhook, {"subject": "ops.drift", "domain": "hub"}, {"file": "drift.jsonl"}]}
     )
-    folder = place.space.folder
-    job = place.job("-v", "--every", "1s", "--grace", "1s", "--report", str(folder / "r.html"), "--metrics-file", str(folder / "m.prom"))
-    place.change("A", max_age=10**12)
-    assert job.told()[0] == "opened"
-    job.hears("webhook 1 answered 500; it is tried again")
-    place.sandbox.stop()
-    assert job.until(lambda n: n["alert"]["kind"] == "check")["event"] == "opened"
+    folder = watched_space.space.folder
+    job = watched_space.start_job("-v", "--every", "1s", "--grace", "1s", "--report", str(folder / "r.html"), "--metrics-file", str(folder / "m.prom"))
+    watched_space.change_stream("A", max_age=10**12)
+    assert job.next_alert_key()[0] == "opened"
+    job.wait_for_line("webhook 1 answered 500; it is tried again")
+    watched_space.sandbox.stop()
+    assert job.wait_for_alert(lambda n: n["alert"]["kind"] == "check")["event"] == "opened"
     metrics = job.get("/metrics")[1]
     hook.status = 200
-    place.sandbox.start()
-    job.until(lambda n: n["alert"]["kind"] == "check" and n["event"] == "resolved")
-    job.hears("webhook 1 works again")
-    assert job.end() == 0
-    everything = [metrics, *job.said, json.dumps(job.seen), *(json.dumps(body) for body in hook.taken)]
+    watched_space.sandbox.start()
+    job.wait_for_alert(lambda n: n["alert"]["kind"] == "check" and n["event"] == "resolved")
+    job.wait_for_line("webhook 1 works again")
+    assert job.stop() == 0
+    everything = [metrics, *job.stderr_lines, json.dumps(job.seen), *(json.dumps(body) for body in hook.taken)]
     everything += [(folder / name).read_text("utf-8") for name in ("drift.jsonl", "r.html", "m.prom")]
 
     assert not [text for text in everything if SECRET in text or "h3ader" in text or "acc:acc" in text]

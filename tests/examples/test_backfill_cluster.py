@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.sandbox import Sandbox
-from tests.backfill.copies import read_all
+from tests.backfill.backfill_pair import read_all
 from tests.conftest import PROGRAM
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_a_worker_is_killed_in_the_middle(tmp_path: Path, capfd: pytest.CaptureF
 
 @pytest.mark.download
 @pytest.mark.timeout(1200)
-def test_lanes_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_partitions_and_a_fleet(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Job files of an entry in lanes, with SQL and a function, whose worker is killed, and of a fleet of which a store is away at first:
     every message once, each subject in its order; what was away is brought by the same job later; no password is in either.
     """

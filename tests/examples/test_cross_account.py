@@ -11,16 +11,16 @@ import pytest
 
 from jsplan.config.model import LoadOptions
 from jsplan.sandbox.shapes import User
-from jsplan.workflows.access import access, account_of
+from jsplan.workflows.access import access, read_account
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan
 from tests.conftest import PROGRAM
-from tests.support.crossing import Nsc, arrive, creds_of, flood, servers
+from tests.support.account_sharing import FakeNsc, creds_of, publish_many, start_servers, wait_for_messages
 from tests.support.jwt import NO_JETSTREAM, Operator
 from tests.support.raw import NoResponders, Raw
-from tests.support.workspaces import Quiet, yes
+from tests.support.workspaces import RecordingObserver, approve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,11 +45,11 @@ def without_system(text: str) -> str:
 
 def converge(load: LoadOptions, count: int) -> None:
     """Apply creates everything, the second plan is empty, nothing drifted."""
-    first, result = apply(load, PlanOptions(), yes, Quiet())
+    first, result = apply(load, PlanOptions(), approve, RecordingObserver())
     assert [d.summary for d in first.diagnostics] == []
     assert (result.exit_code, first.summary["add"]) == (0, count)
-    assert plan(load, PlanOptions(), Quiet()).steps == []
-    found = drift(load, DriftOptions(), Quiet())
+    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
+    found = drift(load, DriftOptions(), RecordingObserver())
     assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (0, 0, 0)
 
 
@@ -62,7 +62,7 @@ def static(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions]]:
     shutil.copy(EXAMPLE / "static/jsplan.yaml", folder)
     accounts = (EXAMPLE / "static/accounts.conf").read_text("utf-8")
     login, remotes = User("ACC", "acc", "acc"), [("admin:admin", "SYS"), ("acc:acc", "ACC")]
-    with servers(accounts, login, leaf=accounts, leaf_login=login, remotes=remotes, binary=PROGRAM) as sandbox:
+    with start_servers(accounts, login, leaf=accounts, leaf_login=login, remotes=remotes, binary=PROGRAM) as sandbox:
         with Raw(sandbox["hub"].url, "acc", "acc") as raw:
             sandbox["hub"].wait_until(lambda: "streams" in answer(raw, "$JS.leaf.API.INFO"), "be reached by its leaf", 30)
         yield sandbox, LoadOptions(folder, variables=tuple(f"{name}={sandbox[name].url}" for name in ("hub", "leaf")))
@@ -83,14 +83,14 @@ def test_static_accounts_converge_and_copy(static: tuple[Sandbox, LoadOptions]) 
     converge(load, 6)
     hub, leaf = sandbox["hub"].url, sandbox["leaf"].url
     with Raw(leaf, "acc", "acc", timeout=60) as raw:
-        flood(raw, {"test.error": COUNT, "test": 100}, SIZE)
+        publish_many(raw, {"test.error": COUNT, "test": 100}, SIZE)
     with Raw(hub, "acc", "acc", timeout=60) as raw:
         expected = {"backup-test-leaf": COUNT + 100, "aggregate-test-leaf": COUNT + 100}
-        assert arrive(raw, expected) == expected
+        assert wait_for_messages(raw, expected) == expected
     with Raw(hub, "import_mirror", "import_mirror", timeout=60) as raw:
         expected = {"aggregate-test-leaf-from-acc": COUNT + 100, "errors-from-acc": COUNT}
-        assert arrive(raw, expected) == expected
-    assert plan(load, PlanOptions(), Quiet()).steps == []
+        assert wait_for_messages(raw, expected) == expected
+    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
 
 
 def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, LoadOptions]) -> None:
@@ -98,9 +98,9 @@ def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, Loa
     sandbox, load = static
     converge(load, 6)
     with Raw(sandbox["leaf"].url, "acc", "acc") as raw:
-        flood(raw, {"test": 3}, 11)
+        publish_many(raw, {"test": 3}, 11)
     with Raw(sandbox["hub"].url, "acc", "acc") as raw:
-        assert arrive(raw, {"aggregate-test-leaf": 3}) == {"aggregate-test-leaf": 3}
+        assert wait_for_messages(raw, {"aggregate-test-leaf": 3}) == {"aggregate-test-leaf": 3}
     with Raw(sandbox["leaf"].url, "import_client", "import_client") as client:
         client.subscribe("taken")
         client.publish("JS.acc@hub.API.CONSUMER.MSG.NEXT.aggregate-test-leaf.dur", b'{"batch": 3}', reply="taken")
@@ -110,19 +110,19 @@ def test_a_consumer_serves_clients_of_another_account(static: tuple[Sandbox, Loa
         with Raw(sandbox["hub"].url, "acc", "acc") as raw:
             floor: dict[str, Any] = {}
             while floor.get("stream_seq") != 3:
-                floor = raw.done("$JS.API.CONSUMER.INFO.aggregate-test-leaf.dur")["ack_floor"]
-    assert plan(load, PlanOptions(), Quiet()).steps == []
+                floor = raw.api_ok("$JS.API.CONSUMER.INFO.aggregate-test-leaf.dur")["ack_floor"]
+    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
 
 
 def test_the_accounts_of_the_example_are_what_access_prints(static: tuple[Sandbox, LoadOptions]) -> None:
     """accounts.conf has exactly the exports and imports that `jsplan access` prints, and the check finds all of them."""
     _, load = static
     shipped = "".join((EXAMPLE / "static/accounts.conf").read_text("utf-8").split())
-    printed = access(load, Quiet())
+    printed = access(load, RecordingObserver())
     assert all("".join(account.configuration.split()) in shipped for account in printed.accounts)
-    apply(load, PlanOptions(), yes, Quiet())
+    apply(load, PlanOptions(), approve, RecordingObserver())
     for system in (None, "system"):
-        found = access(load, Quiet(), ask=True, system=system)
+        found = access(load, RecordingObserver(), ask=True, system=system)
         assert [(need.subject, need.detail) for need in found.needs if need.status != "ok"] == []
 
 
@@ -135,15 +135,15 @@ def jwt(folder: Path) -> Iterator[tuple[Sandbox, LoadOptions, dict[str, Path]]]:
     shutil.copy(EXAMPLE / "jwt/jsplan.yaml", folder)
     operator = Operator()
     a, b, c = operator.account("A"), operator.account("B", NO_JETSTREAM), operator.account("C")
-    creds, nsc = creds_of(operator, folder), Nsc(operator)
+    creds, nsc = creds_of(operator, folder), FakeNsc(operator)
     keys = (f"account_b={b.public}", f"account_c={c.public}")
-    for account in access(LoadOptions(folder, variables=keys), Quiet()).accounts:
+    for account in access(LoadOptions(folder, variables=keys), RecordingObserver()).accounts:
         for command in account.nsc:
             nsc.run(command)
     login, anybody = User("A", None, None, creds["A"]), User(None, None, None)
     remotes = [(str(creds["A"]), "")]
     assert a.exports
-    with servers(operator.configuration(), login, leaf=" ", leaf_login=anybody, remotes=remotes, binary=PROGRAM) as sandbox:
+    with start_servers(operator.configuration(), login, leaf=" ", leaf_login=anybody, remotes=remotes, binary=PROGRAM) as sandbox:
         urls = tuple(f"{name}={sandbox[name].url}" for name in ("hub", "leaf"))
         yield sandbox, LoadOptions(folder, variables=(*urls, *keys)), creds
 
@@ -154,14 +154,14 @@ def test_jwt_accounts_converge_and_copy(jwt: tuple[Sandbox, LoadOptions, dict[st
     sandbox, load, creds = jwt
     converge(load, 8)
     with Raw(sandbox["hub"].url, creds=creds["A"], timeout=60) as raw:
-        flood(raw, {"S.1": COUNT, "S.2": 100}, SIZE)
+        publish_many(raw, {"S.1": COUNT, "S.2": 100}, SIZE)
     with Raw(sandbox["hub"].url, creds=creds["C"], timeout=60) as raw:
         expected = {"SS": COUNT + 100, "SS_1": COUNT}
-        assert arrive(raw, expected) == expected
+        assert wait_for_messages(raw, expected) == expected
     with Raw(sandbox["leaf"].url, timeout=60) as raw:
         expected = {"MS": COUNT + 100, "MS_1": COUNT}
-        assert arrive(raw, expected) == expected
-    assert plan(load, PlanOptions(), Quiet()).steps == []
+        assert wait_for_messages(raw, expected) == expected
+    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
 
 
 @pytest.mark.matrix
@@ -171,8 +171,8 @@ def test_b_uses_consumers_in_the_jetstream_of_a(jwt: tuple[Sandbox, LoadOptions,
     converge(load, 8)
     url, count = sandbox["hub"].url, 500
     with Raw(url, creds=creds["A"], timeout=30) as raw:
-        flood(raw, {"S.1": count}, 10_000)
-        deliver = raw.done("$JS.API.CONSUMER.INFO.S.bb")["config"]["deliver_subject"]
+        publish_many(raw, {"S.1": count}, 10_000)
+        deliver = raw.api_ok("$JS.API.CONSUMER.INFO.S.bb")["config"]["deliver_subject"]
         with Raw(url, creds=creds["B"], timeout=30) as client:
             client.subscribe("taken")
             client.publish("$JS.A.API.CONSUMER.MSG.NEXT.S.b", b'{"batch": 10}', reply="taken")
@@ -193,15 +193,15 @@ def test_b_uses_consumers_in_the_jetstream_of_a(jwt: tuple[Sandbox, LoadOptions,
         assert asked > 0
         floors: dict[str, int] = {}
         while floors != {"b": 10, "bb": count}:
-            floors = {name: raw.done(f"$JS.API.CONSUMER.INFO.S.{name}")["ack_floor"]["stream_seq"] for name in ("b", "bb")}
-    assert plan(load, PlanOptions(), Quiet()).steps == []
+            floors = {name: raw.api_ok(f"$JS.API.CONSUMER.INFO.S.{name}")["ack_floor"]["stream_seq"] for name in ("b", "bb")}
+    assert plan(load, PlanOptions(), RecordingObserver()).steps == []
 
 
 def test_access_between_operator_accounts(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
     """What was printed is there, but for what cannot be tried without harm, which the system account knows. No secret is shown."""
     _, load, creds = jwt
-    apply(load, PlanOptions(), yes, Quiet())
-    found = access(load, Quiet(), ask=True)
+    apply(load, PlanOptions(), approve, RecordingObserver())
+    found = access(load, RecordingObserver(), ask=True)
     assert [need.subject for need in found.with_status("missing")] == []
     untried = [need.subject.replace(".hub.", ".") for need in found.with_status("unknown")]
     assert untried[:2] == ["$JS.API.CONSUMER.DELETE.S.b", "$JS.API.CONSUMER.DELETE.S.bb"]
@@ -210,20 +210,20 @@ def test_access_between_operator_accounts(jwt: tuple[Sandbox, LoadOptions, dict[
     text = (load.directory / "jsplan.yaml").read_text("utf-8")
     system = f'  sys: {{url: "${{var.hub}}", creds: {creds["SYS"]}}}\n'
     (load.directory / "jsplan.yaml").write_text(text.replace("  leaf: {url:", system + "  leaf: {url:"), encoding="utf-8")
-    looked_up = access(load, Quiet(), ask=True, system="sys").needs
+    looked_up = access(load, RecordingObserver(), ask=True, system="sys").needs
     assert [(need.subject, need.status, need.detail) for need in looked_up if need.status != "ok"] == []
-    shown = json.dumps([found.to_json(), plan(load, PlanOptions(), Quiet()).to_json()])
+    shown = json.dumps([found.to_json(), plan(load, PlanOptions(), RecordingObserver()).to_json()])
     assert "eyJ" not in shown
 
 
 def test_keys_stand_for_names(jwt: tuple[Sandbox, LoadOptions, dict[str, Path]]) -> None:
     """Without `account:` the creds files tell the accounts' keys, and all that is printed is as complete."""
     _, load, creds = jwt
-    named = access(load, Quiet())
+    named = access(load, RecordingObserver())
     text = (load.directory / "jsplan.yaml").read_text("utf-8")
     for name in "ABC":
         text = text.replace(f", account: {name}}}", "}")
     (load.directory / "jsplan.yaml").write_text(text, encoding="utf-8")
-    keyed = access(load, Quiet())
-    keys = {account_of(creds[name]): name for name in "ABC"}
+    keyed = access(load, RecordingObserver())
+    keys = {read_account(creds[name]): name for name in "ABC"}
     assert {keys[account.account]: len(account.nsc) for account in keyed.accounts} == {a.account: len(a.nsc) for a in named.accounts}

@@ -17,9 +17,9 @@ import yaml
 from jsplan.cli.main import root
 from jsplan.config.model import LoadOptions
 from jsplan.documents.drift import Drift
-from jsplan.drift.advisories import Who
+from jsplan.drift.advisories import Actor
 from jsplan.drift.metrics import Metrics
-from jsplan.jetstream.link import Link
+from jsplan.jetstream.connection import NatsConnection
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.apply import apply
@@ -28,10 +28,10 @@ from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan
 from tests.conftest import PROGRAM
 from tests.docs.test_commands import parse
-from tests.drift.conftest import Job
-from tests.support.crossing import servers
+from tests.drift.conftest import WatchJob
+from tests.support.account_sharing import start_servers
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, yes
+from tests.support.workspaces import RecordingObserver, approve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(180)
 EXAMPLE = Path(__file__).parent.parent.parent / "examples/drift-job"
 TEXT = (EXAMPLE / "nats/permissions.conf").read_text("utf-8")
 #: What an apply needs only for on_replace: preserve, backup and restore, which have tests of their own.
-SELDOM = ("PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE", "CONSUMER.RESET", "CONSUMER.LIST", "DIRECT.GET", "CONSUMER.NAMES", "STREAM.NAMES")
+RARELY_USED = ("PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE", "CONSUMER.RESET", "CONSUMER.LIST", "DIRECT.GET", "CONSUMER.NAMES", "STREAM.NAMES")
 ACCOUNTS = """
 accounts {
   SHOP: { jetstream: enabled, users: [
@@ -60,7 +60,7 @@ accounts {
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Server]:
     """A server with exactly the permissions of the example."""
-    with servers(f"{TEXT}{ACCOUNTS}", User("SHOP", "admin", "admin"), binary=PROGRAM) as sandbox:
+    with start_servers(f"{TEXT}{ACCOUNTS}", User("SHOP", "admin", "admin"), binary=PROGRAM) as sandbox:
         assert isinstance(sandbox, Sandbox)
         yield sandbox["hub"]
 
@@ -94,13 +94,13 @@ class Shop:
             self._record(name)
 
     def _record(self, name: str) -> None:
-        real = getattr(Link, name)
+        real = getattr(NatsConnection, name)
 
-        async def recorded(link: Link, subject: str, *rest: Any, **options: Any) -> Any:
+        async def recorded(link: NatsConnection, subject: str, *rest: Any, **options: Any) -> Any:
             self.sent.add(re.sub(r"^\$JS\.hub\.API\.", "$JS.API.", subject).replace("$JS.API.$KV.", "$KV."))
             return await real(link, subject, *rest, **options)
 
-        self._patch.setattr(Link, name, recorded)
+        self._patch.setattr(NatsConnection, name, recorded)
 
     def load(self, user: str) -> LoadOptions:
         """How to load it as this user; what was sent so far is forgotten."""
@@ -129,34 +129,34 @@ def test_the_permissions_are_what_is_sent(hub: Server, tmp_path: Path, monkeypat
     """Apply, plan, drift and the watch work on a server that permits exactly this; what drift may publish is used to the last line."""
     shop = Shop(tmp_path, hub, monkeypatch)
     load = shop.load("deploy")
-    assert apply(load, PlanOptions(), yes, Quiet())[1].exit_code == 0
+    assert apply(load, PlanOptions(), approve, RecordingObserver())[1].exit_code == 0
     text = (tmp_path / "jsplan.yaml").read_text("utf-8")
     changed = text.replace("max_age: 30d", "max_age: 20d").replace("ack_policy: explicit", "ack_policy: none")
     (tmp_path / "jsplan.yaml").write_text(changed.replace("  - {bucket: CONFIG, history: 5}", "  - {bucket: OTHER}"), "utf-8")
     hazards = ("DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER", "DUPLICATES_MESSAGES")
-    assert apply(load, PlanOptions(allow_hazards=hazards), yes, Quiet())[1].exit_code == 0
-    assert [p for p in unused("JSPLAN_APPLY", shop.sent) if not any(word in p for word in (*SELDOM, "PAUSE"))] == []
+    assert apply(load, PlanOptions(allow_hazards=hazards), approve, RecordingObserver())[1].exit_code == 0
+    assert [p for p in unused("JSPLAN_APPLY", shop.sent) if not any(word in p for word in (*RARELY_USED, "PAUSE"))] == []
 
-    assert not plan(shop.load("plan"), PlanOptions(), Quiet()).steps
+    assert not plan(shop.load("plan"), PlanOptions(), RecordingObserver()).steps
     assert [subject for subject in shop.sent if not any(matches(p, subject) for p in allowed("JSPLAN_PLAN"))] == []
 
     with Raw(hub.url, "admin", "admin") as admin, Raw(hub.url, "admin", "admin", timeout=30) as ear:
-        admin.done("$JS.API.CONSUMER.CREATE.ORDERS.X", {"stream_name": "ORDERS", "config": {"name": "X", "durable_name": "X"}})
-        found = drift(shop.load("drift"), DriftOptions(), Quiet())
+        admin.api_ok("$JS.API.CONSUMER.CREATE.ORDERS.X", {"stream_name": "ORDERS", "config": {"name": "X", "durable_name": "X"}})
+        found = drift(shop.load("drift"), DriftOptions(), RecordingObserver())
         assert (found.exit_code, [item.address for item in found.unmanaged]) == (0, ["hub/consumer/ORDERS/X"])
         assert unused("JSPLAN_DRIFT", shop.sent) == ["ops.drift"]  # that is seen below
 
         ear.subscribe("ops.drift")
-        job = Job(tmp_path, "--every", "1h")
+        job = WatchJob(tmp_path, "--every", "1h")
         try:
-            assert job.ready().told() == ("opened", "unmanaged", "hub/consumer/ORDERS/X")
-            config = admin.done("$JS.API.STREAM.INFO.ORDERS")["config"]
-            admin.done("$JS.API.STREAM.UPDATE.ORDERS", config | {"max_msgs": 9})
-            assert job.told() == ("opened", "changed", "hub/stream/ORDERS")
+            assert job.wait_until_ready().next_alert_key() == ("opened", "unmanaged", "hub/consumer/ORDERS/X")
+            config = admin.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]
+            admin.api_ok("$JS.API.STREAM.UPDATE.ORDERS", config | {"max_msgs": 9})
+            assert job.next_alert_key() == ("opened", "changed", "hub/stream/ORDERS")
             assert job.seen[-1]["by"]["user"] == "admin"
             said = [json.loads(ear.next_message()[2])["alert"]["address"] for _ in range(2)]
         finally:
-            job.end(signal.SIGTERM)
+            job.stop(signal.SIGTERM)
     assert said == ["hub/consumer/ORDERS/X", "hub/stream/ORDERS"]
 
 
@@ -167,7 +167,7 @@ def test_names_that_may_not_be_asked_for(hub: Server, tmp_path: Path, monkeypatc
     text = text.replace("domains:\n", "domains:\n  hbu: {connection: hub}\n")
     text = text.replace("- name: ORDERS", "- {name: S, domain: hbu}\n  - name: ORDERS")
     (tmp_path / "jsplan.yaml").write_text(text, "utf-8")
-    [found] = [d for d in plan(shop.load("plan"), PlanOptions(), Quiet()).diagnostics if d.code == "JS482"]
+    [found] = [d for d in plan(shop.load("plan"), PlanOptions(), RecordingObserver()).diagnostics if d.code == "JS482"]
 
     assert (found.summary, found.address) == ("domain hbu has never answered", "hbu/**")
     assert found.detail.startswith('Did you mean "hub"?\nBehind connection hub there are: hub.\n')
@@ -194,7 +194,7 @@ def test_files_are_yaml(path: Path) -> None:
     assert all(isinstance(document, dict) for document in yaml.safe_load_all(path.read_text("utf-8")))
 
 
-def lines() -> list[list[str]]:
+def command_lines() -> list[list[str]]:
     """The arguments of every command line of jsplan in the example."""
     found = [found for path in FILES for document in yaml.safe_load_all(path.read_text("utf-8")) for found in _lists(document)]
     texts = [path.read_text("utf-8") for path in EXAMPLE.rglob("*") if path.suffix == ".service" or path.name in ("crontab", "drift.yml")]
@@ -215,7 +215,7 @@ def _lists(node: Any) -> Iterator[list[str]]:
 
 def test_every_command_line_exists() -> None:
     """Commands and options in manifests, units, crontab and workflow are ones that jsplan has."""
-    found = lines()
+    found = command_lines()
     assert len(found) >= 7
     for arguments in found:
         parse(root, "jsplan", arguments)
@@ -224,15 +224,15 @@ def test_every_command_line_exists() -> None:
 def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
     """Each metric that an alert or a panel names is one that the job exports."""
     metrics = Metrics("shop")
-    metrics.checked("full", 0.1, done=True)
-    metrics.looked(Drift("0", "shop", None, "", ""), ["hub"], 0.0)
-    metrics.due(0.0)
-    metrics.heard()
-    metrics.heard(own=1)
-    metrics.noticed("opened", "functional")
-    metrics.listening("hub", up=True)
-    metrics.sink("webhook 1", 0, 1, 0, up=True)
-    exported = set(re.findall(r"(?m)^# TYPE (\S+)", metrics.text().decode()))
+    metrics.observe_check("full", 0.1, done=True)
+    metrics.observe_full_check(Drift("0", "shop", None, "", ""), ["hub"], 0.0)
+    metrics.set_next_check(0.0)
+    metrics.count_advisory()
+    metrics.count_advisory(own=1)
+    metrics.count_event("opened", "functional")
+    metrics.set_listening("hub", up=True)
+    metrics.update_sink("webhook 1", 0, 1, 0, up=True)
+    exported = set(re.findall(r"(?m)^# TYPE (\S+)", metrics.expose().decode()))
     exported |= {f"{name}_bucket" for name in exported}
     asked = {
         name
@@ -242,4 +242,4 @@ def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
 
     assert asked
     assert asked <= exported
-    assert str(Who("u", "c", "h", "A")) == "u (c) from h"
+    assert str(Actor("u", "c", "h", "A")) == "u (c) from h"

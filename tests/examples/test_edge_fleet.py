@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.config.model import LoadOptions
-from jsplan.sandbox.fleet import fleet as running
-from jsplan.sandbox.fleet import stores
+from jsplan.sandbox.fleet import leaf_names
+from jsplan.sandbox.fleet import run_fleet as running
 from jsplan.workflows.apply import apply
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
@@ -19,7 +19,7 @@ from jsplan.workflows.plan import plan
 from jsplan.workflows.validate import validate
 from tests.conftest import PROGRAM
 from tests.support.fleets import Fleet
-from tests.support.workspaces import Quiet, yes
+from tests.support.workspaces import RecordingObserver, approve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ SHOPS = 20
 @pytest.fixture(scope="module")
 def shops() -> Iterator[Fleet]:
     """A hub and 20 leaves."""
-    with running(stores(SHOPS), binary=PROGRAM) as sandbox:
+    with running(leaf_names(SHOPS), binary=PROGRAM) as sandbox:
         yield Fleet(sandbox)
 
 
@@ -47,8 +47,8 @@ def example(folder: Path, shops: Fleet, monkeypatch: pytest.MonkeyPatch, size: s
 def test_twenty_shops(shops: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty shops converge in waves; what each sells arrives in the hub, and what the hub says in each shop."""
     load = example(tmp_path, shops.clean(), monkeypatch, "small")
-    first, result = apply(load, PlanOptions(waves=("label:canary", "10%", "100%")), yes, Quiet())
-    again, found = plan(load, PlanOptions(), Quiet()), drift(load, DriftOptions(), Quiet())
+    first, result = apply(load, PlanOptions(waves=("label:canary", "10%", "100%")), approve, RecordingObserver())
+    again, found = plan(load, PlanOptions(), RecordingObserver()), drift(load, DriftOptions(), RecordingObserver())
 
     assert (result.exit_code, first.summary["add"]) == (0, 3 * SHOPS + 3)
     assert not again.steps
@@ -68,12 +68,12 @@ def test_five_hundred_shops(shops: Fleet, tmp_path: Path, monkeypatch: pytest.Mo
     """Written for 500 shops and with 20 of them there: those are made, the others are left for later, all in one bounded plan."""
     load = example(tmp_path, shops.clean(), monkeypatch, "large")
     assert len([address for address in validate(load).resources if address.name == "SALES"]) == 500
-    first, result = apply(load, PlanOptions(), yes, Quiet())
+    first, result = apply(load, PlanOptions(), approve, RecordingObserver())
     away = {item.address.partition("/")[0] for item in first.deferred}
 
     assert (len(away), len(first.deferred)) == (500 - SHOPS, 3 * (500 - SHOPS))
     assert (result.exit_code, result.summary["added"]) == (0, 3 * SHOPS + 3)
     assert len(shops.ask("STREAM.INFO.ALL_SALES")["config"]["sources"]) == 500, "a source may be made before its origin is there"
-    again = plan(load, PlanOptions(), Quiet())
+    again = plan(load, PlanOptions(), RecordingObserver())
     assert (again.has_changes, len(again.deferred)) == (False, 3 * (500 - SHOPS))
-    assert drift(load, DriftOptions(), Quiet()).exit_code == 0, "never seen, so nothing of ours is late"
+    assert drift(load, DriftOptions(), RecordingObserver()).exit_code == 0, "never seen, so nothing of ours is late"

@@ -17,7 +17,7 @@ from jsplan.workflows.init import TEMPLATES, init
 from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan
 from tests.support.raw import Raw, publish
-from tests.support.workspaces import Quiet, yes
+from tests.support.workspaces import RecordingObserver, approve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,9 +29,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 def converge(load: LoadOptions, count: int) -> None:
     """Apply creates everything, the second plan is empty, nothing drifted."""
-    first, result = apply(load, PlanOptions(), yes, Quiet())
-    again = plan(load, PlanOptions(), Quiet())
-    found = drift(load, DriftOptions(), Quiet())
+    first, result = apply(load, PlanOptions(), approve, RecordingObserver())
+    again = plan(load, PlanOptions(), RecordingObserver())
+    found = drift(load, DriftOptions(), RecordingObserver())
 
     assert result.exit_code == 0
     assert first.summary["add"] == count
@@ -72,7 +72,7 @@ def test_hub_and_leaf(tmp_path: Path, clean_hub_leaf: Sandbox, monkeypatch: pyte
 
     def asked(verb: str) -> dict[str, Any]:
         with Raw(hub.url, hub.user, hub.password) as raw:
-            return raw.done(f"$JS.hub.API.{verb}")
+            return raw.api_ok(f"$JS.hub.API.{verb}")
 
     def arrived(stream: str) -> Callable[[], bool]:
         return lambda: bool(asked(f"STREAM.INFO.{stream}")["state"]["messages"] == 50)
@@ -90,7 +90,7 @@ def test_templates_plan(template: str, tmp_path: Path, clean_hub_leaf: Sandbox, 
     text = written[0].read_text("utf-8")
     written[0].write_text(text.replace("nats://127.0.0.1:4222", url), "utf-8")
     monkeypatch.setenv("ACC_PASSWORD", "acc")
-    made = plan(LoadOptions(tmp_path, environ=os.environ), PlanOptions(), Quiet())
+    made = plan(LoadOptions(tmp_path, environ=os.environ), PlanOptions(), RecordingObserver())
 
     assert not made.errored
     assert made.workspace == "shop"

@@ -20,7 +20,7 @@ from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import User
 from tests.conftest import PROGRAM
 from tests.docs.pages import ROOT
-from tests.support.crossing import servers
+from tests.support.account_sharing import start_servers
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ ACCOUNTS = "accounts { SHOP: { jetstream: enabled, users: [{user: shop, password
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Server]:
     """A server with the account of the example."""
-    with servers(ACCOUNTS, User("SHOP", "shop", "shop"), binary=PROGRAM) as sandbox:
+    with start_servers(ACCOUNTS, User("SHOP", "shop", "shop"), binary=PROGRAM) as sandbox:
         assert isinstance(sandbox, Sandbox)
         yield sandbox["hub"]
 
@@ -120,7 +120,7 @@ def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> No
     first, again = run("apply", tmp_path, JSPLAN_VAR_url=hub.url), run("apply", tmp_path, JSPLAN_VAR_url=hub.url)
     assert (first.returncode, again.returncode) == (0, 4), first.stderr
     with Raw(hub.url, "shop", "shop") as raw:
-        assert raw.done("$JS.API.STREAM.INFO.ORDERS")["config"]["subjects"] == ["ORDERS.*"]
+        assert raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]["subjects"] == ["ORDERS.*"]
 
 
 def test_the_pipeline_is_whole() -> None:

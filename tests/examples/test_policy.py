@@ -16,7 +16,7 @@ from jsplan.workflows.plan import plan
 from tests.docs.pages import ROOT
 from tests.support.raw import Raw
 from tests.support.rego import ask
-from tests.support.workspaces import Quiet, hub_leaf_space, yes
+from tests.support.workspaces import RecordingObserver, approve, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,14 +28,14 @@ POLICY = EXAMPLE / "policy"
 THURSDAY, FRIDAY = (datetime(2025, 11, day, 23, 30, tzinfo=UTC) for day in (20, 21))
 
 
-def asked(query: str, document: Any, data: dict[str, Any]) -> Any:
+def evaluate_policy(query: str, document: Any, data: dict[str, Any]) -> Any:
     """What a query of the policy gives for a document, as conftest would ask it."""
     return ask(query, document, data, {"friday.rego": (POLICY / "friday.rego").read_text(encoding="utf-8")})
 
 
-def denied(document: Any, when: datetime, **data: Any) -> list[str]:
+def denials(document: Any, when: datetime, **data: Any) -> list[str]:
     """Why a plan is refused at a time."""
-    return sorted(asked("data.main.deny", document, {"now_ns": int(when.timestamp()) * 10**9, **data}))
+    return sorted(evaluate_policy("data.main.deny", document, {"now_ns": int(when.timestamp()) * 10**9, **data}))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def plans(hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     cut, kept = {"name": "POLICY_CUT", "domain": "leaf", "subjects": ["policy.cut"]}, {"name": "POLICY_KEPT", "domain": "leaf"}
     sections: dict[str, Any] = {"environments": environments, "backend": {"local": {"path": "state.json"}}}
     space.write(streams=[old, store, cut, kept], **sections)
-    apply(LoadOptions(folder, environment="prod"), PlanOptions(), yes, Quiet())
+    apply(LoadOptions(folder, environment="prod"), PlanOptions(), approve, RecordingObserver())
     leaf = hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
         for _ in range(20):
@@ -58,13 +58,13 @@ def plans(hub_leaf: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         streams=[store | {"storage": "memory"}, cut | {"max_msgs": 5}, kept | {"max_age": "9d"}, {"name": "POLICY_NEW", "domain": "leaf"}],
         **sections,
     )
-    made = plan(LoadOptions(folder, environment="prod"), PlanOptions(), Quiet()).to_json()
+    made = plan(LoadOptions(folder, environment="prod"), PlanOptions(), RecordingObserver()).to_json()
     return {"prod": made, "staging": made | {"environment": "staging"}}
 
 
 def test_nothing_is_deleted_in_prod_on_a_friday(plans: dict[str, Any]) -> None:
     """On a Friday a plan for prod is refused for each deletion, by name; what adds or keeps is not mentioned."""
-    said = denied(plans["prod"], FRIDAY)
+    said = denials(plans["prod"], FRIDAY)
 
     assert [re.split(r"[: ]", line)[0] for line in said] == ["hub/stream/POLICY_OLD", "hub/stream/POLICY_STORE", "leaf/stream/POLICY_CUT"]
     assert said[0] == "hub/stream/POLICY_OLD would be deleted, and today is Friday"
@@ -73,27 +73,27 @@ def test_nothing_is_deleted_in_prod_on_a_friday(plans: dict[str, Any]) -> None:
 
 def test_other_days_and_other_places_are_free(plans: dict[str, Any]) -> None:
     """On a Thursday prod may be changed, and staging on any day."""
-    assert denied(plans["prod"], THURSDAY) == []
-    assert denied(plans["staging"], FRIDAY) == []
-    assert len(denied(plans["staging"], FRIDAY, production=["staging"])) == 3
+    assert denials(plans["prod"], THURSDAY) == []
+    assert denials(plans["staging"], FRIDAY) == []
+    assert len(denials(plans["staging"], FRIDAY, production=["staging"])) == 3
 
 
 def test_it_is_friday_where_people_are(plans: dict[str, Any]) -> None:
     """With the data of the example the day is that of Berlin, where it is Friday already, and the weekend counts too."""
     data = yaml.safe_load((EXAMPLE / "days.yaml").read_text(encoding="utf-8"))
 
-    assert len(denied(plans["prod"], THURSDAY, **data)) == 3
-    assert "today is Saturday" in denied(plans["prod"], FRIDAY, **data)[0]
+    assert len(denials(plans["prod"], THURSDAY, **data)) == 3
+    assert "today is Saturday" in denials(plans["prod"], FRIDAY, **data)[0]
 
 
 def test_without_data_it_is_today(plans: dict[str, Any]) -> None:
     """What day it is comes from the clock."""
     before = f"{datetime.now(UTC):%A}"
-    today = asked("data.main.today", plans["prod"], {})
+    today = evaluate_policy("data.main.today", plans["prod"], {})
 
     assert today in (before, f"{datetime.now(UTC):%A}")
-    assert denied_now(plans["prod"]) == (3 if today == "Friday" else 0)
+    assert denials_now(plans["prod"]) == (3 if today == "Friday" else 0)
 
 
-def denied_now(document: Any) -> int:
-    return len(asked("data.main.deny", document, {}))
+def denials_now(document: Any) -> int:
+    return len(evaluate_policy("data.main.deny", document, {}))

@@ -43,57 +43,57 @@ def fill(raw: Raw, stream: str, count: int, seed: int) -> None:
 
 
 @dataclass
-class Lake:
+class FilledServer:
     """A server with a stream ORIGIN of many messages, and copies of it with the same ages to try things on.
 
     HOLED is such a stream of which some messages were deleted. Deletions are made there and not in its copies: servers
     before 2.15 now and then never answer a deletion in a mirror.
 
-    `pour` fills the server. `border` is when the pause between old and young messages began, in seconds since the epoch, and `pause`
+    `fill_sources` fills the server. `old_until` is when the pause between old and young messages began, in seconds since the epoch, and `pause`
     how long nothing was stored then.
     """
 
     server: Server
     raw: Raw
-    pour: Callable[[Lake], None]
+    fill_streams: Callable[[FilledServer], None]
     level: int
     pause: float
-    border: float = 0.0
-    made: int = 0
+    old_until: float = 0.0
+    created_count: int = 0
 
     def state(self, stream: str) -> dict[str, Any]:
         """The stream's state as INFO says."""
-        state = self.raw.done(f"$JS.API.STREAM.INFO.{stream}")["state"]
+        state = self.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
         assert isinstance(state, dict)
         return state
 
-    def copy(self, of: str = "ORIGIN", **config: Any) -> str:
+    def new_mirror(self, of: str = "ORIGIN", **config: Any) -> str:
         """A new mirror of ORIGIN or HOLED that has everything; the name."""
-        self.made += 1
-        name, wanted = f"COPY{self.made}", self.state(of)["messages"]
-        self.raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "mirror": {"name": of}, **config})
+        self.created_count += 1
+        name, wanted = f"COPY{self.created_count}", self.state(of)["messages"]
+        self.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "mirror": {"name": of}, **config})
         self.wait_complete(name, wanted)
         return name
 
-    def own(self, count: int = MESSAGES, **config: Any) -> str:
+    def new_stream(self, count: int = MESSAGES, **config: Any) -> str:
         """A new stream with messages of its own; the name."""
-        self.made += 1
-        name = f"OWN{self.made}"
-        self.raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], **config})
-        self.made -= 1
-        self.fill_own(name, count)
+        self.created_count += 1
+        name = f"OWN{self.created_count}"
+        self.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], **config})
+        self.created_count -= 1
+        self.fill_stream(name, count)
         return name
 
-    def fill_own(self, name: str, count: int) -> None:
+    def fill_stream(self, name: str, count: int) -> None:
         """Give a new stream messages of its own."""
-        self.made += 1
-        fill(self.raw, name, count, seed=self.made)
+        self.created_count += 1
+        fill(self.raw, name, count, seed=self.created_count)
         self.wait_last(name, count)
 
-    def cut(self, stream: str, seqs: Iterable[int]) -> None:
+    def delete_messages(self, stream: str, seqs: Iterable[int]) -> None:
         """Delete messages, so that sequences have gaps."""
         for seq in seqs:
-            self.raw.done(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
+            self.raw.api_ok(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
 
     def wait_complete(self, stream: str, messages: int = MESSAGES) -> None:
         """Wait until a stream has taken everything."""
@@ -110,21 +110,21 @@ class Lake:
         self.server.start()
         self.raw = Raw(self.server.url, timeout=20)
 
-    def grow_old(self) -> None:
+    def end_old_messages(self) -> None:
         """What is stored now is old, what is stored from now on is young."""
-        self.border = time.time()
+        self.old_until = time.time()
         time.sleep(self.pause)
 
-    def age_of_the_border(self) -> int:
+    def max_age_for_old(self) -> int:
         """A max_age, in ns, that separates old from young for the next seconds."""
-        return int((time.time() - self.border - 0.2) * 1e9)
+        return int((time.time() - self.old_until - 0.2) * 1e9)
 
     def consumer(self, stream: str, name: str, **config: Any) -> None:
         """Make or change a durable pull consumer."""
         wanted = {"durable_name": name, "ack_policy": "explicit", "max_ack_pending": -1} | config
-        self.raw.done(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted})
+        self.raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted})
 
-    def take(self, stream: str, consumer: str, count: int, *, skip: int = 0) -> dict[int, str]:
+    def fetch_and_ack(self, stream: str, consumer: str, count: int, *, skip: int = 0) -> dict[int, str]:
         """Fetch messages and acknowledge them, `skip`: but not every so many; sequence and subject of what was acknowledged."""
         inbox = f"_INBOX.{os.urandom(6).hex()}"
         left = self._ack_pending(stream, consumer) + count
@@ -144,66 +144,66 @@ class Lake:
         return acked
 
     def _ack_pending(self, stream: str, consumer: str) -> int:
-        return int(self.raw.done(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")["num_ack_pending"])
+        return int(self.raw.api_ok(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")["num_ack_pending"])
 
 
-def pour(lake: Lake) -> None:
+def fill_sources(filled_server: FilledServer) -> None:
     """ORIGIN and HOLED, and nothing else."""
-    raw = lake.raw
+    raw = filled_server.raw
     delete_all_streams(raw)
     for name in SOURCES:
-        raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
+        raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], "allow_direct": True})
         fill(raw, name, OLD, seed=1)
-    lake.grow_old()
+    filled_server.end_old_messages()
     for name in SOURCES:
         fill(raw, name, MESSAGES - OLD, seed=2)
-        lake.wait_complete(name)
-    lake.cut("HOLED", [*range(5, OLD - 20, 53), *range(OLD - 20, OLD + 20), *range(OLD + 200, MESSAGES, 53)])
+        filled_server.wait_complete(name)
+    filled_server.delete_messages("HOLED", [*range(5, OLD - 20, 53), *range(OLD - 20, OLD + 20), *range(OLD + 200, MESSAGES, 53)])
 
 
 @contextmanager
-def filled(server: Server, pour: Callable[[Lake], None] = pour) -> Iterator[Lake]:
+def open_filled_server(server: Server, fill_streams: Callable[[FilledServer], None] = fill_sources) -> Iterator[FilledServer]:
     """The server with what is poured into it."""
     raw = Raw(server.url, server.user, server.password, timeout=20)
     level = (raw.api("$JS.API.INFO").get("api") or {}).get("level", 0)
-    lake = Lake(server, raw, pour, level, PAUSE if level else LONG_PAUSE)
+    lake = FilledServer(server, raw, fill_streams, level, PAUSE if level else LONG_PAUSE)
     try:
-        pour(lake)
+        fill_streams(lake)
         yield lake
     finally:
         lake.raw.close()
 
 
-def cleared(lake: Lake) -> None:
+def delete_other_streams(filled_server: FilledServer) -> None:
     """Delete what a test made beside the sources."""
-    for name in streams(lake.raw):
+    for name in streams(filled_server.raw):
         if name not in SOURCES:
-            lake.raw.done(f"$JS.API.STREAM.DELETE.{name}")
+            filled_server.raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
 
 
 @pytest.fixture(scope="session")
-def _lake() -> Iterator[Lake]:
-    with Sandbox.single(binary=PROGRAM) as sandbox, filled(sandbox["server"]) as lake:
+def _filled_server() -> Iterator[FilledServer]:
+    with Sandbox.single(binary=PROGRAM) as sandbox, open_filled_server(sandbox["server"]) as lake:
         yield lake
 
 
 @pytest.fixture
-def lake(_lake: Lake) -> Iterator[Lake]:
+def filled_server(_filled_server: FilledServer) -> Iterator[FilledServer]:
     """The worker's server with its ORIGIN; what a test makes beside it is deleted."""
-    yield _lake
-    cleared(_lake)
+    yield _filled_server
+    delete_other_streams(_filled_server)
 
 
 @dataclass
-class Trial:
+class ChangeTrial:
     """Plans a change of one thing, carries it out, and says what was predicted and what is really gone."""
 
-    lake: Lake
+    lake: FilledServer
     space: Space
 
     def change(self, stream: str, kind: str = "streams", body: dict[str, Any] | None = None, **options: Any) -> tuple[Plan, Hazard | None]:
         """Adopt the stream as it is with the fields of `body` changed; the plan, and its DELETES_MESSAGES if it has one."""
-        live = self.lake.raw.done(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        live = self.lake.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
         kept = {k: v for k, v in live.items() if k not in ("metadata", "placement", "duplicate_window", "consumer_limits")}
         changed = kept | (body or {})
         self.space.write(**{kind: [{k: v for k, v in changed.items() if v is not None}]})
@@ -221,19 +221,19 @@ def deletes_messages(plan: Plan) -> Hazard | None:
 
 
 @pytest.fixture
-def trial(lake: Lake, tmp_path: Path) -> Trial:
+def change_trial(filled_server: FilledServer, tmp_path: Path) -> ChangeTrial:
     """A workspace on the lake's server."""
-    return Trial(lake, patient_space(tmp_path, lake.server))
+    return ChangeTrial(filled_server, slow_machine_space(tmp_path, filled_server.server))
 
 
-def patient_space(folder: Path, server: Server) -> Space:
+def slow_machine_space(folder: Path, server: Server) -> Space:
     """A workspace that waits for a slow machine: thousands of messages are asked for, and one without an answer makes a number a bound."""
     space = single_space(folder, server)
     space.base["connections"]["main"]["timeout"] = "30s"
     return space
 
 
-def lost(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
+def lost_counts(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
     """Messages and bytes that are gone."""
     return before["messages"] - after["messages"], before["bytes"] - after["bytes"]
 
@@ -242,34 +242,34 @@ def lost(before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
 Outcome = tuple["Hazard | None", tuple[int, int]]
 
 
-def tried(
-    lake: Lake, trial: Trial, store: dict[str, Any], body: Callable[[], dict[str, Any]], of: str = "ORIGIN", **options: Any
+def try_change(
+    filled_server: FilledServer, change_trial: ChangeTrial, store: dict[str, Any], body: Callable[[], dict[str, Any]], of: str = "ORIGIN", **options: Any
 ) -> Outcome:
     """What was predicted for a change of a copy, and what is gone."""
 
     def once() -> Outcome:
-        before = lake.state(stream)
-        _, hazard = trial.change(stream, body=body(), **options)
-        return hazard, lost(before, lake.state(stream))
+        before = filled_server.state(stream)
+        _, hazard = change_trial.change(stream, body=body(), **options)
+        return hazard, lost_counts(before, filled_server.state(stream))
 
     while True:
-        stream = lake.copy(of, **store)
-        if done := in_time(lake, trial.space, once):
+        stream = filled_server.new_mirror(of, **store)
+        if done := attempt_in_time(filled_server, change_trial.space, once):
             return done
 
 
-def in_time(lake: Lake, space: Space, attempt: Callable[[], Outcome]) -> Outcome | None:
+def attempt_in_time(filled_server: FilledServer, space: Space, attempt: Callable[[], Outcome]) -> Outcome | None:
     """What an attempt comes to. None where young messages grew old meanwhile, which proves nothing: then all is poured again, slower."""
     started = time.time()
     try:
         done = attempt()
     except (AssertionError, JsplanError):
-        if time.time() - started < lake.pause - 0.5:
+        if time.time() - started < filled_server.pause - 0.5:
             raise
     else:
-        if time.time() - started < lake.pause - 0.5:
+        if time.time() - started < filled_server.pause - 0.5:
             return done
     shutil.rmtree(space.folder / "state", ignore_errors=True)
-    lake.pause *= 2
-    lake.pour(lake)
+    filled_server.pause *= 2
+    filled_server.fill_streams(filled_server)
     return None

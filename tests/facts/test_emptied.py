@@ -1,4 +1,4 @@
-"""Streams that servers from 2.14 on empty by mistake: what `jsplan.facts.interest.empties` rests on."""
+"""Streams that servers from 2.14 on empty by mistake: what `jsplan.facts.interest.empties_stream` rests on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.facts.interest import PURGES, ConsumerChange, Wants, empties
+from jsplan.facts.interest import PURGE_LEVEL, ConsumerChange, ConsumerInterest, empties_stream
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.matrix
 def raw(server: Server) -> Iterator[Raw]:
     """A connection to a server with an interest stream of three messages, all of which consumer ALL wants."""
     with Raw(server.url) as connection:
-        connection.done("$JS.API.STREAM.CREATE.I", {"name": "I", "subjects": ["i.>"], "retention": "interest"})
+        connection.api_ok("$JS.API.STREAM.CREATE.I", {"name": "I", "subjects": ["i.>"], "retention": "interest"})
         make(connection, "ALL")
         for _ in range(3):
             connection.request("i.a", b"x")
@@ -30,19 +30,19 @@ def raw(server: Server) -> Iterator[Raw]:
 
 def make(raw: Raw, name: str, action: str = "", **config: Any) -> None:
     body = {"name": name, "durable_name": name, "ack_policy": "explicit"} | config
-    raw.done(f"$JS.API.CONSUMER.CREATE.I.{name}", {"stream_name": "I", "action": action, "config": body})
+    raw.api_ok(f"$JS.API.CONSUMER.CREATE.I.{name}", {"stream_name": "I", "action": action, "config": body})
 
 
 def behind_the_end(first: int) -> dict[str, Any]:
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
 
 
-def left(raw: Raw) -> int:
-    return int(raw.done("$JS.API.STREAM.INFO.I")["state"]["messages"])
+def remaining_count(raw: Raw) -> int:
+    return int(raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"])
 
 
-def level(raw: Raw) -> int:
-    return int((raw.done("$JS.API.INFO").get("api") or {}).get("level") or 0)
+def api_level(raw: Raw) -> int:
+    return int((raw.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
 
 
 def test_another_filter_behind_the_end(raw: Raw) -> None:
@@ -50,24 +50,24 @@ def test_another_filter_behind_the_end(raw: Raw) -> None:
     make(raw, "LATE", **behind_the_end(8))
     make(raw, "LATE", "update", **behind_the_end(8), filter_subject="i.>")
 
-    assert left(raw) == (0 if level(raw) >= PURGES else 3)
+    assert remaining_count(raw) == (0 if api_level(raw) >= PURGE_LEVEL else 3)
 
 
 def test_one_of_two_goes(raw: Raw) -> None:
     """A consumer that starts behind the end and goes takes everything along if there is another such consumer."""
     make(raw, "LATE", **behind_the_end(8))
     make(raw, "LATER", **behind_the_end(9))
-    raw.done("$JS.API.CONSUMER.DELETE.I.LATER")
+    raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATER")
 
-    assert left(raw) == (0 if level(raw) >= PURGES else 3)
+    assert remaining_count(raw) == (0 if api_level(raw) >= PURGE_LEVEL else 3)
 
 
 def test_the_only_one_goes(raw: Raw) -> None:
     """The only consumer that starts behind the end takes nothing along."""
     make(raw, "LATE", **behind_the_end(8))
-    raw.done("$JS.API.CONSUMER.DELETE.I.LATE")
+    raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATE")
 
-    assert left(raw) == 3
+    assert remaining_count(raw) == 3
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_only_one_goes(raw: Raw) -> None:
 )
 def test_what_empties_a_stream(changes: list[ConsumerChange], emptied: bool) -> None:
     """Only changes of consumers behind the end do, and a deletion only where there are two."""
-    now = [Wants("ALL", (), 0, 0), Wants("LATE", (), 7, 7), Wants("LATER", (), 8, 8)]
+    now = [ConsumerInterest("ALL", (), 0, 0), ConsumerInterest("LATE", (), 7, 7), ConsumerInterest("LATER", (), 8, 8)]
 
-    assert empties(now, changes, 3) is emptied
-    assert not empties([one for one in now if one.name != "LATER"], [ConsumerChange("LATE", "gone")], 3)
+    assert empties_stream(now, changes, 3) is emptied
+    assert not empties_stream([one for one in now if one.name != "LATER"], [ConsumerChange("LATE", "gone")], 3)

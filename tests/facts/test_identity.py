@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.backfill.wire.asking import from_text
+from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.errors import StalePlanError
-from jsplan.jetstream.identity import Sighting, is_same, recognize
+from jsplan.jetstream.identity import KnownObject, is_same_object, restore_created
 from jsplan.sandbox import versions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
-from tests.support import stored
-from tests.support.mortal import Died, dying
+from tests.support import stream_content
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,18 +39,18 @@ def created(server: Server) -> dict[str, str]:
     """What the server reports of each object that it has, and when it reported it as `ts`."""
     with Raw(server.url) as raw:
         found: dict[str, str] = {}
-        for stream in raw.done("$JS.API.STREAM.LIST")["streams"]:
+        for stream in raw.api_ok("$JS.API.STREAM.LIST")["streams"]:
             name = stream["config"]["name"]
-            listed = raw.done(f"$JS.API.CONSUMER.LIST.{name}")["consumers"]
+            listed = raw.api_ok(f"$JS.API.CONSUMER.LIST.{name}")["consumers"]
             found |= {name: stream["created"]} | {f"{name}/{consumer['name']}": consumer["created"] for consumer in listed}
-        return found | {"ts": raw.done("$JS.API.STREAM.INFO.S")["ts"]}
+        return found | {"ts": raw.api_ok("$JS.API.STREAM.INFO.S")["ts"]}
 
 
-def moved(before: dict[str, str], after: dict[str, str]) -> dict[str, bool]:
+def changed_objects(before: dict[str, str], after: dict[str, str]) -> dict[str, bool]:
     """The objects with another `created`, and whether that is still one from before the look before."""
     found = [name for name in before if name != "ts" and after[name] != before[name]]
-    assert all(from_text(before[name]) < from_text(after[name]) for name in found)
-    return {name: from_text(after[name]) <= from_text(before["ts"]) for name in found}
+    assert all(parse_time(before[name]) < parse_time(after[name]) for name in found)
+    return {name: parse_time(after[name]) <= parse_time(before["ts"]) for name in found}
 
 
 @pytest.mark.matrix
@@ -59,19 +59,19 @@ def test_what_servers_report_after_a_restart(make_server: MakeServer, server_ver
     server = make_server()
     with Raw(server.url) as raw:
         for name in ("S", "SAME"):
-            raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
+            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
         for name, config in KINDS.items():
-            raw.done(f"$JS.API.CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": config})
+            raw.api_ok(f"$JS.API.CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": config})
     looks = [created(server)]
     server.restart()
     looks.append(created(server))
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.UPDATE.S", {"name": "S", "subjects": ["S"], "max_msgs": 9})
-        raw.done("$JS.API.CONSUMER.CREATE.S.CHANGED", {"stream_name": "S", "config": KINDS["CHANGED"] | {"description": "x"}})
+        raw.api_ok("$JS.API.STREAM.UPDATE.S", {"name": "S", "subjects": ["S"], "max_msgs": 9})
+        raw.api_ok("$JS.API.CONSUMER.CREATE.S.CHANGED", {"stream_name": "S", "config": KINDS["CHANGED"] | {"description": "x"}})
     looks.append(created(server))
     server.restart()
     looks.append(created(server))
-    first, updated, second = (moved(*pair) for pair in itertools.pairwise(looks))
+    first, updated, second = (changed_objects(*pair) for pair in itertools.pairwise(looks))
 
     assert first == (dict.fromkeys(("S/KEPT", "S/CHANGED", "S/EXPIRES"), True) if server_version < (2, 12) else {})
     assert updated == {}
@@ -79,16 +79,16 @@ def test_what_servers_report_after_a_restart(make_server: MakeServer, server_ver
     assert second == stream | consumer | {"S/EXPIRES": False}
 
 
-def files(space: Space, *names: str, limit: int = -1, **consumer: Any) -> Space:
+def write_consumers(space: Space, *names: str, limit: int = -1, **consumer: Any) -> Space:
     """Write one stream with these consumers, all alike."""
     return space.write(
         streams=[{"name": "S", "subjects": ["S.>"], "max_msgs": limit, "consumers": [{"name": name} | consumer for name in names]}]
     )
 
 
-def settled(space: Space) -> bool:
+def is_converged(space: Space) -> bool:
     """Whether there is neither a change to plan nor drift."""
-    found = drift(space.load, DriftOptions(), Quiet())
+    found = drift(space.load, DriftOptions(), RecordingObserver())
     return not space.plan().steps and (found.exit_code, found.resource_drift) == (0, [])
 
 
@@ -96,17 +96,17 @@ def settled(space: Space) -> bool:
 def test_restarts_are_no_changes(tmp_path: Path, make_server: MakeServer) -> None:
     """However often the server restarts, also after updates of ours: no change, no drift, no stale plan, and deleted, not forgotten."""
     server = make_server()
-    space = files(single_space(tmp_path, server), "C", "GOES")
+    space = write_consumers(single_space(tmp_path, server), "C", "GOES")
     space.apply()
-    changes = files(space, "C", "GOES", limit=9, description="x").plan()
+    changes = write_consumers(space, "C", "GOES", limit=9, description="x").plan()
     server.restart()
-    assert settled(files(space, "C", "GOES"))
-    assert files(space, "C", "GOES", limit=9, description="x").apply_saved(changes).exit_code == 0
+    assert is_converged(write_consumers(space, "C", "GOES"))
+    assert write_consumers(space, "C", "GOES", limit=9, description="x").apply_saved(changes).exit_code == 0
 
     for _ in range(2):
         server.restart()
-        assert settled(space)
-    deletion = files(space, "C", limit=9, description="x").plan(allow_hazards=("DELETES_CONSUMER",))
+        assert is_converged(space)
+    deletion = write_consumers(space, "C", limit=9, description="x").plan(allow_hazards=("DELETES_CONSUMER",))
     assert [(step.op, step.address) for step in deletion.steps] == [("consumer.delete", "main/consumer/S/GOES")]
     assert deletion.diagnostics == []
     server.restart()
@@ -114,31 +114,31 @@ def test_restarts_are_no_changes(tmp_path: Path, make_server: MakeServer) -> Non
     space.write()
     assert space.apply(allow_hazards=("DELETES_STREAM",))[1].summary["destroyed"] == 2
     with Raw(server.url) as raw:
-        assert raw.done("$JS.API.STREAM.NAMES")["total"] == 0
+        assert raw.api_ok("$JS.API.STREAM.NAMES")["total"] == 0
 
 
 @pytest.mark.matrix
 def test_what_was_recreated_at_once_is_another(tmp_path: Path, server: Server) -> None:
     """A stream and a consumer that were deleted and created again within milliseconds are drift, not ours, and make a plan stale."""
-    space = files(single_space(tmp_path, server), "C", "D")
+    space = write_consumers(single_space(tmp_path, server), "C", "D")
     space.apply()
-    stale = files(space, limit=9).plan(allow_hazards=("DELETES_CONSUMER",))
+    stale = write_consumers(space, limit=9).plan(allow_hazards=("DELETES_CONSUMER",))
     with Raw(server.url) as raw:
-        config = raw.done("$JS.API.CONSUMER.INFO.S.C")["config"]
-        raw.done("$JS.API.CONSUMER.DELETE.S.C")
-        raw.done("$JS.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+        config = raw.api_ok("$JS.API.CONSUMER.INFO.S.C")["config"]
+        raw.api_ok("$JS.API.CONSUMER.DELETE.S.C")
+        raw.api_ok("$JS.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
     with pytest.raises(StalePlanError):
         space.apply_saved(stale)
-    found = drift(files(space, "C", "D").load, DriftOptions(), Quiet())
+    found = drift(write_consumers(space, "C", "D").load, DriftOptions(), RecordingObserver())
     assert [(change.address, change.action_reason) for change in found.resource_drift] == [("main/consumer/S/C", "drift_recreated")]
     assert [(step.op, step.address) for step in space.plan().steps] == [("state.import", "main/consumer/S/C")]
-    assert [(step.op, step.address) for step in files(space, "D").plan().steps] == [("state.forget", "main/consumer/S/C")]
+    assert [(step.op, step.address) for step in write_consumers(space, "D").plan().steps] == [("state.forget", "main/consumer/S/C")]
 
     with Raw(server.url) as raw:
-        config = raw.done("$JS.API.STREAM.INFO.S")["config"]
-        raw.done("$JS.API.STREAM.DELETE.S")
-        raw.done("$JS.API.STREAM.CREATE.S", config)
-    found = drift(space.load, DriftOptions(), Quiet())
+        config = raw.api_ok("$JS.API.STREAM.INFO.S")["config"]
+        raw.api_ok("$JS.API.STREAM.DELETE.S")
+        raw.api_ok("$JS.API.STREAM.CREATE.S", config)
+    found = drift(space.load, DriftOptions(), RecordingObserver())
     assert [change.action_reason for change in found.resource_drift if change.address == "main/stream/S"] == ["drift_recreated"]
 
 
@@ -150,15 +150,15 @@ def test_a_backfill_makes_no_other_stream_of_its_target(tmp_path: Path, make_ser
     space = single_space(tmp_path, server).write(streams=streams)
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "S", 5)
+        stream_content.fill(raw, "S", 5)
     server.restart()
     ends = {"from": {"domain": "main", "stream": "S"}, "to": {"domain": "main", "stream": "T"}}
     space.write(streams=streams, backfills=[{"name": "copy", "strategy": "native", "mode": "exact"} | ends])
     assert space.apply()[1].exit_code == 0
     with Raw(server.url) as raw:
-        assert raw.done("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5
+        assert raw.api_ok("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5
     server.restart()
-    assert settled(space)
+    assert is_converged(space)
 
 
 @pytest.mark.download
@@ -169,20 +169,20 @@ def test_an_upgrade_is_no_change(old: str, tmp_path: Path, make_server: MakeServ
         server = make_server(version=old)
         folder = tmp_path / new
         folder.mkdir()
-        space = files(single_space(folder, server), "C", "D")
+        space = write_consumers(single_space(folder, server), "C", "D")
         space.apply()
-        server.restart(binary=versions.ensure(new))
-        assert settled(space), new
-        files(space, "C", "D", description="x").apply()
+        server.restart(binary=versions.ensure_version(new))
+        assert is_converged(space), new
+        write_consumers(space, "C", "D", description="x").apply()
         server.restart()
-        assert settled(space), new
+        assert is_converged(space), new
 
 
 #: What an apply replaces with what it holds: a stream, and a consumer.
 REPLACED = {"stream": "main/stream/S", "consumer": "main/consumer/S/C"}
 
 
-def die(space: Space, server: Server, kind: str, point: int) -> int:
+def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
     """Let an apply die at that point of a replacement, restart the server before and after, and apply again; how far it came."""
     with Raw(server.url) as raw:
         delete_all_streams(raw)
@@ -190,18 +190,18 @@ def die(space: Space, server: Server, kind: str, point: int) -> int:
     consumers = [{"name": "C", "ack_policy": "explicit"}]
     space.write(streams=[{"name": "S", "subjects": ["S.>"], "lifecycle": {"on_replace": "preserve"}, "consumers": consumers}]).apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "S", 20, subjects=1)
-        stored.acknowledge(raw, stored.take(raw, "S", "C", 5))
+        stream_content.fill(raw, "S", 20, subjects=1)
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "S", "C", 5))
     server.restart()
     permitted = ("REMOVES_SUBJECTS", "IRREVERSIBLE")
-    with dying(point) as mortal, suppress(Died):
+    with kill_after(point) as mortal, suppress(SimulatedKill):
         space.apply(replace=(REPLACED[kind],), allow_hazards=permitted)
     server.restart()
     result = space.apply(allow_hazards=permitted)[1]
     assert (result.exit_code, [step.error for step in result.steps if step.error]) == (0, []), point
-    assert settled(space), point
+    assert is_converged(space), point
     with Raw(server.url) as raw:
-        info = raw.done("$JS.API.CONSUMER.INFO.S.C")
+        info = raw.api_ok("$JS.API.CONSUMER.INFO.S.C")
         assert (info["num_pending"] + info["num_ack_pending"], "pause_until" in info["config"]) == (15, False), point
     return mortal.done
 
@@ -212,7 +212,7 @@ def test_a_death_and_restarts_lose_no_position(kind: str, points: tuple[int, ...
     """Where an apply dies in a replacement and the server restarts, the next one ends it, and readers go on where they were."""
     server = make_server()
     for point in points:
-        die(single_space(tmp_path, server), server, kind, point)
+        kill_at(single_space(tmp_path, server), server, kind, point)
 
 
 @pytest.mark.soak
@@ -221,13 +221,13 @@ def test_a_death_at_every_moment_and_restarts(kind: str, tmp_path: Path, make_se
     """The same for every single moment."""
     server = make_server()
     space = single_space(tmp_path, server)
-    for point in range(1, die(space, server, kind, 1_000)):
-        die(space, server, kind, point)
+    for point in range(1, kill_at(space, server, kind, 1_000)):
+        kill_at(space, server, kind, point)
 
 
 def test_the_rule() -> None:
     """What was created before it was last seen is the same object; a stream that is older than ours is another one."""
-    known = Sighting("2026-01-01T00:00:05.5Z", "2026-01-01T00:00:09.000000001Z")
+    known = KnownObject("2026-01-01T00:00:05.5Z", "2026-01-01T00:00:09.000000001Z")
     for created, stream, consumer in (
         ("2026-01-01T00:00:05.5Z", True, True),
         ("2026-01-01T00:00:05.50000001Z", True, True),
@@ -238,25 +238,25 @@ def test_the_rule() -> None:
         ("2026-01-01T00:00:05.49Z", False, True),
         ("not a time", False, False),
     ):
-        assert (is_same(known, created, consumer=False), is_same(known, created, consumer=True)) == (stream, consumer), created
-    assert is_same(Sighting("a", ""), "a", consumer=False)
-    assert not is_same(Sighting("2026-01-01T00:00:05Z", ""), "2026-01-01T00:00:05.1Z", consumer=True)
+        assert (is_same_object(known, created, consumer=False), is_same_object(known, created, consumer=True)) == (stream, consumer), created
+    assert is_same_object(KnownObject("a", ""), "a", consumer=False)
+    assert not is_same_object(KnownObject("2026-01-01T00:00:05Z", ""), "2026-01-01T00:00:05.1Z", consumer=True)
 
 
 def test_answers_of_any_shape() -> None:
     """Streams and consumers get the `created` that state knows, alone and in lists; what is neither is left as it is."""
-    known = Sighting("2026-01-01T00:00:05Z", "2026-01-01T00:00:09Z")
+    known = KnownObject("2026-01-01T00:00:05Z", "2026-01-01T00:00:09Z")
     later = "2026-01-01T00:00:07Z"
     stream, consumer = {"config": {"name": "S"}, "created": later}, {"stream_name": "S", "name": "C", "created": later}
     asked: list[tuple[str, str, str | None]] = []
 
-    def find(domain: str, name: str, of: str | None) -> Sighting:
+    def find(domain: str, name: str, of: str | None) -> KnownObject:
         asked.append((domain, name, of))
         return known
 
     answers: list[dict[str, Any]] = [dict(stream), dict(consumer), {"streams": [dict(stream)]}, {"consumers": [dict(consumer)]}]
     for answer in answers:
-        recognize(answer, "hub", find)
+        restore_created(answer, "hub", find)
     assert answers[0]["created"] == answers[1]["created"] == known.created
     assert answers[2]["streams"][0]["created"] == answers[3]["consumers"][0]["created"] == known.created
     assert asked == [("hub", "S", None), ("hub", "S", "C")] * 2
@@ -266,5 +266,5 @@ def test_answers_of_any_shape() -> None:
     ]  # fmt: skip
     for answer in odd:
         before = dict(answer)
-        recognize(answer, "hub", find)
+        restore_created(answer, "hub", find)
         assert answer == before

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.subjects import within
-from tests.facts.conftest import MESSAGES, deletes_messages, lost
+from jsplan.subjects import is_subset
+from tests.facts.conftest import MESSAGES, deletes_messages, lost_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jsplan.documents.plan import Hazard
-    from tests.facts.conftest import Lake, Trial
+    from tests.facts.conftest import ChangeTrial, FilledServer
 
 pytestmark = pytest.mark.matrix
 
@@ -34,107 +34,107 @@ def check_bounds(hazard: Hazard | None, gone: tuple[int, int]) -> None:
 # --- a stream becomes an interest stream ---------------------------------------------------------------------------
 
 
-def nobody(_lake: Lake, _stream: str) -> None:
+def no_consumer(_lake: FilledServer, _stream: str) -> None:
     """No consumer at all."""
 
 
-def one_in_order(lake: Lake, stream: str) -> None:
+def one_in_order(filled_server: FilledServer, stream: str) -> None:
     """One consumer that acknowledged what it was given."""
-    lake.consumer(stream, "A")
-    lake.take(stream, "A", 1_200)
+    filled_server.consumer(stream, "A")
+    filled_server.fetch_and_ack(stream, "A", 1_200)
 
 
-def one_with_holes(lake: Lake, stream: str) -> None:
+def one_with_holes(filled_server: FilledServer, stream: str) -> None:
     """One consumer that left out some."""
-    lake.consumer(stream, "A")
-    lake.take(stream, "A", 800, skip=7)
+    filled_server.consumer(stream, "A")
+    filled_server.fetch_and_ack(stream, "A", 800, skip=7)
 
 
-def filters(lake: Lake, stream: str) -> None:
+def filters(filled_server: FilledServer, stream: str) -> None:
     """Two consumers of different subjects, and subjects that nobody wants."""
-    lake.consumer(stream, "A", filter_subject="ORIGIN.a.>")
-    lake.consumer(stream, "B", filter_subject="ORIGIN.*.1")
-    lake.take(stream, "A", 400)
-    lake.take(stream, "B", 200, skip=5)
+    filled_server.consumer(stream, "A", filter_subject="ORIGIN.a.>")
+    filled_server.consumer(stream, "B", filter_subject="ORIGIN.*.1")
+    filled_server.fetch_and_ack(stream, "A", 400)
+    filled_server.fetch_and_ack(stream, "B", 200, skip=5)
 
 
-def late(lake: Lake, stream: str) -> None:
+def late_consumers(filled_server: FilledServer, stream: str) -> None:
     """A consumer that begins in the middle, another that only wants new messages."""
-    lake.consumer(stream, "A", deliver_policy="by_start_sequence", opt_start_seq=1_600)
-    lake.take(stream, "A", 100)
-    lake.consumer(stream, "B", deliver_policy="new")
+    filled_server.consumer(stream, "A", deliver_policy="by_start_sequence", opt_start_seq=1_600)
+    filled_server.fetch_and_ack(stream, "A", 100)
+    filled_server.consumer(stream, "B", deliver_policy="new")
 
 
-@pytest.mark.parametrize("consumers", [nobody, one_in_order, one_with_holes, filters, late])
+@pytest.mark.parametrize("consumers", [no_consumer, one_in_order, one_with_holes, filters, late_consumers])
 @pytest.mark.parametrize("direct", [True, False])
-def test_turning_to_interest(lake: Lake, trial: Trial, consumers: Callable[[Lake, str], None], direct: bool) -> None:
+def test_turning_to_interest(filled_server: FilledServer, change_trial: ChangeTrial, consumers: Callable[[FilledServer, str], None], direct: bool) -> None:
     """What all consumers have acknowledged goes, exactly as planned or between the bounds."""
-    stream = lake.copy(storage="file", allow_direct=direct)
-    consumers(lake, stream)
-    before = lake.state(stream)
+    stream = filled_server.new_mirror(storage="file", allow_direct=direct)
+    consumers(filled_server, stream)
+    before = filled_server.state(stream)
 
-    _, hazard = trial.change(stream, body={"retention": "interest"})
+    _, hazard = change_trial.change(stream, body={"retention": "interest"})
 
-    check_bounds(hazard, lost(before, lake.state(stream)))
+    check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
 
 
-def test_turning_to_interest_is_exact_where_everything_is_in_order(lake: Lake, trial: Trial) -> None:
+def test_turning_to_interest_is_exact_where_everything_is_in_order(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
     """With consumers that acknowledged all they were given the number is exact."""
-    stream = lake.copy(storage="file", allow_direct=True)
-    one_in_order(lake, stream)
+    stream = filled_server.new_mirror(storage="file", allow_direct=True)
+    one_in_order(filled_server, stream)
 
-    _, hazard = trial.change(stream, body={"retention": "interest"})
+    _, hazard = change_trial.change(stream, body={"retention": "interest"})
 
     assert hazard is not None
     assert (hazard.exact, hazard.messages, hazard.causes) == (True, 1_200, ["retention"])
 
 
-def test_turning_to_interest_without_consumers(lake: Lake, trial: Trial) -> None:
+def test_turning_to_interest_without_consumers(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
     """2.15 gives up everything, older servers keep everything."""
-    stream = lake.copy(storage="file")
+    stream = filled_server.new_mirror(storage="file")
 
-    _, hazard = trial.change(stream, body={"retention": "interest"})
+    _, hazard = change_trial.change(stream, body={"retention": "interest"})
 
-    if lake.level < 5:
+    if filled_server.level < 5:
         assert hazard is None
-        assert lake.state(stream)["messages"] == MESSAGES
+        assert filled_server.state(stream)["messages"] == MESSAGES
     else:
         assert hazard is not None
-        assert (hazard.exact, hazard.messages, lake.state(stream)["messages"]) == (True, MESSAGES, 0)
+        assert (hazard.exact, hazard.messages, filled_server.state(stream)["messages"]) == (True, MESSAGES, 0)
 
 
 @pytest.mark.parametrize("limit", [{"max_msgs": MESSAGES * 2 // 3}, {"max_bytes": 600_000}, {"max_msgs_per_subject": 20}], ids=str)
-def test_turning_to_interest_under_a_lower_limit(lake: Lake, trial: Trial, limit: dict[str, int]) -> None:
+def test_turning_to_interest_under_a_lower_limit(filled_server: FilledServer, change_trial: ChangeTrial, limit: dict[str, int]) -> None:
     """Both together are one number, which lies between the bounds."""
-    stream = lake.copy(storage="file", allow_direct=True, max_msgs_per_subject=MESSAGES)
-    one_with_holes(lake, stream)
-    before = lake.state(stream)
+    stream = filled_server.new_mirror(storage="file", allow_direct=True, max_msgs_per_subject=MESSAGES)
+    one_with_holes(filled_server, stream)
+    before = filled_server.state(stream)
 
-    _, hazard = trial.change(stream, body={"retention": "interest"} | limit)
+    _, hazard = change_trial.change(stream, body={"retention": "interest"} | limit)
 
     assert hazard is not None
-    assert set(hazard.causes) == ({"retention", *limit} if lake.level >= 2 else {*limit})
-    check_bounds(hazard, lost(before, lake.state(stream)))
+    assert set(hazard.causes) == ({"retention", *limit} if filled_server.level >= 2 else {*limit})
+    check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
 
 
 # --- consumers of an interest stream -------------------------------------------------------------------------------
 
 
-def interest_stream(lake: Lake, consumers: dict[str, dict[str, Any]], **config: Any) -> str:
+def interest_stream(filled_server: FilledServer, consumers: dict[str, dict[str, Any]], **config: Any) -> str:
     """An interest stream with 4,000 messages of which every consumer has been given its own; `{s}` is its name."""
-    stream = f"OWN{lake.made + 1}"
-    lake.raw.done(
+    stream = f"OWN{filled_server.created_count + 1}"
+    filled_server.raw.api_ok(
         f"$JS.API.STREAM.CREATE.{stream}",
         {"name": stream, "subjects": [f"{stream}.>"], "retention": "interest", "allow_direct": True} | config,
     )
     for name, wanted in consumers.items():
-        lake.consumer(stream, name, **{k: v.replace("{s}", stream) if isinstance(v, str) else v for k, v in wanted.items()})
-    lake.fill_own(stream, 4_000)
+        filled_server.consumer(stream, name, **{k: v.replace("{s}", stream) if isinstance(v, str) else v for k, v in wanted.items()})
+    filled_server.fill_stream(stream, 4_000)
     return stream
 
 
-def declared(lake: Lake, stream: str, consumers: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    config = lake.raw.done(f"$JS.API.STREAM.INFO.{stream}")["config"]
+def declared(filled_server: FilledServer, stream: str, consumers: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    config = filled_server.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
     kept = {k: config[k] for k in ("name", "subjects", "retention", "allow_direct", "storage")}
     listed = [
         {"name": name, "ack_policy": "explicit", "max_ack_pending": -1}
@@ -165,30 +165,30 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], int, int, int]] = {
 }  # fmt: skip
 
 
-def finished(stream: str, consumers: dict[str, dict[str, Any]], acked: dict[str, dict[int, str]]) -> int:
+def acknowledged_counts(stream: str, consumers: dict[str, dict[str, Any]], acked: dict[str, dict[int, str]]) -> int:
     """How many messages every consumer that wants them has acknowledged."""
     filters = {name: wanted.get("filter_subject", ">").replace("{s}", stream) for name, wanted in consumers.items()}
     taken = {seq: subject for one in acked.values() for seq, subject in one.items()}
-    return sum(all(seq in acked.get(name, ()) for name, f in filters.items() if within(subject, f)) for seq, subject in taken.items())
+    return sum(all(seq in acked.get(name, ()) for name, f in filters.items() if is_subset(subject, f)) for seq, subject in taken.items())
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_consumers_that_go_or_change(lake: Lake, trial: Trial, change: str) -> None:
+def test_consumers_that_go_or_change(filled_server: FilledServer, change_trial: ChangeTrial, change: str) -> None:
     """What nobody wants any more goes, as the hazards of the consumers say together."""
     before, after, a, b, skip = CHANGES[change]
-    stream = interest_stream(lake, before)
-    trial.space.write(streams=declared(lake, stream, before))
-    assert trial.space.apply(adopt=True)[1].exit_code == 0
-    kept = lake.state(stream)["messages"]
-    acked = {name: lake.take(stream, name, count, skip=skip) for name, count in (("A", a), ("B", b)) if count}
-    lake.wait_complete(stream, kept - finished(stream, before, acked))  # the stream lets go of them after the consumers have
-    held = lake.state(stream)
+    stream = interest_stream(filled_server, before)
+    change_trial.space.write(streams=declared(filled_server, stream, before))
+    assert change_trial.space.apply(adopt=True)[1].exit_code == 0
+    kept = filled_server.state(stream)["messages"]
+    acked = {name: filled_server.fetch_and_ack(stream, name, count, skip=skip) for name, count in (("A", a), ("B", b)) if count}
+    filled_server.wait_complete(stream, kept - acknowledged_counts(stream, before, acked))  # the stream lets go of them after the consumers have
+    held = filled_server.state(stream)
 
-    trial.space.write(streams=declared(lake, stream, after))
-    plan, result = trial.space.apply(allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"))
+    change_trial.space.write(streams=declared(filled_server, stream, after))
+    plan, result = change_trial.space.apply(allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"))
 
     assert result.exit_code == 0
-    gone = lost(held, lake.state(stream))
+    gone = lost_counts(held, filled_server.state(stream))
     hazards = [h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES"]
     if len(hazards) > 1:
         assert max(h.at_least if h.at_least is not None else h.messages or 0 for h in hazards) <= gone[0]
@@ -197,16 +197,16 @@ def test_consumers_that_go_or_change(lake: Lake, trial: Trial, change: str) -> N
         check_bounds(hazards[0] if hazards else None, gone)
 
 
-def test_the_last_consumer_takes_everything_exactly(lake: Lake, trial: Trial) -> None:
+def test_the_last_consumer_takes_everything_exactly(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
     """The number is exact, it stands with the consumer, and it says what to write to permit it."""
-    stream = interest_stream(lake, A_ALL)
-    trial.space.write(streams=declared(lake, stream, A_ALL)).apply(adopt=True)
-    trial.space.write(streams=declared(lake, stream, {}))
+    stream = interest_stream(filled_server, A_ALL)
+    change_trial.space.write(streams=declared(filled_server, stream, A_ALL)).apply(adopt=True)
+    change_trial.space.write(streams=declared(filled_server, stream, {}))
 
-    hazard = deletes_messages(trial.space.plan())
+    hazard = deletes_messages(change_trial.space.plan())
 
     assert hazard is not None
-    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, 4_000, lake.state(stream)["bytes"])
+    assert (hazard.exact, hazard.messages, hazard.bytes) == (True, 4_000, filled_server.state(stream)["bytes"])
     assert hazard.flag == f"--allow-hazard DELETES_MESSAGES:main/consumer/{stream}/A"
 
 
@@ -215,52 +215,52 @@ def test_the_last_consumer_takes_everything_exactly(lake: Lake, trial: Trial) ->
 
 @pytest.mark.parametrize("how", ["mirror", "sources"])
 @pytest.mark.parametrize("filtered", [False, True])
-def test_a_copy_of_a_workqueue_drains_it(lake: Lake, trial: Trial, how: str, filtered: bool) -> None:
+def test_a_copy_of_a_workqueue_drains_it(filled_server: FilledServer, change_trial: ChangeTrial, how: str, filtered: bool) -> None:
     """A new mirror or source of a workqueue is no harmless create: the plan says how much it may take."""
-    stream = lake.own(2_000, retention="workqueue")
+    stream = filled_server.new_stream(2_000, retention="workqueue")
     origin = {"name": stream} | ({"filter_subject": f"{stream}.a.>"} if filtered else {})
-    before = lake.state(stream)
+    before = filled_server.state(stream)
     copy = f"{stream}_COPY"
-    trial.space.write(streams=[{"name": copy, how: origin if how == "mirror" else [origin]}])
+    change_trial.space.write(streams=[{"name": copy, how: origin if how == "mirror" else [origin]}])
 
-    plan, result = trial.space.apply(allow_hazards=("DELETES_MESSAGES",))
+    plan, result = change_trial.space.apply(allow_hazards=("DELETES_MESSAGES",))
 
     assert result.exit_code == 0
     hazard = deletes_messages(plan)
     assert hazard is not None
     assert (hazard.exact, hazard.at_least, hazard.causes) == (False, 0, ["origin"])
     wanted = before["messages"] // 3 + 1 if filtered else before["messages"]
-    lake.server.wait_until(lambda: lake.state(copy)["messages"] >= wanted - 1, "the copy to be complete", 30)
-    lake.server.wait_until(lambda: lost(before, lake.state(stream))[0] >= wanted - 1, "the origin to be drained", 30)
-    assert lost(before, lake.state(stream))[0] <= (hazard.messages or 0) <= wanted
+    filled_server.server.wait_until(lambda: filled_server.state(copy)["messages"] >= wanted - 1, "the copy to be complete", 30)
+    filled_server.server.wait_until(lambda: lost_counts(before, filled_server.state(stream))[0] >= wanted - 1, "the origin to be drained", 30)
+    assert lost_counts(before, filled_server.state(stream))[0] <= (hazard.messages or 0) <= wanted
 
 
-def test_a_copy_of_a_limits_stream_takes_nothing(lake: Lake, trial: Trial) -> None:
+def test_a_copy_of_a_limits_stream_takes_nothing(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
     """Mirroring a stream that keeps its messages is no hazard."""
-    trial.space.write(streams=[{"name": "HARMLESS", "mirror": {"name": "ORIGIN"}}])
+    change_trial.space.write(streams=[{"name": "HARMLESS", "mirror": {"name": "ORIGIN"}}])
 
-    assert deletes_messages(trial.space.plan()) is None
+    assert deletes_messages(change_trial.space.plan()) is None
 
 
 @pytest.mark.parametrize("kind", ["mirror", "sources"])
-@pytest.mark.parametrize("consumers", [nobody, one_in_order])
-def test_turning_to_interest_under_a_copy(lake: Lake, trial: Trial, kind: str, consumers: Callable[[Lake, str], None]) -> None:
+@pytest.mark.parametrize("consumers", [no_consumer, one_in_order])
+def test_turning_to_interest_under_a_copy(filled_server: FilledServer, change_trial: ChangeTrial, kind: str, consumers: Callable[[FilledServer, str], None]) -> None:
     """The server reads a stream for its copies unseen, and that may hold on to everything: bounds, and what is gone lies between."""
-    stream = lake.own(2_000, storage="file", allow_direct=True)
-    lake.consumer(stream, "ALL")
-    lake.take(stream, "ALL", 100)
-    if consumers is nobody:
-        lake.raw.done(f"$JS.API.CONSUMER.DELETE.{stream}.ALL")
+    stream = filled_server.new_stream(2_000, storage="file", allow_direct=True)
+    filled_server.consumer(stream, "ALL")
+    filled_server.fetch_and_ack(stream, "ALL", 100)
+    if consumers is no_consumer:
+        filled_server.raw.api_ok(f"$JS.API.CONSUMER.DELETE.{stream}.ALL")
     copy = {"name": "COPYING", kind: {"name": stream} if kind == "mirror" else [{"name": stream}]}
-    lake.raw.done("$JS.API.STREAM.CREATE.COPYING", copy)
-    lake.wait_complete("COPYING", 2_000)
-    before = lake.state(stream)
+    filled_server.raw.api_ok("$JS.API.STREAM.CREATE.COPYING", copy)
+    filled_server.wait_complete("COPYING", 2_000)
+    before = filled_server.state(stream)
     body = {"name": stream, "subjects": [f"{stream}.>"], "allow_direct": True, "retention": "interest"}
 
-    plan, result = trial.space.write(streams=[body, copy]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
+    plan, result = change_trial.space.write(streams=[body, copy]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
 
     assert result.exit_code == 0
-    hazard, gone = deletes_messages(plan), lost(before, lake.state(stream))
+    hazard, gone = deletes_messages(plan), lost_counts(before, filled_server.state(stream))
     check_bounds(hazard, gone)
     if hazard is not None:
         assert not hazard.exact

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.config.model import Connection, Domain
-from jsplan.facts.messages import Budget, Reader, TooManyReads, instant
-from jsplan.facts.stored import Stored, stored_size
+from jsplan.facts.messages import MessageReader, ReadBudget, ReadLimitExceeded, parse_instant
+from jsplan.facts.stored_message import StoredMessage, stored_size
 from jsplan.jetstream import Pool
 from tests.facts.conftest import MESSAGES, OLD
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.facts.conftest import Lake
+    from tests.facts.conftest import FilledServer
 
 pytestmark = pytest.mark.matrix
 
@@ -29,43 +29,43 @@ DOMAIN = Domain("main", "main", None, "$JS.API")
 
 
 @pytest.fixture
-async def pool(lake: Lake) -> AsyncIterator[Pool]:
+async def pool(filled_server: FilledServer) -> AsyncIterator[Pool]:
     """Connections that can only read."""
-    async with Pool({"main": Connection("main", url=lake.server.url)}, {}, read_only=True) as opened:
+    async with Pool({"main": Connection("main", url=filled_server.server.url)}, {}, read_only=True) as opened:
         await opened.open(["main"])
         yield opened
 
 
-def reader(pool: Pool, lake: Lake, stream: str, *, batches: bool, reads: int = 10**6) -> Reader:
-    info = lake.raw.done(f"$JS.API.STREAM.INFO.{stream}", {"deleted_details": True})
+def reader(pool: Pool, filled_server: FilledServer, stream: str, *, batches: bool, reads: int = 10**6) -> MessageReader:
+    info = filled_server.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}", {"deleted_details": True})
     state = info["state"]
     gaps = state.get("deleted") or []
-    return Reader(
-        pool.api(DOMAIN), stream, info["config"]["storage"], state["first_seq"], state["last_seq"], batches, Budget(reads), gaps=gaps
+    return MessageReader(
+        pool.api(DOMAIN), stream, info["config"]["storage"], state["first_seq"], state["last_seq"], batches, ReadBudget(reads), gaps=gaps
     )
 
 
-def ways(lake: Lake) -> tuple[bool, ...]:
+def readers(filled_server: FilledServer) -> tuple[bool, ...]:
     """By batches where the server has them, and one by one."""
-    return (True, False) if lake.level else (False,)
+    return (True, False) if filled_server.level else (False,)
 
 
 @pytest.mark.parametrize("storage", ["file", "memory"])
 @pytest.mark.parametrize("compression", ["none", "s2"])
-async def test_sizes_are_what_the_store_counts(lake: Lake, pool: Pool, storage: str, compression: str) -> None:
+async def test_sizes_are_what_the_store_counts(filled_server: FilledServer, pool: Pool, storage: str, compression: str) -> None:
     """Headers of any form, empty ones and large payloads: the sizes of all messages add up to the stream's bytes."""
-    stream = lake.own(0, storage=storage, compression=compression, allow_direct=True)
+    stream = filled_server.new_stream(0, storage=storage, compression=compression, allow_direct=True)
     for block in BLOCKS:
         for size in (0, 1, 2, 3, 1000, 100_000):
-            lake.raw.publish_raw(f"{stream}.größe.{size}", block, b"x" * size)
-    lake.raw.flush()
+            filled_server.raw.publish_raw(f"{stream}.größe.{size}", block, b"x" * size)
+    filled_server.raw.flush()
     count = len(BLOCKS) * 6
-    lake.server.wait_until(lambda: lake.state(stream)["messages"] == count, "all messages", 10)
+    filled_server.server.wait_until(lambda: filled_server.state(stream)["messages"] == count, "all messages", 10)
 
-    for batches in ways(lake):
-        found = [m async for m in reader(pool, lake, stream, batches=batches).forward(1)]
+    for batches in readers(filled_server):
+        found = [m async for m in reader(pool, filled_server, stream, batches=batches).read_forward(1)]
         assert len(found) == count
-        assert sum(m.size for m in found) == lake.state(stream)["bytes"]
+        assert sum(m.size for m in found) == filled_server.state(stream)["bytes"]
 
 
 def test_measured_overheads() -> None:
@@ -76,104 +76,104 @@ def test_measured_overheads() -> None:
     assert stored_size("memory", 3, 18, 10) == 47
 
 
-async def test_all_ways_of_reading_see_the_same(lake: Lake, pool: Pool) -> None:
+async def test_all_ways_of_reading_see_the_same(filled_server: FilledServer, pool: Pool) -> None:
     """Forward and backward, in batches and one by one: the same messages, gaps or not."""
-    stream = lake.own(3_500, allow_direct=True)
-    lake.cut(stream, range(5, 3_500, 50))
-    seen: list[list[Stored]] = []
-    for batches in ways(lake):
-        one = reader(pool, lake, stream, batches=batches)
-        seen.append([m async for m in one.forward(1)])
-        seen.append([m async for m in one.backward()][::-1])
+    stream = filled_server.new_stream(3_500, allow_direct=True)
+    filled_server.delete_messages(stream, range(5, 3_500, 50))
+    seen: list[list[StoredMessage]] = []
+    for batches in readers(filled_server):
+        one = reader(pool, filled_server, stream, batches=batches)
+        seen.append([m async for m in one.read_forward(1)])
+        seen.append([m async for m in one.read_backward()][::-1])
 
     assert all(messages == seen[0] for messages in seen)
     assert [m.seq for m in seen[0]] == [seq for seq in range(1, 3_501) if seq < 5 or (seq - 5) % 50]
 
 
-async def test_an_empty_stream_has_nothing_to_read(lake: Lake, pool: Pool) -> None:
+async def test_an_empty_stream_has_nothing_to_read(filled_server: FilledServer, pool: Pool) -> None:
     """A stream that never had a message is read without a request for sequence 0, which servers refuse."""
-    stream = lake.own(0, allow_direct=True)
-    for batches in ways(lake):
-        one = reader(pool, lake, stream, batches=batches)
-        assert [m async for m in one.backward()] == [m async for m in one.forward(0)] == []
-        assert await one.first_since("2001-01-01T00:00:00Z", by_time=batches) is None
+    stream = filled_server.new_stream(0, allow_direct=True)
+    for batches in readers(filled_server):
+        one = reader(pool, filled_server, stream, batches=batches)
+        assert [m async for m in one.read_backward()] == [m async for m in one.read_forward(0)] == []
+        assert await one.find_first_since("2001-01-01T00:00:00Z", by_time=batches) is None
         assert await one.count_from(0) == 0
 
 
-async def test_reading_stops_at_the_last_message_that_was_known(lake: Lake, pool: Pool) -> None:
+async def test_reading_stops_at_the_last_message_that_was_known(filled_server: FilledServer, pool: Pool) -> None:
     """Messages that arrive while one reads are not seen."""
-    stream = lake.own(100, allow_direct=True)
-    for batches in ways(lake):
-        one = reader(pool, lake, stream, batches=batches)
-        lake.raw.request(f"{stream}.late", b"")
+    stream = filled_server.new_stream(100, allow_direct=True)
+    for batches in readers(filled_server):
+        one = reader(pool, filled_server, stream, batches=batches)
+        filled_server.raw.request(f"{stream}.late", b"")
 
-        assert [m.seq async for m in one.forward(1)] == list(range(1, one.last + 1))
+        assert [m.seq async for m in one.read_forward(1)] == list(range(1, one.last + 1))
 
 
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("storage", ["file", "memory"])
-async def test_the_first_message_since_a_time(lake: Lake, pool: Pool, storage: str, gaps: bool) -> None:
+async def test_the_first_message_since_a_time(filled_server: FilledServer, pool: Pool, storage: str, gaps: bool) -> None:
     """It is found with and without the server's help, within, before and after the stream, and where it was deleted."""
-    stream = lake.copy("HOLED" if gaps else "ORIGIN", storage=storage)
-    one = reader(pool, lake, stream, batches=False)
-    all_of_them = [m async for m in one.forward(1)]
+    stream = filled_server.new_mirror("HOLED" if gaps else "ORIGIN", storage=storage)
+    one = reader(pool, filled_server, stream, batches=False)
+    all_of_them = [m async for m in one.read_forward(1)]
     border = next(m for m in all_of_them if m.seq > OLD)
 
-    for by_time in ways(lake):
+    for by_time in readers(filled_server):
         for wanted in (all_of_them[0], all_of_them[1], all_of_them[1_321], border, all_of_them[-1]):
-            same = [m for m in all_of_them if instant(m.time) == instant(wanted.time)]
-            assert await one.first_since(wanted.time, by_time=by_time) == same[0]
-        assert await one.first_since("2001-01-01T00:00:00Z", by_time=by_time) == all_of_them[0]
-        assert await one.first_since("2100-01-01T00:00:00Z", by_time=by_time) is None
+            same = [m for m in all_of_them if parse_instant(m.time) == parse_instant(wanted.time)]
+            assert await one.find_first_since(wanted.time, by_time=by_time) == same[0]
+        assert await one.find_first_since("2001-01-01T00:00:00Z", by_time=by_time) == all_of_them[0]
+        assert await one.find_first_since("2100-01-01T00:00:00Z", by_time=by_time) is None
 
 
 @pytest.mark.parametrize("gaps", [False, True])
-async def test_counting_from_a_sequence(lake: Lake, pool: Pool, gaps: bool) -> None:
+async def test_counting_from_a_sequence(filled_server: FilledServer, pool: Pool, gaps: bool) -> None:
     """The list of deleted messages and the server's own count agree; without either nobody knows."""
-    stream = lake.own(2_000, allow_direct=True)
+    stream = filled_server.new_stream(2_000, allow_direct=True)
     if gaps:
-        lake.cut(stream, range(5, 2_000, 40))
-    known = reader(pool, lake, stream, batches=False)
-    there = [m.seq async for m in known.forward(1)]
-    blind = reader(pool, lake, stream, batches=True)
+        filled_server.delete_messages(stream, range(5, 2_000, 40))
+    known = reader(pool, filled_server, stream, batches=False)
+    there = [m.seq async for m in known.read_forward(1)]
+    blind = reader(pool, filled_server, stream, batches=True)
     blind.gaps = None
     for seq in (1, 2, 5, 6, 1_000, 2_000, 2_001):
         wanted = sum(1 for other in there if other >= seq)
         assert await known.count_from(seq) == wanted
-        if lake.level:
+        if filled_server.level:
             assert await blind.count_from(seq) == (wanted or None)
     blind.batches = False
     assert await blind.count_from(1_000) is None
 
 
-async def test_a_budget_is_never_exceeded(lake: Lake, pool: Pool) -> None:
+async def test_a_budget_is_never_exceeded(filled_server: FilledServer, pool: Pool) -> None:
     """Reading ends when as many messages have been read as allowed; large messages count as several."""
-    for batches in ways(lake):
-        one = reader(pool, lake, "ORIGIN", batches=batches, reads=2_500)
-        with pytest.raises(TooManyReads):
-            [m async for m in one.forward(1)]
-        assert len([m async for m in reader(pool, lake, "ORIGIN", batches=batches, reads=MESSAGES).forward(1)]) == MESSAGES
+    for batches in readers(filled_server):
+        one = reader(pool, filled_server, "ORIGIN", batches=batches, reads=2_500)
+        with pytest.raises(ReadLimitExceeded):
+            [m async for m in one.read_forward(1)]
+        assert len([m async for m in reader(pool, filled_server, "ORIGIN", batches=batches, reads=MESSAGES).read_forward(1)]) == MESSAGES
 
-    stream = lake.own(0, allow_direct=True)
+    stream = filled_server.new_stream(0, allow_direct=True)
     for _ in range(10):
-        lake.raw.request(f"{stream}.x", b"x" * 100_000)
-    for batches in ways(lake):
-        with pytest.raises(TooManyReads):
-            [m async for m in reader(pool, lake, stream, batches=batches, reads=50).forward(1)]
-        assert len([m async for m in reader(pool, lake, stream, batches=batches, reads=70).forward(1)]) == 10
+        filled_server.raw.request(f"{stream}.x", b"x" * 100_000)
+    for batches in readers(filled_server):
+        with pytest.raises(ReadLimitExceeded):
+            [m async for m in reader(pool, filled_server, stream, batches=batches, reads=50).read_forward(1)]
+        assert len([m async for m in reader(pool, filled_server, stream, batches=batches, reads=70).read_forward(1)]) == 10
 
 
-async def test_mirrors_that_answer_for_their_origin_do_not_mislead(lake: Lake, pool: Pool) -> None:
+async def test_mirrors_that_answer_for_their_origin_do_not_mislead(filled_server: FilledServer, pool: Pool) -> None:
     """A mirror with `mirror_direct` answers direct requests for its origin, with what it has itself: that is not taken."""
-    stream = lake.own(2_500, allow_direct=True)
+    stream = filled_server.new_stream(2_500, allow_direct=True)
     mirror = f"{stream}_MIRROR"
-    lake.raw.done(f"$JS.API.STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": stream}, "max_msgs": 100})
-    lake.server.wait_until(lambda: lake.state(mirror)["last_seq"] == 2_500, "the mirror to be complete", 20)
+    filled_server.raw.api_ok(f"$JS.API.STREAM.CREATE.{mirror}", {"name": mirror, "mirror": {"name": stream}, "max_msgs": 100})
+    filled_server.server.wait_until(lambda: filled_server.state(mirror)["last_seq"] == 2_500, "the mirror to be complete", 20)
 
     for _ in range(10):
-        known = reader(pool, lake, stream, batches=bool(lake.level))
-        assert [m.seq async for m in known.forward(1)] == list(range(1, 2_501))
-        blind = reader(pool, lake, stream, batches=bool(lake.level))
+        known = reader(pool, filled_server, stream, batches=bool(filled_server.level))
+        assert [m.seq async for m in known.read_forward(1)] == list(range(1, 2_501))
+        blind = reader(pool, filled_server, stream, batches=bool(filled_server.level))
         blind.gaps = None
         assert await blind.count_from(2_450) in (51, None)
         assert await blind.count_from(100) in (2_401, None)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.applying import positions
-from jsplan.facts.redelivered import Between, Redelivery, bounds, most_by_state, most_unread, redelivery_of
-from jsplan.planning.preserve.positions import is_below_floor, position_of
-from tests.applying.consumers import fill, pull, sequence
+from jsplan.applying import consumer_replacement
+from jsplan.facts.redelivery import Redelivery, StoredBetween, build_redelivery, max_by_state, max_unread, redelivery_bounds
+from jsplan.planning.preserve.consumer_position import has_pending_below_floor, position_of
+from tests.applying.consumer_helpers import fill, pull, stream_sequence
 from tests.support.raw import Raw
 from tests.support.workspaces import Space, single_space
 
@@ -26,7 +26,7 @@ SUBJECTS = ("a", "b", "c")
 
 
 @dataclass
-class Model:
+class ConsumerModel:
     """A stream and one consumer of it, moved as servers move them. Messages are known by their sequence.
 
     `careful`: since 2.11 a purge that takes a single message is seen by a consumer that has given it out.
@@ -112,15 +112,15 @@ class Model:
         return {"delivered": given, "ack_floor": floor, "num_ack_pending": len(self.out)}
 
 
-MOVES = (Model.publish, Model.publish, Model.deliver, Model.deliver, Model.acknowledge, Model.acknowledge,
-         Model.deliver_again, Model.give_up, Model.delete, Model.purge)  # fmt: skip
+MOVES = (ConsumerModel.publish, ConsumerModel.publish, ConsumerModel.deliver, ConsumerModel.deliver, ConsumerModel.acknowledge, ConsumerModel.acknowledge,
+         ConsumerModel.deliver_again, ConsumerModel.give_up, ConsumerModel.delete, ConsumerModel.purge)  # fmt: skip
 
 
-def models(count: int, seed: int = 0) -> Iterator[Model]:
+def models(count: int, seed: int = 0) -> Iterator[ConsumerModel]:
     """So many models, each after up to 36 moves."""
     for number in range(count):
         chance = random.Random(1_000_000 * seed + number)
-        model = Model(chance.random() < 0.5, chance.choice([(), ("a",), ("a", "b")]))
+        model = ConsumerModel(chance.random() < 0.5, chance.choice([(), ("a",), ("a", "b")]))
         for choice in range(chance.randrange(7)):
             model.publish(choice)
         for _ in range(chance.randrange(30)):
@@ -128,43 +128,43 @@ def models(count: int, seed: int = 0) -> Iterator[Model]:
         yield model
 
 
-def between(model: Model, span: Redelivery) -> Between:
+def messages_between(model: ConsumerModel, span: Redelivery) -> StoredBetween:
     """What a measurement reads."""
-    there = Between()
+    there = StoredBetween()
     for seq, subject in model.stored.items():
-        if span.floor < seq <= span.given:
-            there.take(subject, span)
+        if span.floor < seq <= span.delivered:
+            there.count(subject, span)
     return there
 
 
-def check(model: Model, after: tuple[str, ...]) -> bool:
+def check(model: ConsumerModel, after: tuple[str, ...]) -> bool:
     """Compare the bounds with what the model gives out again; False where no answer of a server shows what is out."""
     config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
     position = position_of(config, model.state)
-    first = counted_back(model) if position is None else position
+    first = resume_after_count(model) if position is None else position
     if position is not None and any(seq < position for seq in model.out):
         return False
     again = {s for s in model.finished if s in model.stored and s >= first and (not after or model.stored[s] in after)}
-    span = redelivery_of("C", config, model.state, {"filter_subjects": list(after)}, position)
+    span = build_redelivery("C", config, model.state, {"filter_subjects": list(after)}, position)
     if span is None:
         assert not again, model
         return True
-    there = between(model, span)
-    missing = span.given - span.floor - there.total
+    there = messages_between(model, span)
+    missing = span.delivered - span.floor - there.total
     anchored = any(seq <= span.floor for seq in model.stored)
-    least, most = bounds(span, there, missing=missing, anchored=anchored)
+    least, most = redelivery_bounds(span, there, missing=missing, anchored=anchored)
     assert least <= len(again) <= most, (model, after)
-    assert len(again) <= most_unread(span, there.total, missing=missing, anchored=anchored), (model, after)
-    assert len(again) <= most_unread(span, there.total + missing, missing=there.total + missing, anchored=anchored), (model, after)
+    assert len(again) <= max_unread(span, there.total, missing=missing, anchored=anchored), (model, after)
+    assert len(again) <= max_unread(span, there.total + missing, missing=there.total + missing, anchored=anchored), (model, after)
     first_seq = min(model.stored, default=model.last + 1)
-    assert len(again) <= most_by_state(span, {"first_seq": first_seq, "last_seq": model.last, "messages": len(model.stored)}), (
+    assert len(again) <= max_by_state(span, {"first_seq": first_seq, "last_seq": model.last, "messages": len(model.stored)}), (
         model,
         after,
     )
     return True
 
 
-def counted_back(model: Model) -> int:
+def resume_after_count(model: ConsumerModel) -> int:
     """Where a consumer resumes whose position nobody knows: as many messages back as it made deliveries."""
     given = sorted(s for s, subject in model.stored.items() if s <= model.delivered[1] and (not model.filters or subject in model.filters))
     return given[-model.delivered[0] :][0] if given else 1
@@ -183,10 +183,10 @@ def test_nothing_that_is_out_is_passed_over_where_the_server_shows_it() -> None:
     seen = 0
     for model in models(6_000, seed=1):
         config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
-        if is_below_floor(config, model.state):
+        if has_pending_below_floor(config, model.state):
             seen += 1
             assert position_of(config, model.state) is None
-            assert all(seq >= counted_back(model) for seq in model.out if seq in model.stored), model
+            assert all(seq >= resume_after_count(model) for seq in model.out if seq in model.stored), model
 
     assert seen > 20
 
@@ -196,12 +196,12 @@ def test_the_number_is_exact_where_nothing_odd_happened() -> None:
     numbers = set[int]()
     for model in models(3_000, seed=2):
         config = {"ack_policy": "explicit", "filter_subjects": list(model.filters)}
-        span = redelivery_of("C", config, model.state, config, position_of(config, model.state))
+        span = build_redelivery("C", config, model.state, config, position_of(config, model.state))
         if span is None or span.counted_back:
             continue
-        there = between(model, span)
-        if there.total == span.given - span.floor and span.deliveries == there.before:
-            least, most = bounds(span, there, missing=0, anchored=True)
+        there = messages_between(model, span)
+        if there.total == span.delivered - span.floor and span.deliveries == there.before:
+            least, most = redelivery_bounds(span, there, missing=0, anchored=True)
             assert least == most, model
             numbers.add(least)
 
@@ -232,18 +232,18 @@ def write(space: Space, **consumer: Any) -> Space:
 
 def purge(raw: Raw) -> None:
     """All of one subject, of which some are out."""
-    raw.done("$JS.API.STREAM.PURGE.A", {"filter": "a.3"})
+    raw.api_ok("$JS.API.STREAM.PURGE.A", {"filter": "a.3"})
 
 
 def purge_up_to(raw: Raw) -> None:
     """The first few messages."""
-    raw.done("$JS.API.STREAM.PURGE.A", {"seq": 3})
+    raw.api_ok("$JS.API.STREAM.PURGE.A", {"seq": 3})
 
 
 def delete(raw: Raw) -> None:
     """One that is out and one that is acknowledged."""
-    raw.done("$JS.API.STREAM.MSG.DELETE.A", {"seq": 3})
-    raw.done("$JS.API.STREAM.MSG.DELETE.A", {"seq": 4})
+    raw.api_ok("$JS.API.STREAM.MSG.DELETE.A", {"seq": 3})
+    raw.api_ok("$JS.API.STREAM.MSG.DELETE.A", {"seq": 4})
 
 
 def trim(raw: Raw) -> None:
@@ -256,13 +256,13 @@ def roll_up(raw: Raw) -> None:
     raw.request("a.3", b"", headers={"Nats-Rollup": "sub"})
 
 
-def nothing(_raw: Raw) -> None:
+def change_nothing(_raw: Raw) -> None:
     """All messages stay."""
 
 
 #: What happens to messages: by what is acknowledged at first, of nine on three subjects that are given out, what then goes, and what
 #: is acknowledged after that.
-HAPPENED = {
+STREAM_EVENTS = {
     "purged by filter": ((4, 7), purge, ()),
     "purged by filter, nothing acknowledged": ((), purge, ()),
     "purged behind the floor": ((1, 2, 5), purge, ()),
@@ -272,18 +272,18 @@ HAPPENED = {
     "deleted": ((4, 8), delete, (1,)),
     "trimmed": ((5, 9), trim, (4,)),
     "rolled up": ((1, 5), roll_up, (2,)),
-    "untouched": ((2, 5, 9), nothing, (1,)),
+    "untouched": ((2, 5, 9), change_nothing, (1,)),
 }
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("happened", HAPPENED)
+@pytest.mark.parametrize("happened", STREAM_EVENTS)
 def test_acknowledged_messages_that_come_again_are_announced(
     happened: str, space: Space, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the bounds that the plan gives, and all that was not acknowledged comes, in order."""
-    monkeypatch.setattr(positions, "LOOKS", 1)  # no client is about to acknowledge anything
-    before, change, after = HAPPENED[happened]
+    monkeypatch.setattr(consumer_replacement, "MAX_POLLS", 1)  # no client is about to acknowledge anything
+    before, change, after = STREAM_EVENTS[happened]
     write(space).apply()
     fill(raw, 9)
     replies = take(raw, 9)
@@ -293,17 +293,17 @@ def test_acknowledged_messages_that_come_again_are_announced(
     plan, result = write(space, max_waiting=10).apply(allow_hazards=("DUPLICATES_MESSAGES",))
 
     assert result.exit_code == 0
-    stored = raw.done("$JS.API.STREAM.INFO.A", {"deleted_details": True})["state"]
+    stored = raw.api_ok("$JS.API.STREAM.INFO.A", {"deleted_details": True})["state"]
     there = set(range(stored["first_seq"], stored["last_seq"] + 1)) - set(stored.get("deleted") or ())
     got = pull(raw, "A", "C", 100)
     assert got == sorted(got)
     assert set(got) >= there - {*before, *after}
     announced = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
-    least, most = (0, 0) if not announced else span_of(announced[0])
+    least, most = (0, 0) if not announced else bounds_of(announced[0])
     assert least <= len(set(got) & {*before, *after}) <= most
 
 
-def span_of(hazard: Hazard) -> tuple[int, int]:
+def bounds_of(hazard: Hazard) -> tuple[int, int]:
     """At least and at most."""
     assert hazard.messages is not None
     return (hazard.messages, hazard.messages) if hazard.exact else (hazard.at_least or 0, hazard.at_most or 0)
@@ -315,7 +315,7 @@ def take(raw: Raw, count: int) -> dict[int, str]:
     raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch": %d, "no_wait": true}' % count, reply="taken")
     replies = [raw.next_reply() for _ in range(count)]
     raw.unsubscribe()
-    return {sequence(reply): reply for reply in replies}
+    return {stream_sequence(reply): reply for reply in replies}
 
 
 def acknowledge(raw: Raw, replies: dict[int, str], seqs: tuple[int, ...]) -> None:

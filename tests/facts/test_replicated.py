@@ -8,9 +8,17 @@ import pytest
 
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
-from tests.facts.conftest import Lake, Trial, cleared, filled, lost, patient_space, tried
+from tests.facts.conftest import (
+    ChangeTrial,
+    FilledServer,
+    delete_other_streams,
+    lost_counts,
+    open_filled_server,
+    slow_machine_space,
+    try_change,
+)
 from tests.facts.test_interest import check_bounds, filters, one_with_holes
-from tests.facts.test_limits import CAUSES, MANY, check_exact, limits
+from tests.facts.test_limits import CAUSES, MANY, check_exact, deleting_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,60 +26,60 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(300)]  # a slow machine pours and tries again
 
-COPIES: dict[str, Any] = {"num_replicas": 3, "allow_direct": True}
-ALONE = [(cause,) for cause in CAUSES]
+REPLICAS: dict[str, Any] = {"num_replicas": 3, "allow_direct": True}
+SINGLE_CAUSES = [(cause,) for cause in CAUSES]
 
 
 @pytest.fixture(scope="module")
-def _country() -> Iterator[Lake]:
-    with Sandbox.cluster(binary=PROGRAM) as sandbox, filled(sandbox["n1"]) as lake:
+def _cluster_server() -> Iterator[FilledServer]:
+    with Sandbox.cluster(binary=PROGRAM) as sandbox, open_filled_server(sandbox["n1"]) as lake:
         yield lake
 
 
 @pytest.fixture
-def lake(_country: Lake) -> Iterator[Lake]:
+def filled_server(_cluster_server: FilledServer) -> Iterator[FilledServer]:
     """Three servers with an ORIGIN; what a test makes beside it is deleted."""
-    yield _country
-    cleared(_country)
+    yield _cluster_server
+    delete_other_streams(_cluster_server)
 
 
 @pytest.fixture
-def trial(lake: Lake, tmp_path: Path) -> Trial:
+def change_trial(filled_server: FilledServer, tmp_path: Path) -> ChangeTrial:
     """A workspace on the cluster."""
-    space = patient_space(tmp_path, lake.server)
-    space.base["connections"]["main"] |= {"user": lake.server.user, "password": lake.server.password}
-    return Trial(lake, space)
+    space = slow_machine_space(tmp_path, filled_server.server)
+    space.base["connections"]["main"] |= {"user": filled_server.server.user, "password": filled_server.server.password}
+    return ChangeTrial(filled_server, space)
 
 
-@pytest.mark.parametrize(("causes", "storage"), [*((causes, "file") for causes in [*ALONE, CAUSES]), (CAUSES, "memory")])
-def test_limits_of_replicated_streams(lake: Lake, trial: Trial, causes: tuple[str, ...], storage: str) -> None:
+@pytest.mark.parametrize(("causes", "storage"), [*((causes, "file") for causes in [*SINGLE_CAUSES, CAUSES]), (CAUSES, "memory")])
+def test_limits_of_replicated_streams(filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...], storage: str) -> None:
     """Each limit, and all together, delete as many messages and bytes as planned."""
-    hazard, gone = tried(lake, trial, COPIES | MANY | {"storage": storage}, lambda: limits(lake, causes))
+    hazard, gone = try_change(filled_server, change_trial, REPLICAS | MANY | {"storage": storage}, lambda: deleting_limits(filled_server, causes))
 
-    check_exact(hazard, gone, causes, lake.level)
+    check_exact(hazard, gone, causes, filled_server.level)
 
 
-def test_replicated_streams_with_gaps(lake: Lake, trial: Trial) -> None:
+def test_replicated_streams_with_gaps(filled_server: FilledServer, change_trial: ChangeTrial) -> None:
     """Deleted messages do not mislead, whichever replica answers."""
-    hazard, gone = tried(lake, trial, COPIES | MANY, lambda: limits(lake, CAUSES, much=True), "HOLED")
+    hazard, gone = try_change(filled_server, change_trial, REPLICAS | MANY, lambda: deleting_limits(filled_server, CAUSES, most=True), "HOLED")
 
-    check_exact(hazard, gone, CAUSES, lake.level)
+    check_exact(hazard, gone, CAUSES, filled_server.level)
 
 
 @pytest.mark.parametrize("consumers", [one_with_holes, filters])
-def test_replicated_streams_that_turn_to_interest(lake: Lake, trial: Trial, consumers: Callable[[Lake, str], None]) -> None:
+def test_replicated_streams_that_turn_to_interest(filled_server: FilledServer, change_trial: ChangeTrial, consumers: Callable[[FilledServer, str], None]) -> None:
     """What is acknowledged by all goes from every replica, as planned or between the bounds."""
-    stream = lake.copy(storage="file", **COPIES)
-    consumers(lake, stream)
-    before = lake.state(stream)
+    stream = filled_server.new_mirror(storage="file", **REPLICAS)
+    consumers(filled_server, stream)
+    before = filled_server.state(stream)
 
-    _, hazard = trial.change(stream, body={"retention": "interest"})
+    _, hazard = change_trial.change(stream, body={"retention": "interest"})
 
     seen: list[Any] = []
 
     def quiet() -> bool:
-        seen.append(lake.state(stream)["messages"])
+        seen.append(filled_server.state(stream)["messages"])
         return len(seen) > 5 and len(set(seen[-5:])) == 1
 
-    lake.server.wait_until(quiet, "delete what nobody wants", 30)
-    check_bounds(hazard, lost(before, lake.state(stream)))
+    filled_server.server.wait_until(quiet, "delete what nobody wants", 30)
+    check_bounds(hazard, lost_counts(before, filled_server.state(stream)))

@@ -8,14 +8,14 @@ import pytest
 
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
-from tests.fields.bench import Bench
+from tests.fields.server_bench import ServerBench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
-def bench() -> Iterator[Bench]:
+def bench() -> Iterator[ServerBench]:
     """The worker's own server with the streams that copies and consumers need."""
-    with Sandbox.single(binary=PROGRAM) as sandbox, Bench.on(sandbox["server"]) as bench:
+    with Sandbox.single(binary=PROGRAM) as sandbox, ServerBench.on_server(sandbox["server"]) as bench:
         yield bench

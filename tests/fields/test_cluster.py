@@ -30,13 +30,13 @@ def cluster() -> Iterator[Sandbox]:
 def space(cluster: Sandbox, tmp_path: Path) -> Space:
     """A workspace whose one domain is the cluster, which has no stream."""
     server = cluster["n1"]
-    emptied(server)
+    delete_streams(server)
     connection = {"url": server.url, "user": server.user, "password": server.password}
     domains = {"main": {"connection": "main", "js_domain": None}}
     return Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains})
 
 
-def emptied(server: Server) -> None:
+def delete_streams(server: Server) -> None:
     """Delete every stream. One that is just being scaled is deleted without an answer up to 2.14."""
     for _ in range(10):
         with contextlib.suppress(TimeoutError), Raw(server.url, server.user, server.password, timeout=2) as raw:
@@ -45,7 +45,7 @@ def emptied(server: Server) -> None:
     raise AssertionError("streams remain")
 
 
-def applied(space: Space, *streams: dict[str, Any]) -> Plan:
+def apply_streams(space: Space, *streams: dict[str, Any]) -> Plan:
     """Apply these streams; the plan that was carried out, after which nothing is left to do."""
     plan, result = space.write(streams=list(streams)).apply(allow_hazards=("REMOVES_SUBJECTS",))
     assert result.exit_code == 0, result
@@ -62,9 +62,9 @@ def titles(plan: Plan) -> list[str]:
 @pytest.mark.matrix
 def test_a_stream_is_moved_and_then_scaled_up(space: Space) -> None:
     """Both in one update are refused (10123): it is moved while it is small, and scaled when that is done."""
-    applied(space, {"name": "A", "num_replicas": 1})
+    apply_streams(space, {"name": "A", "num_replicas": 1})
 
-    plan = applied(space, {"name": "A", "num_replicas": 3, "placement": {"tags": ["az:a"]}, "description": "with the rest"})
+    plan = apply_streams(space, {"name": "A", "num_replicas": 3, "placement": {"tags": ["az:a"]}, "description": "with the rest"})
 
     assert titles(plan) == ["update stream A in main: move it", "update stream A in main"]
     assert [step.precondition.get("wait_until_stable") for step in plan.steps] == ["main/stream/A"] * 2
@@ -73,9 +73,9 @@ def test_a_stream_is_moved_and_then_scaled_up(space: Space) -> None:
 @pytest.mark.matrix
 def test_a_stream_is_scaled_down_and_then_moved(space: Space) -> None:
     """The copies that are not wanted go first, so that they are not moved; the plan shows one update."""
-    applied(space, {"name": "A", "num_replicas": 3})
+    apply_streams(space, {"name": "A", "num_replicas": 3})
 
-    plan = applied(space, {"name": "A", "placement": {"tags": ["az:a", "ssd"]}})
+    plan = apply_streams(space, {"name": "A", "placement": {"tags": ["az:a", "ssd"]}})
 
     assert titles(plan) == ["update stream A in main: scale it to 1 copy", "update stream A in main"]
     assert [change.change.actions for change in plan.resource_changes] == [["update"]]
@@ -84,10 +84,10 @@ def test_a_stream_is_scaled_down_and_then_moved(space: Space) -> None:
 
 def test_subjects_are_swapped_by_streams_that_move_and_scale(space: Space) -> None:
     """The part before the update also comes before the step that parks its subjects, and is not undone by it."""
-    applied(space, {"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]})
+    apply_streams(space, {"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]})
 
     changed = {"num_replicas": 3, "placement": {"tags": ["ssd"]}}
-    plan = applied(space, {"name": "A", "subjects": ["b"]} | changed, {"name": "B", "subjects": ["a"]} | changed)
+    plan = apply_streams(space, {"name": "A", "subjects": ["b"]} | changed, {"name": "B", "subjects": ["a"]} | changed)
 
     assert len(plan.steps) == 5
 
@@ -102,11 +102,11 @@ def test_one_change_after_the_other_waits_for_the_cluster(space: Space) -> None:
 
 
 @pytest.mark.matrix
-def test_taking_a_placement_away_is_no_move(space: Space) -> None:
+def test_removing_a_placement_is_no_move(space: Space) -> None:
     """Only a new placement makes the cluster move anything, so nothing has to be split."""
-    applied(space, {"name": "A", "placement": {"tags": ["ssd"]}})
+    apply_streams(space, {"name": "A", "placement": {"tags": ["ssd"]}})
 
-    assert titles(applied(space, {"name": "A", "num_replicas": 3})) == ["update stream A in main"]
+    assert titles(apply_streams(space, {"name": "A", "num_replicas": 3})) == ["update stream A in main"]
 
 
 @pytest.mark.matrix
@@ -118,7 +118,7 @@ def test_taking_a_placement_away_is_no_move(space: Space) -> None:
         ({"num_replicas": 3, "retention": "workqueue"}, {"num_replicas": 1}, "10134"),
     ],
 )
-def test_copies_of_a_consumer_fit_its_stream(stream: dict[str, Any], consumer: dict[str, Any], says: str, space: Space) -> None:
+def test_replicas_of_a_consumer_fit_its_stream(stream: dict[str, Any], consumer: dict[str, Any], says: str, space: Space) -> None:
     """At most as many as the stream; as many, where messages go when they are acknowledged."""
     consumers = [{"name": "C", "ack_policy": "explicit"} | consumer]
     plan = space.write(streams=[{"name": "A", "consumers": consumers} | stream]).plan()
@@ -127,18 +127,18 @@ def test_copies_of_a_consumer_fit_its_stream(stream: dict[str, Any], consumer: d
 
 
 @pytest.mark.matrix
-def test_copies_are_no_error_in_a_cluster(space: Space) -> None:
+def test_replicas_are_no_error_in_a_cluster(space: Space) -> None:
     """A stream of three copies with a consumer of one is what a cluster is for."""
-    applied(space, {"name": "A", "num_replicas": 3, "consumers": [{"name": "C", "num_replicas": 1}]})
+    apply_streams(space, {"name": "A", "num_replicas": 3, "consumers": [{"name": "C", "num_replicas": 1}]})
 
 
 @pytest.mark.matrix
 def test_consumers_wait_for_their_stream_to_be_scaled(space: Space) -> None:
     """While a stream is scaled no consumer can be made (10023 on 2.15): the new one waits, the old one goes before."""
-    applied(space, {"name": "A", "consumers": [{"name": "OLD"}, {"name": "KEPT"}]})
+    apply_streams(space, {"name": "A", "consumers": [{"name": "OLD"}, {"name": "KEPT"}]})
 
     consumers = [{"name": "NEW", "ack_policy": "explicit"}, {"name": "KEPT", "description": "changed"}]
-    plan = applied(space, {"name": "A", "num_replicas": 3, "consumers": consumers})
+    plan = apply_streams(space, {"name": "A", "num_replicas": 3, "consumers": consumers})
 
     assert titles(plan)[:2] == ["delete consumer OLD of A in main", "update stream A in main"]
     assert [step.precondition.get("wait_until_stable") for step in plan.steps] == [None, *["main/stream/A"] * 3]

@@ -11,7 +11,7 @@ from jsplan.resources import CONSUMER, STREAM, Field, Table
 from jsplan.resources.nested import CONSUMER_LIMITS
 
 if TYPE_CHECKING:
-    from tests.fields.bench import Bench
+    from tests.fields.server_bench import ServerBench
 
 pytestmark = pytest.mark.matrix
 
@@ -32,7 +32,7 @@ KEPT_BY_OLD_SERVERS = {("ack_wait", 0), ("ack_wait", 1), ("backoff", 0), ("backo
 PULL, PUSH = {"ack_policy": "explicit"}, {"ack_policy": "explicit", "deliver_subject": "d.c"}
 
 
-def written(row: Field) -> tuple[Any, ...]:
+def edge_values(row: Field) -> tuple[Any, ...]:
     """Values at the edges of what a row allows, and beyond."""
     if row.type == "enum":
         return ("", *row.values, *(value.upper() for value in row.values), "nonsense")
@@ -52,7 +52,7 @@ CASES = [
 ]
 
 
-def parsed(row: Field, value: Any) -> tuple[bool, Any]:
+def parse_value(row: Field, value: Any) -> tuple[bool, Any]:
     """Whether the files take the value, and what becomes of it."""
     try:
         return True, row.parse(value)
@@ -60,14 +60,14 @@ def parsed(row: Field, value: Any) -> tuple[bool, Any]:
         return False, None
 
 
-def sent(bench: Bench, table: Table, config: dict[str, Any]) -> bool:
+def is_accepted(bench: ServerBench, table: Table, config: dict[str, Any]) -> bool:
     """Whether the server takes the configuration exactly as it is."""
     consumer = table is CONSUMER
     api = "CONSUMER.{}.PLAIN.U" if consumer else "STREAM.{}.U"
     payload = {"stream_name": "PLAIN", "action": "create", "config": config} if consumer else config
     taken = "error" not in bench.raw.api(f"$JS.API.{api.format('CREATE')}", payload)
     if taken:
-        bench.raw.done(f"$JS.API.{api.format('DELETE')}")
+        bench.raw.api_ok(f"$JS.API.{api.format('DELETE')}")
     return taken
 
 
@@ -78,12 +78,12 @@ def body_of(table: Table, base: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("table", "row", "base"), CASES)
-def test_files_take_what_the_server_takes(bench: Bench, table: Table, row: Field, base: dict[str, Any]) -> None:
+def test_files_take_what_the_server_takes(bench: ServerBench, table: Table, row: Field, base: dict[str, Any]) -> None:
     """A value that the server takes is none that the files refuse; one that they take is kept, or was a predicted refusal."""
-    for value in written(row) if row.level <= bench.level else ():
-        known, value_sent = parsed(row, value)
+    for value in edge_values(row) if row.level <= bench.level else ():
+        known, value_sent = parse_value(row, value)
         if not known:
-            taken = sent(bench, table, body_of(table, base, **{row.name: value}))
+            taken = is_accepted(bench, table, body_of(table, base, **{row.name: value}))
             assert not taken or (row.name, bench.level) in KEPT_BY_OLD_SERVERS, (row.name, json.dumps(value))
             continue
         old, new = body_of(table, base, **{row.name: value_sent}), body_of(table, base)
@@ -94,16 +94,16 @@ def test_files_take_what_the_server_takes(bench: Bench, table: Table, row: Field
 
 
 @pytest.mark.parametrize("row", CONSUMER_LIMITS.rows, ids=lambda row: row.name)
-def test_limits_for_consumers_at_their_edges(bench: Bench, row: Field) -> None:
+def test_limits_for_consumers_at_their_edges(bench: ServerBench, row: Field) -> None:
     """The same for what a stream says of its consumers."""
     for value in VALUES["int"]:
-        known, value_sent = parsed(row, value)
-        assert known or not sent(bench, STREAM, body_of(STREAM, {}, consumer_limits={row.name: value})), value
+        known, value_sent = parse_value(row, value)
+        assert known or not is_accepted(bench, STREAM, body_of(STREAM, {}, consumer_limits={row.name: value})), value
         if known:
             bench.stream(body_of(STREAM, {}, consumer_limits={row.name: value_sent}), body_of(STREAM, {}))
 
 
-def test_a_heartbeat_of_its_own(bench: Bench) -> None:
+def test_a_heartbeat_of_its_own(bench: ServerBench) -> None:
     """`ack_policy: flow_control` brings a heartbeat of one second, so that any other that is written stops nothing."""
     for beat in (0, 1, 30_000_000_000) if bench.level >= 4 else ():  # nobody knows that policy before 2.14
         bench.consumer("PLAIN", body_of(CONSUMER, PUSH, ack_policy="flow_control", idle_heartbeat=beat), body_of(CONSUMER, PUSH))

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from jsplan.address import Address
 from jsplan.documents.plan import Plan
 from jsplan.errors import ConfigError
-from jsplan.planning.verdict import table_of
+from jsplan.planning.decide import table_of
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.fields import strategies
 from tests.support.raw import streams as names_of
-from tests.support.workspaces import Quiet, single_space
+from tests.support.workspaces import RecordingObserver, single_space
 
 if TYPE_CHECKING:
-    from tests.fields.bench import Bench
+    from tests.fields.server_bench import ServerBench
     from tests.support.workspaces import Space
 
 NEWEST = 5
@@ -46,17 +46,17 @@ Pair = tuple[Body, Body]
 def stream_pairs() -> st.SearchStrategy[Pair]:
     """A stream with up to two consumers, and what becomes of them."""
     consumers = [strategies.pairs(strategies.consumers(f"C{n}", NAME, NEWEST)) for n in range(2)]
-    return st.tuples(strategies.pairs(strategies.streams(NAME, NEWEST)), st.tuples(*consumers), st.integers(0, 15)).map(_together)
+    return st.tuples(strategies.pairs(strategies.streams(NAME, NEWEST)), st.tuples(*consumers), st.integers(0, 15)).map(_combine)
 
 
-def _together(drawn: tuple[Pair, tuple[Pair, ...], int]) -> Pair:
+def _combine(drawn: tuple[Pair, tuple[Pair, ...], int]) -> Pair:
     (old, new), consumers, mask = drawn
     before = [pair[0] for n, pair in enumerate(consumers) if mask >> n & 1]
     after = [pair[1] for n, pair in enumerate(consumers) if mask >> n + 2 & 1]
     return old | {"consumers": before}, new | {"consumers": after}
 
 
-def collected(count: int, *, seeded: bool) -> Iterator[list[Pair]]:
+def draw_batches(count: int, *, seeded: bool) -> Iterator[list[Pair]]:
     """So many drawn pairs in batches, each stream with a name of its own. No server takes part in this."""
     found: list[Pair] = []
 
@@ -72,31 +72,31 @@ def collected(count: int, *, seeded: bool) -> Iterator[list[Pair]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.matrix
-def test_any_workspace_converges(bench: Bench) -> None:
+def test_any_workspace_converges(bench: ServerBench) -> None:
     """Apply succeeds, live is what plan showed, nothing is left to do; the same from there to any other workspace."""
-    for batch in collected(SEEDED, seeded=True):
+    for batch in draw_batches(SEEDED, seeded=True):
         converge(bench, batch)
     assert min(bench.counts.get(action, 0) for action in ("create", "update", "no-op", "delete")) > 10, bench.counts
 
 
 @pytest.mark.soak
-def test_soak_any_workspace_converges(bench: Bench) -> None:
+def test_soak_any_workspace_converges(bench: ServerBench) -> None:
     """The same with ever new workspaces."""
-    for batch in collected(MANY, seeded=False):
+    for batch in draw_batches(MANY, seeded=False):
         converge(bench, batch)
 
 
-def converge(bench: Bench, drawn: list[Pair]) -> None:
+def converge(bench: ServerBench, drawn: list[Pair]) -> None:
     """From nothing to the first of each pair, and from there to the second."""
-    for name in set(names_of(bench.raw)) - bench.own:
-        bench.raw.done(f"$JS.API.STREAM.DELETE.{name}")
+    for name in set(names_of(bench.raw)) - bench.permanent_streams:
+        bench.raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
     with tempfile.TemporaryDirectory() as folder:
         space = single_space(Path(folder), bench.server)
-        made = settle(bench, space, [old for old, _ in drawn], [])
-        settle(bench, space, [new for _, new in drawn], made)
+        made = apply_legal(bench, space, [old for old, _ in drawn], [])
+        apply_legal(bench, space, [new for _, new in drawn], made)
 
 
-def settle(bench: Bench, space: Space, wanted: list[Body], fallback: list[Body]) -> list[Body]:
+def apply_legal(bench: ServerBench, space: Space, wanted: list[Body], fallback: list[Body]) -> list[Body]:
     """Apply what of it is legal, and prove that it holds. Returns what was applied.
 
     What plan refuses stays as `fallback` has it, or is left out.
@@ -115,7 +115,7 @@ def settle(bench: Bench, space: Space, wanted: list[Body], fallback: list[Body])
     again = space.plan()
     assert [step.title for step in again.steps] == [], json.dumps(bodies)
     assert not again.has_changes
-    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     return bodies
 
 
@@ -124,7 +124,7 @@ def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[
     bodies = [dict(body) for body in wanted]
     safe = {body["name"]: body for body in fallback}
     for _ in range(6):
-        space.write(streams=[body | {"lifecycle": {"on_replace": "recreate"}, "consumers": recreated(body)} for body in bodies])
+        space.write(streams=[body | {"lifecycle": {"on_replace": "recreate"}, "consumers": replaceable_consumers(body)} for body in bodies])
         try:
             plan = space.plan()
             errors = [d for d in plan.diagnostics if d.severity == "error"]
@@ -133,16 +133,16 @@ def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[
         if not errors and plan is not None:
             return bodies, plan
         wrong = {d.address for d in errors}
-        bodies = [kept for body in bodies if (kept := without(body, wrong, safe)) is not None]
+        bodies = [kept for body in bodies if (kept := without_refused(body, wrong, safe)) is not None]
     raise AssertionError(f"still refused: {errors}")
 
 
-def recreated(body: Body) -> list[Body]:
+def replaceable_consumers(body: Body) -> list[Body]:
     """Its consumers, which may be made anew."""
     return [consumer | {"lifecycle": {"on_replace": "recreate"}} for consumer in body["consumers"]]
 
 
-def without(body: Body, wrong: set[str | None], safe: dict[str, Body]) -> Body | None:
+def without_refused(body: Body, wrong: set[str | None], safe: dict[str, Body]) -> Body | None:
     """A stream without the consumers that were refused; one that was refused itself as it was before, or not at all."""
     if f"main/stream/{body['name']}" in wrong:
         return safe.pop(body["name"], None)

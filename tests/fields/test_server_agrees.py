@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fields import strategies
-from tests.fields.bench import PARENTS
+from tests.fields.server_bench import PARENTS
 
 if TYPE_CHECKING:
-    from tests.fields.bench import Bench
+    from tests.fields.server_bench import ServerBench
 
 NEWEST = 5
 MANY = int(os.environ.get("JSPLAN_EXAMPLES", "30000"))
@@ -36,7 +36,7 @@ CONSUMER_PAIRS = st.sampled_from(sorted(PARENTS)).flatmap(
 @pytest.mark.matrix
 @SEEDED
 @given(pair=STREAM_PAIRS)
-def test_streams_are_what_the_table_says(bench: Bench, pair: Pair) -> None:
+def test_streams_are_what_the_table_says(bench: ServerBench, pair: Pair) -> None:
     """Refusals are predicted, echoes are predicted field by field, and an update is taken exactly as classified."""
     bench.stream(*pair)
 
@@ -45,7 +45,7 @@ def test_streams_are_what_the_table_says(bench: Bench, pair: Pair) -> None:
 @pytest.mark.matrix
 @SEEDED
 @given(drawn=CONSUMER_PAIRS)
-def test_consumers_are_what_the_table_says(bench: Bench, drawn: tuple[str, Pair]) -> None:
+def test_consumers_are_what_the_table_says(bench: ServerBench, drawn: tuple[str, Pair]) -> None:
     """The same for consumers in streams of every retention, under limits, and in memory."""
     stream, pair = drawn
     bench.consumer(stream, *pair)
@@ -54,7 +54,7 @@ def test_consumers_are_what_the_table_says(bench: Bench, drawn: tuple[str, Pair]
 @pytest.mark.soak
 @OPEN_ENDED
 @given(pair=STREAM_PAIRS)
-def test_soak_streams(bench: Bench, pair: Pair) -> None:
+def test_soak_streams(bench: ServerBench, pair: Pair) -> None:
     """However many configurations are tried, the server agrees."""
     bench.stream(*pair)
 
@@ -62,7 +62,7 @@ def test_soak_streams(bench: Bench, pair: Pair) -> None:
 @pytest.mark.soak
 @OPEN_ENDED
 @given(drawn=CONSUMER_PAIRS)
-def test_soak_consumers(bench: Bench, drawn: tuple[str, Pair]) -> None:
+def test_soak_consumers(bench: ServerBench, drawn: tuple[str, Pair]) -> None:
     """However many consumers are tried, the server agrees."""
     stream, pair = drawn
     bench.consumer(stream, *pair)

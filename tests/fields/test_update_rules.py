@@ -9,49 +9,49 @@ import pytest
 from jsplan.planning.merge import expected_new
 from jsplan.sandbox import binary
 from tests.conftest import PROGRAM
-from tests.fields import rules
-from tests.fields.rules import Case, cases, judge, sealed
+from tests.fields import measured_rules
+from tests.fields.measured_rules import Case, cases, check_outcome, sealed_config
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
-    from tests.fields.bench import Bench
+    from tests.fields.server_bench import ServerBench
 
 ALL = cases()
-VERSION = binary.version(PROGRAM)
+VERSION = binary.read_version(PROGRAM)
 
 
 def test_all_cases_are_there() -> None:
     """120 cases of streams and 67 of consumers, each with the answers of five versions; no exception names a case that is not."""
     assert len([case for case in ALL if case.kind == "stream"]) == 120
     assert len([case for case in ALL if case.kind == "consumer"]) == 67
-    assert all(case.measured.keys() == rules.LEVELS.keys() for case in ALL)
-    exceptions = {*rules.ACCEPTED_BUT_REPLACED, *rules.REFUSED_ONLY_RAW, *rules.REFUSED_BY_SURROUNDINGS}
+    assert all(case.measured.keys() == measured_rules.LEVELS.keys() for case in ALL)
+    exceptions = {*measured_rules.ACCEPTED_BUT_REPLACED, *measured_rules.REFUSED_ONLY_RAW, *measured_rules.REFUSED_BY_SURROUNDINGS}
     assert exceptions <= {str(case) for case in ALL}
 
 
-@pytest.mark.parametrize("version", rules.LEVELS)
+@pytest.mark.parametrize("version", measured_rules.LEVELS)
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_the_tables_predict_what_was_measured(case: Case, version: str) -> None:
     """Class, refusal and echo of each measured update follow from the tables alone, for every level."""
-    level, outcome = rules.LEVELS[version], case.measured[version]
+    level, outcome = measured_rules.LEVELS[version], case.measured[version]
     if outcome["outcome"] == "create_failed":
-        assert any(needed > level for _, needed in case.table.needs(case.before))
+        assert any(needed > level for _, needed in case.table.required_levels(case.before))
         return
-    live = expected_new(case.table, case.before, level, rules.around(case))
+    live = expected_new(case.table, case.before, level, measured_rules.inherited_from_origin(case))
     if case.pre == "SEAL":
-        live = sealed(live, level)
-    judge(case, case.table.full(live, level), outcome, level)
+        live = sealed_config(live, level)
+    check_outcome(case, case.table.with_defaults(live, level), outcome, level)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_this_server_does_what_was_measured_and_predicted(case: Case, bench: Bench) -> None:
+def test_this_server_does_what_was_measured_and_predicted(case: Case, bench: ServerBench) -> None:
     """The raw update of each case is answered as measured on this version, and as the tables predict at its level."""
-    outcome, live = on_server(case, bench.raw, bench)
+    outcome, live = play_on_server(case, bench.raw, bench)
     if VERSION in case.measured:
         assert summary(outcome) == summary(case.measured[VERSION])
     if live:
-        judge(case, live, outcome, bench.level)
+        check_outcome(case, live, outcome, bench.level)
 
 
 def summary(outcome: dict[str, Any]) -> tuple[Any, ...]:
@@ -60,7 +60,7 @@ def summary(outcome: dict[str, Any]) -> tuple[Any, ...]:
     return outcome["outcome"].replace("_but_dropped", ""), outcome.get("error", "").split(" ")[0], changes
 
 
-def on_server(case: Case, raw: Raw, bench: Bench) -> tuple[dict[str, Any], dict[str, Any]]:
+def play_on_server(case: Case, raw: Raw, bench: ServerBench) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the server did, as the data files write it, and its echo before the update (empty if it made nothing)."""
     return _stream(case, raw) if case.kind == "stream" else _consumer(case, raw, bench)
 
@@ -71,24 +71,24 @@ def _stream(case: Case, raw: Raw) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"outcome": "create_failed", "error": _error(made)}, {}
     try:
         _prepare(case.pre, made["config"], raw)
-        live = raw.done("$JS.API.STREAM.INFO.U")["config"]
+        live = raw.api_ok("$JS.API.STREAM.INFO.U")["config"]
         answer = raw.api("$JS.API.STREAM.UPDATE.U", case.after)
-        return _outcome(answer, live, raw.done("$JS.API.STREAM.INFO.U")["config"]), live
+        return _outcome(answer, live, raw.api_ok("$JS.API.STREAM.INFO.U")["config"]), live
     finally:
-        raw.done("$JS.API.STREAM.DELETE.U")
+        raw.api_ok("$JS.API.STREAM.DELETE.U")
 
 
 def _prepare(pre: str, config: dict[str, Any], raw: Raw) -> None:
     if pre == "SEAL":
-        raw.done("$JS.API.STREAM.UPDATE.U", config | {"sealed": True})
+        raw.api_ok("$JS.API.STREAM.UPDATE.U", config | {"sealed": True})
     for number in range({"CONS": 1, "CONS2": 2}.get(pre, 0)):
         name = f"d{number + 1}"
         consumer = {"durable_name": name, "ack_policy": "explicit"}
-        raw.done(f"$JS.API.CONSUMER.CREATE.U.{name}", {"stream_name": "U", "config": consumer})
+        raw.api_ok(f"$JS.API.CONSUMER.CREATE.U.{name}", {"stream_name": "U", "config": consumer})
 
 
-def _consumer(case: Case, raw: Raw, bench: Bench) -> tuple[dict[str, Any], dict[str, Any]]:
-    raw.done("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+def _consumer(case: Case, raw: Raw, bench: ServerBench) -> tuple[dict[str, Any], dict[str, Any]]:
+    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
     api = "$JS.API.CONSUMER.CREATE.S.c"
     try:
         made = raw.api(api, {"stream_name": "S", "config": case.before})
@@ -96,9 +96,9 @@ def _consumer(case: Case, raw: Raw, bench: Bench) -> tuple[dict[str, Any], dict[
             return {"outcome": "create_failed", "error": _error(made)}, {}
         with bench.listening("dlv" if "active subscriber" in case.name else None):
             answer = raw.api(api, {"stream_name": "S", "config": case.after, "action": "update"})
-        return _outcome(answer, made["config"], raw.done("$JS.API.CONSUMER.INFO.S.c")["config"]), made["config"]
+        return _outcome(answer, made["config"], raw.api_ok("$JS.API.CONSUMER.INFO.S.c")["config"]), made["config"]
     finally:
-        raw.done("$JS.API.STREAM.DELETE.S")
+        raw.api_ok("$JS.API.STREAM.DELETE.S")
 
 
 def _outcome(answer: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.fuzz.documents import Document, bytes_of, dump, text_of
-from tests.fuzz.harness import Found, Report, Target, judge
+from tests.fuzz.harness import FoundFailure, Report, Target, check_document
 
 FOUND: Final = Path(__file__).parent / "found"
 #: Tries to make a failing document smaller; fewer for one that takes seconds to fail.
 TRIES, SLOW_TRIES = 400, 40
 
 
-def shrunk(target: Target, found: Found) -> Document:
+def shrink_failure(target: Target, found: FoundFailure) -> Document:
     """A smaller document that shows the same."""
     key, document = found.failure.key, found.document
     slow = key.startswith(("computes", "waits", "the process dies"))
@@ -25,7 +25,7 @@ def shrunk(target: Target, found: Found) -> Document:
     def shows(candidate: Document) -> bool:
         nonlocal left
         left -= 1
-        failure = judge(target, candidate)
+        failure = check_document(target, candidate)
         return failure is not None and failure.key == key
 
     for smaller in (_fewer_parts, _smaller_trees, _smaller_text):
@@ -109,7 +109,7 @@ def _smaller_text(target: Target, document: Document, shows: Shows, more: Callab
 # --- what was found ---------------------------------------------------------------------------------------------------
 
 
-def keep(target: Target, document: Document) -> Path:
+def keep_case(target: Target, document: Document) -> Path:
     """Keep a document as a case, under a name made of what is in it."""
     text = dump(document)
     path = FOUND / target.name / f"{sha256(text.encode()).hexdigest()[:12]}.json"
@@ -118,16 +118,16 @@ def keep(target: Target, document: Document) -> Path:
     return path
 
 
-def kept(target: Target) -> list[Path]:
+def kept_cases(target: Target) -> list[Path]:
     """The cases of a target."""
     return sorted((FOUND / target.name).glob("*.json"))
 
 
-def told(report: Report, seed: int, *, smaller: bool = True) -> str:
+def format_report(report: Report, seed: int, *, smaller: bool = True) -> str:
     """What a run found, each with its smallest document and how to see it again."""
     parts = []
     for found in sorted(report.found.values(), key=lambda found: found.number):
-        document = shrunk(report.target, found) if smaller else found.document
+        document = shrink_failure(report.target, found) if smaller else found.document
         shown = "\n".join(f"    {name}: {text_of(content)[:1500]!r}" for name, content in document.items() if name == "$" or content)
         parts.append(
             f"--- {report.target.name}: {found.failure.key} ({found.count} of {report.documents} documents, first number {found.number})\n"

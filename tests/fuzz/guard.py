@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jsplan.state import lease
-from tests.fuzz import words
+from tests.fuzz import hostile_values
 
 #: Bytes that may be used beyond what the process has when it begins.
 MEMORY: Final = 512 << 20
@@ -53,7 +53,7 @@ _CHANGES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-class Stopped(BaseException):
+class StoppedDocument(BaseException):
     """The document made the process do what no document may; no `except Exception` keeps it."""
 
 
@@ -93,41 +93,41 @@ class Guard:
     def stop(self, what: str) -> None:
         """Note what was done and end it."""
         self.seen.append(what)
-        raise Stopped(what)
+        raise StoppedDocument(what)
 
-    def heard(self, event: str, args: tuple[Any, ...]) -> None:
+    def audit_hook(self, event: str, args: tuple[Any, ...]) -> None:
         """The audit hook: called before whatever the interpreter does."""
         if not self.active:
             return
         if event == "open":
-            self._opened(*args)
+            self._check_open(*args)
         elif event in _CHANGES:
             for at, folder in _CHANGES[event]:
                 if folder >= len(args) or args[folder] in (
                     None,
                     -1,
                 ):  # what is relative to an open folder is below it
-                    self._changed(event, args[at])
+                    self._check_change(event, args[at])
         elif event in ("socket.connect", "socket.bind", "socket.sendto"):
             raise ConnectionRefusedError(111, "Connection refused")
         elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
             raise socket.gaierror(-2, "Name or service not known")
         elif event in _PROCESSES:
             self.stop(f"starts a process: {event} {args!r}"[:300])
-        elif event == "compile" and words.CODE in str(args[0]):
+        elif event == "compile" and hostile_values.CODE in str(args[0]):
             self.stop("compiles text of the document")
 
-    def _opened(self, path: Any, _: Any, flags: Any) -> None:
+    def _check_open(self, path: Any, _: Any, flags: Any) -> None:
         if isinstance(path, int):
             return
         if isinstance(flags, int) and flags & _WRITING and os.fsdecode(path) != os.devnull:
-            self._changed("open", path)
+            self._check_change("open", path)
         if not flags & os.O_NONBLOCK and _is_pipe(path):
             if os.path.realpath(path) in self.pipes:
                 raise OSError(errno.EIO, "Input/output error")
             self.stop("waits for the other end of a pipe")
 
-    def _changed(self, event: str, path: Any) -> None:
+    def _check_change(self, event: str, path: Any) -> None:
         if isinstance(path, int):
             return
         whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 - resolve() would follow links
@@ -148,22 +148,22 @@ def _is_pipe(path: Any) -> bool:
 GUARD: Final = Guard()
 
 
-def _computed(*_: object) -> None:
+def _cpu_alarm(*_: object) -> None:
     if GUARD.active:
         GUARD.stop("computes too long")
 
 
-def _waited(*_: object) -> None:
+def _wall_alarm(*_: object) -> None:
     if GUARD.active:
         GUARD.stop("waits for ever")
 
 
 def install() -> None:
     """Watch this process from now on, let its clocks go as fast as it wants, and bound its memory."""
-    sys.addaudithook(GUARD.heard)
-    signal.signal(signal.SIGPROF, _computed)
-    signal.signal(signal.SIGALRM, _waited)
-    _let_time_fly()
+    sys.addaudithook(GUARD.audit_hook)
+    signal.signal(signal.SIGPROF, _cpu_alarm)
+    signal.signal(signal.SIGALRM, _wall_alarm)
+    _skip_waiting()
     os.fsync = _nothing  # what is tested is not the disk
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
         pages = int(file.read().split()[0])
@@ -175,7 +175,7 @@ def _nothing(fd: Any) -> None:
     """Wait for no disk."""
 
 
-def _let_time_fly() -> None:
+def _skip_waiting() -> None:
     """Nobody waits: a sleep, and a wait of an event loop in which nothing happens, only puts the clock forward."""
     real, ahead = time.monotonic, [0.0]
 

@@ -23,14 +23,14 @@ from random import Random
 from typing import Final
 
 import jsplan
-from jsplan.documents.schema import inner_schemas, schemas
-from jsplan.documents.validation import flaw_of
+from jsplan.documents.schema import internal_schemas, schemas
+from jsplan.documents.validation import find_flaw
 from jsplan.errors import JsplanError
+from tests.fuzz.consistent_changes import fill_maps, rename_value
+from tests.fuzz.document_run import DocumentRun, Violation, error_location
 from tests.fuzz.documents import Document, size
-from tests.fuzz.everywhere import filled, renamed
-from tests.fuzz.guard import GUARD, Stopped, install
-from tests.fuzz.mutate import form_of, mutated
-from tests.fuzz.scene import Scene, Wrong, where
+from tests.fuzz.guard import GUARD, StoppedDocument, install
+from tests.fuzz.mutate import form_of, mutate_part
 
 #: Where files cost nothing, if there is such a place.
 MEMORY: Final = Path("/dev/shm")
@@ -41,7 +41,7 @@ WRONG: Final = "$wrong"
 #: Documents that one process reads before the next takes its place.
 CHUNK: Final = 400
 #: Different failures after which a run ends.
-MOST: Final = 25
+MAX_FAILURES: Final = 25
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Target:
 
     name: str
     seeds: Callable[[], list[Document]]
-    run: Callable[[Scene], None]
+    run: Callable[[DocumentRun], None]
     #: Which parts are changed, and words of this target's own.
     changes: Callable[[str], bool] = lambda name: not name.startswith("$")
     words: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Target:
         document = dict(dice.choice(self.documents))
         parts = [name for name in document if self.changes(name)]
         if (whole := dice.random()) < 0.15:
-            return (renamed if whole < 0.1 else filled)(document, parts, dice, self.words)
+            return (rename_value if whole < 0.1 else fill_maps)(document, parts, dice, self.words)
         for _ in range(dice.choice((1, 1, 1, 1, 2, 3))):
             name = dice.choice(parts)
             others = [other[name] for other in self.documents if name in other]
@@ -87,7 +87,7 @@ class Target:
                     )
                 )
             else:
-                document[name] = mutated(document[name], self.form(name), dice, others, self.words)
+                document[name] = mutate_part(document[name], self.form(name), dice, others, self.words)
         return document
 
 
@@ -100,7 +100,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundFailure:
     """A failure with the first document that showed it, and how many did."""
 
     failure: Failure
@@ -116,13 +116,13 @@ class Report:
     target: Target
     documents: int = 0
     seconds: float = 0.0
-    found: dict[str, Found] = field(default_factory=dict)
+    found: dict[str, FoundFailure] = field(default_factory=dict)
 
     def add(self, number: int, document: Document, failure: Failure) -> None:
         """Take in one that failed."""
         there = self.found.get(failure.key)
         if there is None:
-            self.found[failure.key] = Found(failure, number, document)
+            self.found[failure.key] = FoundFailure(failure, number, document)
         else:
             there.count += 1
 
@@ -132,14 +132,14 @@ class Report:
 
 def read(target: Target, document: Document, base: Path, *, seed: bool = False) -> Failure | None:
     """Let jsplan read it, here and now: only in a process that `install` was called in. A `seed` must not be refused."""
-    scene = Scene(base, document)
-    scene.lay()
+    scene = DocumentRun(base, document)
+    scene.prepare()
     allowed = max(1.0, -(-size(document) // 1024))
     failure = None
     try:
         with GUARD.watching((scene.ws,), scene.tmp, allowed, scene.named()):
             failure = _read(target, scene)
-    except Stopped:
+    except StoppedDocument:
         pass
     finally:
         scene.clear()
@@ -152,19 +152,19 @@ def read(target: Target, document: Document, base: Path, *, seed: bool = False) 
     return failure
 
 
-def _read(target: Target, scene: Scene) -> Failure | None:
+def _read(target: Target, scene: DocumentRun) -> Failure | None:
     try:
         target.run(scene)
-    except Wrong as wrong:
+    except Violation as wrong:
         return Failure(wrong.key, wrong.detail)
     except JsplanError as error:
         try:
-            scene.refused(error)
-        except Wrong as wrong:
+            scene.check_refusal(error)
+        except Violation as wrong:
             return Failure(wrong.key, wrong.detail)
     except Exception:  # noqa: BLE001 - that is what is looked for
         text = traceback.format_exc()
-        return Failure(f"raises {where(text)}", text[-3000:])
+        return Failure(f"raises {error_location(text)}", text[-3000:])
     return None
 
 
@@ -218,32 +218,32 @@ def _child(target: Target, documents: Iterable[tuple[int, Document]], at: mmap.m
 
 
 @cache
-def _warm() -> None:
+def _preload() -> None:
     """Load all of jsplan but what needs Spark, once, so that no forked process does so."""
     for found in pkgutil.walk_packages(jsplan.__path__, "jsplan."):
         if not found.name.startswith(("jsplan.backfill.spark", "jsplan.__main__")):
             importlib.import_module(found.name)
     with contextlib.suppress(ImportError):
         importlib.import_module("pandas")  # which pyarrow loads when it first makes an array
-    for name in {**schemas(), **inner_schemas()}:
-        flaw_of({}, name.removesuffix("-v1.json"))  # compiles the schema
+    for name in {**schemas(), **internal_schemas()}:
+        find_flaw({}, name.removesuffix("-v1.json"))  # compiles the schema
     gc.freeze()
 
 
-def judge(target: Target, document: Document) -> Failure | None:
+def check_document(target: Target, document: Document) -> Failure | None:
     """What is wrong with one document, if anything."""
-    _warm()
+    _preload()
     told: list[Failure] = []
     with mmap.mmap(-1, 8) as at:
         status = _forked(target, [(0, document)], at, lambda _, failure: told.append(failure))
-    return told[0] if told else _death(status)
+    return told[0] if told else _describe_exit(status)
 
 
-def judge_all(target: Target, documents: Mapping[str, Document], *, seeds: bool = False) -> dict[str, Failure]:
+def check_documents(target: Target, documents: Mapping[str, Document], *, seeds: bool = False) -> dict[str, Failure]:
     """What is wrong with each of the documents, by name."""
     found: dict[str, Failure] = {}
     names = [*documents]
-    _warm()
+    _preload()
     with mmap.mmap(-1, 8) as at:
         todo = range(len(names))
         while todo:
@@ -254,7 +254,7 @@ def judge_all(target: Target, documents: Mapping[str, Document], *, seeds: bool 
                 lambda n, failure: found.update({names[n]: failure}),
                 seeds=seeds,
             )
-            death = _death(status)
+            death = _describe_exit(status)
             if death is None:
                 break
             number = struct.unpack("q", at[:8])[0]
@@ -263,7 +263,7 @@ def judge_all(target: Target, documents: Mapping[str, Document], *, seeds: bool 
     return found
 
 
-def _death(status: int) -> Failure | None:
+def _describe_exit(status: int) -> Failure | None:
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         return Failure(
@@ -275,9 +275,9 @@ def _death(status: int) -> Failure | None:
     return None
 
 
-def run(target: Target, seed: int, numbers: range, *, most: int = MOST, clock: Callable[[], float] = lambda: sum(os.times()[:4])) -> Report:
+def run(target: Target, seed: int, numbers: range, *, most: int = MAX_FAILURES, clock: Callable[[], float] = lambda: sum(os.times()[:4])) -> Report:
     """Read documents of these numbers. `seconds` of the report are those of computing."""
-    _warm()
+    _preload()
     report, begun, left = Report(target), clock(), iter(_chunks(numbers))
     assert target.documents, f"{target.name} has no seeds"
     with mmap.mmap(-1, 8) as at:
@@ -290,7 +290,7 @@ def run(target: Target, seed: int, numbers: range, *, most: int = MOST, clock: C
                     at,
                     lambda n, failure: report.add(n, target.document(seed, n), failure),
                 )
-                death = _death(status)
+                death = _describe_exit(status)
                 if death is None:
                     break
                 number = struct.unpack("q", at[:8])[0]

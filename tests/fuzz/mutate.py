@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.fuzz import words
+from tests.fuzz import hostile_values
 from tests.fuzz.documents import bytes_of, text_of
 
 #: The most that one part may have, in bytes; and how deep a tree may be that is changed as a tree.
@@ -71,11 +71,11 @@ def _depth(tree: Tree) -> int:
     return deep
 
 
-def copied(tree: Tree) -> Tree:
+def copy_tree(tree: Tree) -> Tree:
     """A deep copy."""
     if isinstance(tree, dict):
-        return {key: copied(value) for key, value in tree.items()}
-    return [copied(value) for value in tree] if isinstance(tree, list) else tree
+        return {key: copy_tree(value) for key, value in tree.items()}
+    return [copy_tree(value) for value in tree] if isinstance(tree, list) else tree
 
 
 class Mutator:
@@ -89,14 +89,14 @@ class Mutator:
 
     def tree(self, tree: Tree, count: int) -> Tree:
         """The tree with so many changes."""
-        box = [copied(tree)]
+        box = [copy_tree(tree)]
         for _ in range(count):
             there = places(box)
             if len(there) > MOST_VALUES:
                 break
             place = self.dice.choice(there[1:] if len(there) > 1 and self.dice.random() < 0.97 else there)
             place = self._step_by_step(box) if self.dice.random() < 0.3 else place
-            self.dice.choice(self._for(place))(*place)
+            self.dice.choice(self._mutations_for(place))(*place)
         return box[0]
 
     def _step_by_step(self, box: list[Tree]) -> Place:
@@ -106,7 +106,7 @@ class Mutator:
             place = (inside, self.dice.choice(list(inside) if isinstance(inside, dict) else range(len(inside))))
         return place
 
-    def _for(self, place: Place) -> tuple[Callable[[Any, Any], None], ...]:
+    def _mutations_for(self, place: Place) -> tuple[Callable[[Any, Any], None], ...]:
         holder, key = place
         value = holder[key]
         common: tuple[Callable[[Any, Any], None], ...] = (
@@ -117,7 +117,7 @@ class Mutator:
             self._transplant,
             self._wrap,
             self._swap,
-            self._twice,
+            self._duplicate_key,
         )
         if isinstance(holder, dict):
             common += (self._rename, self._rename)
@@ -129,7 +129,7 @@ class Mutator:
             return (*common, self._repeat, self._empty)
         if isinstance(value, dict):
             common += (self._empty, self._add)
-        return (*common, self._anchor, self._merge) if self.raw is words.RAW_YAML else common
+        return (*common, self._anchor, self._merge) if self.raw is hostile_values.RAW_YAML else common
 
     def _remove(self, holder: Any, key: Any) -> None:
         if isinstance(holder, dict | list) and len(holder) > 0:
@@ -139,17 +139,17 @@ class Mutator:
 
     def text(self) -> str:
         """A hostile text."""
-        return self.dice.choice(self.own if self.own and self.dice.random() < 0.4 else words.TEXTS)
+        return self.dice.choice(self.own if self.own and self.dice.random() < 0.4 else hostile_values.TEXTS)
 
     def _scalar(self) -> Tree:
         kind = self.dice.randrange(10)
         if kind < 4:
             return self.text()
         if kind < 6:
-            return self.dice.choice(words.NUMBERS)
+            return self.dice.choice(hostile_values.NUMBERS)
         if kind < 8:
             return self.dice.choice((None, None, True, False, [], {}, "", [None], {"": None}, "text"))
-        return Raw(self.dice.choice(words.BOMBS if self.raw is words.RAW_YAML and self.dice.random() < 0.7 else self.raw))
+        return Raw(self.dice.choice(hostile_values.BOMBS if self.raw is hostile_values.RAW_YAML and self.dice.random() < 0.7 else self.raw))
 
     def _replace(self, holder: Any, key: Any) -> None:
         holder[key] = self._scalar()
@@ -179,7 +179,7 @@ class Mutator:
         there = places(donor)
         if there:
             from_holder, from_key = self.dice.choice(there)
-            holder[key] = copied(from_holder[from_key])
+            holder[key] = copy_tree(from_holder[from_key])
 
     def _wrap(self, holder: Any, key: Any) -> None:
         for _ in range(self.dice.choice((1, 2, 5, 40))):
@@ -190,11 +190,11 @@ class Mutator:
             other = self.dice.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
             holder[key], holder[other] = holder[other], holder[key]
 
-    def _twice(self, holder: Any, key: Any) -> None:
+    def _duplicate_key(self, holder: Any, key: Any) -> None:
         if isinstance(holder, list):
-            holder.insert(self.dice.randrange(len(holder) + 1), copied(holder[key]))
+            holder.insert(self.dice.randrange(len(holder) + 1), copy_tree(holder[key]))
         else:
-            holder[Key(key)] = copied(holder[key]) if self.dice.random() < 0.5 else self._scalar()
+            holder[Key(key)] = copy_tree(holder[key]) if self.dice.random() < 0.5 else self._scalar()
 
     def _rename(self, holder: Any, key: Any) -> None:
         choices = [
@@ -228,7 +228,7 @@ class Mutator:
 
     def _merge(self, holder: Any, key: Any) -> None:
         if isinstance(holder, dict):
-            holder[Raw("<<")] = self.dice.choice((copied(holder[key]), Raw("*a"), [copied(holder[key]), Raw("*b")]))
+            holder[Raw("<<")] = self.dice.choice((copy_tree(holder[key]), Raw("*a"), [copy_tree(holder[key]), Raw("*b")]))
 
     def _edit(self, holder: Any, key: Any) -> None:
         text, word = str(holder[key]), self.text()
@@ -255,29 +255,29 @@ class Mutator:
         found = list(re.finditer(r"\d+", str(holder[key])))
         if found:
             match = self.dice.choice(found)
-            number = self.dice.choice((0, 5_000, 1_000_000, self.dice.choice(words.NUMBERS)))
+            number = self.dice.choice((0, 5_000, 1_000_000, self.dice.choice(hostile_values.NUMBERS)))
             holder[key] = f"{str(holder[key])[: match.start()]}{number}{str(holder[key])[match.end() :]}"
 
     def _number(self, holder: Any, key: Any) -> None:
         value = holder[key]
         holder[key] = self.dice.choice(
             (
-                self.dice.choice(words.NUMBERS),
-                self.dice.choice(words.EXTREMES),
-                self.dice.choice(words.EXTREMES),
+                self.dice.choice(hostile_values.NUMBERS),
+                self.dice.choice(hostile_values.EXTREMES),
+                self.dice.choice(hostile_values.EXTREMES),
                 value + 1,
                 value - 1,
                 -value,
                 value * 1000,
                 Raw(f"{value}.5") if isinstance(value, int) else value + 0.5,  # an integer of any size
                 str(value),
-                self.dice.choice(words.NUMBERS),
+                self.dice.choice(hostile_values.NUMBERS),
             )
         )
 
     def _repeat(self, holder: Any, key: Any) -> None:
         times = min(self.dice.choice((2, 10, 300)), MOST_VALUES // (1 + len(places(holder[key]))))
-        holder[key] = [copied(value) for value in holder[key] * times][:1000]
+        holder[key] = [copy_tree(value) for value in holder[key] * times][:1000]
 
     def _empty(self, holder: Any, key: Any) -> None:
         holder[key] = type(holder[key])()
@@ -305,13 +305,13 @@ def yaml_text(tree: Tree, indent: int = 0) -> str:
     """The tree as YAML in blocks."""
     pad = " " * indent
     if isinstance(tree, dict) and tree and indent < 40:
-        return "".join(f"{pad}{key if isinstance(key, Raw) else _plain(str(key))}:{_below(value, indent)}" for key, value in tree.items())
+        return "".join(f"{pad}{key if isinstance(key, Raw) else _plain(str(key))}:{_nest_lines(value, indent)}" for key, value in tree.items())
     if isinstance(tree, list) and tree and indent < 40:
-        return "".join(f"{pad}-{_below(value, indent)}" for value in tree)
+        return "".join(f"{pad}-{_nest_lines(value, indent)}" for value in tree)
     return f"{pad}{json_text(tree, escaped=False)}\n"
 
 
-def _below(value: Tree, indent: int) -> str:
+def _nest_lines(value: Tree, indent: int) -> str:
     if isinstance(value, dict | list) and value and indent < 38:
         return f"\n{yaml_text(value, indent + 2)}"
     return f" {json_text(value, escaped=False)}\n"
@@ -331,7 +331,7 @@ def form_of(name: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def parsed(content: bytes, form: str) -> Tree:
+def parse_tree(content: bytes, form: str) -> Tree:
     """The tree in the text; None where there is none, or one that is too deep or too large to be changed as a tree."""
     try:
         found = json.loads(content) if form == "json" else yaml.safe_load(content)
@@ -340,7 +340,7 @@ def parsed(content: bytes, form: str) -> Tree:
     return found if isinstance(found, dict | list) and found and _depth(found) <= DEEPEST else None
 
 
-def mutated(
+def mutate_part(
     content: bytes,
     form: str,
     dice: Random,
@@ -351,11 +351,11 @@ def mutated(
     if form == "number":
         return dice.choice((b"0", b"1", b"2", b"30"))
     count, draw = 1 + min(int(dice.expovariate(0.5)), 10), dice.random()
-    tree = parsed(content, form) if form in ("json", "yaml") else None
+    tree = parse_tree(content, form) if form in ("json", "yaml") else None
     if tree is not None and draw < 0.85:
         some = dice.sample(others, min(3, len(others)))
-        donors = [found for other in some if (found := parsed(other, form)) is not None]
-        raw = words.RAW_YAML if form == "yaml" else words.RAW_JSON
+        donors = [found for other in some if (found := parse_tree(other, form)) is not None]
+        raw = hostile_values.RAW_YAML if form == "yaml" else hostile_values.RAW_JSON
         changed = Mutator(dice, own, raw, donors or [tree]).tree(tree, min(count, 6))
         out = bytes_of(
             yaml_text(changed)
@@ -363,15 +363,15 @@ def mutated(
             else json_text(changed, escaped=form == "json" and dice.random() < 0.7)
         )
     elif form == "lines" and draw < 0.85:
-        out = _lines(content, dice, others, own, count)
+        out = _mutate_lines(content, dice, others, own, count)
     elif draw < 0.95 and form != "bytes":
-        out = _as_text(content, dice, count)
+        out = _mutate_text(content, dice, count)
     else:
-        out = as_bytes(content, dice, others, count)
+        out = mutate_bytes(content, dice, others, count)
     return out[:LARGEST]
 
 
-def _lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int) -> bytes:
+def _mutate_lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ...], count: int) -> bytes:
     """Lines of JSON, each with a structure of its own."""
     lines = content.split(b"\n")
     known = [line for other in (content, *others) for line in other.split(b"\n") if line]
@@ -379,7 +379,7 @@ def _lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ..
         at = dice.randrange(len(lines))
         change = dice.randrange(8)
         if change < 5:
-            lines[at] = mutated(lines[at] or dice.choice(known), "json", dice, known, own)
+            lines[at] = mutate_part(lines[at] or dice.choice(known), "json", dice, known, own)
         elif change == 5:
             lines.insert(at, dice.choice(known))
         elif change == 6 and len(lines) > 1:
@@ -390,7 +390,7 @@ def _lines(content: bytes, dice: Random, others: list[bytes], own: tuple[str, ..
     return b"\n".join(lines)
 
 
-def _as_text(content: bytes, dice: Random, count: int) -> bytes:
+def _mutate_text(content: bytes, dice: Random, count: int) -> bytes:
     lines = text_of(content).split("\n")
     for _ in range(count):
         at = dice.randrange(len(lines))
@@ -405,18 +405,18 @@ def _as_text(content: bytes, dice: Random, count: int) -> bytes:
             case 3:
                 lines[at] = line[:place]
             case 4:
-                lines[at] = line[:place] + dice.choice(words.TEXTS) + line[place:]
+                lines[at] = line[:place] + dice.choice(hostile_values.TEXTS) + line[place:]
             case 5:
                 lines[at] = line[:place] + dice.choice("{}[]:,-&*!|>'\"%@`#?\t") + line[place:]
             case 6:
                 other = dice.randrange(len(lines))
                 lines[at], lines[other] = lines[other], lines[at]
             case _:
-                lines[at] = f"{line[:place]} {dice.choice(words.RAW_YAML)}"
+                lines[at] = f"{line[:place]} {dice.choice(hostile_values.RAW_YAML)}"
     return bytes_of("\n".join(lines))
 
 
-def as_bytes(content: bytes, dice: Random, others: list[bytes], count: int) -> bytes:
+def mutate_bytes(content: bytes, dice: Random, others: list[bytes], count: int) -> bytes:
     """Bits, numbers, words, cuts and splices."""
     for _ in range(count):
         content = _bytes_once(content, dice, others)[:LARGEST]
@@ -439,13 +439,13 @@ def _bytes_once(content: bytes, dice: Random, others: list[bytes]) -> bytes:
             other = dice.choice(others) if others else content
             return content[:at] + other[dice.randrange(len(other) + 1) :]
         case 5:
-            return content[:at] + dice.choice(words.BYTE_WORDS) + content[at:]
+            return content[:at] + dice.choice(hostile_values.BYTE_WORDS) + content[at:]
         case 6:
-            return _substituted(content, _WORD, dice.choice((*words.BYTE_WORDS, b"x")), dice)
+            return _substituted(content, _WORD, dice.choice((*hostile_values.BYTE_WORDS, b"x")), dice)
         case 7:
             return content[:at] + dice.randbytes(dice.choice((1, 4, 30))) + content[end:]
         case _:
-            return _substituted(content, _NUMBER, dice.choice((*words.BYTE_NUMBERS, b"-%d" % dice.randrange(1, 100))), dice)
+            return _substituted(content, _NUMBER, dice.choice((*hostile_values.BYTE_NUMBERS, b"-%d" % dice.randrange(1, 100))), dice)
 
 
 def _substituted(content: bytes, pattern: re.Pattern[bytes], by: bytes, dice: Random) -> bytes:

@@ -15,18 +15,18 @@ from typing import Any, ClassVar, Final
 
 from jsplan.cli.main import main
 from jsplan.jetstream import pool
-from jsplan.jetstream.link import Arrived, Inbox, Link
+from jsplan.jetstream.connection import Inbox, InboxMessage, NatsConnection
 from jsplan.sandbox import Sandbox
 from jsplan.state import bucket
 from tests.fuzz.documents import Document, dump, text_of
-from tests.fuzz.server import ANSWER, GREETING, MANY
+from tests.fuzz.played_server import ANSWER, GREETING, MANY
 from tests.support.raw import Raw
 
 SEEDS: Final = Path(__file__).parent / "seeds"
 WRITES: Final = (".CREATE", ".UPDATE", ".DELETE", ".PURGE", ".RESTORE.", "$KV.")
 
 
-class RecordedLink(Link):
+class RecordedLink(NatsConnection):
     """Remembers every request with its answers."""
 
     answers: ClassVar[dict[str, list[bytes]]] = defaultdict(list)
@@ -81,10 +81,10 @@ class RecordedLink(Link):
         return answers
 
     @contextlib.asynccontextmanager
-    async def inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
+    async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
         """As it is; what arrives is remembered as the answer to what was published last."""
-        async with super().inbox(subject) as inbox:
-            yield _Heard(inbox, self)
+        async with super().open_inbox(subject) as inbox:
+            yield _RecordedInbox(inbox, self)
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         """As it is."""
@@ -92,11 +92,11 @@ class RecordedLink(Link):
         await super().publish(subject, payload, reply)
 
 
-class _Heard(Inbox):
+class _RecordedInbox(Inbox):
     def __init__(self, inbox: Inbox, link: RecordedLink) -> None:
         self.subject, self._inbox, self._recorded = inbox.subject, inbox, link
 
-    async def next(self, timeout: float, waiting_for: str) -> Arrived:
+    async def next(self, timeout: float, waiting_for: str) -> InboxMessage:
         arrived = await self._inbox.next(timeout, waiting_for)
         self._recorded.remember(*self._recorded.asked, arrived.data)
         return arrived
@@ -179,7 +179,7 @@ def record(folder: Path, said: dict[str, Any], *args: str, known: tuple[str, ...
 
 def main_() -> None:
     """Write the seeds."""
-    pool.Link = bucket.Link = RecordedLink  # type: ignore[attr-defined]
+    pool.NatsConnection = bucket.NatsConnection = RecordedLink  # type: ignore[attr-defined]
     os.environ |= {"HOME": tempfile.mkdtemp(), "USER": "dev", "LOGNAME": "dev"}
     socket.gethostname = lambda: "host"
     SEEDS.mkdir(exist_ok=True)
@@ -193,8 +193,8 @@ def main_() -> None:
         with Raw(url, "acc", "acc") as raw:
             for number in range(40):
                 raw.publish(f"A.{'one' if number % 2 else 'two'}", b"x" * 100)
-            raw.done("$JS.hub.API.STREAM.MSG.DELETE.A", {"seq": 7})
-            while raw.done("$JS.hub.API.STREAM.INFO.A")["state"]["messages"] < 39:
+            raw.api_ok("$JS.hub.API.STREAM.MSG.DELETE.A", {"seq": 7})
+            while raw.api_ok("$JS.hub.API.STREAM.INFO.A")["state"]["messages"] < 39:
                 pass
         seeds["unchanged"] = record(folder, base, "plan")
         seeds["status"] = record(folder, base, "status")
@@ -204,12 +204,12 @@ def main_() -> None:
         less["kv"], less["streams"][0]["consumers"][0]["filter_subject"] = [], "A.two"
         seeds["change"] = record(folder, less, "plan", "-o", "change.plan", "--allow-hazard", "DELETES_MESSAGES")
         with Raw(url, "acc", "acc") as raw:
-            raw.done(
+            raw.api_ok(
                 "$JS.hub.API.STREAM.CREATE.X",
                 {"name": "X", "subjects": ["X"], "allow_direct": True},
             )
-            config = raw.done("$JS.hub.API.STREAM.INFO.S")["config"]
-            raw.done("$JS.hub.API.STREAM.UPDATE.S", config | {"description": "someone else"})
+            config = raw.api_ok("$JS.hub.API.STREAM.INFO.S")["config"]
+            raw.api_ok("$JS.hub.API.STREAM.UPDATE.S", config | {"description": "someone else"})
         seeds["drift"] = record(folder, base, "drift")
         seeds["import"] = record(
             folder,
@@ -225,12 +225,12 @@ def main_() -> None:
         (folder / "new.jsplan.yaml").unlink(missing_ok=True)
         seeds["discover"] = record(folder, base, "domains", "discover")
         seeds["access"] = record(folder, base, "access", "--check")
-        pool.Link = Link  # type: ignore[attr-defined]
+        pool.NatsConnection = NatsConnection  # type: ignore[attr-defined]
         main(["backup", "hub/stream/A", "hub/stream/S", "saved"])
-        pool.Link = RecordedLink  # type: ignore[attr-defined]
+        pool.NatsConnection = RecordedLink  # type: ignore[attr-defined]
         saved = tuple(str(path.relative_to(folder)) for path in (folder / "saved").iterdir() if path.name != ".lock")
         with Raw(url, "acc", "acc") as raw:
-            raw.done("$JS.hub.API.STREAM.DELETE.A")
+            raw.api_ok("$JS.hub.API.STREAM.DELETE.A")
         seeds["restore"] = record(folder, base, "restore", "saved", "-y", known=saved)
         seeds["destroy"] = record(
             folder,

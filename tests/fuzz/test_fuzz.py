@@ -33,7 +33,7 @@ def fuzz(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
 
-def calm(ended: subprocess.CompletedProcess[str]) -> None:
+def require_no_findings(ended: subprocess.CompletedProcess[str]) -> None:
     """It found nothing."""
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -42,7 +42,7 @@ def calm(ended: subprocess.CompletedProcess[str]) -> None:
 @pytest.mark.parametrize("group", FEW)
 def test_hostile_documents_are_refused_in_words(group: str) -> None:
     """What was found once, the seeds themselves, and documents of a fixed seed: no traceback, hang, escape or secret."""
-    calm(fuzz(*(f"{target}:{count}" for target, count in FEW[group].items()), "--kept", "--seed", str(SEED)))
+    require_no_findings(fuzz(*(f"{target}:{count}" for target, count in FEW[group].items()), "--kept", "--seed", str(SEED)))
 
 
 def test_every_target_is_read() -> None:

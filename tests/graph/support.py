@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from jsplan.config.model import LoadOptions
-from jsplan.workflows.graph import of_workspace
+from jsplan.workflows.graph import build_workspace_graph
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +33,12 @@ STORES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def written(folder: Path, **sections: Any) -> Path:
+def write_workspace(folder: Path, **sections: Any) -> Path:
     """A workspace with these sections over the head."""
     (folder / "jsplan.yaml").write_text(yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8")
     return folder
 
 
-def drawn(folder: Path, *targets: str, **sections: Any) -> Graph:
+def build_graph(folder: Path, *targets: str, **sections: Any) -> Graph:
     """Its graph."""
-    return of_workspace(LoadOptions(written(folder, **sections)), targets)
+    return build_workspace_graph(LoadOptions(write_workspace(folder, **sections)), targets)

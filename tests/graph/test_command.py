@@ -11,9 +11,9 @@ import pytest
 
 from jsplan.cli.main import main
 from jsplan.documents.schema import schemas
-from jsplan.workflows.graph import of_plan
-from jsplan.workflows.plan import save
-from tests.graph.support import STORES, written
+from jsplan.workflows.graph import build_plan_graph
+from jsplan.workflows.plan import save_plan
+from tests.graph.support import STORES, write_workspace
 from tests.support.workspaces import hub_leaf_space
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 def test_each_format_is_made(tmp_path: Path, capsys: Capture) -> None:
     """Mermaid by itself, dot, SVG and JSON when asked for; anything else is not."""
-    folder = str(written(tmp_path, **STORES))
+    folder = str(write_workspace(tmp_path, **STORES))
     out = {}
     for name in ("", "mermaid", "dot", "svg", "json"):
         assert main(["-C", folder, "graph", *(["--format", name] if name else [])]) == 0
@@ -45,7 +45,7 @@ def test_each_format_is_made(tmp_path: Path, capsys: Capture) -> None:
 
 def test_json_goes_into_a_file_too(tmp_path: Path, capsys: Capture) -> None:
     """--json-into writes the data beside the picture."""
-    folder = written(tmp_path, streams=[{"name": "A", "subjects": ["a"]}])
+    folder = write_workspace(tmp_path, streams=[{"name": "A", "subjects": ["a"]}])
     assert main(["-C", str(folder), "graph", "--format", "svg", "--json-into", str(tmp_path / "graph.json")]) == 0
 
     assert capsys.readouterr().out.startswith("<svg")
@@ -54,14 +54,14 @@ def test_json_goes_into_a_file_too(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_target_is_drawn_alone(tmp_path: Path, capsys: Capture) -> None:
     """--target takes a glob; one that names nothing is wrong usage."""
-    folder = str(written(tmp_path, streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]))
+    folder = str(write_workspace(tmp_path, streams=[{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]))
     assert main(["-C", folder, "graph", "--target", "*/stream/A", "--json"]) == 0
     assert [node["name"] for node in json.loads(capsys.readouterr().out)["nodes"]] == ["A"]
 
     assert main(["-C", folder, "graph", "--target", "*/stream/Z"]) == 64
 
 
-def test_what_is_no_plan_is_told(tmp_path: Path, capsys: Capture) -> None:
+def test_a_file_that_is_no_plan_is_reported(tmp_path: Path, capsys: Capture) -> None:
     """A file that is no saved plan is an error that names it, and no traceback."""
     (tmp_path / "x.plan").write_text("{}")
     assert main(["graph", str(tmp_path / "x.plan")]) == 1
@@ -90,15 +90,15 @@ def test_a_plan_is_drawn_with_what_becomes_of_things(clean_hub_leaf: Sandbox, tm
         consumers=[{"name": "NEW", "ack_policy": "explicit"}], others=[{"name": "M", "domain": "hub", "mirror": {"name": "B"}}],
     )  # fmt: skip
     path = tmp_path / "x.plan"
-    save(space.write(streams=changed).plan(), path)
-    graph = of_plan(path)
+    save_plan(space.write(streams=changed).plan(), path)
+    graph = build_plan_graph(path)
 
     assert {node.id: node.fate for node in graph.nodes} == {
         "leaf/stream/A": "deferred", "hub/stream/B": "update", "hub/stream/T": "replace", "hub/stream/ALL": "update",
         "hub/stream/M": "create", "hub/stream/GONE": "delete",
     }  # fmt: skip
     (collected,) = (node for node in graph.nodes if node.name == "ALL")
-    assert {reader.name: reader.fate for reader in collected.readers} == {"NEW": "create", "OLD": "delete"}
+    assert {reader.name: reader.fate for reader in collected.consumers} == {"NEW": "create", "OLD": "delete"}
     assert {(link.origin, link.copy): link.fate for link in graph.links} == {
         ("leaf/stream/A", "hub/stream/ALL"): "", ("hub/stream/B", "hub/stream/ALL"): "create",
         ("hub/stream/T", "hub/stream/ALL"): "delete", ("hub/stream/B", "hub/stream/M"): "create",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.documents.graph import Link, Node, Reader
+from jsplan.documents.graph import ConsumerNode, Link, Node
 from jsplan.errors import ConfigError, UsageError
-from jsplan.render.graph_fold import folded
-from tests.graph.support import STORES, drawn
+from jsplan.render.graph_fold import fold_graph
+from tests.graph.support import STORES, build_graph
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_streams_consumers_and_flows_are_in_it(tmp_path: Path) -> None:
     """Each stream has its subjects, limits and consumers, each flow its filter; both ends are nodes."""
-    graph = drawn(tmp_path, streams=[
+    graph = build_graph(tmp_path, streams=[
         {"name": "A", "domain": "leaf", "subjects": ["a.*"], "max_age": "30d", "max_bytes": "1GiB", "num_replicas": 3},
         {"name": "B", "retention": "interest", "storage": "memory", "sources": [{"name": "A", "domain": "leaf", "filter_subject": "a.x"}],
          "consumers": [{"name": "C", "ack_policy": "explicit", "filter_subject": "a.x"}, {"name": "D", "deliver_subject": "out"}]},
@@ -27,7 +27,7 @@ def test_streams_consumers_and_flows_are_in_it(tmp_path: Path) -> None:
     assert {node.id: node for node in graph.nodes} == {
         "leaf/stream/A": Node("leaf/stream/A", "leaf", "stream", "A", ("a.*",), "30d · 1GiB · R3"),
         "hub/stream/B": Node("hub/stream/B", "hub", "stream", "B", (), "interest · in memory",
-                             (Reader("C", "a.x · ack explicit"), Reader("D", "to out · no acks"))),
+                             (ConsumerNode("C", "a.x · ack explicit"), ConsumerNode("D", "to out · no acks"))),
         "hub/stream/M": Node("hub/stream/M", "hub", "stream", "M"),
     }  # fmt: skip
     assert graph.links == [Link("leaf/stream/A", "hub/stream/B", "source", "a.x"), Link("hub/stream/B", "hub/stream/M", "mirror")]
@@ -35,7 +35,7 @@ def test_streams_consumers_and_flows_are_in_it(tmp_path: Path) -> None:
 
 def test_buckets_are_shown_without_the_subjects_that_they_all_have(tmp_path: Path) -> None:
     """A bucket is its name and its limits; a bucket that collects another one is a flow between buckets."""
-    graph = drawn(tmp_path, kv=[{"bucket": "K", "ttl": "1h"}, {"bucket": "L", "sources": [{"name": "K"}]}], object_stores=[{"bucket": "O"}])
+    graph = build_graph(tmp_path, kv=[{"bucket": "K", "ttl": "1h"}, {"bucket": "L", "sources": [{"name": "K"}]}], object_stores=[{"bucket": "O"}])
 
     assert [(node.kind, node.name, node.subjects, node.facts) for node in graph.nodes] == [
         ("kv", "K", (), "1h"), ("kv", "L", (), ""), ("object_store", "O", (), ""),
@@ -45,7 +45,7 @@ def test_buckets_are_shown_without_the_subjects_that_they_all_have(tmp_path: Pat
 
 def test_what_others_own_is_drawn_as_theirs(tmp_path: Path) -> None:
     """The stream of a foreign consumer, an origin in no file, and one behind a prefix that no file explains are outside."""
-    graph = drawn(
+    graph = build_graph(
         tmp_path,
         consumers=[{"stream": "THEIRS", "name": "TAP", "ack_policy": "none"}],
         streams=[{"name": "A", "sources": [{"name": "X", "domain": "leaf"}, {"name": "Y", "external": {"api": "JS.far.API"}}]}],
@@ -54,22 +54,22 @@ def test_what_others_own_is_drawn_as_theirs(tmp_path: Path) -> None:
     assert {(node.id, node.kind) for node in graph.nodes} == {
         ("hub/stream/A", "stream"), ("hub/stream/THEIRS", "outside"), ("leaf/stream/X", "outside"), ("JS.far.API/stream/Y", "outside"),
     }  # fmt: skip
-    assert {cluster.key for cluster in graph.clusters} == {"hub", "leaf", "JS.far.API"}
+    assert {cluster.key for cluster in graph.domain_groups} == {"hub", "leaf", "JS.far.API"}
 
 
 def test_another_way_to_a_domain_is_that_domain(tmp_path: Path) -> None:
     """What is declared over `same_as` stands in the domain that it really is in."""
     domains = {"hub": {"connection": "acc"}, "by-b": {"connection": "b", "api_prefix": "JS.hub.API", "same_as": "hub"}}
     connections = {"acc": {"url": "nats://127.0.0.1:1"}, "b": {"url": "nats://127.0.0.1:1", "user": "b"}}
-    graph = drawn(tmp_path, connections=connections, domains=domains, streams=[{"name": "A", "domain": "by-b", "subjects": ["a"]}])
+    graph = build_graph(tmp_path, connections=connections, domains=domains, streams=[{"name": "A", "domain": "by-b", "subjects": ["a"]}])
 
     assert [node.id for node in graph.nodes] == ["hub/stream/A"]
 
 
-def test_a_transform_is_told_on_the_flow(tmp_path: Path) -> None:
+def test_a_transform_is_shown_on_the_flow(tmp_path: Path) -> None:
     """The label says which subjects pass and what they become; where all pass as they are there is none."""
     transforms = [{"src": "a.*", "dest": "b.{{wildcard(1)}}"}]
-    graph = drawn(tmp_path, streams=[
+    graph = build_graph(tmp_path, streams=[
         {"name": "A", "subjects": ["a.*"]}, {"name": "B", "sources": [{"name": "A", "subject_transforms": transforms}]},
         {"name": "C", "mirror": {"name": "A"}},
     ])  # fmt: skip
@@ -83,18 +83,18 @@ def test_targets_bring_their_neighbours(tmp_path: Path) -> None:
         {"name": "A", "domain": "leaf", "subjects": ["a"]}, {"name": "B", "mirror": {"name": "A", "domain": "leaf"}},
         {"name": "C", "mirror": {"name": "B"}}, {"name": "D", "mirror": {"name": "C"}}, {"name": "E", "subjects": ["e"]},
     ]  # fmt: skip
-    graph = drawn(tmp_path, "hub/stream/B", streams=streams)
+    graph = build_graph(tmp_path, "hub/stream/B", streams=streams)
 
     assert {node.name for node in graph.nodes} == {"A", "B", "C"}
     assert len(graph.links) == 2
     with pytest.raises(UsageError, match="names nothing"):
-        drawn(tmp_path, "hub/stream/Z", streams=streams)
+        build_graph(tmp_path, "hub/stream/Z", streams=streams)
 
 
-def test_wrong_files_are_told(tmp_path: Path) -> None:
+def test_wrong_files_are_reported(tmp_path: Path) -> None:
     """A workspace that does not validate is not drawn."""
     with pytest.raises(ConfigError):
-        drawn(tmp_path, streams=[{"name": "A", "max_ages": 1}])
+        build_graph(tmp_path, streams=[{"name": "A", "max_ages": 1}])
 
 
 # --- folding -------------------------------------------------------------------------------------------------
@@ -102,20 +102,20 @@ def test_wrong_files_are_told(tmp_path: Path) -> None:
 
 def test_two_hundred_stores_are_one(tmp_path: Path) -> None:
     """Domains that differ in their names alone are one, with their number, and so are their flows."""
-    graph = folded(drawn(tmp_path, **STORES))
+    graph = fold_graph(build_graph(tmp_path, **STORES))
 
-    assert [(c.title, c.count) for c in graph.clusters] == [("store-{001..200}", 200), ("hub", 1)]
+    assert [(c.title, c.count) for c in graph.domain_groups] == [("store-{001..200}", 200), ("hub", 1)]
     sales = next(node for node in graph.nodes if node.name == "SALES")
-    assert (sales.subjects, sales.readers[0].words) == (("sales.${domain}.>",), "sales.${domain}.receipts · ack explicit")
+    assert (sales.subjects, sales.consumers[0].words) == (("sales.${domain}.>",), "sales.${domain}.receipts · ack explicit")
     assert [(link.kind, link.label, link.count) for link in graph.links] == [("source", "sales.*.done", 200), ("mirror", "", 200)]
 
 
 def test_a_store_that_differs_stands_alone(tmp_path: Path) -> None:
     """One domain with another limit is drawn apart, and the others have a gap in their range."""
     other = {"store-017": {"connection": "acc", "labels": ["edge"], "vars": {"keep": "90d"}}}
-    graph = folded(drawn(tmp_path, **(STORES | {"domains": STORES["domains"] | other})))
+    graph = fold_graph(build_graph(tmp_path, **(STORES | {"domains": STORES["domains"] | other})))
 
-    assert {(c.title, c.count) for c in graph.clusters} == {("store-{001..016}, store-{018..200}", 199), ("store-017", 1), ("hub", 1)}
+    assert {(c.title, c.count) for c in graph.domain_groups} == {("store-{001..016}, store-{018..200}", 199), ("store-017", 1), ("hub", 1)}
     assert sorted(link.count for link in graph.links) == [1, 1, 199, 199]
 
 
@@ -123,7 +123,7 @@ def test_few_domains_are_written_out(tmp_path: Path) -> None:
     """Three that are alike are three."""
     domains = {"hub": {"connection": "acc"}, "store-{1..3}": {"connection": "acc", "labels": ["edge"], "vars": {"keep": "1d"}}}
 
-    assert len(folded(drawn(tmp_path, **(STORES | {"domains": domains}))).clusters) == 4
+    assert len(fold_graph(build_graph(tmp_path, **(STORES | {"domains": domains}))).domain_groups) == 4
 
 
 def test_numbered_streams_are_one(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_numbered_streams_are_one(tmp_path: Path) -> None:
     streams: list[dict[str, Any]] = [{"name": f"S{n}", "subjects": [f"s.{n}.>"], "max_age": "1d"} for n in range(1, 9)]
     streams[6]["max_age"] = "2d"
     streams.append({"name": "COPY", "mirror": {"name": "S8"}})
-    graph = folded(drawn(tmp_path, streams=streams))
+    graph = fold_graph(build_graph(tmp_path, streams=streams))
 
     assert [(node.name, node.subjects, node.count) for node in graph.nodes] == [
         ("S{1..6}", ("s.{1..6}.>",), 6), ("S7", ("s.7.>",), 1), ("S8", ("s.8.>",), 1), ("COPY", (), 1),
@@ -143,6 +143,6 @@ def test_sources_of_numbered_streams_are_one_flow(tmp_path: Path) -> None:
     streams: list[dict[str, Any]] = [{"name": f"S{n}", "subjects": [f"s.{n}.>"]} for n in range(1, 6)]
     streams.append({"name": "ALL", "sources": [{"name": f"S{n}"} for n in range(1, 6)]})
 
-    assert [(link.origin, link.copy, link.count) for link in folded(drawn(tmp_path, streams=streams)).links] == [
+    assert [(link.origin, link.copy, link.count) for link in fold_graph(build_graph(tmp_path, streams=streams)).links] == [
         ("hub/stream/S{1..5}", "hub/stream/ALL", 5)
     ]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jsplan.documents.graph import Cluster, Graph, Link, Node
-from jsplan.render.graph_boxes import WIDEST, card, fitted, width_of
-from jsplan.render.graph_fold import folded
-from jsplan.render.graph_layout import Box, arrange, layered
-from tests.graph.support import STORES, drawn
+from jsplan.documents.graph import DomainGroup, Graph, Link, Node
+from jsplan.render.graph_cards import MAX_WIDTH, build_card, text_width, truncate_middle
+from jsplan.render.graph_fold import fold_graph
+from jsplan.render.graph_layout import Box, arrange, assign_columns
+from tests.graph.support import STORES, build_graph
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     ids = st.sampled_from([node.id for node in nodes] or ["none"])
     pairs = draw(st.lists(st.tuples(ids, ids), max_size=12)) if nodes else []
     links = [Link(a, b, draw(st.sampled_from(["mirror", "source"])), draw(st.sampled_from(["", "a.x"]))) for a, b in pairs if a != b]
-    return Graph("any", False, [Cluster(key, key) for key in used], nodes, links)
+    return Graph("any", False, [DomainGroup(key, key) for key in used], nodes, links)
 
 
 @settings(max_examples=150, deadline=None)
@@ -67,22 +67,22 @@ def test_a_fleet_is_laid_out(tmp_path: Path) -> None:
     domains = {"hub": {"connection": "acc"}} | {
         f"store-{n:03}": {"connection": "acc", "labels": ["edge"], "vars": {"keep": f"{n}d"}} for n in range(1, 201)
     }
-    graph = folded(drawn(tmp_path, **(STORES | {"domains": domains})))
+    graph = fold_graph(build_graph(tmp_path, **(STORES | {"domains": domains})))
 
-    assert len(graph.clusters) == 201
+    assert len(graph.domain_groups) == 201
     check(graph)
 
 
 def test_what_is_collected_goes_to_the_right(tmp_path: Path) -> None:
     """Stores are left of the hub that sources them, also where it distributes something to them."""
-    layout = arrange(folded(drawn(tmp_path, **STORES)))
+    layout = arrange(fold_graph(build_graph(tmp_path, **STORES)))
 
     assert layout.clusters["store-{001..200}"].right < layout.clusters["hub"].x
 
 
 def test_copies_are_right_of_their_origins(tmp_path: Path) -> None:
     """Inside of a domain a chain of copies is read from left to right, too."""
-    layout = arrange(drawn(tmp_path, streams=[
+    layout = arrange(build_graph(tmp_path, streams=[
         {"name": "C", "mirror": {"name": "B"}}, {"name": "B", "mirror": {"name": "A"}}, {"name": "A", "subjects": ["a"]},
     ]))  # fmt: skip
     a, b, c = (layout.boxes[f"hub/stream/{name}"] for name in "ABC")
@@ -92,10 +92,10 @@ def test_copies_are_right_of_their_origins(tmp_path: Path) -> None:
 
 def test_columns_follow_the_flows() -> None:
     """Each key is behind all that flow into it; of a circle the last flow is turned."""
-    assert layered("abcd", [("a", "b"), ("b", "c"), ("a", "c")]) == [["a", "d"], ["b"], ["c"]]
-    assert layered("abc", [("a", "b"), ("b", "c"), ("c", "a")]) == [["a"], ["b"], ["c"]]
-    assert layered("ab", [("b", "a"), ("a", "b")]) == [["b"], ["a"]]
-    assert layered("", []) == []
+    assert assign_columns("abcd", [("a", "b"), ("b", "c"), ("a", "c")]) == [["a", "d"], ["b"], ["c"]]
+    assert assign_columns("abc", [("a", "b"), ("b", "c"), ("c", "a")]) == [["a"], ["b"], ["c"]]
+    assert assign_columns("ab", [("b", "a"), ("a", "b")]) == [["b"], ["a"]]
+    assert assign_columns("", []) == []
 
 
 def test_a_long_chain_is_no_recursion() -> None:
@@ -103,28 +103,28 @@ def test_a_long_chain_is_no_recursion() -> None:
     keys = list(range(10_000))
     edges = [*((n, n + 1) for n in keys[:-1]), (9_999, 0)]
 
-    assert layered(keys[:2_000], [edge for edge in edges if max(edge) < 2_000])[-1] == [1_999]
-    assert len(layered(keys, edges[:-1])) == 10_000
+    assert assign_columns(keys[:2_000], [edge for edge in edges if max(edge) < 2_000])[-1] == [1_999]
+    assert len(assign_columns(keys, edges[:-1])) == 10_000
 
 
 def test_long_texts_are_cut_in_their_middle() -> None:
     """A card is never wider than it may be; both ends of a long subject are kept."""
     subject = "factory.north.line.7.machine.42.sensor.temperature.celsius.raw.unfiltered"
-    found = card(Node("a", "d", "stream", "N" * 200, (subject,)))
+    found = build_card(Node("a", "d", "stream", "N" * 200, (subject,)))
     shown = found.rows[1].text
 
-    assert found.width <= WIDEST
+    assert found.width <= MAX_WIDTH
     assert shown.startswith("factory.")
     assert shown.endswith("unfiltered")
     assert "…" in shown
-    assert found.rows[1].whole == subject
-    assert fitted("", 10, 10) == ""
-    assert width_of("漢字", 10) > width_of("ab", 10)
+    assert found.rows[1].full_text == subject
+    assert truncate_middle("", 10, 10) == ""
+    assert text_width("漢字", 10) > text_width("ab", 10)
 
 
 def test_many_subjects_are_counted() -> None:
     """A card writes out a few and says how many more there are."""
-    rows = card(Node("a", "d", "stream", "A", tuple(f"s{n}" for n in range(40)))).rows
+    rows = build_card(Node("a", "d", "stream", "A", tuple(f"s{n}" for n in range(40)))).rows
 
     assert len(rows) == 10
     assert rows[-1].text == "and 32 more subjects"

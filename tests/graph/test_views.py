@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.documents.graph import Cluster, Graph, Link, Node, Reader
+from jsplan.documents.graph import ConsumerNode, DomainGroup, Graph, Link, Node
 from jsplan.render import graph_dot, graph_mermaid, graph_svg
-from tests.graph.support import STORES, drawn
+from tests.graph.support import STORES, build_graph
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,22 +21,22 @@ ODD = 'a"b<script>&\\#;{`$(x)\x1b[31m'
 STRING = r'"(?:[^"\\]|\\.)*"'
 
 
-def texts(svg: str) -> list[str]:
+def svg_texts(svg: str) -> list[str]:
     return ["".join(text.itertext()) for text in ET.fromstring(svg).iter(f"{SVG}text")]  # noqa: S314 - our own
 
 
 @pytest.fixture
 def odd() -> Graph:
     """A graph whose every word is odd."""
-    node = Node(f"hub/stream/{ODD}", "hub", "stream", ODD, (ODD,), ODD, (Reader(ODD, ODD, "create"),), "delete")
+    node = Node(f"hub/stream/{ODD}", "hub", "stream", ODD, (ODD,), ODD, (ConsumerNode(ODD, ODD, "create"),), "delete")
     other = Node("hub/stream/B", "hub", "outside", "B")
-    return Graph(ODD, True, [Cluster("hub", ODD)], [node, other], [Link(node.id, other.id, "mirror", ODD, "delete")])
+    return Graph(ODD, True, [DomainGroup("hub", ODD)], [node, other], [Link(node.id, other.id, "mirror", ODD, "delete")])
 
 
 def test_svg_is_complete_and_needs_nothing(tmp_path: Path) -> None:
     """Every stream, subject, consumer and filter is in it; it has no script, no link and no picture of somebody else's."""
-    svg = graph_svg.render(drawn(tmp_path, **STORES))
-    found = texts(svg)
+    svg = graph_svg.render(build_graph(tmp_path, **STORES))
+    found = svg_texts(svg)
 
     for word in ("drawn", "store-{001..200}  ×200", "SALES", "sales.${domain}.>", "PRICES", "prices.>", "mirror", "source"):
         assert word in found, word
@@ -50,9 +50,9 @@ def test_svg_is_complete_and_needs_nothing(tmp_path: Path) -> None:
 
 def test_svg_shows_what_becomes_of_things(odd: Graph) -> None:
     """What is planned has its sign in words, on streams and on consumers, and in the legend."""
-    odd.nodes[0] = Node("hub/stream/A", "hub", "stream", "A", readers=(Reader("R", "", "create"),), fate="replace")
+    odd.nodes[0] = Node("hub/stream/A", "hub", "stream", "A", consumers=(ConsumerNode("R", "", "create"),), fate="replace")
     odd.links = []
-    found = texts(graph_svg.render(odd))
+    found = svg_texts(graph_svg.render(odd))
 
     assert "± replace" in found
     assert "+ R" in found
@@ -65,12 +65,12 @@ def test_svg_takes_odd_names(odd: Graph) -> None:
 
     ET.fromstring(svg)  # noqa: S314 - our own
     assert "\x1b" not in svg
-    assert any('a"b<script>&' in text for text in texts(svg))
+    assert any('a"b<script>&' in text for text in svg_texts(svg))
 
 
 def test_an_empty_workspace_is_an_empty_picture(tmp_path: Path) -> None:
     """Nothing declared is drawn as nothing, in every language."""
-    graph = drawn(tmp_path)
+    graph = build_graph(tmp_path)
 
     ET.fromstring(graph_svg.render(graph))  # noqa: S314 - our own
     assert graph_mermaid.render(graph).startswith("flowchart LR\n")
@@ -79,7 +79,7 @@ def test_an_empty_workspace_is_an_empty_picture(tmp_path: Path) -> None:
 
 def test_mermaid_has_subgraphs_nodes_and_flows(tmp_path: Path) -> None:
     """Domains are subgraphs; each line is one of the few forms that the language has."""
-    text = graph_mermaid.render(drawn(tmp_path, **STORES))
+    text = graph_mermaid.render(build_graph(tmp_path, **STORES))
 
     assert 'subgraph d0["store-{001..200} ×200"]' in text
     assert '-.->|"200 sources sales.*.done"|' in text
@@ -112,7 +112,7 @@ def check_mermaid(text: str) -> None:
 
 def test_dot_has_clusters_nodes_and_flows(tmp_path: Path) -> None:
     """Domains are clusters; each statement is one of the few forms that the language has."""
-    text = graph_dot.render(drawn(tmp_path, **STORES))
+    text = graph_dot.render(build_graph(tmp_path, **STORES))
 
     assert 'label="store-{001..200} ×200"' in text
     assert 'label="200 sources sales.*.done", style=dashed' in text

@@ -11,7 +11,7 @@ import pytest
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import HOST, Layout, Node
 from tests.conftest import PROGRAM
-from tests.support.crossing import static, user
+from tests.support.account_sharing import static_accounts, static_user
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.relay import Relay
 from tests.support.workspaces import Space
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: What account A offers B, and what it does not: FULL has everything, the others lack what they are named for.
 CREATES, FLOWS = ("FULL", "UNDELIVERED", "STALLED"), ("FULL", "UNDELIVERED")
 #: Which server, and which account, each connection leads to.
-WAYS = {"hub": ("hub", "a"), "leaf": ("leaf", "a"), "other": ("hub", "b")}
+ROUTES = {"hub": ("hub", "a"), "leaf": ("leaf", "a"), "other": ("hub", "b")}
 
 
 def accounts() -> str:
@@ -33,24 +33,24 @@ def accounts() -> str:
     exports = [f"{{service: {json.dumps(subject)}}}" for subject, _ in services] + ['{stream: "deliver.a.>"}']
     imports = [f"{{service: {{account: A, subject: {json.dumps(s)}}}, to: {json.dumps(to)}}}" for s, to in services]
     imports += ['{stream: {account: A, subject: "deliver.a.>"}}']
-    return static({"A": f"exports: [{', '.join(exports)}]", "B": f"imports: [{', '.join(imports)}]"})
+    return static_accounts({"A": f"exports: [{', '.join(exports)}]", "B": f"imports: [{', '.join(imports)}]"})
 
 
 @dataclass
-class Land:
+class LinkedServers:
     """The servers, the link between them, and a raw connection for each way."""
 
     sandbox: Sandbox
     relay: Relay
     raws: dict[str, Raw] = field(default_factory=dict)
 
-    def do(self, way: str, verb: str, payload: Any = None) -> dict[str, Any]:
+    def request(self, way: str, verb: str, payload: Any = None) -> dict[str, Any]:
         """One request to the JetStream of a way, which succeeds."""
-        return self.raws[way].done(f"$JS.API.{verb}", payload)
+        return self.raws[way].api_ok(f"$JS.API.{verb}", payload)
 
     def stream(self, way: str, name: str, messages: int = 0, *, size: int = 8, **config: Any) -> None:
         """A stream that stores `<name>.>`, with messages of so many bytes."""
-        self.do(way, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
+        self.request(way, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
         self.publish(way, f"{name}.a", messages, size=size)
 
     def publish(self, way: str, subject: str, messages: int, *, size: int = 8) -> None:
@@ -60,26 +60,26 @@ class Land:
 
     def state(self, way: str, stream: str) -> dict[str, Any]:
         """The state of a stream."""
-        found = self.do(way, f"STREAM.INFO.{stream}")["state"]
+        found = self.request(way, f"STREAM.INFO.{stream}")["state"]
         assert isinstance(found, dict)
         return found
 
-    def until(self, ready: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    def wait_until(self, ready: Callable[[], bool], what: str, seconds: float = 60) -> None:
         """Wait for something on the servers."""
         self.sandbox["hub"].wait_until(ready, what, seconds)
 
-    def copied(self, way: str, stream: str, last: int) -> None:
+    def wait_until_copied(self, way: str, stream: str, last: int) -> None:
         """Wait until a copy has had so much."""
-        self.until(lambda: self.state(way, stream)["last_seq"] >= last, f"have {last} messages in {stream}")
+        self.wait_until(lambda: self.state(way, stream)["last_seq"] >= last, f"have {last} messages in {stream}")
 
-    def linked(self) -> bool:
+    def is_linked(self) -> bool:
         """Whether the hub reaches its leaf, and the leaf its hub. Raises OSError where nobody says no and nobody answers."""
-        return all(self.sandbox[way].ask(f"$JS.{to}.API.INFO") is not None for way, to in (("hub", "leaf"), ("leaf", "hub")))
+        return all(self.sandbox[way].request(f"$JS.{to}.API.INFO") is not None for way, to in (("hub", "leaf"), ("leaf", "hub")))
 
-    def clean(self) -> Land:
+    def clean(self) -> LinkedServers:
         """The link up, no stream anywhere."""
         self.relay.mend()
-        self.until(self.linked, "be linked")
+        self.wait_until(self.is_linked, "be linked")
         for raw in self.raws.values():
             delete_all_streams(raw)
         return self
@@ -88,7 +88,7 @@ class Land:
         """A workspace over all of it; requests are waited for 2 s."""
         connections = {
             key: {"url": self.sandbox[server].url, "user": name, "password": name, "account": name.upper(), "timeout": "2s"}
-            for key, (server, name) in WAYS.items()
+            for key, (server, name) in ROUTES.items()
         }
         domains = {
             "hub": {"connection": "hub"}, "leaf": {"connection": "leaf"}, "other": {"connection": "other", "js_domain": "hub"},
@@ -99,22 +99,22 @@ class Land:
 
 
 @pytest.fixture(scope="module")
-def _land() -> Iterator[Land]:
+def _linked_servers() -> Iterator[LinkedServers]:
     with Relay() as relay:
 
         def layout(port_of: Callable[[str], int]) -> Layout:
             relay.target = port_of("hub.leafnodes")
             # Without `advertise` the leaf would learn the hub's own address and go round the relay.
             listen = f'leafnodes {{ listen: "{HOST}:{relay.target}", advertise: "{HOST}:{relay.port}" }}\n'
-            hub = Node("hub", port_of("hub"), domain="hub", login=user("A"), extra=listen + accounts())
+            hub = Node("hub", port_of("hub"), domain="hub", login=static_user("A"), extra=listen + accounts())
             remote = f'{{urls: ["nats://a:a@{HOST}:{relay.port}"], account: A}}'
-            text = f"leafnodes {{\n    reconnect: 1\n    remotes = [{remote}]\n}}\n{static({'A': ''})}"
-            return Layout("hub-and-leaf", (hub, Node("leaf", port_of("leaf"), domain="leaf", login=user("A"), extra=text)))
+            text = f"leafnodes {{\n    reconnect: 1\n    remotes = [{remote}]\n}}\n{static_accounts({'A': ''})}"
+            return Layout("hub-and-leaf", (hub, Node("leaf", port_of("leaf"), domain="leaf", login=static_user("A"), extra=text)))
 
         with Sandbox(layout, binary=PROGRAM) as sandbox:
-            land = Land(sandbox, relay, {way: Raw(sandbox[server].url, name, name) for way, (server, name) in WAYS.items()})
+            land = LinkedServers(sandbox, relay, {way: Raw(sandbox[server].url, name, name) for way, (server, name) in ROUTES.items()})
             try:
-                land.until(land.linked, "be linked")
+                land.wait_until(land.is_linked, "be linked")
                 yield land
             finally:
                 for raw in land.raws.values():
@@ -122,6 +122,6 @@ def _land() -> Iterator[Land]:
 
 
 @pytest.fixture
-def land(_land: Land) -> Land:
+def linked_servers(_linked_servers: LinkedServers) -> LinkedServers:
     """All of it running, linked and empty."""
-    return _land.clean()
+    return _linked_servers.clean()

@@ -7,12 +7,12 @@ import pytest
 
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
-from tests.support.workspaces import Quiet, Space
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.health.conftest import Land
+    from tests.health.conftest import LinkedServers
 
 #: What was done to each copy, and by which words its cause is known; None: it is healthy.
 EXPECTED = {
@@ -44,12 +44,12 @@ STARTED = (
 )  # fmt: skip
 
 
-def looked(space: Space) -> dict[str, Any]:
+def drift_replication(space: Space) -> dict[str, Any]:
     """The replication part of a drift run, by copy."""
-    return {flow["to"]: flow for flow in drift(space.load, DriftOptions(), Quiet()).replication}
+    return {flow["to"]: flow for flow in drift(space.load, DriftOptions(), RecordingObserver()).replication}
 
 
-def copies() -> list[dict[str, Any]]:
+def mirrors_and_sources() -> list[dict[str, Any]]:
     """Everything that is copied in this country."""
     nope = {"name": "O", "external": {"api": "$JS.nope.API"}}
 
@@ -73,38 +73,38 @@ def copies() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def origins(land: Land) -> None:
+def origins(linked_servers: LinkedServers) -> None:
     """Nobody manages them: what becomes of them is their owners' business."""
     for name, messages, size in (("FULL", 30, 100_000), ("UNMADE", 2, 8), ("UNDELIVERED", 2, 8), ("STALLED", 30, 100_000)):
-        land.stream("hub", name, messages, size=size)
-    land.stream("hub", "TWICE", 5)
-    land.stream("hub", "IDLE", 1)
-    land.stream("leaf", "FAR", 2)
-    land.stream("hub", "QUEUE", 2, retention="workqueue")
-    land.stream("hub", "EMPTIED", 4)
-    land.do("hub", "STREAM.PURGE.EMPTIED")
-    land.stream("hub", "HOLED", 5)
-    land.publish("hub", "HOLED.b", 3)
+        linked_servers.stream("hub", name, messages, size=size)
+    linked_servers.stream("hub", "TWICE", 5)
+    linked_servers.stream("hub", "IDLE", 1)
+    linked_servers.stream("leaf", "FAR", 2)
+    linked_servers.stream("hub", "QUEUE", 2, retention="workqueue")
+    linked_servers.stream("hub", "EMPTIED", 4)
+    linked_servers.request("hub", "STREAM.PURGE.EMPTIED")
+    linked_servers.stream("hub", "HOLED", 5)
+    linked_servers.publish("hub", "HOLED.b", 3)
     for seq in (8, 2):
-        land.do("hub", "STREAM.MSG.DELETE.HOLED", {"seq": seq})
+        linked_servers.request("hub", "STREAM.MSG.DELETE.HOLED", {"seq": seq})
 
 
 @pytest.mark.matrix
-def test_every_cause_is_named(land: Land, tmp_path: Path) -> None:
+def test_every_cause_is_named(linked_servers: LinkedServers, tmp_path: Path) -> None:
     """Each way to fail is named within 15 seconds of its beginning, beside flows that are well whatever their sequences are."""
-    origins(land)
-    space = land.space(tmp_path).write(streams=copies())
+    origins(linked_servers)
+    space = linked_servers.space(tmp_path).write(streams=mirrors_and_sources())
     space.apply(allow_hazards=("DELETES_MESSAGES",))
     for way, stream, last in STARTED:
-        land.copied(way, stream, last)
+        linked_servers.wait_until_copied(way, stream, last)
 
     began = time.monotonic()
-    land.do("hub", "STREAM.DELETE.TWICE")
-    land.stream("hub", "TWICE", 3)
-    land.relay.cut()
-    land.publish("leaf", "FAR.a", 1)
-    land.until(lambda: land.do("leaf", "STREAM.INFO.CUT_IDLE")["mirror"]["active"] > 3.1e9, "be silent")
-    found = looked(space)
+    linked_servers.request("hub", "STREAM.DELETE.TWICE")
+    linked_servers.stream("hub", "TWICE", 3)
+    linked_servers.relay.cut()
+    linked_servers.publish("leaf", "FAR.a", 1)
+    linked_servers.wait_until(lambda: linked_servers.request("leaf", "STREAM.INFO.CUT_IDLE")["mirror"]["active"] > 3.1e9, "be silent")
+    found = drift_replication(space)
     took = time.monotonic() - began
 
     causes = {to: (flow["cause"] or "").split(":")[0] or None for to, flow in found.items()}

@@ -10,15 +10,15 @@ import pytest
 
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
-from tests.health.conftest import WAYS
+from tests.health.conftest import ROUTES
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.health.conftest import Land
+    from tests.health.conftest import LinkedServers
 
 #: Which stream is published to on which way.
 BUSY = (("hub", "H"), ("leaf", "L"), ("hub", "FULL"))
@@ -26,7 +26,7 @@ BUSY = (("hub", "H"), ("leaf", "L"), ("hub", "FULL"))
 KEPT = {"max_msgs": 20_000, "max_bytes": 32 << 20}
 
 
-def copies() -> list[dict[str, Any]]:
+def mirrors_and_sources() -> list[dict[str, Any]]:
     """Mirrors and sources in both directions, over a link and between accounts, with filters and transforms."""
     renamed = [{"src": "H.a", "dest": "t.a"}, {"src": "H.b", "dest": "t.b"}]
     small = {"max_msgs": 1000}
@@ -43,16 +43,16 @@ def copies() -> list[dict[str, Any]]:
 
 
 @contextmanager
-def under_load(land: Land, seed: int) -> Iterator[None]:
+def under_load(linked_servers: LinkedServers, seed: int) -> Iterator[None]:
     """Publishers in bursts, and somebody who purges and deletes, until it is over."""
     over = threading.Event()
     failed: list[BaseException] = []
 
     def work(number: int, way: str, stream: str) -> None:
         chance = random.Random(f"{seed}.{number}")
-        server, name = WAYS[way]
+        server, name = ROUTES[way]
         try:
-            with Raw(land.sandbox[server].url, name, name, timeout=30) as raw:
+            with Raw(linked_servers.sandbox[server].url, name, name, timeout=30) as raw:
                 while not over.wait(chance.random() ** 3):
                     _burst(raw, stream, chance)
         except BaseException as error:  # noqa: BLE001 - raised again where the test sees it
@@ -76,35 +76,35 @@ def _burst(raw: Raw, stream: str, chance: random.Random) -> None:
         raw.publish(f"{stream}.{chance.choice('aabbbbbc')}", bytes(size))
     raw.flush()
     if chance.random() < 0.1:
-        raw.done(f"$JS.API.STREAM.PURGE.{stream}", {"keep": chance.choice((0, 10, 500))})
+        raw.api_ok(f"$JS.API.STREAM.PURGE.{stream}", {"keep": chance.choice((0, 10, 500))})
     if chance.random() < 0.1:
-        last = raw.done(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+        last = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
         raw.api(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": max(1, last)})
 
 
-def stay_healthy(land: Land, folder: Path, seconds: float, seed: int) -> int:
+def require_healthy(linked_servers: LinkedServers, folder: Path, seconds: float, seed: int) -> int:
     """Look again and again; how often. Every flow is healthy every time."""
     for way, name in BUSY:
-        land.stream(way, name, 1, **KEPT)
-    space = land.space(folder).write(streams=copies())
+        linked_servers.stream(way, name, 1, **KEPT)
+    space = linked_servers.space(folder).write(streams=mirrors_and_sources())
     space.apply()
     runs, end = 0, time.monotonic() + seconds
-    with under_load(land, seed):
+    with under_load(linked_servers, seed):
         while time.monotonic() < end or runs < 2:
-            found = drift(space.load, DriftOptions(), Quiet()).replication
+            found = drift(space.load, DriftOptions(), RecordingObserver()).replication
             assert [flow for flow in found if flow["healthy"] is not True] == [], f"seed {seed}, run {runs}"
             assert len(found) == 9
             runs += 1
     return runs
 
 
-def test_flows_under_load_are_healthy(land: Land, tmp_path: Path) -> None:
+def test_flows_under_load_are_healthy(linked_servers: LinkedServers, tmp_path: Path) -> None:
     """While publishers, purges and deletions go on, every flow that moves is healthy: a sample of what the soak does."""
-    assert stay_healthy(land, tmp_path, 3, seed=8) >= 2
+    assert require_healthy(linked_servers, tmp_path, 3, seed=8) >= 2
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_ten_minutes_under_load(land: Land, tmp_path: Path) -> None:
+def test_ten_minutes_under_load(linked_servers: LinkedServers, tmp_path: Path) -> None:
     """In ten minutes under load no flow is ever called unhealthy."""
-    assert stay_healthy(land, tmp_path, 600, seed=int(time.time())) > 20
+    assert require_healthy(linked_servers, tmp_path, 600, seed=int(time.time())) > 20

@@ -13,38 +13,38 @@ from jsplan.documents.schema import schemas
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from jsplan.workflows.status import status
-from tests.support.process import begin
-from tests.support.stored import consumer, take
-from tests.support.workspaces import Quiet, Space
+from tests.support.process import start_process
+from tests.support.stream_content import consumer, pull_acks
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.health.conftest import Land
+    from tests.health.conftest import LinkedServers
 
 
-def country(land: Land, folder: Path) -> Space:
+def create_streams(linked_servers: LinkedServers, folder: Path) -> Space:
     """A stream with a consumer in the hub, copied to the leaf; something that nobody manages beside it."""
     worker = {"name": "NEW", "ack_policy": "explicit"}
-    space = land.space(folder).write(
+    space = linked_servers.space(folder).write(
         streams=[
             {"name": "ORDERS", "subjects": ["ORDERS.>"], "consumers": [worker]},
             {"name": "COPY", "domain": "leaf", "mirror": {"name": "ORDERS", "domain": "hub"}},
         ]
     )
     space.apply()
-    land.publish("hub", "ORDERS.a", 5)
-    land.stream("hub", "OTHERS", 2)
-    consumer(land.raws["hub"], "OTHERS", "tail")
-    take(land.raws["hub"], "ORDERS", "NEW", 2)
-    land.copied("leaf", "COPY", 5)
+    linked_servers.publish("hub", "ORDERS.a", 5)
+    linked_servers.stream("hub", "OTHERS", 2)
+    consumer(linked_servers.raws["hub"], "OTHERS", "tail")
+    pull_acks(linked_servers.raws["hub"], "ORDERS", "NEW", 2)
+    linked_servers.wait_until_copied("leaf", "COPY", 5)
     return space
 
 
 @pytest.mark.matrix
-def test_status_tells_what_is_there(land: Land, tmp_path: Path, server_version: tuple[int, ...]) -> None:
+def test_status_shows_what_is_there(linked_servers: LinkedServers, tmp_path: Path, server_version: tuple[int, ...]) -> None:
     """Domains with version and use, streams with their counts, consumers with their places, flows: as the servers have them."""
-    found = status(country(land, tmp_path).load, Quiet())
+    found = status(create_streams(linked_servers, tmp_path).load, RecordingObserver())
 
     domains = {d["domain"]: d for d in found.domains}
     version = ".".join(map(str, server_version))
@@ -60,9 +60,9 @@ def test_status_tells_what_is_there(land: Land, tmp_path: Path, server_version: 
     assert [(f["from"], f["to"], f["healthy"], f["lag"]) for f in found.replication] == [("hub/stream/ORDERS", "leaf/stream/COPY", True, 0)]
 
 
-def test_status_on_the_command_line(land: Land, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_on_the_command_line(linked_servers: LinkedServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` prints the document of the schema, `--target` leaves the rest out, text ends with the summary."""
-    country(land, tmp_path)
+    create_streams(linked_servers, tmp_path)
     assert main(["-C", str(tmp_path), "status", "--json", "--target", "leaf/**"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert main(["-C", str(tmp_path), "status"]) == 0
@@ -74,15 +74,15 @@ def test_status_on_the_command_line(land: Land, tmp_path: Path, capsys: pytest.C
     assert text.splitlines()[-1] == "Status: 3 domains, 3 streams, 2 consumers, 1 flow."
 
 
-def test_watching(land: Land, tmp_path: Path) -> None:
+def test_watching(linked_servers: LinkedServers, tmp_path: Path) -> None:
     """`--watch` prints one document per line until Ctrl-C, goes on without a server, and knows from earlier looks what does not move."""
     for name in ("FULL", "UNDELIVERED"):
-        land.stream("hub", name, 2)
+        linked_servers.stream("hub", name, 2)
     strays = [{"name": name, "domain": "other", "mirror": {"name": name, "domain": "hub"}} for name in ("FULL", "UNDELIVERED")]
     strays[1]["mirror"] |= {"deliver": "nowhere.to"}  # type: ignore[operator]
-    land.space(tmp_path).write(streams=strays).apply()
+    linked_servers.space(tmp_path).write(streams=strays).apply()
 
-    with begin(tmp_path, "status", "--watch", "--every", "500ms", "--json") as process:
+    with start_process(tmp_path, "status", "--watch", "--every", "500ms", "--json") as process:
         assert process.stdout is not None
         first = _frame(process.stdout.readline())
         named = _until_named(process.stdout)
@@ -105,18 +105,18 @@ def _until_named(lines: Any) -> dict[str, Any]:
     return found
 
 
-def test_what_a_domain_that_is_away_leaves_unknown(land: Land, tmp_path: Path) -> None:
+def test_what_an_offline_domain_leaves_unknown(linked_servers: LinkedServers, tmp_path: Path) -> None:
     """Seen through the hub alone, a leaf behind a cut link is offline: of what it gives nothing is known, and nothing is unhealthy."""
-    space = land.space(tmp_path)
+    space = linked_servers.space(tmp_path)
     space.base["domains"]["leaf"] = {"connection": "hub", "may_be_offline": "7d"}
-    land.stream("leaf", "FAR", 1)
+    linked_servers.stream("leaf", "FAR", 1)
     space.write(streams=[{"name": "NEAR", "sources": [{"name": "FAR", "domain": "leaf"}]}]).apply()
-    land.copied("hub", "NEAR", 1)
-    land.relay.cut()
-    land.until(lambda: not land.linked(), "lose its leaf")
+    linked_servers.wait_until_copied("hub", "NEAR", 1)
+    linked_servers.relay.cut()
+    linked_servers.wait_until(lambda: not linked_servers.is_linked(), "lose its leaf")
     began = time.monotonic()
-    found = drift(space.load, DriftOptions(), Quiet())
-    shown = status(space.load, Quiet())
+    found = drift(space.load, DriftOptions(), RecordingObserver())
+    shown = status(space.load, RecordingObserver())
     took = time.monotonic() - began
 
     cause = "not known: the origin's domain leaf is away"

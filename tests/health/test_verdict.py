@@ -7,14 +7,14 @@ import pytest
 
 from jsplan.address import Address
 from jsplan.facts.replication.flows import Flow
-from jsplan.facts.replication.looks import Look, Origin
-from jsplan.health import judge
-from jsplan.health.report import element
-from jsplan.health.verdict import LOOKS, PATIENCE, agrees
+from jsplan.facts.replication.samples import OriginSample, ReplicationSample
+from jsplan.health import assess
+from jsplan.health.assessment import MIN_SAMPLES, STALLED_AFTER, is_in_sync
+from jsplan.health.report import build_replication_element
 from jsplan.units import SECOND
 
-ORIGIN = Origin("2026-01-01T00:00:00Z", 1, 100, 100, "2026-01-01T00:00:01Z", workqueue=False)
-LOOK = Look(0.0, ORIGIN, "2026-01-01T00:00:00Z", 100, 1, 100, "2026-01-01T00:00:01Z", 0, SECOND // 2, 100, answers=True, apart=False)
+ORIGIN = OriginSample("2026-01-01T00:00:00Z", 1, 100, 100, "2026-01-01T00:00:01Z", workqueue=False)
+SAMPLE = ReplicationSample(0.0, ORIGIN, "2026-01-01T00:00:00Z", 100, 1, 100, "2026-01-01T00:00:01Z", 0, SECOND // 2, 100, answers=True, apart=False)
 
 
 def flow(kind: str = "mirror", **config: Any) -> Flow:
@@ -23,15 +23,15 @@ def flow(kind: str = "mirror", **config: Any) -> Flow:
     return Flow(copy, kind, "O", "$JS.hub.API", "O", origin, bool(config.pop("imported", False)), {"name": "O", **config})
 
 
-def behind(at: float, **more: Any) -> Look:
+def lagging_sample(at: float, **more: Any) -> ReplicationSample:
     """A look at a mirror that lacks ten messages, or is at another `position`."""
     place = more.pop("position", 90)
-    return replace(LOOK, **({"at": at, "stored": place, "messages": place, "position": place, "waiting": True, "lag": 10} | more))
+    return replace(SAMPLE, **({"at": at, "stored": place, "messages": place, "position": place, "waiting": True, "lag": 10} | more))
 
 
-def standing(seconds: float = PATIENCE, looks: int = LOOKS, **more: Any) -> list[Look]:
+def stalled_samples(seconds: float = STALLED_AFTER, looks: int = MIN_SAMPLES, **more: Any) -> list[ReplicationSample]:
     """Looks at a mirror that does not move, evenly over the time."""
-    return [behind(seconds * i / (looks - 1), **more) for i in range(looks)]
+    return [lagging_sample(seconds * i / (looks - 1), **more) for i in range(looks)]
 
 
 def cause(found: Any) -> str | None:
@@ -41,119 +41,119 @@ def cause(found: Any) -> str | None:
 
 def test_one_that_has_everything_is_healthy_at_once() -> None:
     """Equal sequences and a recent heartbeat need no second look."""
-    assert judge(flow(), [LOOK]).healthy is True
-    assert agrees(flow(), LOOK)
+    assert assess(flow(), [SAMPLE]).healthy is True
+    assert is_in_sync(flow(), SAMPLE)
 
 
 def test_one_that_is_behind_and_moves_is_healthy() -> None:
     """However far behind: it is enough that it got on between two looks."""
-    first, second = behind(0, position=1), behind(0.6, position=2)
+    first, second = lagging_sample(0, position=1), lagging_sample(0.6, position=2)
 
-    assert not judge(flow(), [first]).settled
-    assert judge(flow(), [first, second]).healthy is True
+    assert not assess(flow(), [first]).is_conclusive
+    assert assess(flow(), [first, second]).healthy is True
 
 
-@pytest.mark.parametrize(("seconds", "looks"), [(PATIENCE - 1, LOOKS), (PATIENCE, LOOKS - 1), (0.0, 2)])
+@pytest.mark.parametrize(("seconds", "looks"), [(STALLED_AFTER - 1, MIN_SAMPLES), (STALLED_AFTER, MIN_SAMPLES - 1), (0.0, 2)])
 def test_patience_is_time_and_looks(seconds: float, looks: int) -> None:
     """Too little time, or too few looks in it, prove nothing: a busy machine takes its looks slowly."""
-    found = judge(flow(imported=True), standing(seconds, looks))
+    found = assess(flow(imported=True), stalled_samples(seconds, looks))
 
-    assert (found.healthy, found.settled) == (None, False)
+    assert (found.healthy, found.is_conclusive) == (None, False)
 
 
 def test_heard_and_not_moving_is_flow_control() -> None:
     """It hears heartbeats, messages wait, none comes."""
-    assert cause(judge(flow(imported=True), standing())) == "flow control stalled"
+    assert cause(assess(flow(imported=True), stalled_samples())) == "flow control stalled"
 
 
 def test_silent_with_a_closed_way_is_the_link() -> None:
     """Nothing is heard, and where the copy is nobody answers for the origin."""
-    looks = standing(active=9 * SECOND, answers=False, apart=True)
+    looks = stalled_samples(active=9 * SECOND, answers=False, apart=True)
 
-    assert cause(judge(flow(), looks)) == "link down"
-    assert cause(judge(flow(imported=True), standing(active=9 * SECOND, answers=None, apart=True))) == "link down"
+    assert cause(assess(flow(), looks)) == "link down"
+    assert cause(assess(flow(imported=True), stalled_samples(active=9 * SECOND, answers=None, apart=True))) == "link down"
 
 
 @pytest.mark.parametrize("active", [-1, 9 * SECOND])
 def test_silent_between_accounts_of_one_server_is_an_export(active: int) -> None:
     """There is no link that could be down, and nothing ever came."""
-    looks = standing(active=active, lag=0, position=0, answers=None)
+    looks = stalled_samples(active=active, lag=0, position=0, answers=None)
 
-    assert cause(judge(flow(imported=True), looks)) == "export missing"
+    assert cause(assess(flow(imported=True), looks)) == "export missing"
 
 
 def test_a_copy_ahead_of_its_origin_is_looked_at_twice() -> None:
     """Both ends are read at once, so that the copy may seem ahead; only an earlier copy proves that the origin is another."""
-    ahead = replace(LOOK, position=101, stored=101, messages=101)
-    later = replace(LOOK, at=0.6, position=103, stored=103, messages=103, origin=replace(ORIGIN, last=103, messages=103))
+    ahead = replace(SAMPLE, position=101, stored=101, messages=101)
+    later = replace(SAMPLE, at=0.6, position=103, stored=103, messages=103, origin=replace(ORIGIN, last=103, messages=103))
 
-    assert not judge(flow(), [ahead]).settled
-    assert judge(flow(), [ahead, later]).healthy is True
-    assert cause(judge(flow(), [ahead, replace(ahead, at=0.6)])) == "origin re-created"
+    assert not assess(flow(), [ahead]).is_conclusive
+    assert assess(flow(), [ahead, later]).healthy is True
+    assert cause(assess(flow(), [ahead, replace(ahead, at=0.6)])) == "origin re-created"
 
 
-@pytest.mark.parametrize("look", [replace(LOOK, messages=108), replace(LOOK, first_ts="2026-01-02T00:00:00Z")])
-def test_a_mirror_with_messages_of_two_origins_is_known(look: Look) -> None:
+@pytest.mark.parametrize("look", [replace(SAMPLE, messages=108), replace(SAMPLE, first_ts="2026-01-02T00:00:00Z")])
+def test_a_mirror_with_messages_of_two_origins_is_known(look: ReplicationSample) -> None:
     """More messages than sequences, or another message under the first sequence, are left over from an origin that is no more."""
-    assert cause(judge(flow(), [look])) == "origin re-created"
+    assert cause(assess(flow(), [look])) == "origin re-created"
 
 
 @pytest.mark.parametrize(
     ("look", "config"),
     [
-        (behind(0, waiting=False), {}),
-        (replace(LOOK, position=0, stored=0, messages=0, origin=replace(ORIGIN, messages=0)), {}),
-        (replace(LOOK, position=199, stored=199, messages=0, first=200), {"opt_start_seq": 200}),
-        (behind(0, waiting=False, origin=replace(ORIGIN, first=95)), {"filter_subject": "a"}),
+        (lagging_sample(0, waiting=False), {}),
+        (replace(SAMPLE, position=0, stored=0, messages=0, origin=replace(ORIGIN, messages=0)), {}),
+        (replace(SAMPLE, position=199, stored=199, messages=0, first=200), {"opt_start_seq": 200}),
+        (lagging_sample(0, waiting=False, origin=replace(ORIGIN, first=95)), {"filter_subject": "a"}),
     ],
     ids=["gaps at the end", "purged", "begins later", "filtered"],
 )
-def test_nothing_to_copy_is_healthy(look: Look, config: dict[str, Any]) -> None:
+def test_nothing_to_copy_is_healthy(look: ReplicationSample, config: dict[str, Any]) -> None:
     """Sequences that differ although nothing waits are no reason to worry."""
-    assert judge(flow(**config), [look]).healthy is True
+    assert assess(flow(**config), [look]).healthy is True
 
 
 def test_a_source_without_a_position_is_believed_while_it_hears_something() -> None:
     """Servers before 2.15 do not say how far a source is; then a heartbeat and nothing pending have to do."""
-    look = replace(LOOK, position=None)
+    look = replace(SAMPLE, position=None)
 
-    assert judge(flow("source"), [look]).healthy is True
-    assert not judge(flow("source"), [replace(look, active=-1)]).settled
-    assert agrees(flow("source"), look)
+    assert assess(flow("source"), [look]).healthy is True
+    assert not assess(flow("source"), [replace(look, active=-1)]).is_conclusive
+    assert is_in_sync(flow("source"), look)
 
     younger = replace(look, origin=replace(ORIGIN, created="2026-02-01T00:00:00Z", last=3, messages=3))
-    assert not agrees(flow("source"), younger)
-    assert not judge(flow("source"), [younger]).settled
-    assert judge(flow("source"), [younger, replace(younger, at=0.1, searched=True)]).healthy is True
+    assert not is_in_sync(flow("source"), younger)
+    assert not assess(flow("source"), [younger]).is_conclusive
+    assert assess(flow("source"), [younger, replace(younger, at=0.1, searched=True)]).healthy is True
     held = [replace(younger, at=at, position=8, searched=True) for at in (0.1, 0.7)]
-    assert cause(judge(flow("source"), [younger, *held])) == "origin re-created"
+    assert cause(assess(flow("source"), [younger, *held])) == "origin re-created"
 
 
 def test_a_queue_is_drained_unless_the_source_names_its_consumer() -> None:
     """Who names the consumer says that the copy is one of the queue's workers."""
-    look = replace(LOOK, origin=replace(ORIGIN, workqueue=True, messages=0))
+    look = replace(SAMPLE, origin=replace(ORIGIN, workqueue=True, messages=0))
 
-    assert cause(judge(flow("source"), [look])) == "draining a workqueue"
-    assert judge(flow("source", consumer={"name": "worker"}), [look]).healthy is True
+    assert cause(assess(flow("source"), [look])) == "draining a workqueue"
+    assert assess(flow("source", consumer={"name": "worker"}), [look]).healthy is True
 
 
 def test_nothing_is_missing_while_a_server_comes_back() -> None:
     """A copy that has everything, hears nothing and has an open way is being set up again, and no reason to wake anybody."""
-    assert judge(flow(), [replace(LOOK, active=-1)]).healthy is True
+    assert assess(flow(), [replace(SAMPLE, active=-1)]).healthy is True
 
 
 def test_a_glance_says_only_what_it_proves() -> None:
     """Two looks in a row prove ten seconds of silence, not that something stands still."""
-    still = [behind(0), behind(0.01)]
-    silent = [behind(0, active=11 * SECOND, answers=False, apart=True), behind(0.01, active=11 * SECOND, answers=False, apart=True)]
+    still = [lagging_sample(0), lagging_sample(0.01)]
+    silent = [lagging_sample(0, active=11 * SECOND, answers=False, apart=True), lagging_sample(0.01, active=11 * SECOND, answers=False, apart=True)]
 
-    assert judge(flow(), still, glance=True).healthy is None
-    assert cause(judge(flow(), silent, glance=True)) == "link down"
+    assert assess(flow(), still, quick=True).healthy is None
+    assert cause(assess(flow(), silent, quick=True)) == "link down"
 
 
 def test_how_far_behind() -> None:
     """The lag counts from where the copy is, or from the first message that is left; nothing waits where a filter lets nothing pass."""
-    dropped = replace(behind(0), origin=replace(ORIGIN, first=95, messages=6))
-    looks = (LOOK, behind(0), dropped, behind(0, waiting=False))
+    dropped = replace(lagging_sample(0), origin=replace(ORIGIN, first=95, messages=6))
+    looks = (SAMPLE, lagging_sample(0), dropped, lagging_sample(0, waiting=False))
 
-    assert [element(flow(), judge(flow(), [look]), look)["lag"] for look in looks] == [0, 10, 6, 0]
+    assert [build_replication_element(flow(), assess(flow(), [look]), look)["lag"] for look in looks] == [0, 10, 6, 0]

@@ -12,11 +12,11 @@ from jsplan.cli.main import main
 from jsplan.codes import HAZARDS
 from jsplan.workflows.history import history
 from jsplan.workflows.options import PlanOptions
-from jsplan.workflows.reverting import RevertOptions, plan_revert, revert
-from tests.support.explained import require_explained
-from tests.support.process import Ended
+from jsplan.workflows.revert import RevertOptions, plan_revert, revert
+from tests.support.explained_steps import require_explained
+from tests.support.process import ProcessResult
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space, single_space, yes
+from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,13 +41,13 @@ def undo(space: Space, number: int, **options: Any) -> tuple[Plan, ApplyResult]:
     """Undo one apply with every permission."""
     chosen = {name: options.pop(name) for name in ("targets", "excludes") if name in options}
     planning = PlanOptions(**{"allow_hazards": ALL} | options)
-    plan, result = revert(space.load, RevertOptions(number, planning=planning, **chosen), yes, Quiet())
+    plan, result = revert(space.load, RevertOptions(number, planning=planning, **chosen), approve, RecordingObserver())
     return require_explained(plan), result
 
 
-def planned(space: Space, number: int, **options: Any) -> Plan:
+def plan_undo(space: Space, number: int, **options: Any) -> Plan:
     """The plan that would undo it."""
-    return require_explained(plan_revert(space.load, RevertOptions(number, planning=PlanOptions(**options)), Quiet()))
+    return require_explained(plan_revert(space.load, RevertOptions(number, planning=PlanOptions(**options)), RecordingObserver()))
 
 
 def entries(space: Space) -> list[dict[str, Any]]:
@@ -64,12 +64,12 @@ def entry(space: Space, number: int) -> dict[str, Any]:
     return found
 
 
-def found(plan: Plan, code: str) -> list[tuple[str, str, str]]:
+def findings_of(plan: Plan, code: str) -> list[tuple[str, str, str]]:
     """The findings of one code: address, summary, detail."""
     return [(d.address or "", d.summary, d.detail) for d in plan.diagnostics if d.code == code]
 
 
-def everything(sandbox: Sandbox) -> dict[tuple[str, ...], dict[str, Any]]:
+def server_configs(sandbox: Sandbox) -> dict[tuple[str, ...], dict[str, Any]]:
     """Every stream and consumer of hub and leaf as the server has it, without what it says of itself in metadata."""
     seen: dict[tuple[str, ...], dict[str, Any]] = {}
     hub = sandbox["hub"]
@@ -77,10 +77,10 @@ def everything(sandbox: Sandbox) -> dict[tuple[str, ...], dict[str, Any]]:
         for domain in ("hub", "leaf"):
             api = f"$JS.{domain}.API"
             for stream in raw.api(f"{api}.STREAM.NAMES", {}).get("streams") or []:
-                seen[domain, stream] = _plain(raw.done(f"{api}.STREAM.INFO.{stream}")["config"])
+                seen[domain, stream] = _plain(raw.api_ok(f"{api}.STREAM.INFO.{stream}")["config"])
                 for name in raw.api(f"{api}.CONSUMER.NAMES.{stream}", {}).get("consumers") or []:
                     if not name.startswith("JS_"):
-                        seen[domain, stream, name] = _plain(raw.done(f"{api}.CONSUMER.INFO.{stream}.{name}")["config"])
+                        seen[domain, stream, name] = _plain(raw.api_ok(f"{api}.CONSUMER.INFO.{stream}.{name}")["config"])
     return seen
 
 
@@ -90,14 +90,14 @@ def _plain(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class Place:
+class HistorySpace:
     """A workspace on one server, its command line, and the server."""
 
     space: Space
     server: Server
-    run: Callable[..., Ended]
+    run: Callable[..., ProcessResult]
 
-    def write(self, *streams: dict[str, Any], **sections: Any) -> Place:
+    def write(self, *streams: dict[str, Any], **sections: Any) -> HistorySpace:
         """What the files declare from now on."""
         self.space.write(streams=list(streams), **sections)
         return self
@@ -108,10 +108,10 @@ class Place:
             answer = raw.api(f"$JS.API.STREAM.INFO.{name}")
         return _plain(answer["config"]) if "config" in answer else None
 
-    def change(self, name: str, **fields: Any) -> None:
+    def change_outside(self, name: str, **fields: Any) -> None:
         """Somebody else changes a stream."""
         with Raw(self.server.url) as raw:
-            raw.done(f"$JS.API.STREAM.UPDATE.{name}", raw.done(f"$JS.API.STREAM.INFO.{name}")["config"] | fields)
+            raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"] | fields)
 
     def publish(self, subject: str, count: int) -> None:
         """Messages, stored."""
@@ -121,20 +121,20 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> Place:
+def history_space(tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> HistorySpace:
     """A workspace without a stream, on an empty server."""
     space = single_space(tmp_path, server)
 
-    def run(*args: str) -> Ended:
+    def run(*args: str) -> ProcessResult:
         capsys.readouterr()
         code = main(["-C", str(space.folder), *args])
         said = capsys.readouterr()
-        return Ended(code, said.out, said.err)
+        return ProcessResult(code, said.out, said.err)
 
-    return Place(space, server, run)
+    return HistorySpace(space, server, run)
 
 
-def document(ended: Ended) -> dict[str, Any]:
+def document(ended: ProcessResult) -> dict[str, Any]:
     """The JSON on stdout."""
     read = json.loads(ended.out)
     assert isinstance(read, dict)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.errors import RefusedError
-from tests.acceptance.harness import CASES, Case
-from tests.history.conftest import ALL, everything, found, planned, undo
+from tests.acceptance.case_runner import CASES, Case
+from tests.history.conftest import ALL, findings_of, plan_undo, server_configs, undo
 from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_back_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> No
         if case.text.get("level", 0) > (case.raw.api("$JS.API.INFO").get("api") or {}).get("level", 0):
             return  # this server does not know what the case is about
         case._prepare()  # noqa: SLF001 - the harness is ours
-        before = everything(clean_hub_leaf)
+        before = server_configs(clean_hub_leaf)
         options = case.text.get("options", {})
         case.space.write(**case.text["desired"])
         plan, result = case.space.apply(**options | {"allow_hazards": ALL})
@@ -60,12 +60,12 @@ def test_back_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> No
         if not plan.has_changes:
             return
         if str(path.relative_to(CASES).with_suffix("")) in ONE_WAY:
-            _is_refused(case, result.state["serial"])
+            _require_refused(case, result.state["serial"])
             return
         undone, ended = undo(case.space, result.state["serial"])
 
         assert ended.exit_code == 0, ended
-        assert everything(clean_hub_leaf) == before
+        assert server_configs(clean_hub_leaf) == before
         again = case.space.plan(**{name: value for name, value in options.items() if name != "replace"}).summary
         assert undone.options["revert"]["next"] == {name: again[name] for name in COUNTED if again[name]}
 
@@ -73,8 +73,8 @@ def test_back_exactly(path: Path, tmp_path: Path, clean_hub_leaf: Sandbox) -> No
 COUNTED = ("import", "add", "change", "replace", "destroy", "forget")
 
 
-def _is_refused(case: Case, number: int) -> None:
+def _require_refused(case: Case, number: int) -> None:
     """It says that only a new object would be as the old one was, and changes nothing."""
-    assert found(planned(case.space, number, allow_hazards=ALL), "JS303")
+    assert findings_of(plan_undo(case.space, number, allow_hazards=ALL), "JS303")
     with pytest.raises(RefusedError, match="cannot be changed in place"):
         undo(case.space, number)

@@ -10,7 +10,7 @@ import pytest
 from jsplan.errors import ConflictError, JsplanError, RefusedError, StalePlanError, UsageError
 from jsplan.workflows.plan import load_plan
 from jsplan.workflows.state import pull
-from tests.history.conftest import apply, document, entries, entry, found, planned, undo
+from tests.history.conftest import apply, document, entries, entry, findings_of, plan_undo, undo
 from tests.support.buckets import new_bucket
 from tests.support.raw import Raw
 from tests.support.workspaces import hub_leaf_space
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
-    from tests.history.conftest import Place
+    from tests.history.conftest import HistorySpace
 
 A = "main/stream/A"
 
 
-def remembered(place: Place) -> dict[str, Any]:
+def state_resources(history_space: HistorySpace) -> dict[str, Any]:
     """The resources of the state, without the times at which they were written down and made."""
-    resources = json.loads(pull(place.space.load))["resources"]
+    resources = json.loads(pull(history_space.space.load))["resources"]
     return {
         address: {name: value for name, value in entry.items() if name not in ("applied_at", "created", "seen")}
         for address, entry in resources.items()
@@ -34,192 +34,192 @@ def remembered(place: Place) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("backend", ["local", "kv"])
-def test_there_and_back_and_there_again(place: Place, backend: str) -> None:
+def test_there_and_back_and_there_again(history_space: HistorySpace, backend: str) -> None:
     """A revert brings back servers and state; undoing it brings back the apply; with the files put back the plan is empty."""
     if backend == "kv":
-        place.space.base["backend"] = {"kv": {"bucket": new_bucket()}}
+        history_space.space.base["backend"] = {"kv": {"bucket": new_bucket()}}
     old = ({"name": "A", "max_age": "1h"}, {"name": "B", "consumers": [{"name": "C", "ack_policy": "explicit"}]})
-    apply(place.write(*old).space)
-    before, was = (place.config("A"), place.config("B"), None), remembered(place)
-    number = apply(place.write({"name": "A", "max_age": "2h", "metadata": {"a": "b"}}, {"name": "NEW"}).space)
-    after, became = (place.config("A"), None, place.config("NEW")), remembered(place)
-    back = undo(place.space, number)[1].state["serial"]
-    assert ((place.config("A"), place.config("B"), place.config("NEW")), remembered(place)) == (before, was)
+    apply(history_space.write(*old).space)
+    before, was = (history_space.config("A"), history_space.config("B"), None), state_resources(history_space)
+    number = apply(history_space.write({"name": "A", "max_age": "2h", "metadata": {"a": "b"}}, {"name": "NEW"}).space)
+    after, became = (history_space.config("A"), None, history_space.config("NEW")), state_resources(history_space)
+    back = undo(history_space.space, number)[1].state["serial"]
+    assert ((history_space.config("A"), history_space.config("B"), history_space.config("NEW")), state_resources(history_space)) == (before, was)
 
-    undo(place.space, back)
-    assert ((place.config("A"), place.config("B"), place.config("NEW")), remembered(place)) == (after, became)
-    assert [(e["operation"], e.get("reverts")) for e in entries(place.space)[:2]] == [("revert", back), ("revert", number)]
-    undo(place.space, back + 1)
-    assert not place.write(*old).space.plan().has_changes
+    undo(history_space.space, back)
+    assert ((history_space.config("A"), history_space.config("B"), history_space.config("NEW")), state_resources(history_space)) == (after, became)
+    assert [(e["operation"], e.get("reverts")) for e in entries(history_space.space)[:2]] == [("revert", back), ("revert", number)]
+    undo(history_space.space, back + 1)
+    assert not history_space.write(*old).space.plan().has_changes
 
 
-def test_saved(place: Place) -> None:
+def test_saved(history_space: HistorySpace) -> None:
     """With -o it only plans, writes nothing, and exactly that is applied later, and recorded as a revert of what it undoes."""
-    apply(place.write({"name": "A", "max_age": "1h"}).space)
-    number = apply(place.write({"name": "A", "max_age": "2h"}).space)
-    path = place.space.folder / "back.plan"
-    ended = place.run("revert", str(number), "-o", str(path))
-    assert (ended.code, entries(place.space)[0]["id"]) == (0, number)
+    apply(history_space.write({"name": "A", "max_age": "1h"}).space)
+    number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
+    path = history_space.space.folder / "back.plan"
+    ended = history_space.run("revert", str(number), "-o", str(path))
+    assert (ended.code, entries(history_space.space)[0]["id"]) == (0, number)
     assert "Reverting apply 2" in ended.out
-    assert "Reverting apply 2" in place.run("show", str(path)).out
+    assert "Reverting apply 2" in history_space.run("show", str(path)).out
     assert load_plan(path).mode == "revert"
 
-    assert place.run("apply", str(path)).code == 0
-    assert (place.config("A") or {})["max_age"] == 3_600_000_000_000
-    assert (entries(place.space)[0]["operation"], entries(place.space)[0].get("reverts")) == ("revert", number)
-    assert entry(place.space, 3)["plan"]["sha256"] == json.loads(path.read_bytes())["sha256"]
-    assert place.run("apply", str(path)).code == StalePlanError.exit_code
+    assert history_space.run("apply", str(path)).code == 0
+    assert (history_space.config("A") or {})["max_age"] == 3_600_000_000_000
+    assert (entries(history_space.space)[0]["operation"], entries(history_space.space)[0].get("reverts")) == ("revert", number)
+    assert entry(history_space.space, 3)["plan"]["sha256"] == json.loads(path.read_bytes())["sha256"]
+    assert history_space.run("apply", str(path)).code == StalePlanError.exit_code
 
 
-def test_destroy(place: Place) -> None:
+def test_destroy(history_space: HistorySpace) -> None:
     """After a destroy everything is there again, guarded as it was, and empty."""
-    apply(place.write({"name": "A"}, {"name": "B", "consumers": [{"name": "C"}]}, kv=[{"bucket": "K", "history": 3}]).space)
-    place.publish("A", 4)
-    before, was = (place.config("A"), place.config("B"), place.config("KV_K")), remembered(place)
-    plan, _ = undo(place.space, apply(place.space, destroy=True))
+    apply(history_space.write({"name": "A"}, {"name": "B", "consumers": [{"name": "C"}]}, kv=[{"bucket": "K", "history": 3}]).space)
+    history_space.publish("A", 4)
+    before, was = (history_space.config("A"), history_space.config("B"), history_space.config("KV_K")), state_resources(history_space)
+    plan, _ = undo(history_space.space, apply(history_space.space, destroy=True))
 
-    assert ((place.config("A"), place.config("B"), place.config("KV_K")), remembered(place)) == (before, was)
-    assert [(a, s) for a, s, _ in found(plan, "JS491")] == [
+    assert ((history_space.config("A"), history_space.config("B"), history_space.config("KV_K")), state_resources(history_space)) == (before, was)
+    assert [(a, s) for a, s, _ in findings_of(plan, "JS491")] == [
         ("main/consumer/B/C", "the position that the consumer had does not come back"),
         (A, "4 messages that were deleted with the stream cannot be restored"),
     ]
-    assert found(plan, "JS492") == []
-    assert not place.space.plan().has_changes
+    assert findings_of(plan, "JS492") == []
+    assert not history_space.space.plan().has_changes
 
 
 # --- three-way ---------------------------------------------------------------------------------------------------
 
 
-def test_other_fields_stay(place: Place) -> None:
+def test_other_fields_stay(history_space: HistorySpace) -> None:
     """Fields that a later apply, or somebody else, changed are left as they are; only what this one changed goes back."""
-    apply(place.write({"name": "A", "max_age": "1h"}).space)
-    number = apply(place.write({"name": "A", "max_age": "2h"}).space)
-    apply(place.write({"name": "A", "max_age": "2h", "max_msgs": 7}).space)
-    place.change("A", description="by hand")
-    undo(place.space, number)
-    config = place.config("A") or {}
+    apply(history_space.write({"name": "A", "max_age": "1h"}).space)
+    number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
+    apply(history_space.write({"name": "A", "max_age": "2h", "max_msgs": 7}).space)
+    history_space.change_outside("A", description="by hand")
+    undo(history_space.space, number)
+    config = history_space.config("A") or {}
 
     assert (config["max_age"], config["max_msgs"], config["description"]) == (3_600_000_000_000, 7, "by hand")
 
 
-def test_the_same_field_was_changed_by_an_apply(place: Place) -> None:
+def test_the_same_field_was_changed_by_an_apply(history_space: HistorySpace) -> None:
     """It says what it was, what this apply made it, what it is now and who did that, changes nothing, and exits 3."""
-    apply(place.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
-    number = apply(place.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space)
-    apply(place.write({"name": "A", "max_age": "3h"}, {"name": "B", "max_age": "2h"}).space)
-    ended = place.run("revert", str(number), "-y")
+    apply(history_space.write({"name": "A", "max_age": "1h"}, {"name": "B", "max_age": "1h"}).space)
+    number = apply(history_space.write({"name": "A", "max_age": "2h"}, {"name": "B", "max_age": "2h"}).space)
+    apply(history_space.write({"name": "A", "max_age": "3h"}, {"name": "B", "max_age": "2h"}).space)
+    ended = history_space.run("revert", str(number), "-y")
 
-    assert (ended.code, entries(place.space)[0]["id"]) == (3, 3)
+    assert (ended.code, entries(history_space.space)[0]["id"]) == (3, 3)
     assert "main/stream/A: was changed since (apply 3 of " in ended.err
     assert "max_age was 1h before, 2h after it, and is 3h now" in ended.err
-    assert (place.config("B") or {})["max_age"] == 7_200_000_000_000
-    assert place.run("revert", str(number), "-y", "--exclude", A).code == 0
-    assert [(place.config(name) or {})["max_age"] // 3_600_000_000_000 for name in "AB"] == [3, 1]
+    assert (history_space.config("B") or {})["max_age"] == 7_200_000_000_000
+    assert history_space.run("revert", str(number), "-y", "--exclude", A).code == 0
+    assert [(history_space.config(name) or {})["max_age"] // 3_600_000_000_000 for name in "AB"] == [3, 1]
 
 
-def test_the_same_field_was_changed_by_somebody_else(place: Place) -> None:
+def test_the_same_field_was_changed_outside(history_space: HistorySpace) -> None:
     """What changed behind our back is no reason to write over it either."""
-    apply(place.write({"name": "A", "max_age": "1h"}).space)
-    number = apply(place.write({"name": "A", "max_age": "2h"}).space)
-    place.change("A", max_age=5_400_000_000_000)
+    apply(history_space.write({"name": "A", "max_age": "1h"}).space)
+    number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
+    history_space.change_outside("A", max_age=5_400_000_000_000)
     with pytest.raises(ConflictError) as raised:
-        undo(place.space, number)
+        undo(history_space.space, number)
 
     assert [d.detail.splitlines()[0] for d in raised.value.diagnostics] == ["max_age was 1h before, 2h after it, and is 1h30m now"]
 
 
-def test_what_was_made_was_changed_since(place: Place) -> None:
+def test_what_was_made_was_changed_since(history_space: HistorySpace) -> None:
     """A stream that the apply made is not deleted once somebody changed it, gave it consumers or made it anew."""
-    number = apply(place.write({"name": "A"}, {"name": "B"}, {"name": "C"}).space)
-    place.change("A", max_msgs=3)
+    number = apply(history_space.write({"name": "A"}, {"name": "B"}, {"name": "C"}).space)
+    history_space.change_outside("A", max_msgs=3)
     apply(
-        place.write({"name": "A", "max_msgs": 3}, {"name": "B", "consumers": [{"name": "NEW"}]}, {"name": "C"}).space,
+        history_space.write({"name": "A", "max_msgs": 3}, {"name": "B", "consumers": [{"name": "NEW"}]}, {"name": "C"}).space,
         replace=("main/stream/C",),
     )
-    place.change("A", max_msgs=4)
+    history_space.change_outside("A", max_msgs=4)
     with pytest.raises(ConflictError) as raised:
-        undo(place.space, number)
+        undo(history_space.space, number)
     told = {d.address: f"{d.summary} {d.detail}" for d in raised.value.diagnostics}
 
     assert "would be deleted max_msgs was 3 when last applied, and is 4" in told[A]
     assert told["main/consumer/B/NEW"].startswith("was added since (apply 2 of ")
     assert told["main/stream/C"].startswith("was made anew since (apply 2 of ")
-    assert place.config("B") is not None
+    assert history_space.config("B") is not None
 
 
-def test_what_was_deleted_is_there_again(place: Place) -> None:
+def test_what_was_deleted_is_there_again(history_space: HistorySpace) -> None:
     """Whatever somebody made in its place is not touched; what is as it was before is no work."""
-    apply(place.write({"name": "A", "max_msgs": 3}, {"name": "B"}).space)
-    number = apply(place.write().space)
-    with Raw(place.server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A"], "max_msgs": 9})
+    apply(history_space.write({"name": "A", "max_msgs": 3}, {"name": "B"}).space)
+    number = apply(history_space.write().space)
+    with Raw(history_space.server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A"], "max_msgs": 9})
     with pytest.raises(ConflictError, match="apply 2 cannot be undone as it is"):
-        undo(place.space, number)
-    place.change("A", max_msgs=3)
-    undo(place.space, number)
+        undo(history_space.space, number)
+    history_space.change_outside("A", max_msgs=3)
+    undo(history_space.space, number)
 
-    assert remembered(place).keys() == {A, "main/stream/B"}
-    plan, result = undo(place.space, number)
-    assert (plan.has_changes, result.exit_code, {s for _, s, _ in found(plan, "JS493")}) == (False, 0, {"is there, as it was before"})
+    assert state_resources(history_space).keys() == {A, "main/stream/B"}
+    plan, result = undo(history_space.space, number)
+    assert (plan.has_changes, result.exit_code, {s for _, s, _ in findings_of(plan, "JS493")}) == (False, 0, {"is there, as it was before"})
 
 
 # --- what does not come back -------------------------------------------------------------------------------------
 
 
-def test_messages_do_not_come_back(place: Place) -> None:
+def test_messages_do_not_come_back(history_space: HistorySpace) -> None:
     """The number that an apply deleted is said when it is undone, and where that apply saved them."""
-    apply(place.write({"name": "A"}, {"name": "B", "consumers": [{"name": "C"}]}).space)
-    place.publish("A", 5)
-    place.publish("B", 2)
-    saves = place.space.folder / "saves"
-    number = apply(place.write({"name": "A", "max_msgs": 3}).space, backup=saves)
-    told = {a: (s, d) for a, s, d in found(planned(place.space, number), "JS491")}
+    apply(history_space.write({"name": "A"}, {"name": "B", "consumers": [{"name": "C"}]}).space)
+    history_space.publish("A", 5)
+    history_space.publish("B", 2)
+    saves = history_space.space.folder / "saves"
+    number = apply(history_space.write({"name": "A", "max_msgs": 3}).space, backup=saves)
+    told = {a: (s, d) for a, s, d in findings_of(plan_undo(history_space.space, number), "JS491")}
 
     assert told[A][0] == "2 messages that were deleted cannot be restored"
     assert told["main/stream/B"][0] == "2 messages that were deleted with the stream cannot be restored"
-    folder = entry(place.space, number)["backup"]
+    folder = entry(history_space.space, number)["backup"]
     assert f"--exclude main/stream/B and run: jsplan restore {folder} --target main/stream/B" in told["main/stream/B"][1]
-    assert place.run("revert", str(number), "-y", "--exclude", "main/stream/B").code == 0
-    assert place.run("restore", folder, "-y", "--target", "main/stream/B").code == 0
-    with Raw(place.server.url) as raw:
-        info = raw.done("$JS.API.STREAM.INFO.B")
+    assert history_space.run("revert", str(number), "-y", "--exclude", "main/stream/B").code == 0
+    assert history_space.run("restore", folder, "-y", "--target", "main/stream/B").code == 0
+    with Raw(history_space.server.url) as raw:
+        info = raw.api_ok("$JS.API.STREAM.INFO.B")
     assert (info["state"]["messages"], info["state"]["consumer_count"]) == (2, 1)
 
 
-def test_a_revert_has_hazards_as_any_plan(place: Place) -> None:
+def test_a_revert_has_hazards_as_any_plan(history_space: HistorySpace) -> None:
     """Deleting what an apply made, with the messages that came since, needs permission with the number of them."""
-    number = apply(place.write({"name": "A"}).space)
-    place.publish("A", 3)
-    refused = place.run("revert", str(number), "-y")
+    number = apply(history_space.write({"name": "A"}).space)
+    history_space.publish("A", 3)
+    refused = history_space.run("revert", str(number), "-y")
     assert (refused.code, "deletes the stream with 3 messages" in refused.err) == (RefusedError.exit_code, True)
-    assert place.config("A") is not None
-    assert place.run("revert", str(number)).code == 3
-    assert place.run("revert", str(number), "--allow-hazard", "DELETES_STREAM").code == 1  # nobody there to ask
-    assert place.run("revert", str(number), "-y", "--allow-hazard", "DELETES_STREAM").code == 0
-    assert place.config("A") is None
+    assert history_space.config("A") is not None
+    assert history_space.run("revert", str(number)).code == 3
+    assert history_space.run("revert", str(number), "--allow-hazard", "DELETES_STREAM").code == 1  # nobody there to ask
+    assert history_space.run("revert", str(number), "-y", "--allow-hazard", "DELETES_STREAM").code == 0
+    assert history_space.config("A") is None
 
 
-def test_a_guard_holds(place: Place) -> None:
+def test_a_guard_holds(history_space: HistorySpace) -> None:
     """What prevent_destroy guards is not deleted by a revert either."""
-    number = apply(place.write({"name": "A", "lifecycle": {"prevent_destroy": True}}).space)
+    number = apply(history_space.write({"name": "A", "lifecycle": {"prevent_destroy": True}}).space)
     with pytest.raises(RefusedError, match="prevent_destroy"):
-        undo(place.space, number)
+        undo(history_space.space, number)
 
 
-def test_half_way(place: Place) -> None:
+def test_half_way(history_space: HistorySpace) -> None:
     """Of an apply that failed half-way, what was done is undone."""
-    apply(place.write({"name": "A", "max_age": "1h"}).space)
-    plan = place.write({"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}).space.plan()
-    with Raw(place.server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["x"]})
-    assert place.space.apply_saved(plan).exit_code == 6
-    undo(place.space, 2)
+    apply(history_space.write({"name": "A", "max_age": "1h"}).space)
+    plan = history_space.write({"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}).space.plan()
+    with Raw(history_space.server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["x"]})
+    assert history_space.space.apply_saved(plan).exit_code == 6
+    undo(history_space.space, 2)
 
-    assert (place.config("A") or {})["max_age"] == 3_600_000_000_000
-    assert place.config("FIRST") is not None
+    assert (history_space.config("A") or {})["max_age"] == 3_600_000_000_000
+    assert history_space.config("FIRST") is not None
 
 
-def test_a_domain_that_is_away(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """Its part is deferred and said; the rest is undone, and the same revert later does what was left."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["connections"]["hub"]["timeout"] = "2s"
@@ -235,18 +235,18 @@ def test_a_domain_that_is_away(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     clean_hub_leaf.wait_ready()
     undo(space, number)
     with Raw(clean_hub_leaf["hub"].url, clean_hub_leaf["hub"].user, clean_hub_leaf["hub"].password) as raw:
-        assert [raw.done(f"$JS.{d}.API.STREAM.INFO.A")["config"]["max_msgs"] for d in ("hub", "leaf")] == [-1, -1]
+        assert [raw.api_ok(f"$JS.{d}.API.STREAM.INFO.A")["config"]["max_msgs"] for d in ("hub", "leaf")] == [-1, -1]
 
 
 # --- what the files say ------------------------------------------------------------------------------------------
 
 
-def test_the_files_say_otherwise(place: Place) -> None:
+def test_the_files_say_otherwise(history_space: HistorySpace) -> None:
     """For each field that the files bring back: the place, what they say, what to write. And what the next plan would be."""
-    apply(place.write({"name": "A", "max_age": "30d"}, {"name": "GONE", "subjects": ["g"], "max_bytes": 1 << 20}).space)
-    number = apply(place.write({"name": "A", "max_age": "6d"}, {"name": "NEW"}).space)
-    plan, _ = undo(place.space, number)
-    told = {a: (s, d) for a, s, d in found(plan, "JS492")}
+    apply(history_space.write({"name": "A", "max_age": "30d"}, {"name": "GONE", "subjects": ["g"], "max_bytes": 1 << 20}).space)
+    number = apply(history_space.write({"name": "A", "max_age": "6d"}, {"name": "NEW"}).space)
+    plan, _ = undo(history_space.space, number)
+    told = {a: (s, d) for a, s, d in findings_of(plan, "JS492")}
 
     assert told[A][0] == "the files still contain the change: the next plan changes it again"
     assert told[A][1].startswith("max_age: 6d in the files (jsplan.yaml:1:")
@@ -260,102 +260,102 @@ def test_the_files_say_otherwise(place: Place) -> None:
     assert places[0] is not None
     assert places[0].file == "jsplan.yaml"
     assert plan.options["revert"]["next"] == {"add": 1, "change": 1, "destroy": 1}
-    again = place.space.plan().summary
+    again = history_space.space.plan().summary
     assert (again["add"], again["change"], again["destroy"]) == (1, 1, 1)
 
 
-def test_what_it_says_to_write_is_right(place: Place) -> None:
+def test_what_it_says_to_write_is_right(history_space: HistorySpace) -> None:
     """The files written as it says make the next plan empty, for streams, consumers and buckets."""
     kv = [{"bucket": "K", "history": 5, "ttl": "1h", "compression": True}]
     consumer = {"name": "C", "ack_policy": "explicit", "ack_wait": "10s", "filter_subject": "S"}
-    apply(place.write({"name": "S", "max_age": "1h", "consumers": [consumer]}, kv=kv, object_stores=[{"bucket": "O"}]).space)
-    plan, _ = undo(place.space, apply(place.write().space))
+    apply(history_space.write({"name": "S", "max_age": "1h", "consumers": [consumer]}, kv=kv, object_stores=[{"bucket": "O"}]).space)
+    plan, _ = undo(history_space.space, apply(history_space.write().space))
     sections: dict[str, list[Any]] = {}
-    for _, _, detail in found(plan, "JS492"):
+    for _, _, detail in findings_of(plan, "JS492"):
         _, section, line = detail.splitlines()
         sections.setdefault(section.removesuffix(":"), []).append(json.loads(line.removeprefix("  - ")))
 
-    place.space.write(**sections)
-    assert [s.title for s in place.space.plan().steps if s.op != "state.update"] == []
-    assert not place.space.plan().has_changes
+    history_space.space.write(**sections)
+    assert [s.title for s in history_space.space.plan().steps if s.op != "state.update"] == []
+    assert not history_space.space.plan().has_changes
 
 
-def test_the_files_say_the_same(place: Place) -> None:
+def test_the_files_say_the_same(history_space: HistorySpace) -> None:
     """Where the files were put back already there is nothing to say, and the next plan is empty."""
-    apply(place.write({"name": "A", "max_age": "30d"}).space)
-    number = apply(place.write({"name": "A", "max_age": "6d"}).space)
-    plan, _ = undo(place.write({"name": "A", "max_age": "30d"}).space, number)
+    apply(history_space.write({"name": "A", "max_age": "30d"}).space)
+    number = apply(history_space.write({"name": "A", "max_age": "6d"}).space)
+    plan, _ = undo(history_space.write({"name": "A", "max_age": "30d"}).space, number)
 
-    assert (found(plan, "JS492"), plan.options["revert"]["next"]) == ([], {})
-    assert not place.space.plan().has_changes
+    assert (findings_of(plan, "JS492"), plan.options["revert"]["next"]) == ([], {})
+    assert not history_space.space.plan().has_changes
 
 
 # --- what cannot be asked for ------------------------------------------------------------------------------------
 
 
-def test_what_changed_no_server(place: Place) -> None:
+def test_what_changed_no_server(history_space: HistorySpace) -> None:
     """The state commands and a refresh are not undone by a plan; it says how the state before is had."""
-    apply(place.write({"name": "A"}).space)
-    assert place.run("state", "rm", A).code == 0
+    apply(history_space.write({"name": "A"}).space)
+    assert history_space.run("state", "rm", A).code == 0
     with pytest.raises(JsplanError, match="state rm 2 changed no server") as raised:
-        undo(place.space, 2)
+        undo(history_space.space, 2)
     assert "jsplan state pull --serial 1" in str(raised.value.hint)
 
 
-def test_only_a_part(place: Place) -> None:
+def test_only_a_part(history_space: HistorySpace) -> None:
     """--target undoes only that; one that names nothing of the apply is wrong usage."""
-    number = apply(place.write({"name": "A"}, {"name": "B"}).space)
-    undo(place.space, number, targets=("main/stream/B",))
-    assert (place.config("A") is None, place.config("B") is None) == (False, True)
+    number = apply(history_space.write({"name": "A"}, {"name": "B"}).space)
+    undo(history_space.space, number, targets=("main/stream/B",))
+    assert (history_space.config("A") is None, history_space.config("B") is None) == (False, True)
     with pytest.raises(UsageError, match="names nothing that apply 1 changed"):
-        undo(place.space, number, targets=("main/stream/X",))
+        undo(history_space.space, number, targets=("main/stream/X",))
 
 
-def test_a_domain_that_left(place: Place) -> None:
+def test_a_domain_that_left(history_space: HistorySpace) -> None:
     """What was applied to a domain that is no longer declared is said, and nothing is done."""
-    number = apply(place.write({"name": "A"}).space)
-    place.space.base["domains"] = {"other": place.space.base["domains"]["main"]}
-    place.space.base["defaults"] = {"domain": "other"}
+    number = apply(history_space.write({"name": "A"}).space)
+    history_space.space.base["domains"] = {"other": history_space.space.base["domains"]["main"]}
+    history_space.space.base["defaults"] = {"domain": "other"}
     with pytest.raises(ConflictError) as raised:
-        undo(place.write().space, number)
+        undo(history_space.write().space, number)
     assert [d.summary for d in raised.value.diagnostics] == ["its domain main is no longer declared"]
 
 
-def test_json(place: Place) -> None:
+def test_json(history_space: HistorySpace) -> None:
     """Applied it prints the apply document, planned the plan; what stands in the way is in the error document."""
-    apply(place.write({"name": "A", "max_age": "1h"}).space)
-    number = apply(place.write({"name": "A", "max_age": "2h"}).space)
-    assert document(place.run("revert", str(number), "-o", str(place.space.folder / "p"), "--json"))["mode"] == "revert"
-    assert document(place.run("revert", str(number), "-y", "--json"))["kind"] == "apply"
-    apply(place.write({"name": "A", "max_age": "3h"}).space)
-    refused = document(place.run("revert", str(number), "-y", "--json"))
+    apply(history_space.write({"name": "A", "max_age": "1h"}).space)
+    number = apply(history_space.write({"name": "A", "max_age": "2h"}).space)
+    assert document(history_space.run("revert", str(number), "-o", str(history_space.space.folder / "p"), "--json"))["mode"] == "revert"
+    assert document(history_space.run("revert", str(number), "-y", "--json"))["kind"] == "apply"
+    apply(history_space.write({"name": "A", "max_age": "3h"}).space)
+    refused = document(history_space.run("revert", str(number), "-y", "--json"))
     assert (refused["exit_code"], [d["code"] for d in refused["diagnostics"]]) == (3, ["JS307"])
 
 
-def test_messages_that_were_carried_over_stay(place: Place) -> None:
+def test_messages_that_were_carried_over_stay(history_space: HistorySpace) -> None:
     """A stream that was made anew with its messages is made anew as it was, again with all of them, and with its consumer's place."""
     body: dict[str, Any] = {"name": "A", "lifecycle": {"on_replace": "preserve"}, "consumers": [{"name": "C", "ack_policy": "explicit"}]}
-    apply(place.write(body).space)
-    place.publish("A", 20)
-    before = place.config("A")
-    undo(place.space, apply(place.write(body | {"storage": "memory"}).space))
+    apply(history_space.write(body).space)
+    history_space.publish("A", 20)
+    before = history_space.config("A")
+    undo(history_space.space, apply(history_space.write(body | {"storage": "memory"}).space))
 
-    assert place.config("A") == before
-    with Raw(place.server.url) as raw:
-        assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
-        assert raw.done("$JS.API.CONSUMER.INFO.A.C")["num_pending"] == 20
+    assert history_space.config("A") == before
+    with Raw(history_space.server.url) as raw:
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
+        assert raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["num_pending"] == 20
 
 
-def test_a_restore_is_undone(place: Place) -> None:
+def test_a_restore_is_undone(history_space: HistorySpace) -> None:
     """What a restore brought back goes again, counted; it is in the history as what it is."""
     body: dict[str, Any] = {"name": "A"}
-    apply(place.write(body).space)
-    place.publish("A", 3)
-    gone = apply(place.write().space, backup=place.space.folder / "saves")
-    place.write(body)
-    assert place.run("restore", entry(place.space, gone)["backup"], "-y").code == 0
-    assert [e["operation"] for e in entries(place.space)] == ["restore", "apply", "apply"]
-    plan, _ = undo(place.space, gone + 1)
+    apply(history_space.write(body).space)
+    history_space.publish("A", 3)
+    gone = apply(history_space.write().space, backup=history_space.space.folder / "saves")
+    history_space.write(body)
+    assert history_space.run("restore", entry(history_space.space, gone)["backup"], "-y").code == 0
+    assert [e["operation"] for e in entries(history_space.space)] == ["restore", "apply", "apply"]
+    plan, _ = undo(history_space.space, gone + 1)
 
     assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == [("DELETES_STREAM", 3)]
-    assert place.config("A") is None
+    assert history_space.config("A") is None

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.docs.pages import ROOT
-from tests.support.process import Ended
+from tests.support.process import ProcessResult
 
 
 @dataclass(frozen=True)
-class Installed:
+class Installation:
     """A virtual environment with jsplan in it, and the variables that its commands run with."""
 
     folder: Path
@@ -31,13 +31,13 @@ class Installed:
         home.mkdir(exist_ok=True)
         return {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", **self.variables}
 
-    def jsplan(self, folder: Path, *words: str) -> Ended:
+    def jsplan(self, folder: Path, *words: str) -> ProcessResult:
         """Run one command in a folder to its end."""
         ended = subprocess.run(
             [self.program, *words], cwd=folder, env=self.environment, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        return Ended(ended.returncode, ended.stdout, ended.stderr)
+        return ProcessResult(ended.returncode, ended.stdout, ended.stderr)
 
 
 def build_wheel(folder: Path) -> Path:
@@ -48,7 +48,7 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def install(requirement: str, folder: Path, pip_cache: Path) -> Installed:
+def install(requirement: str, folder: Path, pip_cache: Path) -> Installation:
     """Install a requirement, and what it needs, into an empty environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
     command = [
@@ -56,4 +56,4 @@ def install(requirement: str, folder: Path, pip_cache: Path) -> Installed:
         "--disable-pip-version-check", "install", "--quiet", "--no-compile", requirement,
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=110)
-    return Installed(folder)
+    return Installation(folder)

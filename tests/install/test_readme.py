@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.docs.page_reader import PageReader, play_page
 from tests.docs.pages import ROOT, blocks
-from tests.docs.walk import Walk, play
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,4 +61,4 @@ def test_the_first_five_minutes(pip_cache: Path, tmp_path: Path) -> None:
     program = home / "jsplan-venv" / "bin" / "jsplan"
     assert variables["PATH"].startswith(str(program.parent))
     with servers(variables) as urls:
-        play(Walk(tmp_path, urls, jsplan=program, environment=variables), README)
+        play_page(PageReader(tmp_path, urls, jsplan=program, environment=variables), README)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
-    from tests.install.environments import Installed
+    from tests.install.environments import Installation
 
 pytestmark = pytest.mark.timeout(300)  # seconds: a package index may be slow
 
@@ -43,7 +43,7 @@ backfills:
 class Shop:
     """A workspace in which one environment's `jsplan` is used, on real servers."""
 
-    def __init__(self, installed: Installed, folder: Path, url: str) -> None:
+    def __init__(self, installed: Installation, folder: Path, url: str) -> None:
         self._installed, self.folder, self._url = installed, folder, url
         self.declare("30d")
 
@@ -96,7 +96,7 @@ def plan_and_apply(shop: Shop) -> None:
 def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
     """Adoption of what others have made, and the way back from an apply."""
     with Raw(servers["hub"].url, "acc", "acc") as raw:
-        raw.done("$JS.API.STREAM.CREATE.FOUND", {"name": "FOUND", "subjects": ["found.>"]})
+        raw.api_ok("$JS.API.STREAM.CREATE.FOUND", {"name": "FOUND", "subjects": ["found.>"]})
     assert "1 to import" in shop.run("import --all --domain hub --generate-config found.jsplan.yaml -y")
     shop.declare("1d")
     assert "1 changed" in shop.run("apply -y")

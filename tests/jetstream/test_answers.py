@@ -13,10 +13,10 @@ import pytest
 
 from jsplan.cli.main import main
 from jsplan.jetstream import api as api_module
-from jsplan.jetstream.contexts import Target
-from jsplan.jetstream.link import Link
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.contexts import ConnectionSettings
 from tests.support.buckets import new_bucket
-from tests.support.impostor import DOMAIN, Impostor, truthful
+from tests.support.fake_api import DOMAIN, FakeApi, unchanged_answer
 from tests.support.raw import Raw, delete_all_streams
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ COMMANDS = {
 WRONG: tuple[Any, ...] = (None, "x", "", -1, 5, 1.5, True, [], {}, [None], [5], {"x": "y"}, 2**63, "a.b/c", [[["x"]]])
 #: Changed answers that are tried of each command.
 SAMPLE = {"plan": 60, "status": 60, "drift": 40, "apply": 30, "state": 60, "import": 15, "discover": 10}
-Path_ = tuple[str | int, ...]
+JsonPath = tuple[str | int, ...]
 
 
 class Scene:
     """A workspace in the impostor's domain, its state in a bucket there, with streams to plan, look at and import."""
 
-    def __init__(self, folder: Path, impostor: Impostor, server: Server) -> None:
+    def __init__(self, folder: Path, impostor: FakeApi, server: Server) -> None:
         self.folder, self.impostor, self.server = folder, impostor, server
         self.document: dict[str, Any] = {
             "jsplan": 1, "workspace": "shop", "connections": {"main": {"url": server.url, "timeout": "5s"}},
@@ -60,9 +60,9 @@ class Scene:
         self.write(BODIES)
         assert main(["-C", str(self.folder), "apply", "-y"]) == 0
         with Raw(self.server.url) as raw:
-            raw.done("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+            raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
             for _ in range(5):
-                raw.done("a.b", b"x")
+                raw.api_ok("a.b", b"x")
         self.write(CHANGED)
 
     def write(self, bodies: list[dict[str, Any]]) -> None:
@@ -78,14 +78,14 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, server: Server) -> Iterator[Scene]:
     """A scene whose impostor says nothing but the truth as yet."""
-    with Impostor(server) as impostor:
+    with FakeApi(server) as impostor:
         made = Scene(tmp_path, impostor, server)
         made.begin()
         impostor.seen.clear()
         yield made
 
 
-def paths(value: Any, so_far: Path_ = ()) -> Iterator[Path_]:
+def paths(value: Any, so_far: JsonPath = ()) -> Iterator[JsonPath]:
     """Every place in a document, itself included."""
     yield so_far
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -93,7 +93,7 @@ def paths(value: Any, so_far: Path_ = ()) -> Iterator[Path_]:
         yield from paths(each, (*so_far, key))
 
 
-def changed(answer: Any, path: Path_, value: Any) -> Any:
+def replace_at(answer: Any, path: JsonPath, value: Any) -> Any:
     """The answer with something else in one place, if it has that place."""
     if not path:
         return value
@@ -108,18 +108,18 @@ def changed(answer: Any, path: Path_, value: Any) -> Any:
     return out
 
 
-def twisted(api: str, path: Path_, value: Any, asked: str, answer: Any) -> Any:
+def change_answer(api: str, path: JsonPath, value: Any, asked: str, answer: Any) -> Any:
     """What is answered: something else in one place of the answer to one request."""
-    return changed(answer, path, value) if asked == api else answer
+    return replace_at(answer, path, value) if asked == api else answer
 
 
-def check(scene: Scene, command: str, choice: list[tuple[str, Path_, Any]], capfd: pytest.CaptureFixture[str]) -> None:
+def check(scene: Scene, command: str, choice: list[tuple[str, JsonPath, Any]], capfd: pytest.CaptureFixture[str]) -> None:
     """Run the command with each of the changed answers: it ends with a code of its own, in words."""
     for api, path, value in choice:
         if command in ("apply", "import"):
-            scene.impostor.twist = truthful
+            scene.impostor.change_answer = unchanged_answer
             scene.begin()
-        scene.impostor.twist = partial(twisted, api, path, value)
+        scene.impostor.change_answer = partial(change_answer, api, path, value)
         code = scene.run(command)
         shown = "".join(capfd.readouterr())
 
@@ -128,7 +128,7 @@ def check(scene: Scene, command: str, choice: list[tuple[str, Path_, Any]], capf
         assert code in (0, 1, 2, 3, 4, 5, 6), (api, path, value, shown)
 
 
-def choices(scene: Scene, command: str) -> list[tuple[str, Path_, Any]]:
+def wrong_answers(scene: Scene, command: str) -> list[tuple[str, JsonPath, Any]]:
     """Each place in each answer that the command reads, with each wrong value."""
     scene.run(command)
     return [(api, path, value) for api, answer in sorted(scene.impostor.seen.items()) for path in paths(answer) for value in WRONG]
@@ -137,19 +137,19 @@ def choices(scene: Scene, command: str) -> list[tuple[str, Path_, Any]]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_some_answers_of_the_wrong_shape(scene: Scene, command: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A seeded sample of wrong values in real answers."""
-    found = choices(scene, command)
+    found = wrong_answers(scene, command)
     check(scene, command, random.Random(command).sample(found, min(SAMPLE[command], len(found))), capfd)
 
 
-def newer(value: Any, *, nested: bool = True) -> Any:
+def newer_document(value: Any, *, nested: bool = True) -> Any:
     """A document of a newer server: fields more, and words for its fields that this release does not know."""
     if isinstance(value, list):
-        return [newer(each, nested=nested) for each in value] if nested else value
+        return [newer_document(each, nested=nested) for each in value] if nested else value
     if not isinstance(value, dict):
         return value
     words = {name: "brand-new" for name in ("persist_mode", "priority_policy") if name in value}
     kept = ("metadata", "limits", "subjects")
-    more = {name: each if name in kept or not nested else newer(each, nested=name != "config") for name, each in value.items()}
+    more = {name: each if name in kept or not nested else newer_document(each, nested=name != "config") for name, each in value.items()}
     return more | {"brand_new": {"a": [1, None]}} | words
 
 
@@ -158,7 +158,7 @@ def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture
     """Unknown fields and unknown words for known fields are no reason to refuse an answer."""
     truth = scene.run(command)
     scene.begin()
-    scene.impostor.twist = lambda _, answer: newer(answer)
+    scene.impostor.change_answer = lambda _, answer: newer_document(answer)
     said = scene.run(command)
 
     shown = "".join(capfd.readouterr())
@@ -181,7 +181,7 @@ def test_a_newer_server(scene: Scene, command: str, capfd: pytest.CaptureFixture
 )
 def test_an_answer_that_is_none(scene: Scene, answer: Any, words: str, capfd: pytest.CaptureFixture[str]) -> None:
     """The error names the domain, the request, and what is wrong with the answer, and says what to do; nothing is planned."""
-    scene.impostor.twist = lambda api, real: answer if api == "STREAM.INFO.A" else real
+    scene.impostor.change_answer = lambda api, real: answer if api == "STREAM.INFO.A" else real
 
     assert scene.run("plan") == 1
     shown = " ".join("".join(capfd.readouterr()).split())
@@ -192,7 +192,7 @@ def test_an_answer_that_is_none(scene: Scene, answer: Any, words: str, capfd: py
 @pytest.mark.parametrize("more", [{"config": 5}, {"config": {"name": "A"}}, {"storage": "brand-new"}], ids=str)
 def test_a_newer_configuration(scene: Scene, more: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     """A field that happens to be called as the one that holds a configuration, and another kind of storage, are no bug."""
-    scene.impostor.twist = lambda api, real: real | {"config": real["config"] | more} if api == "STREAM.INFO.A" else real
+    scene.impostor.change_answer = lambda api, real: real | {"config": real["config"] | more} if api == "STREAM.INFO.A" else real
 
     code = scene.run("plan")
     shown = "".join(capfd.readouterr())
@@ -202,7 +202,7 @@ def test_a_newer_configuration(scene: Scene, more: dict[str, Any], capfd: pytest
 
 def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     """When an answer was made is calculated with."""
-    scene.impostor.twist = lambda api, real: real | {"ts": "x"} if api == "STREAM.INFO.A" else real
+    scene.impostor.change_answer = lambda api, real: real | {"ts": "x"} if api == "STREAM.INFO.A" else real
 
     assert scene.run("plan") == 1
     assert "ts is 'x', expected" in " ".join("".join(capfd.readouterr()).split())
@@ -210,7 +210,7 @@ def test_a_time_that_is_none(scene: Scene, capfd: pytest.CaptureFixture[str]) ->
 
 def test_an_answer_about_something_else(scene: Scene, capfd: pytest.CaptureFixture[str]) -> None:
     """What is said of another stream is not taken for the one that was asked for."""
-    scene.impostor.twist = lambda api, real: changed(real, ("config", "name"), "EVIL") if api == "STREAM.INFO.A" else real
+    scene.impostor.change_answer = lambda api, real: replace_at(real, ("config", "name"), "EVIL") if api == "STREAM.INFO.A" else real
 
     assert scene.run("plan") == 1
     assert "config.name is 'EVIL', expected 'A'" in " ".join("".join(capfd.readouterr()).split())
@@ -222,7 +222,7 @@ def test_lists_without_an_end(
     scene: Scene, command: str, moving: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A list that says that it has a thousand million elements ends with the page that brings nothing new, or after the most pages."""
-    monkeypatch.setattr(api_module, "MOST_PAGES", 20)
+    monkeypatch.setattr(api_module, "MAX_PAGES", 20)
     count, pages = itertools.count(), dict[str, Any]()
 
     def endless(api: str, real: Any) -> Any:
@@ -231,10 +231,10 @@ def test_lists_without_an_end(
         page = pages.setdefault(api, real) | {"total": 10**9}  # the first page again and again
         if moving and page.get("streams"):
             name = f"MOVING{next(count)}"
-            page["streams"] = [name if isinstance(each, str) else changed(each, ("config", "name"), name) for each in page["streams"][:1]]
+            page["streams"] = [name if isinstance(each, str) else replace_at(each, ("config", "name"), name) for each in page["streams"][:1]]
         return page
 
-    scene.impostor.twist = endless
+    scene.impostor.change_answer = endless
     code = scene.run(command)
     shown = " ".join("".join(capfd.readouterr()).split())
     assert "bug in jsplan" not in shown
@@ -247,13 +247,13 @@ def test_lists_without_an_end(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_many_answers_of_the_wrong_shape(scene: Scene, command: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A larger sample."""
-    found = choices(scene, command)
+    found = wrong_answers(scene, command)
     check(scene, command, random.Random(1).sample(found, min(1_500, len(found))), capfd)
 
 
 async def test_a_greeting_of_other_types_is_not_believed(server: Server) -> None:
     """What a server says of itself in another type counts as not said."""
-    link = Link(Target(key="main", url=server.url, shown="it"))
+    link = NatsConnection(ConnectionSettings(key="main", url=server.url, shown="it"))
     await link.open()
     try:
         said = {"domain": {}, "version": 5, "max_payload": "1", "server_name": "\ud800x"}

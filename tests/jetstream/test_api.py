@@ -11,11 +11,11 @@ import pytest
 
 from jsplan.config.model import Connection, Domain
 from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
-from jsplan.facts.survey import survey
+from jsplan.facts.reader import read_live
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.jetstream.api import STREAM_NOT_FOUND
-from jsplan.jetstream.contexts import resolve
-from jsplan.jetstream.link import Link
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.contexts import resolve_settings
 from jsplan.units import SECOND
 from tests.support.raw import Raw
 
@@ -29,9 +29,9 @@ PLAIN = Domain("main", "main", None, "$JS.API")
 
 
 @asynccontextmanager
-async def linked(server: Server, *, timeout: float = 5.0, **settings: str) -> AsyncIterator[Link]:
+async def linked(server: Server, *, timeout: float = 5.0, **settings: str) -> AsyncIterator[NatsConnection]:
     """An open connection to a server."""
-    link = Link(resolve(Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}))  # type: ignore[arg-type]
+    link = NatsConnection(resolve_settings(Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}))  # type: ignore[arg-type]
     await link.open()
     try:
         yield link
@@ -75,7 +75,7 @@ async def test_names_page_by_page(server: Server) -> None:
     with Raw(server.url) as raw:
         for number in range(1030):
             raw.publish(f"$JS.API.STREAM.CREATE.P{number}", b'{"name": "P%d", "storage": "memory"}' % number)
-        raw.done("$JS.API.INFO")
+        raw.api_ok("$JS.API.INFO")
         async with linked(server) as link:
             api = DomainApi(PLAIN, link, read_only=True)
             for _ in range(100):
@@ -85,7 +85,7 @@ async def test_names_page_by_page(server: Server) -> None:
     assert sorted(found) == sorted(f"P{number}" for number in range(1030))
 
 
-async def test_nobody_and_nothing(server: Server) -> None:
+async def test_no_responder_and_no_answer(server: Server) -> None:
     """An unknown domain is nobody, at once; a frozen server is silence, for as long as the timeout; a killed one is a lost connection."""
     async with linked(server, timeout=0.3) as link:
         with pytest.raises(NoRespondersError, match=r"domain other does not answer"):
@@ -112,8 +112,8 @@ async def test_who_leads_is_not_known_yet(server: Server) -> None:
     await between.subscribe("slow.API.>", cb=hand_on)
     await between.flush()
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A"})
-        raw.done("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"durable_name": "C"}})
+        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
+        raw.api_ok("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"durable_name": "C"}})
     async with linked(server, timeout=2.0) as link:
         assert (await DomainApi(domain, link, read_only=True).consumer_info("A", "C") or {})["name"] == "C"
     unheard["slow.API.INFO"] = 10**6
@@ -181,9 +181,9 @@ async def test_every_connection_is_asked_once(clean_hub_leaf: Sandbox) -> None:
     domains = {key: Domain(key, key, "hub", "$JS.hub.API") for key in connections}
     async with Pool(connections, {}, read_only=True) as pool:
         await pool.open(["hub", "down", "wrong", "hub"])
-        assert list(pool.links) == ["hub"]
-        assert {key: error.away for key, error in pool.failures.items()} == {"down": True, "wrong": False}
+        assert list(pool.connections) == ["hub"]
+        assert {key: error.is_offline for key, error in pool.failures.items()} == {"down": True, "wrong": False}
         assert (await pool.api(domains["hub"]).request("INFO"))["domain"] == "hub"
         with pytest.raises(ConnectError, match="connection down"):
             pool.api(domains["down"])
-        assert (await survey(pool, domains, [])).domains == {}
+        assert (await read_live(pool, domains, [])).domains == {}

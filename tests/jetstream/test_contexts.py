@@ -8,7 +8,7 @@ import pytest
 
 from jsplan.config.model import Connection, Tls
 from jsplan.errors import ConnectError
-from jsplan.jetstream.contexts import DEFAULT_URL, resolve, without_secrets
+from jsplan.jetstream.contexts import DEFAULT_URL, redact_url, resolve_settings
 from jsplan.units import SECOND
 
 
@@ -30,7 +30,7 @@ def write(home: Path, name: str, context: Any) -> None:
 def test_a_connection_that_names_a_url_ignores_everything_else(home: Path) -> None:
     """Neither NATS_* nor the selected context has a say in it."""
     environ = {"HOME": str(home), "NATS_USER": "env", "NATS_CREDS": "/env.creds", "NATS_URL": "nats://env", "NATS_CONTEXT": "other"}
-    found = resolve(Connection("hub", url="nats://files:4222", timeout=2 * SECOND), environ)
+    found = resolve_settings(Connection("hub", url="nats://files:4222", timeout=2 * SECOND), environ)
 
     assert (found.url, found.user, found.creds, found.timeout) == ("nats://files:4222", None, None, 2.0)
 
@@ -38,10 +38,10 @@ def test_a_connection_that_names_a_url_ignores_everything_else(home: Path) -> No
 def test_a_connection_that_names_a_context(home: Path) -> None:
     """The context is read as the nats CLI reads it; NATS_* has no say, and keys beside it win."""
     environ = {"HOME": str(home), "NATS_USER": "env", "NATS_CREDS": "/env.creds", "NATS_URL": "nats://env"}
-    shop = resolve(Connection("hub", context="shop", password="mine"), environ)
+    shop = resolve_settings(Connection("hub", context="shop", password="mine"), environ)
     assert (shop.url, shop.user, shop.password, shop.creds, shop.tls_first) == ("nats://shop:4222", "u", "mine", None, True)
 
-    other = resolve(Connection("hub", context="other"), environ)
+    other = resolve_settings(Connection("hub", context="other"), environ)
     assert other.creds == str(Path("~/a.creds").expanduser())
     assert (other.ca, other.inbox_prefix, other.user) == ("/ca.pem", "_I", None)
 
@@ -49,19 +49,19 @@ def test_a_connection_that_names_a_context(home: Path) -> None:
 def test_a_connection_that_names_nothing(home: Path) -> None:
     """The selected context fills it, NATS_* wins over that, what the files say wins over both; with none it is the local server."""
     environ = {"HOME": str(home)}
-    assert resolve(Connection("hub"), environ).url == "nats://shop:4222"
-    assert resolve(Connection("hub"), environ | {"NATS_CONTEXT": "other"}).url == "nats://other:4222"
-    assert resolve(Connection("hub"), environ | {"NATS_URL": "nats://env"}).url == "nats://env"
-    assert resolve(Connection("hub", user="files"), environ | {"NATS_USER": "env", "NATS_PASSWORD": "e"}).user == "files"
-    tls = resolve(Connection("hub", tls=Tls(ca=Path("/files.pem"))), environ | {"NATS_CA": "/env.pem", "NATS_CERT": "/c", "NATS_KEY": "/k"})
+    assert resolve_settings(Connection("hub"), environ).url == "nats://shop:4222"
+    assert resolve_settings(Connection("hub"), environ | {"NATS_CONTEXT": "other"}).url == "nats://other:4222"
+    assert resolve_settings(Connection("hub"), environ | {"NATS_URL": "nats://env"}).url == "nats://env"
+    assert resolve_settings(Connection("hub", user="files"), environ | {"NATS_USER": "env", "NATS_PASSWORD": "e"}).user == "files"
+    tls = resolve_settings(Connection("hub", tls=Tls(ca=Path("/files.pem"))), environ | {"NATS_CA": "/env.pem", "NATS_CERT": "/c", "NATS_KEY": "/k"})
     assert (tls.ca, tls.cert, tls.key_file) == ("/files.pem", "/c", "/k")
-    assert resolve(Connection("hub"), {"HOME": "/nowhere"}).url == DEFAULT_URL
+    assert resolve_settings(Connection("hub"), {"HOME": "/nowhere"}).url == DEFAULT_URL
 
 
 def test_xdg_config_home(home: Path) -> None:
     """Contexts are looked for where the nats CLI keeps them."""
     environ = {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(home / ".config")}
-    assert resolve(Connection("hub", context="shop"), environ).url == "nats://shop:4222"
+    assert resolve_settings(Connection("hub", context="shop"), environ).url == "nats://shop:4222"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_context_that_cannot_be_used(home: Path, context: Any, words: list[str
     if context is not None:
         write(home, "broken", context)
     with pytest.raises(ConnectError) as caught:
-        resolve(Connection("hub", context="broken"), {"HOME": str(home)})
+        resolve_settings(Connection("hub", context="broken"), {"HOME": str(home)})
     text = f"{caught.value} {caught.value.hint}"
 
     assert [word for word in [*words, "broken"] if word not in text] == []
@@ -100,5 +100,5 @@ def test_a_context_that_cannot_be_used(home: Path, context: Any, words: list[str
 )
 def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
     """Whatever stands before the last @ of a URL is not shown, in lists neither, and not in the repr of a target."""
-    assert without_secrets(url) == shown
-    assert "p@" not in repr(resolve(Connection("hub", url=url, password="p@"), {}))
+    assert redact_url(url) == shown
+    assert "p@" not in repr(resolve_settings(Connection("hub", url=url, password="p@"), {}))

@@ -6,8 +6,8 @@ import pytest
 
 from jsplan.config.model import Connection
 from jsplan.errors import ConnectError
-from jsplan.jetstream.contexts import resolve
-from jsplan.jetstream.link import Link
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.contexts import resolve_settings
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import Layout, Node, User
 from tests.conftest import PROGRAM
@@ -27,7 +27,7 @@ def creds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def guarded(creds: Path) -> Iterator[Server]:
+def operator_server(creds: Path) -> Iterator[Server]:
     """A server of a JWT operator that lets in who has that file."""
     operator = Operator()
     login = User("A", None, None, operator.account("A").creds(creds.parent, creds.stem))
@@ -38,7 +38,7 @@ def guarded(creds: Path) -> Iterator[Server]:
 
 
 async def _answer(server: Server, creds: Path) -> bytes:
-    link = Link(resolve(Connection("main", url=server.url, creds=creds), {}))
+    link = NatsConnection(resolve_settings(Connection("main", url=server.url, creds=creds), {}))
     try:
         await link.open()
         return await link.request("$JS.API.INFO", b"")
@@ -53,9 +53,9 @@ def _changed(creds: Path, folder: Path, old: bytes, new: bytes) -> Path:
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"], ids=["unix", "windows"])
-async def test_a_creds_file_of_any_system(guarded: Server, creds: Path, tmp_path: Path, line_end: bytes) -> None:
+async def test_a_creds_file_of_any_system(operator_server: Server, creds: Path, tmp_path: Path, line_end: bytes) -> None:
     """A creds file that came by way of Windows logs in as well."""
-    assert b"account_info_response" in await _answer(guarded, _changed(creds, tmp_path, b"\n", line_end))
+    assert b"account_info_response" in await _answer(operator_server, _changed(creds, tmp_path, b"\n", line_end))
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ async def test_a_creds_file_of_any_system(guarded: Server, creds: Path, tmp_path
     ],
     ids=["no JWT", "no seed", "broken seed"],
 )
-async def test_a_damaged_creds_file(guarded: Server, creds: Path, tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+async def test_a_damaged_creds_file(operator_server: Server, creds: Path, tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
     """What is wrong with the file is said, and is neither waited for without end nor taken for a refusal of the server."""
     with pytest.raises(ConnectError, match=words) as failed:
-        await _answer(guarded, _changed(creds, tmp_path, old, new))
+        await _answer(operator_server, _changed(creds, tmp_path, old, new))
     assert "connection main" in str(failed.value)
-    assert not failed.value.away
+    assert not failed.value.is_offline

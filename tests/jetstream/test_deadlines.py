@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from jsplan.backfill.wire import Wire
+from jsplan.backfill.protocol import RawConnection
 from jsplan.errors import ApiError, ConnectError
-from jsplan.jetstream import link as links
-from jsplan.jetstream.contexts import Target
-from jsplan.jetstream.link import Link
-from tests.support.listening import Listening, greeting, info
+from jsplan.jetstream import connection as links
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.contexts import ConnectionSettings
+from tests.support.listening_server import ListeningServer, info_line, serve_greeting
 
 if TYPE_CHECKING:
     import socket
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 DEADLINE, LONG = 0.3, 20.0
 
 
-def target(port: int) -> Target:
-    return Target(key="main", url=f"nats://127.0.0.1:{port}", shown="it", timeout=DEADLINE)
+def target(port: int) -> ConnectionSettings:
+    return ConnectionSettings(key="main", url=f"nats://127.0.0.1:{port}", shown="it", timeout=DEADLINE)
 
 
-async def by_link(wanted: Target) -> None:
-    link = Link(wanted)
+async def by_link(wanted: ConnectionSettings) -> None:
+    link = NatsConnection(wanted)
     try:
         await link.open()
     finally:
         await link.close()
 
 
-async def by_wire(wanted: Target) -> None:
-    (await asyncio.to_thread(Wire, wanted)).close()
+async def by_wire(wanted: ConnectionSettings) -> None:
+    (await asyncio.to_thread(RawConnection, wanted)).close()
 
 
-def dripping(before: bytes, drop: bytes) -> Callable[[Listening, socket.socket], None]:
+def dripping(before: bytes, drop: bytes) -> Callable[[ListeningServer, socket.socket], None]:
     """Send one text, then another again and again: each read gets something, and nothing ever ends."""
 
-    def serve(server: Listening, stream: socket.socket) -> None:
+    def serve(server: ListeningServer, stream: socket.socket) -> None:
         stream.sendall(before)
         while not server.over.wait(0.02):
             stream.sendall(drop)
@@ -52,7 +52,7 @@ def dripping(before: bytes, drop: bytes) -> Callable[[Listening, socket.socket],
 
 GREETINGS = {
     "an INFO without an end": dripping(b"INFO {", b" "),
-    "no PONG": dripping(info(), b"+OK "),
+    "no PONG": dripping(info_line(), b"+OK "),
     "silence": dripping(b"", b""),
     "another protocol": dripping(b"HTTP/1.1 400 Bad Request\r\n\r\n", b""),
     "no object": dripping(b"INFO [1, 2]\r\n", b""),
@@ -67,7 +67,7 @@ GREETINGS = {
 async def test_a_greeting_that_never_ends(connect: Any, kind: str) -> None:
     """The whole greeting has one deadline, whatever comes: the connection counts as one that cannot be reached."""
     begun = time.monotonic()
-    with Listening(GREETINGS[kind]) as server, pytest.raises(ConnectError, match="cannot be reached"):
+    with ListeningServer(GREETINGS[kind]) as server, pytest.raises(ConnectError, match="cannot be reached"):
         await connect(target(server.port))
 
     assert time.monotonic() - begun < LONG
@@ -75,21 +75,21 @@ async def test_a_greeting_that_never_ends(connect: Any, kind: str) -> None:
 
 async def test_a_server_that_does_not_let_go(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of an encrypted connection does not wait for a server that says nothing any more."""
-    monkeypatch.setattr(links, "CLOSING", 0.05)
+    monkeypatch.setattr(links, "CLOSE_TIMEOUT", 0.05)
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     authority.issue_cert("127.0.0.1").configure_cert(context)
 
-    def serve(server: Listening, stream: socket.socket) -> None:
-        stream.sendall(info(tls_required=True))
+    def serve(server: ListeningServer, stream: socket.socket) -> None:
+        stream.sendall(info_line(tls_required=True))
         with context.wrap_socket(stream, server_side=True) as encrypted:
             while b"PING\r\n" not in server.read(encrypted):
                 pass
             encrypted.sendall(b"PONG\r\n")
             server.over.wait()
 
-    with Listening(serve) as server:
-        link = Link(Target(key="main", url=f"nats://127.0.0.1:{server.port}", shown="it", ca=str(tmp_path / "ca.pem"), timeout=LONG))
+    with ListeningServer(serve) as server:
+        link = NatsConnection(ConnectionSettings(key="main", url=f"nats://127.0.0.1:{server.port}", shown="it", ca=str(tmp_path / "ca.pem"), timeout=LONG))
         await link.open()
         begun = time.monotonic()
         await link.close()
@@ -99,8 +99,8 @@ async def test_a_server_that_does_not_let_go(tmp_path: Any, monkeypatch: pytest.
 
 async def test_requests_that_are_not_answered() -> None:
     """Both kinds of request end after their timeout."""
-    with Listening(greeting()) as server:
-        link = Link(target(server.port))
+    with ListeningServer(serve_greeting()) as server:
+        link = NatsConnection(target(server.port))
         await link.open()
         try:
             for asking in (link.request("a", b""), link.request_many("a", b"")):

@@ -12,15 +12,15 @@ import pytest
 from jsplan.config.model import Domain
 from jsplan.errors import ApiError, ApiTimeoutError, NoRespondersError, ServerRefusedError
 from jsplan.jetstream import DomainApi
-from jsplan.jetstream.frames import Frames
-from jsplan.jetstream.snapshots import NAME_IN_USE, RESTORE_FAILED, Snapshot, is_memory_stream, restore, snapshot
-from tests.support.links import linked
+from jsplan.jetstream.s2_frames import S2Frames
+from jsplan.jetstream.snapshots import NAME_IN_USE, RESTORE_FAILED, Snapshot, is_memory_stream, open_snapshot, restore_stream
+from tests.support.links import open_link
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-    from jsplan.jetstream.link import Link
+    from jsplan.jetstream.connection import NatsConnection
     from jsplan.sandbox import Sandbox, Server
 
 PLAIN = Domain("main", "main", None, "$JS.API")
@@ -37,72 +37,72 @@ def frame(kind: int, body: bytes) -> bytes:
     return bytes([kind]) + len(body).to_bytes(3, "little") + body
 
 
-def api_of(link: Link, domain: Domain = PLAIN, *, read_only: bool = False) -> DomainApi:
+def api_of(link: NatsConnection, domain: Domain = PLAIN, *, read_only: bool = False) -> DomainApi:
     return DomainApi(domain, link, read_only=read_only)
 
 
 def fill(raw: Raw, name: str = "S", *, messages: int = 50, size: int = 200, prefix: str = "$JS.API", **config: Any) -> None:
     """A stream with a gap, headers, and two consumers of which one has pending, acked and redelivered messages."""
-    raw.done(f"{prefix}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "allow_direct": True, **config})
+    raw.api_ok(f"{prefix}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "allow_direct": True, **config})
     noise = random.Random(7)
     for number in range(messages):
         raw.publish(f"{name}.{number % 5}", noise.randbytes(size), {"Number": str(number)})
-    while raw.done(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
+    while raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
         pass
-    while not raw.done(f"{prefix}.STREAM.INFO.{name}")["state"].get("num_deleted"):
+    while not raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"].get("num_deleted"):
         raw.api(f"{prefix}.STREAM.MSG.DELETE.{name}", {"seq": 7})  # a slow disk: now and then it is not found, deleted now or not
     for consumer in ("C", "OTHER"):
         body = {"durable_name": consumer, "name": consumer, "ack_policy": "explicit", "ack_wait": 3600 * 10**9}
-        raw.done(f"{prefix}.CONSUMER.CREATE.{name}.{consumer}", {"stream_name": name, "config": body})
+        raw.api_ok(f"{prefix}.CONSUMER.CREATE.{name}.{consumer}", {"stream_name": name, "config": body})
 
 
-def everything(raw: Raw, name: str, prefix: str = "$JS.API") -> list[dict[str, Any]]:
+def all_messages(raw: Raw, name: str, prefix: str = "$JS.API") -> list[dict[str, Any]]:
     """Every message with sequence, time, subject, headers and payload."""
-    state = raw.done(f"{prefix}.STREAM.INFO.{name}")["state"]
+    state = raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]
     found = [raw.api(f"{prefix}.STREAM.MSG.GET.{name}", {"seq": seq}) for seq in range(state["first_seq"] or 1, state["last_seq"] + 1)]
     return [one.get("message", {"gone": one.get("error", {}).get("err_code")}) for one in found]
 
 
-async def taken(snap: Snapshot) -> bytes:
+async def read_snapshot(snap: Snapshot) -> bytes:
     return b"".join([chunk async for chunk in snap.chunks])
 
 
-async def sent(*chunks: bytes) -> AsyncIterator[bytes]:
+async def sent_snapshot(*chunks: bytes) -> AsyncIterator[bytes]:
     for chunk in chunks:
         yield chunk
 
 
 async def archive(api: DomainApi, name: str = "S", **options: Any) -> tuple[Snapshot, bytes]:
-    async with snapshot(api, name, **options) as snap:
-        return snap, await taken(snap)
+    async with open_snapshot(api, name, **options) as snap:
+        return snap, await read_snapshot(snap)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("messages", "size"), [(0, 0), (1, 1), (30, 90_000), (3000, 300)])
 async def test_what_was_deleted_comes_back_equal(server: Server, messages: int, size: int) -> None:
     """A stream of any size, empty, in one chunk or in many, is the same after snapshot, deletion and restore."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
-            raw.done("$JS.API.STREAM.CREATE.S", {"name": "S"})
+            raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
             noise = random.Random(1)
             for _ in range(messages):
                 raw.request("S", noise.randbytes(size))
-            before = everything(raw, "S")[:50]
-            state = raw.done("$JS.API.STREAM.INFO.S")["state"]
+            before = all_messages(raw, "S")[:50]
+            state = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]
 
             snap, data = await archive(api)
-            raw.done("$JS.API.STREAM.DELETE.S")
+            raw.api_ok("$JS.API.STREAM.DELETE.S")
             seen: list[int] = []
-            answer = await restore(api, snap.config, snap.state, sent(data), on_progress=seen.append)
+            answer = await restore_stream(api, snap.config, snap.state, sent_snapshot(data), on_progress=seen.append)
 
             assert answer["config"]["name"] == "S"
-            assert everything(raw, "S")[:50] == before
-            after = raw.done("$JS.API.STREAM.INFO.S")["state"]
+            assert all_messages(raw, "S")[:50] == before
+            after = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]
     assert after == state | ({"first_seq": after["first_seq"]} if not messages else {})  # 0 or 1 where nothing ever was
     assert snap.state["last_seq"] == messages
-    assert snap.passed.bytes == len(data)
-    assert 0.9 * snap.state["bytes"] <= snap.passed.unpacked <= 1.1 * snap.state["bytes"] + 10_000
+    assert snap.frames.bytes == len(data)
+    assert 0.9 * snap.state["bytes"] <= snap.frames.uncompressed_bytes <= 1.1 * snap.state["bytes"] + 10_000
     assert seen == sorted(seen)
     assert seen[-1] == len(data)
 
@@ -111,40 +111,40 @@ async def test_what_was_deleted_comes_back_equal(server: Server, messages: int, 
 async def test_from_one_domain_into_another_without_a_file(clean_hub_leaf: Sandbox, server_version: tuple[int, ...]) -> None:
     """A snapshot of the hub pours into a restore in the leaf, over one connection, with gaps, headers and consumers."""
     hub = clean_hub_leaf["hub"]
-    async with linked(hub, user=hub.user, password=hub.password) as link:
+    async with open_link(hub, user=hub.user, password=hub.password) as link:
         with Raw(hub.url, hub.user, hub.password) as raw:
             fill(raw, messages=400, size=20_000, prefix="$JS.hub.API")
-            before = everything(raw, "S", "$JS.hub.API")
+            before = all_messages(raw, "S", "$JS.hub.API")
 
-            async with snapshot(api_of(link, HUB, read_only=True), "S") as snap:
+            async with open_snapshot(api_of(link, HUB, read_only=True), "S") as snap:
                 config = {**snap.config, "subjects": ["elsewhere.*"]}
-                answer = await restore(api_of(link, LEAF), config, snap.state, snap.chunks)
+                answer = await restore_stream(api_of(link, LEAF), config, snap.state, snap.chunks)
 
-            assert everything(raw, "S", "$JS.leaf.API") == before
-            assert sorted(raw.done("$JS.leaf.API.CONSUMER.NAMES.S")["consumers"]) == ["C", "OTHER"]
+            assert all_messages(raw, "S", "$JS.leaf.API") == before
+            assert sorted(raw.api_ok("$JS.leaf.API.CONSUMER.NAMES.S")["consumers"]) == ["C", "OTHER"]
     assert answer["config"]["subjects"] == ["elsewhere.*"]
-    assert snap.passed.archive == ("natsarc1" if server_version >= (2, 15) else "tar")
-    assert snap.passed.bytes > 7_000_000
+    assert snap.frames.archive_format == ("natsarc1" if server_version >= (2, 15) else "tar")
+    assert snap.frames.bytes > 7_000_000
 
 
 @pytest.mark.matrix
 async def test_without_its_consumers(server: Server) -> None:
     """A snapshot without consumers restores a stream without consumers."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
             fill(raw)
             snap, data = await archive(api, consumers=False)
-            raw.done("$JS.API.STREAM.DELETE.S")
-            await restore(api, snap.config, snap.state, sent(data))
-            info = raw.done("$JS.API.STREAM.INFO.S")["state"]
+            raw.api_ok("$JS.API.STREAM.DELETE.S")
+            await restore_stream(api, snap.config, snap.state, sent_snapshot(data))
+            info = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]
     assert (info["consumer_count"], info["messages"]) == (0, 49)
 
 
 @pytest.mark.matrix
 async def test_memory_streams_before_2_15(server: Server, server_version: tuple[int, ...]) -> None:
     """A memory stream is refused in its own way before 2.15, and comes back as it was from then on."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
             fill(raw, storage="memory")
@@ -153,40 +153,40 @@ async def test_memory_streams_before_2_15(server: Server, server_version: tuple[
                     await archive(api)
                 assert is_memory_stream(caught.value)
                 return
-            before = everything(raw, "S")
+            before = all_messages(raw, "S")
             snap, data = await archive(api)
-            raw.done("$JS.API.STREAM.DELETE.S")
-            await restore(api, snap.config, snap.state, sent(data))
-            assert everything(raw, "S") == before
+            raw.api_ok("$JS.API.STREAM.DELETE.S")
+            await restore_stream(api, snap.config, snap.state, sent_snapshot(data))
+            assert all_messages(raw, "S") == before
 
 
 @pytest.mark.matrix
-async def test_a_taken_name_stays_as_it_is(server: Server) -> None:
+async def test_an_existing_stream_stays_unchanged(server: Server) -> None:
     """A restore onto a stream that exists is refused and leaves that stream alone."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
             fill(raw)
-            before = everything(raw, "S")
+            before = all_messages(raw, "S")
             snap, data = await archive(api)
             with pytest.raises(ServerRefusedError) as caught:
-                await restore(api, snap.config, snap.state, sent(data))
+                await restore_stream(api, snap.config, snap.state, sent_snapshot(data))
             assert caught.value.err_code in NAME_IN_USE
-            assert everything(raw, "S") == before
+            assert all_messages(raw, "S") == before
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("harm", ["cut", "flipped", "not compressed", "consumer", "source fails"])
 async def test_a_failed_restore_leaves_nothing(server: Server, harm: str) -> None:
     """Whatever ends a restore, no part of the stream stays, and the name is free for the next one."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
             fill(raw, messages=200, size=3000)
             body = {"durable_name": "FREE", "name": "FREE", "ack_policy": "none"}  # a work queue does not take that
-            raw.done("$JS.API.CONSUMER.CREATE.S.FREE", {"stream_name": "S", "config": body})
+            raw.api_ok("$JS.API.CONSUMER.CREATE.S.FREE", {"stream_name": "S", "config": body})
             snap, data = await archive(api)
-            raw.done("$JS.API.STREAM.DELETE.S")
+            raw.api_ok("$JS.API.STREAM.DELETE.S")
             config = {**snap.config, "retention": "workqueue"} if harm == "consumer" else snap.config
 
             async def source() -> AsyncIterator[bytes]:
@@ -201,23 +201,23 @@ async def test_a_failed_restore_leaves_nothing(server: Server, harm: str) -> Non
                     yield data[half:]
 
             with pytest.raises(OSError if harm == "source fails" else ServerRefusedError) as caught:
-                await restore(api, config, snap.state, source())
+                await restore_stream(api, config, snap.state, source())
             if isinstance(caught.value, ServerRefusedError):
                 assert caught.value.err_code == RESTORE_FAILED
             assert await api.stream_info("S") is None
-            await restore(api, snap.config, snap.state, sent(data))
-            assert raw.done("$JS.API.STREAM.INFO.S")["state"]["messages"] == 199
+            await restore_stream(api, snap.config, snap.state, sent_snapshot(data))
+            assert raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"] == 199
 
 
 @pytest.mark.matrix
 async def test_a_cancelled_restore_leaves_nothing(server: Server) -> None:
     """Ctrl-C in the middle removes what is there of the stream, at once."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
             fill(raw)
             snap, data = await archive(api)
-            raw.done("$JS.API.STREAM.DELETE.S")
+            raw.api_ok("$JS.API.STREAM.DELETE.S")
             waiting = asyncio.Event()
 
             async def source() -> AsyncIterator[bytes]:
@@ -225,42 +225,42 @@ async def test_a_cancelled_restore_leaves_nothing(server: Server) -> None:
                 waiting.set()
                 await asyncio.Event().wait()
 
-            task = asyncio.create_task(restore(api, snap.config, snap.state, source()))
+            task = asyncio.create_task(restore_stream(api, snap.config, snap.state, source()))
             await waiting.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert await api.stream_info("S") is None
-            await restore(api, snap.config, snap.state, sent(data))
+            await restore_stream(api, snap.config, snap.state, sent_snapshot(data))
 
 
 @pytest.mark.matrix
-async def test_a_snapshot_that_nobody_takes_ends(server: Server) -> None:
+async def test_a_snapshot_without_a_reader_ends(server: Server) -> None:
     """A taker that goes away in the middle leaves no trace: the next snapshot waits until the server has noticed, and is whole."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         api = api_of(link, read_only=True)
         with Raw(server.url) as raw:
             fill(raw, messages=100, size=50_000)
-            async with snapshot(api, "S") as snap:
+            async with open_snapshot(api, "S") as snap:
                 async for _ in snap.chunks:
                     break
-            assert not snap.passed.whole or snap.passed.bytes < 1_000_000
+            assert not snap.frames.is_complete or snap.frames.bytes < 1_000_000
             again, data = await archive(api)
-    assert again.passed.whole
+    assert again.frames.is_complete
     assert len(data) > 4_000_000
 
 
-async def test_a_stalled_taker_is_told_so(server: Server) -> None:
+async def test_a_stalled_reader_gets_an_error(server: Server) -> None:
     """A taker that takes nothing for too long gets the server's 408, in words."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         with Raw(server.url) as raw:
             fill(raw, messages=200, size=50_000)
 
         async def dawdle() -> None:
-            async with snapshot(api_of(link), "S") as snap:
+            async with open_snapshot(api_of(link), "S") as snap:
                 await anext(snap.chunks)
                 await asyncio.sleep(7)
-                await taken(snap)
+                await read_snapshot(snap)
 
         with pytest.raises(ApiError, match=r"snapshot of stream S in domain main was ended by the server after \d+ bytes: 408"):
             await dawdle()
@@ -279,7 +279,7 @@ async def answered_by(server: Server, *messages: tuple[str, str, bytes]) -> Snap
     await player.subscribe("FAKE.STREAM.SNAPSHOT.S", cb=play)
     await player.flush()
     try:
-        async with linked(server) as link:
+        async with open_link(server) as link:
             return (await archive(api_of(link, Domain("fake", "main", None, "FAKE"), read_only=True), idle=0.3))[0]
     finally:
         await player.close()
@@ -296,7 +296,7 @@ async def test_an_archive_that_is_cut_off(server: Server) -> None:
     for status in ("", "204"):
         with pytest.raises(ApiError, match=r"snapshot of stream S in domain fake ended in the middle, after 7 bytes"):
             await answered_by(server, ("", "", BEGIN[:7]), ("", status, b""))
-    assert (await answered_by(server, ("", "", BEGIN), ("", "204", b""))).passed.whole
+    assert (await answered_by(server, ("", "", BEGIN), ("", "204", b""))).frames.is_complete
 
 
 async def test_silence_is_an_error(server: Server) -> None:
@@ -311,12 +311,12 @@ async def test_silence_is_an_error(server: Server) -> None:
 
 async def test_a_restore_that_the_server_gave_up(server: Server) -> None:
     """Chunks that nobody takes are an error in words; nothing is left, and no answer is waited for."""
-    async with linked(server) as link:
+    async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
             fill(raw, messages=100, size=3000)
             snap, data = await archive(api)
-            raw.done("$JS.API.STREAM.DELETE.S")
+            raw.api_ok("$JS.API.STREAM.DELETE.S")
 
             async def slow() -> AsyncIterator[bytes]:
                 yield data[:100_000]
@@ -324,7 +324,7 @@ async def test_a_restore_that_the_server_gave_up(server: Server) -> None:
                 yield data[100_000:]
 
             with pytest.raises(NoRespondersError, match="nobody takes its chunks any more"):
-                await restore(api, snap.config, snap.state, slow())
+                await restore_stream(api, snap.config, snap.state, slow())
             assert await api.stream_info("S") is None
 
 
@@ -334,16 +334,16 @@ def test_frames_in_pieces_of_any_size() -> None:
         BEGIN + frame(0x00, b"crc." + b"\x80\x02" + b"\x1cNATSARC1" + bytes(50)) + frame(0x01, b"crc." + bytes(100)) + frame(0xFE, bytes(9))
     )
     for size in (1, 2, 3, 7, 20, 1000):
-        frames = Frames()
+        frames = S2Frames()
         for start in range(0, len(stream), size):
-            assert not frames.whole or start in (10, len(BEGIN) + 69, len(BEGIN) + 69 + 108)
+            assert not frames.is_complete or start in (10, len(BEGIN) + 69, len(BEGIN) + 69 + 108)
             frames.feed(stream[start : start + size])
-        assert (frames.whole, frames.bytes, frames.unpacked, frames.archive) == (True, len(stream), 256 + 100, "natsarc1")
+        assert (frames.is_complete, frames.bytes, frames.uncompressed_bytes, frames.archive_format) == (True, len(stream), 256 + 100, "natsarc1")
 
 
 def test_what_is_no_such_stream_is_never_whole() -> None:
     """Something else, nothing, and a stream that begins without its beginning are not whole."""
     for data in (b"", b"hello world, this is text" * 9, frame(0x01, b"crc." + bytes(10)), BEGIN[:3]):
-        frames = Frames()
+        frames = S2Frames()
         frames.feed(data)
-        assert not frames.whole
+        assert not frames.is_complete

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
-from jsplan.backfill.wire import Wire
+from jsplan.backfill.protocol import RawConnection
 from jsplan.errors import ApiError, ConnectError, JsplanError
-from jsplan.jetstream.contexts import Target, without_secrets
-from jsplan.jetstream.link import Link
-from jsplan.jetstream.listener import Listener
-from jsplan.jetstream.speaker import Speaker
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.contexts import ConnectionSettings, redact_url
+from jsplan.jetstream.publisher import Publisher
+from jsplan.jetstream.subscriber import Subscriber
 from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
-from tests.support.listening import Listening, greeting, info
+from tests.support.listening_server import ListeningServer, info_line, serve_greeting
 from tests.support.relay import Relay
 
 if TYPE_CHECKING:
@@ -55,46 +55,46 @@ def secure(pems: dict[str, str]) -> Iterator[Callable[[str], int]]:
         sandbox.close()
 
 
-def target(url: str, **settings: Any) -> Target:
+def target(url: str, **settings: Any) -> ConnectionSettings:
     """Settings with a password, wherever they lead."""
     login: dict[str, Any] = {"user": "u", "password": SECRET}
-    return Target("main", url, without_secrets(url), timeout=0.5, **(login | settings))
+    return ConnectionSettings("main", url, redact_url(url), timeout=0.5, **(login | settings))
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - nothing tells when it becomes true
         await asyncio.sleep(0.01)
 
 
-async def by_link(wanted: Target) -> None:
-    link = Link(wanted)
+async def by_link(wanted: ConnectionSettings) -> None:
+    link = NatsConnection(wanted)
     try:
         await link.open()
     finally:
         await link.close()
 
 
-async def by_listener(wanted: Target) -> None:
-    listener = Listener(wanted, ["x"], heard=lambda *_: None, gap=lambda _: None, deaf=lambda _: None)
+async def by_subscriber(wanted: ConnectionSettings) -> None:
+    listener = Subscriber(wanted, ["x"], on_message=lambda *_: None, on_gap=lambda _: None, on_denied=lambda _: None)
     try:
         await listener.open()
     finally:
         await listener.close()
 
 
-async def by_speaker(wanted: Target) -> None:
-    speaker = Speaker(wanted, "x")
+async def by_publisher(wanted: ConnectionSettings) -> None:
+    speaker = Publisher(wanted, "x")
     try:
-        await speaker.say([("1", b"{}")])
+        await speaker.publish([("1", b"{}")])
     finally:
         await speaker.close()
 
 
-async def by_wire(wanted: Target) -> None:
-    (await asyncio.to_thread(Wire, wanted)).close()
+async def by_wire(wanted: ConnectionSettings) -> None:
+    (await asyncio.to_thread(RawConnection, wanted)).close()
 
 
-WAYS = [by_link, by_listener, by_speaker, by_wire]
+CLIENTS = [by_link, by_subscriber, by_publisher, by_wire]
 SPELLINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "tls": ("tls://127.0.0.1:{0}", {}),
     "in capitals": (" TLS://127.0.0.1:{0}", {}),
@@ -109,34 +109,34 @@ SPELLINGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def filled(settings: dict[str, Any], pems: dict[str, str]) -> dict[str, Any]:
+def fill_settings(settings: dict[str, Any], pems: dict[str, str]) -> dict[str, Any]:
     return {name: pems.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
 
 
-@pytest.mark.parametrize("connect", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("connect", CLIENTS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 async def test_a_server_without_tls_sees_no_credential(connect: Any, spelling: str, pems: dict[str, str]) -> None:
     """However TLS is asked for, and whoever connects: a server that does not offer it is sent nothing, and the message says so."""
     url, settings = SPELLINGS[spelling]
-    with Listening(greeting()) as server:
+    with ListeningServer(serve_greeting()) as server:
         with pytest.raises(ConnectError) as refused:
-            await connect(target(url.format(server.port), **filled(settings, pems)))
+            await connect(target(url.format(server.port), **fill_settings(settings, pems)))
 
         assert (b"CONNECT" in server.received, SECRET.encode() in server.received) == (False, False)
         assert server.connections
     assert settings.get("tls_first") or "does not offer TLS on this port. Nothing was sent to it." in str(refused.value)
 
 
-@pytest.mark.parametrize("connect", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("connect", CLIENTS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("offer", ["tls_required", "tls_available"])
 async def test_a_server_that_only_promises_tls_sees_no_credential(connect: Any, offer: str) -> None:
     """Between the promise and the handshake nothing is sent either."""
 
-    def serve(server: Listening, stream: socket.socket) -> None:
-        stream.sendall(info(**{offer: True}))
+    def serve(server: ListeningServer, stream: socket.socket) -> None:
+        stream.sendall(info_line(**{offer: True}))
         server.read(stream)
 
-    with Listening(serve) as server:
+    with ListeningServer(serve) as server:
         with pytest.raises(ConnectError):
             await connect(target(f"tls://127.0.0.1:{server.port}"))
 
@@ -147,7 +147,7 @@ async def test_a_server_that_only_promises_tls_sees_no_credential(connect: Any, 
 async def test_a_web_socket_in_the_clear_sees_no_credential(connect: Any, pems: dict[str, str]) -> None:
     """`ws://` with `tls` settings is refused; a copy of messages speaks no WebSocket at all."""
     for url, settings in (("ws://127.0.0.1:{0}", {"ca": pems["ca.pem"]}), ("wss://127.0.0.1:{0}", {})):
-        with Listening(greeting()) as server:
+        with ListeningServer(serve_greeting()) as server:
             with pytest.raises(JsplanError):
                 await connect(target(url.format(server.port), **settings))
 
@@ -162,14 +162,14 @@ SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("connect", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("connect", CLIENTS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_a_server_with_tls(
     connect: Any, kind: str, secure: Callable[[str], int], pems: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is reached encrypted, also where it would take a connection in the clear; nothing is logged about it, by asyncio neither."""
     extra, settings = SERVERS[kind]
-    await connect(target(f"tls://127.0.0.1:{secure(extra)}", ca=pems["ca.pem"], **filled(settings, pems)))
+    await connect(target(f"tls://127.0.0.1:{secure(extra)}", ca=pems["ca.pem"], **fill_settings(settings, pems)))
     await asyncio.sleep(0)
 
     assert [record.getMessage() for record in caplog.records] == []
@@ -177,15 +177,15 @@ async def test_a_server_with_tls(
 
 async def test_a_link_that_comes_back_to_a_server_without_tls(secure: Callable[[str], int], pems: dict[str, str]) -> None:
     """The connection is lost instead: the server that took the other's place is sent nothing, and the error says why."""
-    with Relay() as relay, Listening(greeting()) as plain:
+    with Relay() as relay, ListeningServer(serve_greeting()) as plain:
         relay.target = secure("tls { TLS }")
-        link = Link(target(f"nats://127.0.0.1:{relay.port}", ca=pems["ca.pem"]))
+        link = NatsConnection(target(f"nats://127.0.0.1:{relay.port}", ca=pems["ca.pem"]))
         await link.open()
         try:
             relay.target = plain.port
             relay.cut()
             relay.mend()
-            await until(lambda: link.is_closed)
+            await wait_until(lambda: link.is_closed)
             with pytest.raises(ApiError, match="does not offer TLS"):
                 await link.request("no.such.thing", b"", 0.2)
         finally:
@@ -197,18 +197,18 @@ async def test_a_link_that_comes_back_to_a_server_without_tls(secure: Callable[[
 
 async def test_a_listener_that_comes_back_to_a_server_without_tls(secure: Callable[[str], int], pems: dict[str, str]) -> None:
     """However often it tries, it sends nothing and counts as not listening."""
-    with Relay() as relay, Listening(greeting()) as plain:
+    with Relay() as relay, ListeningServer(serve_greeting()) as plain:
         relay.target = secure("tls { TLS }")
         wanted = target(f"nats://127.0.0.1:{relay.port}", ca=pems["ca.pem"])
-        listener = Listener(wanted, ["x"], heard=lambda *_: None, gap=lambda _: None, deaf=lambda _: None)
+        listener = Subscriber(wanted, ["x"], on_message=lambda *_: None, on_gap=lambda _: None, on_denied=lambda _: None)
         hearing = asyncio.ensure_future(listener.listen())
         try:
-            await until(lambda: listener.listening)
+            await wait_until(lambda: listener.is_connected)
             relay.target = plain.port
             relay.cut()
             relay.mend()
-            await until(lambda: plain.connections >= 2)
-            assert [listener.listening] == [False]
+            await wait_until(lambda: plain.connections >= 2)
+            assert [listener.is_connected] == [False]
         finally:
             hearing.cancel()
             await listener.close()
@@ -221,21 +221,21 @@ async def test_a_server_that_the_cluster_announces_without_tls(pems: dict[str, s
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pems["server.pem"], pems["server.key"])
 
-    def serve(server: Listening, stream: socket.socket) -> None:
+    def serve(server: ListeningServer, stream: socket.socket) -> None:
         if server.connections > 1:
             return
-        stream.sendall(info(tls_required=True, connect_urls=[f"127.0.0.1:{plain.port}"]))
+        stream.sendall(info_line(tls_required=True, connect_urls=[f"127.0.0.1:{plain.port}"]))
         with context.wrap_socket(stream, server_side=True) as encrypted:
             while b"PING\r\n" not in server.read(encrypted):
                 pass
             encrypted.sendall(b"PONG\r\n")
 
-    with Listening(greeting()) as plain, Listening(serve) as known:
-        link = Link(target(f"nats://127.0.0.1:{known.port}", ca=pems["ca.pem"]))
+    with ListeningServer(serve_greeting()) as plain, ListeningServer(serve) as known:
+        link = NatsConnection(target(f"nats://127.0.0.1:{known.port}", ca=pems["ca.pem"]))
         await link.open()
         try:
-            await until(lambda: plain.connections > 0)
-            await until(lambda: link.is_closed)
+            await wait_until(lambda: plain.connections > 0)
+            await wait_until(lambda: link.is_closed)
         finally:
             await link.close()
 

@@ -12,8 +12,8 @@ from jsplan.address import Address
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.facts.live import LiveObject
-from jsplan.lint import RULES, Report, View, advise
-from jsplan.topology import resolve
+from jsplan.lint import RULES, Report, View, run_rules
+from jsplan.topology import build_topology
 from tests.support.yaml_text import read_yaml
 
 CASES = Path(__file__).parent / "cases"
@@ -56,12 +56,12 @@ def view(sections: dict[str, Any], folder: Path, live: dict[str, Any] | None = N
     """A view of a workspace that consists of the head and these sections."""
     (folder / "jsplan.yaml").write_text(yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8")
     workspace = load(LoadOptions(folder))
-    topology = resolve(workspace)
+    topology = build_topology(workspace)
     assert not [d for d in (*workspace.diagnostics, *topology.diagnostics) if d.severity == "error"]
     there = {Address.parse(a): LiveObject(Address.parse(a), config, "2026-01-01T00:00:00Z", {}) for a, config in (live or {}).items()}
     return View(workspace, topology, live=there)
 
 
-def lint(sections: dict[str, Any], folder: Path) -> Report:
+def lint_findings(sections: dict[str, Any], folder: Path) -> Report:
     """What all rules say of a workspace."""
-    return advise(view(sections, folder), RULES)
+    return run_rules(view(sections, folder), RULES)

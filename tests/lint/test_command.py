@@ -39,7 +39,7 @@ def write(folder: Path, **sections: Any) -> None:
     (folder / "jsplan.yaml").write_text(yaml.safe_dump(HEAD | sections, sort_keys=False), encoding="utf-8")
 
 
-def test_findings_are_told_with_their_place_and_what_to_do(folder: Path, capsys: Capture) -> None:
+def test_findings_are_reported_with_their_place_and_what_to_do(folder: Path, capsys: Capture) -> None:
     """The text has one paragraph for each finding, the worst first, and a line with their number; it is no failure."""
     assert main(["-C", str(folder), "lint"]) == 0
     out = capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_findings_are_told_with_their_place_and_what_to_do(folder: Path, capsys:
     assert "a museum" not in out
 
 
-def test_everything_is_told_with_v(folder: Path, capsys: Capture) -> None:
+def test_everything_is_shown_with_v(folder: Path, capsys: Capture) -> None:
     """-v also lists what is ignored, with the reason."""
     assert main(["-C", str(folder), "lint", "-v"]) == 0
 
@@ -208,9 +208,9 @@ def test_servers_are_read_when_asked_for(clean_hub_leaf: Sandbox, tmp_path: Path
     hub = clean_hub_leaf["hub"]
     source = {"name": "A", "external": {"api": "$JS.leaf.API"}}
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.done("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["a.>"]})
-        raw.done("$JS.hub.API.STREAM.CREATE.ALL", {"name": "ALL", "sources": [source | {"filter_subject": "a.x"}]})
-        before = [stream["config"] for stream in raw.done("$JS.hub.API.STREAM.LIST")["streams"]]
+        raw.api_ok("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["a.>"]})
+        raw.api_ok("$JS.hub.API.STREAM.CREATE.ALL", {"name": "ALL", "sources": [source | {"filter_subject": "a.x"}]})
+        before = [stream["config"] for stream in raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"]]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[
         {"name": "A", "domain": "hub", "subjects": ["a.new"], "max_age": "1d"},
         {"name": "ALL", "domain": "hub", "max_age": "1d", "sources": [source | {"filter_subject": "a.y"}]},
@@ -224,7 +224,7 @@ def test_servers_are_read_when_asked_for(clean_hub_leaf: Sandbox, tmp_path: Path
     assert {(f["code"], f["address"]) for f in document["findings"]} >= {("JS201", "hub/stream/A"), ("JS208", "hub/stream/ALL")}
     assert document["live"] is True
     with Raw(hub.url, hub.user, hub.password) as raw:
-        assert [stream["config"] for stream in raw.done("$JS.hub.API.STREAM.LIST")["streams"]] == before
+        assert [stream["config"] for stream in raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"]] == before
 
 
 @pytest.mark.timeout(180)
@@ -243,7 +243,7 @@ def test_a_cluster_is_seen(tmp_path: Path, capsys: Capture) -> None:
     assert found == {"": [], "--live": ["JS222"]}
 
 
-def test_a_domain_that_is_away_is_told(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
+def test_an_offline_domain_is_reported(clean_hub_leaf: Sandbox, tmp_path: Path, capsys: Capture) -> None:
     """What is found about it is found in the files alone, which is said; the rest goes on."""
     streams = [{"name": "A", "domain": domain, "subjects": ["a"], "max_age": "1d"} for domain in ("hub", "leaf")]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams)

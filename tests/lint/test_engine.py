@@ -11,9 +11,9 @@ from jsplan.cli.main import main
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.facts.live import DomainFacts
-from jsplan.lint import RULES, advise
-from jsplan.lint.engine import enabled
-from tests.lint.support import lint, view
+from jsplan.lint import RULES, run_rules
+from jsplan.lint.engine import enabled_rules
+from tests.lint.support import lint_findings, view
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,26 +22,26 @@ BARE: dict[str, Any] = {"streams": [{"name": "A", "subjects": ["a"]}]}
 FLEET: dict[str, Any] = {"store-{1..3}": {"connection": "acc", "labels": ["edge"], "vars": {"window": "1m"}}}
 
 
-def said(found: list[Any]) -> set[tuple[str, str, str]]:
+def finding_texts(found: list[Any]) -> set[tuple[str, str, str]]:
     return {(d.severity, d.code, d.address) for d in found}
 
 
 def test_the_files_set_the_severity(tmp_path: Path) -> None:
     """A note can be made a warning or an error, or left out, for the whole workspace."""
     for level, severity in (("warning", "warning"), ("error", "error")):
-        report = lint(BARE | {"lint": {"JS220": level}}, tmp_path)
-        assert said(report.findings) == {(severity, "JS220", "hub/stream/A")}
+        report = lint_findings(BARE | {"lint": {"JS220": level}}, tmp_path)
+        assert finding_texts(report.findings) == {(severity, "JS220", "hub/stream/A")}
 
-    assert said(lint(BARE, tmp_path).findings) == {("info", "JS220", "hub/stream/A")}
-    assert lint(BARE | {"lint": {"JS220": "ignore"}}, tmp_path).findings == []
+    assert finding_texts(lint_findings(BARE, tmp_path).findings) == {("info", "JS220", "hub/stream/A")}
+    assert lint_findings(BARE | {"lint": {"JS220": "ignore"}}, tmp_path).findings == []
 
 
 def test_an_ignored_finding_keeps_its_reason(tmp_path: Path) -> None:
     """It is no finding any more, and is told apart from those with the reason of the files."""
     ignore = {"lint": {"ignore": [{"code": "JS220", "reason": "a museum"}]}}
-    report = lint({"streams": [{"name": "A", "subjects": ["a"]} | ignore, {"name": "B", "subjects": ["b"]}]}, tmp_path)
+    report = lint_findings({"streams": [{"name": "A", "subjects": ["a"]} | ignore, {"name": "B", "subjects": ["b"]}]}, tmp_path)
 
-    assert said(report.findings) == {("info", "JS220", "hub/stream/B")}
+    assert finding_texts(report.findings) == {("info", "JS220", "hub/stream/B")}
     assert [(d.address, why) for d, why in report.ignored] == [("hub/stream/A", "a museum")]
 
 
@@ -50,8 +50,8 @@ def test_any_of_the_streams_concerned_may_ignore(tmp_path: Path) -> None:
     ignore = {"lint": {"ignore": [{"code": "JS201", "reason": "the leaf denies it"}]}}
     streams = [{"name": "A", "subjects": ["a"], "max_age": "1d"}, {"name": "A", "domain": "leaf", "subjects": ["a"], "max_age": "1d"}]
 
-    assert said(lint({"streams": streams}, tmp_path).findings) == {("warning", "JS201", "hub/stream/A")}
-    assert lint({"streams": [streams[0], streams[1] | ignore]}, tmp_path).findings == []
+    assert finding_texts(lint_findings({"streams": streams}, tmp_path).findings) == {("warning", "JS201", "hub/stream/A")}
+    assert lint_findings({"streams": [streams[0], streams[1] | ignore]}, tmp_path).findings == []
 
 
 def test_an_ignore_of_many_domains_is_used_by_one_of_them(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_an_ignore_of_many_domains_is_used_by_one_of_them(tmp_path: Path) -> Non
         "name": "S", "domain": "label:edge", "subjects": ["s.${domain}"], "max_age": "30d", "duplicate_window": "${domain.window}",
         "lint": {"ignore": [{"code": "JS231", "reason": "slow tills"}]},
     }  # fmt: skip
-    used = lint(head | {"defaults": {}, "streams": [stream]}, tmp_path)
-    unused = lint(head | {"defaults": {}, "streams": [stream | {"duplicate_window": "1m"}]}, tmp_path)
+    used = lint_findings(head | {"defaults": {}, "streams": [stream]}, tmp_path)
+    unused = lint_findings(head | {"defaults": {}, "streams": [stream | {"duplicate_window": "1m"}]}, tmp_path)
 
     assert used.findings == []
     assert [d.address for d, _ in used.ignored] == ["store-2/stream/S"]
@@ -72,16 +72,16 @@ def test_an_ignore_of_many_domains_is_used_by_one_of_them(tmp_path: Path) -> Non
 def test_a_misspelt_code_is_corrected(tmp_path: Path) -> None:
     """An ignore of a code that is none says which was meant, at its place in the file."""
     stream = {"name": "A", "subjects": ["a"], "max_age": "1d", "lint": {"ignore": [{"code": "JS299", "reason": "?"}]}}
-    (found,) = lint({"streams": [stream]}, tmp_path).findings
+    (found,) = lint_findings({"streams": [stream]}, tmp_path).findings
 
     assert found.summary == "lint.ignore: there is no finding JS299"
     assert found.detail.startswith('Did you mean "JS2')
     assert found.range is not None
 
 
-def test_a_finding_is_told_at_its_field(tmp_path: Path) -> None:
+def test_a_finding_is_reported_at_its_field(tmp_path: Path) -> None:
     """The place is that of the field's line, under the name that the files use for it."""
-    report = lint({"kv": [{"bucket": "K", "ttl": "1h"}]}, tmp_path)
+    report = lint_findings({"kv": [{"bucket": "K", "ttl": "1h"}]}, tmp_path)
     (found,) = [d for d in report.findings if d.code == "JS233"]
     lines = (tmp_path / "jsplan.yaml").read_text().splitlines()
 
@@ -89,20 +89,20 @@ def test_a_finding_is_told_at_its_field(tmp_path: Path) -> None:
     assert lines[found.range.line - 1].strip() == "ttl: 1h"
 
 
-def test_only_what_is_in_focus_is_told(tmp_path: Path) -> None:
+def test_only_what_is_in_focus_is_reported(tmp_path: Path) -> None:
     """With a focus the rest of the graph is looked at, and nothing said of it."""
     seen = view({"streams": [{"name": "A", "subjects": ["a"]}, {"name": "B", "subjects": ["b"]}]}, tmp_path)
     seen.focus = {Address("hub", "stream", "B")}
 
-    assert said(advise(seen, RULES, unused=False).findings) == {("info", "JS220", "hub/stream/B")}
+    assert finding_texts(run_rules(seen, RULES, unused=False).findings) == {("info", "JS220", "hub/stream/B")}
 
 
 def test_rules_are_chosen_by_the_severity_that_they_have_here(tmp_path: Path) -> None:
     """A rule that the files make an error is among the errors, and no warning any more."""
     seen = view(BARE | {"lint": {"JS201": "error", "JS220": "warning"}}, tmp_path)
 
-    assert [rule.code for rule in enabled(seen, RULES, ["error"])] == ["JS201"]
-    warnings = [rule.code for rule in enabled(seen, RULES, ["warning"])]
+    assert [rule.code for rule in enabled_rules(seen, RULES, ["error"])] == ["JS201"]
+    warnings = [rule.code for rule in enabled_rules(seen, RULES, ["warning"])]
     assert "JS220" in warnings
     assert "JS201" not in warnings
 
@@ -114,7 +114,7 @@ def test_a_server_says_whether_it_is_a_cluster(tmp_path: Path) -> None:
     for server in ({"name": "n1", "cluster": "C1"}, {"name": "n1"}):
         seen = view({"streams": streams}, tmp_path)
         seen.domains = {"hub": DomainFacts("hub", reachable=True, level=5, server=server)}
-        found[server.get("cluster", "")] = [d.address for d in advise(seen, RULES).findings if d.code == "JS222"]
+        found[server.get("cluster", "")] = [d.address for d in run_rules(seen, RULES).findings if d.code == "JS222"]
 
     assert found == {"C1": ["hub/stream/A"], "": []}
 
@@ -125,14 +125,14 @@ def test_an_older_server_has_the_window_that_newer_ones_lost(tmp_path: Path) -> 
     seen = view({"streams": streams}, tmp_path)
     seen.domains = {"hub": DomainFacts("hub", reachable=True, level=2, server={"name": "n1"})}
 
-    assert "JS210" in {d.code for d in lint({"streams": streams}, tmp_path).findings}
-    assert "JS210" not in {d.code for d in advise(seen, RULES).findings}
+    assert "JS210" in {d.code for d in lint_findings({"streams": streams}, tmp_path).findings}
+    assert "JS210" not in {d.code for d in run_rules(seen, RULES).findings}
 
 
 def test_a_fleet_that_shares_a_subject_is_one_finding(tmp_path: Path) -> None:
     """Three hundred stores that all store one subject are told once, not once for each pair."""
     fleet = {"store-{001..300}": {"connection": "acc", "labels": ["edge"]}}
-    report = lint(
+    report = lint_findings(
         {"domains": fleet, "defaults": {}, "streams": [{"name": "P", "domain": "label:edge", "subjects": ["prices.>"]}]}, tmp_path
     )
     (found,) = [d for d in report.findings if d.code == "JS201"]
@@ -142,7 +142,7 @@ def test_a_fleet_that_shares_a_subject_is_one_finding(tmp_path: Path) -> None:
     )
 
 
-def test_a_severity_of_no_rule_is_told(tmp_path: Path) -> None:
+def test_a_severity_of_no_rule_is_reported(tmp_path: Path) -> None:
     """A code under `lint:` that is none sets nothing, and is told with its place and the nearest one; it is no error."""
     seen = view(BARE, tmp_path)
     path = tmp_path / "jsplan.yaml"

@@ -69,7 +69,7 @@ def test_an_error_refuses_the_apply(space: Space, server: Server) -> None:
     for command in (["plan", "--detailed-exitcode", "-o", "x.plan"], ["apply", "-y"], ["apply", "x.plan"]):
         assert jsplan(space.folder, *command).code == 3, command
     with Raw(server.url) as raw:
-        assert raw.done("$JS.API.STREAM.NAMES")["streams"] is None
+        assert raw.api_ok("$JS.API.STREAM.NAMES")["streams"] is None
 
 
 def test_an_error_on_what_stays_refuses_too(space: Space) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.codes import LINT
-from jsplan.lint import RULES, advise
-from jsplan.lint.engine import UNUSED
+from jsplan.lint import RULES, run_rules
+from jsplan.lint.engine import UNUSED_IGNORE
 from tests.lint.support import Case, cases
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ ALL = cases()
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.path.stem)
 def test_what_a_rule_is_for_is_found(case: Case, tmp_path: Path) -> None:
     """The first workspace of a case has the finding at each place, and nowhere else, in words that name what is wrong."""
-    report = advise(case.view("bad", tmp_path), RULES)
+    report = run_rules(case.view("bad", tmp_path), RULES)
     found = {d.address: d.summary for d in report.findings if d.code == case.code}
 
     assert found.keys() == case.text["find"].keys()
@@ -34,14 +34,14 @@ def test_what_a_rule_is_for_is_found(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.path.stem)
 def test_what_looks_alike_is_not_found(case: Case, tmp_path: Path) -> None:
     """The second workspace of a case does not have the finding."""
-    report = advise(case.view("good", tmp_path), RULES)
+    report = run_rules(case.view("good", tmp_path), RULES)
 
     assert [] == [d for d in report.findings if d.code == case.code]
 
 
 def test_every_rule_has_a_case_and_an_explanation() -> None:
     """Codes, rules and cases are the same set; each rule says why and what to do."""
-    assert {rule.code for rule in RULES} | {UNUSED} == set(LINT) == {case.code for case in ALL}
+    assert {rule.code for rule in RULES} | {UNUSED_IGNORE} == set(LINT) == {case.code for case in ALL}
     assert len(RULES) >= 25
     for rule in RULES:
         assert rule.title == LINT[rule.code]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.facts.live import DomainFacts, Live
-from jsplan.planning.build import build_plan, compare
-from jsplan.planning.inputs import Request
+from jsplan.planning.build import build_plan, decide_all
+from jsplan.planning.model import PlanRequest
 from jsplan.resources import CONSUMER, STREAM
-from jsplan.workflows.world import inputs_of
+from jsplan.workflows.context import build_inputs
 from tests.support.raw import Raw
-from tests.support.state import world_of
+from tests.support.state import load_context
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
@@ -46,21 +46,21 @@ CASES = [("stream", path, *case) for path, case in STREAMS.items()] + [("consume
 NAMES = {1: "2.11", 2: "2.12", 4: "2.14"}
 
 
-def written(space: Space, kind: str, body: dict[str, Any]) -> Space:
+def write_workspace(space: Space, kind: str, body: dict[str, Any]) -> Space:
     """A workspace with just this stream or consumer."""
     if kind == "stream":
         return space.write(streams=[{"name": "S"} | body])
     return space.write(streams=[{"name": "S", "subjects": ["s"], "consumers": [{"name": "C", "ack_policy": "explicit"} | body]}])
 
 
-def planned(space: Space, level: int) -> Plan:
+def plan_at_level(space: Space, level: int) -> Plan:
     """The plan for a domain of this level in which nothing is yet."""
-    inputs = inputs_of(world_of(space.load), Request(now=datetime(2026, 1, 1, tzinfo=UTC)))
+    inputs = build_inputs(load_context(space.load), PlanRequest(now=datetime(2026, 1, 1, tzinfo=UTC)))
     inputs.live = Live({"main": DomainFacts("main", reachable=True, level=level, server={"name": "s", "cluster": "c"})})
-    return build_plan(inputs, compare(inputs))
+    return build_plan(inputs, decide_all(inputs))
 
 
-def unknown(plan: Plan) -> dict[str, tuple[str | None, str]]:
+def unknown_field_errors(plan: Plan) -> dict[str, tuple[str | None, str]]:
     """The errors of this kind: address and text by the field they name."""
     found = [d for d in plan.diagnostics if d.code == "JS413"]
     return {d.summary.partition(" needs ")[0]: (d.address, d.summary) for d in found}
@@ -74,22 +74,22 @@ def test_the_error_names_field_and_levels(tmp_path: Path, kind: str, path: str, 
         {"jsplan": 1, "workspace": "test", "connections": {"main": {"url": "nats://127.0.0.1:1"}}, "defaults": {"domain": "main"},
          "domains": {"main": {"connection": "main", "js_domain": None}}},
     )  # fmt: skip
-    space = written(server_of_nobody, kind, body)
+    space = write_workspace(server_of_nobody, kind, body)
 
-    below, enough = planned(space, needed - 1), planned(space, needed)
+    below, enough = plan_at_level(space, needed - 1), plan_at_level(space, needed)
 
-    address, text = unknown(below)[path]
+    address, text = unknown_field_errors(below)[path]
     assert address == ("main/stream/S" if kind == "stream" else "main/consumer/S/C")
     assert text == f"{path} needs API level {needed} (nats-server {NAMES[needed]}); main has level {needed - 1}"
     assert below.errored
     assert below.steps == []
-    assert path not in unknown(enough)
+    assert path not in unknown_field_errors(enough)
 
 
 def test_every_field_that_came_later_is_among_the_cases() -> None:
     """A new row with a level needs a case here."""
     rows = {row.name for table in (STREAM, CONSUMER) for row in table.rows if row.level}
-    values = {f"{row.name}: {value}" for table in (STREAM, CONSUMER) for row in table.rows for value, level in row.newer.items() if level}
+    values = {f"{row.name}: {value}" for table in (STREAM, CONSUMER) for row in table.rows for value, level in row.value_levels.items() if level}
 
     assert rows | values <= {path for _, path, _, _ in CASES}
 
@@ -99,9 +99,9 @@ def test_every_field_that_came_later_is_among_the_cases() -> None:
 def test_real_servers(server: Server, tmp_path: Path, kind: str, path: str, needed: int, body: dict[str, Any]) -> None:
     """On a real server the error is there exactly where the server is too old, and nothing was sent to find out."""
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.O", {"name": "O", "subjects": ["o"]})
-        level = (raw.done("$JS.API.INFO").get("api") or {}).get("level", 0)
-        plan = written(single_space(tmp_path, server), kind, body).plan()
+        raw.api_ok("$JS.API.STREAM.CREATE.O", {"name": "O", "subjects": ["o"]})
+        level = (raw.api_ok("$JS.API.INFO").get("api") or {}).get("level", 0)
+        plan = write_workspace(single_space(tmp_path, server), kind, body).plan()
 
-        assert (path in unknown(plan)) == (level < needed)
-        assert raw.done("$JS.API.STREAM.NAMES")["streams"] == ["O"]
+        assert (path in unknown_field_errors(plan)) == (level < needed)
+        assert raw.api_ok("$JS.API.STREAM.NAMES")["streams"] == ["O"]

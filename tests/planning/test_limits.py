@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.facts.live import DomainFacts, Live
-from jsplan.planning.inputs import Inputs, Request
-from jsplan.planning.limits import over_limits
-from jsplan.planning.verdict import Verdict, decide
+from jsplan.planning.account_limits import check_account_limits
+from jsplan.planning.decide import ResourceDecision, decide
+from jsplan.planning.model import PlanInputs, PlanRequest
 from tests.support.raw import Raw
-from tests.support.state import world_of
+from tests.support.state import load_context
 from tests.support.workspaces import Space
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_streams_are_counted_over_the_whole_plan(tmp_path: Path, make_server: Ma
     server = limited(make_server, "max_streams: 3")
     space = space_on(tmp_path, server)
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
+        raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
 
     plan = space.write(streams=streams("A", "B"), kv=[{"bucket": "C"}]).plan()
     assert errors(plan) == [("JS440", "main/**")]
@@ -94,9 +94,9 @@ def test_what_the_plan_refuses_the_server_refuses(tmp_path: Path, make_server: M
     server = limited(make_server, "max_file: 10000, max_streams: 2, max_consumers: 1, max_ack_pending: 100")
     with Raw(server.url) as raw:
         assert raw.api("$JS.API.STREAM.CREATE.A", {"name": "A", "max_bytes": 10001})["error"]["err_code"] == 10047
-        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A", "max_bytes": 10000})
+        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "max_bytes": 10000})
         assert raw.api("$JS.API.STREAM.CREATE.B", {"name": "B"})["error"]["err_code"] == 10047
-        raw.done("$JS.API.STREAM.CREATE.B", {"name": "B", "storage": "memory"})
+        raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "storage": "memory"})
         assert raw.api("$JS.API.STREAM.CREATE.C", {"name": "C", "storage": "memory"})["error"]["err_code"] == 10027
         consumer = {"durable_name": "C", "name": "C", "ack_policy": "explicit", "max_ack_pending": 101}
         assert raw.api("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": consumer})["error"]["err_code"] == 10121
@@ -136,7 +136,7 @@ def test_consumers_are_counted_per_stream(tmp_path: Path, make_server: MakeServe
     assert errors(write("C", "D", "E").plan()) == [("JS442", "main/consumer/A/E"), ("JS442", "main/consumer/B/E")]
     assert write("C").apply()[1].exit_code == 0
     with Raw(server.url) as raw:
-        raw.done("$JS.API.CONSUMER.CREATE.A.X", {"stream_name": "A", "config": {"name": "X", "durable_name": "X"}})
+        raw.api_ok("$JS.API.CONSUMER.CREATE.A.X", {"stream_name": "A", "config": {"name": "X", "durable_name": "X"}})
 
     plan = write("C", "D").plan()
     assert errors(plan) == [("JS442", "main/consumer/A/D")]
@@ -217,11 +217,11 @@ def test_limits_of_another_domain_are_its_own(tmp_path: Path, clean_hub_leaf: Sa
 
 def tiered(space: Space, tiers: dict[str, Any]) -> list[str]:
     """What is found for the workspace where INFO answers with these tiers and nothing is there yet."""
-    world = world_of(space.load)
+    world = load_context(space.load)
     live = Live(domains={"main": DomainFacts("main", reachable=True, level=5, info={"tiers": tiers, "limits": {"max_streams": 0}})})
-    inputs = Inputs(world.workspace, world.topology, world.state, live, Request(now=datetime.now(UTC)))
-    verdicts: dict[Any, Verdict] = {address: decide(inputs, address) for address in world.workspace.resources}
-    return [f"{d.code} {d.summary}" for d in over_limits(inputs, verdicts)]
+    inputs = PlanInputs(world.workspace, world.topology, world.state, live, PlanRequest(now=datetime.now(UTC)))
+    verdicts: dict[Any, ResourceDecision] = {address: decide(inputs, address) for address in world.workspace.resources}
+    return [f"{d.code} {d.summary}" for d in check_account_limits(inputs, verdicts)]
 
 
 def test_each_tier_has_limits_of_its_own(tmp_path: Path, server: Server) -> None:

@@ -14,11 +14,11 @@ from jsplan.address import Address
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.facts.live import DomainFacts, Live, LiveObject
-from jsplan.planning.build import build_plan, candidates, compare
-from jsplan.planning.inputs import Inputs, Request, rename
+from jsplan.planning.build import build_plan, candidate_addresses, decide_all
+from jsplan.planning.model import PlanInputs, PlanRequest, apply_moves
 from jsplan.state.document import Entry, State
-from jsplan.subjects import overlap
-from jsplan.topology import resolve
+from jsplan.subjects import overlaps
+from jsplan.topology import build_topology
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def bodies(rng: random.Random) -> list[dict[str, Any]]:
     return out
 
 
-class World:
+class ServerModel:
     """What is live and what is remembered, and the rules that the order of steps is there for."""
 
     def __init__(self, folder: Path) -> None:
@@ -68,15 +68,15 @@ class World:
         workspace = load(LoadOptions(self.folder))
         live = Live({key: DomainFacts(key, reachable=True, level=5) for key in DOMAINS})
         live.objects = {a: LiveObject(a, raw, self.created[a], {}) for a, raw in self.live.items()}
-        entries, moved = rename(workspace, self.state.resources)
-        topology = resolve(workspace)
+        entries, moved = apply_moves(workspace, self.state.resources)
+        topology = build_topology(workspace)
         # Streams that copy in a circle are refused for what they would copy; that there is an order for them too is asked here.
         topology.diagnostics = [replace(d, severity="warning") if d.code in CIRCLES else d for d in topology.diagnostics]
-        inputs = Inputs(workspace, topology, self.state, live, Request(now=datetime.now(UTC)), entries, moved)
-        inputs.selected = candidates(inputs)
-        return build_plan(inputs, compare(inputs))
+        inputs = PlanInputs(workspace, topology, self.state, live, PlanRequest(now=datetime.now(UTC)), entries, moved)
+        inputs.selected = candidate_addresses(inputs)
+        return build_plan(inputs, decide_all(inputs))
 
-    def carry_out(self, plan: Plan, rng: random.Random) -> None:
+    def execute(self, plan: Plan, rng: random.Random) -> None:
         """Every step, in a random order that respects what each depends on."""
         after = {c.address: c.change.after for c in plan.resource_changes}
         waiting, done = {step.id: step for step in plan.steps}, set[str]()
@@ -114,7 +114,7 @@ class World:
         taken = [(a, s) for a, raw in self.live.items() if a.domain == domain and a.parent is None for s in raw.get("subjects") or ()]
         for number, (one, subject) in enumerate(taken):
             for other, theirs in taken[number + 1 :]:
-                assert one == other or not overlap(subject, theirs), f"{title}: {subject} of {one} and {theirs} of {other}"
+                assert one == other or not overlaps(subject, theirs), f"{title}: {subject} of {one} and {theirs} of {other}"
 
     def _remember(self, step: Step, address: Address) -> None:
         if step.op == "state.forget" or step.op.endswith(".delete"):
@@ -131,15 +131,15 @@ class World:
 def test_random_workspaces(seed: int, tmp_path: Path) -> None:
     """From one random workspace to the next, steps never wait for each other, no subject is stored twice, and nothing is left to do."""
     rng = random.Random(seed)
-    world = World(tmp_path)
+    world = ServerModel(tmp_path)
     for _ in range(3):
         wanted = bodies(rng)
         plan = world.plan(wanted)
         assert [d.summary for d in plan.diagnostics if d.severity == "error"] == []
-        world.carry_out(plan, rng)
+        world.execute(plan, rng)
         again = world.plan(wanted)
         assert [step.title for step in again.steps] == []
         assert all(c.change.actions == ["no-op"] for c in again.resource_changes)
-    world.carry_out(world.plan([]), rng)
+    world.execute(world.plan([]), rng)
     assert world.live == {}
     assert world.state.resources == {}

@@ -11,7 +11,7 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
 from tests.support.state import read_state
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,16 +39,16 @@ def raw(server: Server) -> Iterator[Raw]:
 @pytest.fixture
 def space(tmp_path: Path, server: Server) -> Space:
     """One workspace."""
-    return made(tmp_path / "one", server, "one")
+    return workspace_named(tmp_path / "one", server, "one")
 
 
 @pytest.fixture
 def other(tmp_path: Path, server: Server) -> Space:
     """Another workspace on the same server."""
-    return made(tmp_path / "two", server, "two")
+    return workspace_named(tmp_path / "two", server, "two")
 
 
-def made(folder: Path, server: Server, name: str) -> Space:
+def workspace_named(folder: Path, server: Server, name: str) -> Space:
     """A workspace of that name in a folder of its own."""
     folder.mkdir()
     space = single_space(folder, server)
@@ -59,14 +59,14 @@ def made(folder: Path, server: Server, name: str) -> Space:
 def metadata(raw: Raw, what: str) -> dict[str, str]:
     """The metadata of a stream, or of `STREAM.CONSUMER`, without the server's own."""
     verb = "CONSUMER" if "." in what else "STREAM"
-    found = raw.done(f"$JS.API.{verb}.INFO.{what}")["config"].get("metadata") or {}
+    found = raw.api_ok(f"$JS.API.{verb}.INFO.{what}")["config"].get("metadata") or {}
     return {key: value for key, value in found.items() if not key.startswith("_nats.")}
 
 
-def settled(space: Space) -> None:
+def require_converged(space: Space) -> None:
     """Nothing to do, nothing drifted."""
     assert [step.title for step in space.plan().steps] == []
-    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
 
 
 def test_everything_that_is_made_is_marked(space: Space, raw: Raw) -> None:
@@ -76,27 +76,27 @@ def test_everything_that_is_made_is_marked(space: Space, raw: Raw) -> None:
 
     assert metadata(raw, "A") == {"team": "x", "jsplan.owner": owner}
     assert [metadata(raw, what).get("jsplan.owner") for what in ("A.C", "KV_K", "OBJ_O")] == [owner] * 3
-    settled(space)
+    require_converged(space)
 
 
 def test_turning_it_on_and_off_is_an_update_of_metadata_alone(space: Space, raw: Raw) -> None:
     """Each object gets the mark, keeps everything else, and loses it again; each time the second plan is empty."""
     space.write(**EVERYTHING).apply()
-    before = {what: raw.done(f"$JS.API.STREAM.INFO.{what}")["config"] for what in ("A", "KV_K", "OBJ_O")}
+    before = {what: raw.api_ok(f"$JS.API.STREAM.INFO.{what}")["config"] for what in ("A", "KV_K", "OBJ_O")}
     plan, result = space.write(**MARKED, **EVERYTHING).apply()
 
     assert result.exit_code == 0
     assert {change.action_reason for change in plan.resource_changes} == {"update_because_owner"}
     assert metadata(raw, "A")["jsplan.owner"].startswith("one/")
-    settled(space)
+    require_converged(space)
     _, result = space.write(**EVERYTHING).apply()
     assert result.exit_code == 0
-    after = {what: raw.done(f"$JS.API.STREAM.INFO.{what}")["config"] for what in before}
+    after = {what: raw.api_ok(f"$JS.API.STREAM.INFO.{what}")["config"] for what in before}
     assert [{k: v for k, v in config.items() if k != "metadata"} for config in after.values()] == [
         {k: v for k, v in config.items() if k != "metadata"} for config in before.values()
     ]
     assert metadata(raw, "A") == {"team": "x"}
-    settled(space)
+    require_converged(space)
 
 
 def test_what_another_workspace_marked_is_refused(space: Space, other: Space, raw: Raw) -> None:
@@ -111,7 +111,7 @@ def test_what_another_workspace_marked_is_refused(space: Space, other: Space, ra
     assert [d.code for d in other.plan().diagnostics if d.code == "JS306"] == ["JS306"]
 
 
-def test_ones_own_mark_of_a_lost_state_is_no_stranger(space: Space, other: Space, raw: Raw) -> None:
+def test_own_tag_of_a_lost_state_is_not_unmanaged(space: Space, other: Space, raw: Raw) -> None:
     """Without its state a workspace is told that the mark has its own name, that the state is missing, and how to go on: --adopt."""
     space.write(**MARKED, streams=[{"name": "A"}]).apply()
     for path in (space.folder / "state").iterdir():
@@ -125,7 +125,7 @@ def test_ones_own_mark_of_a_lost_state_is_no_stranger(space: Space, other: Space
     _, result = space.apply(adopt=True)
     assert result.exit_code == 0
     assert metadata(raw, "A")["jsplan.owner"] == f"one/{read_state(space.folder, 'one').ownership['id']}"
-    settled(space)
+    require_converged(space)
     with pytest.raises(RefusedError, match="belongs to workspace one"):
         other.write(streams=[{"name": "A"}]).apply()
 
@@ -136,7 +136,7 @@ def test_two_workspaces_cannot_fight(space: Space, other: Space, raw: Raw) -> No
     _, result = other.write(**MARKED, streams=[{"name": "A", "max_age": "1d"}]).apply(adopt=True)
     assert result.exit_code == 0
     assert metadata(raw, "A")["jsplan.owner"].startswith("two/")
-    settled(other)
+    require_converged(other)
     for streams in ([{"name": "A", "max_age": "2d"}], []):
         with pytest.raises(RefusedError, match="belongs to workspace two"):
             space.write(**MARKED, streams=streams).apply(allow_hazards=("DELETES_STREAM",))
@@ -145,25 +145,25 @@ def test_two_workspaces_cannot_fight(space: Space, other: Space, raw: Raw) -> No
 
     assert result.exit_code == 0
     assert metadata(raw, "A")["jsplan.owner"].startswith("two/")
-    settled(other)
+    require_converged(other)
 
 
 def test_an_equal_object_is_adopted_and_marked_at_once(space: Space, raw: Raw) -> None:
     """Without --adopt, since nothing but the mark is written."""
-    raw.done("$JS.API.STREAM.CREATE.A", {"name": "A"})
+    raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
     _, result = space.write(**MARKED, streams=[{"name": "A"}]).apply()
 
     assert result.exit_code == 0
     assert metadata(raw, "A")["jsplan.owner"].startswith("one/")
-    settled(space)
+    require_converged(space)
 
 
-def test_a_mark_that_was_taken_away_comes_back(space: Space, raw: Raw) -> None:
+def test_a_removed_owner_tag_comes_back(space: Space, raw: Raw) -> None:
     """It is no drift, since nothing else changed; the next apply writes it again, also after an update by somebody else."""
     space.write(**MARKED, streams=[{"name": "A"}]).apply()
-    config = raw.done("$JS.API.STREAM.INFO.A")["config"]
-    raw.done("$JS.API.STREAM.UPDATE.A", {key: value for key, value in config.items() if key != "metadata"})
-    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+    raw.api_ok("$JS.API.STREAM.UPDATE.A", {key: value for key, value in config.items() if key != "metadata"})
+    assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     space.apply()
 
     assert metadata(raw, "A")["jsplan.owner"].startswith("one/")
@@ -182,4 +182,4 @@ def test_updates_and_replacements_keep_the_mark(space: Space, raw: Raw) -> None:
         _, result = space.write(**MARKED, streams=[body]).apply(allow_hazards=("DELETES_STREAM",))
         assert result.exit_code == 0
         assert metadata(raw, "A") == metadata(raw, "A.C") == mark
-        settled(space)
+        require_converged(space)

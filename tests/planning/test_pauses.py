@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.planning.pauses import is_over
+from jsplan.planning.pauses import is_expired
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ LATER, MUCH_LATER = "2040-01-01T00:00:00Z", "2041-01-01T00:00:00Z"
 )
 def test_a_pause_is_over_once_its_time_has_come(until: str | None, over: bool) -> None:
     """To the microsecond; no time at all is no pause."""
-    assert is_over(until, NOW) is over
+    assert is_expired(until, NOW) is over
 
 
 def write(space: Space, **consumer: Any) -> Space:
@@ -86,20 +86,20 @@ def test_a_pause_alone_needs_no_update(space: Space) -> None:
     assert not space.plan().steps
 
 
-def test_a_declared_pause_that_somebody_lifts_is_drift_and_comes_back(space: Space, server: Server) -> None:
+def test_a_declared_pause_lifted_outside_is_drift_and_comes_back(space: Space, server: Server) -> None:
     """And one that somebody sets where the files name none is neither."""
     write(space, pause_until=LATER).apply()
     with Raw(server.url) as raw:
-        raw.done("$JS.API.CONSUMER.PAUSE.A.C")
+        raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
 
-        (found,) = drift(space.load, DriftOptions(), Quiet()).resource_drift
+        (found,) = drift(space.load, DriftOptions(), RecordingObserver()).resource_drift
         assert [f.path for f in found.change.fields] == ["pause_until"]
         space.apply()
-        assert raw.done("$JS.API.CONSUMER.INFO.A.C")["config"]["pause_until"] == LATER
+        assert raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]["pause_until"] == LATER
 
         write(space).apply()
-        raw.done("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": LATER})
-        assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+        raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": LATER})
+        assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
         assert not space.plan().has_changes
 
 
@@ -107,10 +107,10 @@ def test_a_pause_that_passed_is_no_drift_when_it_is_cleared(space: Space, server
     """The server shows a time that has passed; without it nothing has changed."""
     write(space, pause_until="2021-01-01T00:00:00Z").apply()
     with Raw(server.url) as raw:
-        assert raw.done("$JS.API.CONSUMER.INFO.A.C")["config"]["pause_until"] == "2021-01-01T00:00:00Z"
-        raw.done("$JS.API.CONSUMER.PAUSE.A.C")
+        assert raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]["pause_until"] == "2021-01-01T00:00:00Z"
+        raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
 
-    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     assert not space.plan().has_changes
 
 

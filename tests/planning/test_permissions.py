@@ -2,38 +2,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.planning.permissions import unknown_permissions
+from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.workflows import apply as applying
 from jsplan.workflows.options import PlanOptions
-from jsplan.workflows.plan import save
-from tests.support.workspaces import Quiet, single_space
+from jsplan.workflows.plan import save_plan
+from tests.support.workspaces import RecordingObserver, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Server
 
-NOPE = "DELETES_STREAM:main/stream/ODRERS"
+UNKNOWN_ADDRESS = "DELETES_STREAM:main/stream/ODRERS"
 
 
 def test_a_permission_that_names_nothing(tmp_path: Path, server: Server) -> None:
     """A mistyped address is a warning with a guess, in a plan and when a saved plan is applied; it stops nothing."""
     space = single_space(tmp_path, server).write(streams=[{"name": "ORDERS"}])
-    allowed = ("DELETES_STREAM", "DELETES_STREAM:main/stream/ORDERS", "DELETES_STREAM:*/stream/O*", NOPE)
+    allowed = ("DELETES_STREAM", "DELETES_STREAM:main/stream/ORDERS", "DELETES_STREAM:*/stream/O*", UNKNOWN_ADDRESS)
     plan = space.plan(allow_hazards=allowed)
     [found] = [d for d in plan.diagnostics if d.code == "JS429"]
-    save(plan, tmp_path / "p.plan")
-    observer = Quiet()
-    _, result = applying.apply_saved(space.load, tmp_path / "p.plan", PlanOptions(allow_hazards=(NOPE,)), observer)
+    save_plan(plan, tmp_path / "p.plan")
+    observer = RecordingObserver()
+    _, result = applying.apply_saved(space.load, tmp_path / "p.plan", PlanOptions(allow_hazards=(UNKNOWN_ADDRESS,)), observer)
 
     assert (found.severity, found.detail) == ("warning", 'Did you mean "main/stream/ORDERS"?')
-    assert NOPE in found.summary
+    assert UNKNOWN_ADDRESS in found.summary
     assert result.exit_code == 0
-    assert [text for text in observer.said if NOPE in text]
+    assert [text for text in observer.texts if UNKNOWN_ADDRESS in text]
 
 
 def test_nothing_is_near() -> None:
     """Without a close address the warning says where the right flags are."""
-    [found] = unknown_permissions([NOPE, NOPE], [])
+    [found] = check_permissions([UNKNOWN_ADDRESS, UNKNOWN_ADDRESS], [])
 
     assert found.detail == "The plan shows each flag that is needed."

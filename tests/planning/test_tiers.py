@@ -32,7 +32,7 @@ TIERS = {
 NAMES = ("n1", "n2", "n3")
 
 
-class Country:
+class TieredCluster:
     """A cluster of three servers with one account that has tiers, and how its user logs in."""
 
     def __init__(self, folder: Path) -> None:
@@ -65,39 +65,39 @@ class Country:
 
 
 @pytest.fixture(scope="module")
-def country(tmp_path_factory: pytest.TempPathFactory) -> Country:
+def tiered_cluster(tmp_path_factory: pytest.TempPathFactory) -> TieredCluster:
     """The operator, its account, and creds files."""
-    return Country(tmp_path_factory.mktemp("creds"))
+    return TieredCluster(tmp_path_factory.mktemp("creds"))
 
 
 @pytest.fixture(scope="module")
-def cluster(country: Country) -> Iterator[Sandbox]:
+def cluster(tiered_cluster: TieredCluster) -> Iterator[Sandbox]:
     """The servers, running."""
-    with Sandbox(country.layout, binary=PROGRAM) as sandbox:
+    with Sandbox(tiered_cluster.layout, binary=PROGRAM) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
-def raw(cluster: Sandbox, country: Country) -> Iterator[Raw]:
+def raw(cluster: Sandbox, tiered_cluster: TieredCluster) -> Iterator[Raw]:
     """A connection as the account's user; it has no stream, and the cluster knows that."""
     server = cluster["n1"]
 
     def empty() -> bool:
         # One that is just being scaled is deleted without an answer up to 2.14.
-        with Raw(server.url, creds=country.creds, timeout=2) as other:
+        with Raw(server.url, creds=tiered_cluster.creds, timeout=2) as other:
             delete_all_streams(other)
-            tiers = other.done("$JS.API.INFO")["tiers"].values()
+            tiers = other.api_ok("$JS.API.INFO")["tiers"].values()
             return not any(tier["streams"] or tier["reserved_storage"] or tier["reserved_memory"] for tier in tiers)
 
     server.wait_until(empty, "forget its streams", 60)
-    with Raw(server.url, creds=country.creds, timeout=30) as raw:
+    with Raw(server.url, creds=tiered_cluster.creds, timeout=30) as raw:
         yield raw
 
 
 @pytest.fixture
-def space(cluster: Sandbox, country: Country, tmp_path: Path) -> Space:
+def space(cluster: Sandbox, tiered_cluster: TieredCluster, tmp_path: Path) -> Space:
     """A workspace that reaches the account by its creds file."""
-    connections = {"main": {"url": cluster["n1"].url, "creds": str(country.creds)}}
+    connections = {"main": {"url": cluster["n1"].url, "creds": str(tiered_cluster.creds)}}
     domains = {"main": {"connection": "main", "js_domain": None}}
     return Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains})
 
@@ -107,9 +107,9 @@ def errors(plan: Plan) -> list[str]:
     return [d.summary for d in plan.diagnostics if d.severity == "error"]
 
 
-def stream(name: str, copies: int = 1, **fields: Any) -> dict[str, Any]:
+def stream(name: str, replicas: int = 1, **fields: Any) -> dict[str, Any]:
     """A stream with so many copies."""
-    return {"name": name, "num_replicas": copies} | fields
+    return {"name": name, "num_replicas": replicas} | fields
 
 
 #: What is there, what becomes of it, and what the server says of the last call, if it refuses it.
@@ -188,9 +188,9 @@ def test_unacknowledged_messages_against_tiers(space: Space, raw: Raw, copies: i
     assert ("error" in answer) == bool(errors(plan)) == (copies == 1), (answer, errors(plan))
 
 
-def test_strangers_are_noticed_in_every_tier(space: Space, raw: Raw) -> None:
+def test_unmanaged_are_noticed_in_every_tier(space: Space, raw: Raw) -> None:
     """An account with tiers counts its streams there: one of somebody else is found where it holds a subject."""
-    raw.done("$JS.API.STREAM.CREATE.THEIRS", stream("THEIRS", 3, max_bytes=1, subjects=["theirs"]))
+    raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", stream("THEIRS", 3, max_bytes=1, subjects=["theirs"]))
 
     plan = space.write(streams=[stream("OURS", max_bytes=1, subjects=["theirs"])]).plan()
 

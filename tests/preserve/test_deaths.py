@@ -11,12 +11,12 @@ import pytest
 
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
-from tests.support import stored
-from tests.support.mortal import Died, dying
-from tests.support.process import begin, jsplan
+from tests.support import stream_content
+from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,39 +41,39 @@ class Scene:
         self.server = server
         self.body = body
         self.count = count
-        self.held: list[stored.Message] = []
+        self.held: list[stream_content.Message] = []
 
-    def fresh(self, after: dict[str, Any]) -> None:
+    def reset(self, after: dict[str, Any]) -> None:
         """What was before the apply, on a clean server; the files say what comes after."""
         with Raw(self.server.url) as raw:
             delete_all_streams(raw)
             shutil.rmtree(self.space.folder / "state", ignore_errors=True)
             self.space.write(streams=[self.body]).apply()
             if self.body is not QUEUE:
-                stored.consumer(raw, "A", "OTHERS")
-            stored.fill(raw, "A", self.count)
-            stored.delete(raw, "A", self.count // 2, self.count)
-            stored.acknowledge(raw, stored.take(raw, "A", "C", 10))
-            self.held = stored.messages(raw, "A")
+                stream_content.consumer(raw, "A", "OTHERS")
+            stream_content.fill(raw, "A", self.count)
+            stream_content.delete(raw, "A", self.count // 2, self.count)
+            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+            self.held = stream_content.messages(raw, "A")
         self.space.write(streams=[after])
 
-    def nothing_is_lost(self) -> None:
+    def require_nothing_lost(self) -> None:
         """After a death some stream has every message, and drift calls nothing changed outside."""
         with Raw(self.server.url) as raw:
-            payloads = {m[3] for name in streams(raw) for m in stored.messages(raw, name)}
+            payloads = {m[3] for name in streams(raw) for m in stream_content.messages(raw, name)}
         assert payloads >= {m[3] for m in self.held}
-        found = drift(self.space.load, DriftOptions(), Quiet())
+        found = drift(self.space.load, DriftOptions(), RecordingObserver())
         assert found.resource_drift == []
         assert {u.address for u in found.unmanaged} <= {"main/consumer/A/OTHERS"}
 
-    def all_is_well(self, *, places: bool) -> None:
+    def require_preserved(self, *, places: bool) -> None:
         """The stream has what it had, its readers go on behind what they finished, and nothing is left over."""
         with Raw(self.server.url) as raw:
             assert streams(raw) == ["A"]
-            kept = stored.messages(raw, "A")
-            assert stored.without_place(kept) == stored.without_place(self.held)
+            kept = stream_content.messages(raw, "A")
+            assert stream_content.without_sequences(kept) == stream_content.without_sequences(self.held)
             assert kept == self.held or not places
-            left = {name: numbers[2] + numbers[3] for name, numbers in stored.positions(raw, "A").items()}
+            left = {name: numbers[2] + numbers[3] for name, numbers in stream_content.positions(raw, "A").items()}
             assert left["C"] == len(self.held) - (0 if self.body is QUEUE else 10)
             raw.request("A.after", b"")
         state = read_state(self.space.folder)
@@ -83,25 +83,25 @@ class Scene:
         assert ([s.title for s in again.steps], [d.summary for d in again.diagnostics]) == ([], [])
 
 
-def die(scene: Scene, after: dict[str, Any], points: Iterable[int], *, places: bool) -> None:
+def kill_at_points(scene: Scene, after: dict[str, Any], points: Iterable[int], *, places: bool) -> None:
     """Let an apply die after so many things that it does, for each of the points; one more apply ends it."""
     for point in points:
-        scene.fresh(after)
-        with dying(point), suppress(Died):  # how many pieces an archive comes in is not the same each time
+        scene.reset(after)
+        with kill_after(point), suppress(SimulatedKill):  # how many pieces an archive comes in is not the same each time
             scene.space.apply(allow_hazards=PERMITTED)
-        scene.nothing_is_lost()
+        scene.require_nothing_lost()
         _, result = scene.space.apply(allow_hazards=PERMITTED)
         assert [step.error for step in result.steps if step.error] == [], point
         assert result.exit_code == 0, point
-        scene.all_is_well(places=places)
+        scene.require_preserved(places=places)
 
 
-def moments(scene: Scene, after: dict[str, Any], *, places: bool) -> int:
+def count_kill_points(scene: Scene, after: dict[str, Any], *, places: bool) -> int:
     """How many things a whole apply does, which is how often it can die."""
-    scene.fresh(after)
-    with dying() as mortal:
+    scene.reset(after)
+    with kill_after() as mortal:
         scene.space.apply(allow_hazards=PERMITTED)
-    scene.all_is_well(places=places)
+    scene.require_preserved(places=places)
     return mortal.done
 
 
@@ -118,10 +118,10 @@ BODIES = pytest.mark.parametrize("body", [BEFORE, QUEUE], ids=["stream", "queue"
 def test_death_at_some_moments(body: dict[str, Any], tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """Wherever it dies the messages are in some stream, drift does not call theirs missing, and one more apply ends it."""
     scene, places = Scene(single_space(tmp_path, server), server, body, 60), server_version >= (2, 12)
-    total = moments(scene, in_memory(body), places=places)
+    total = count_kill_points(scene, in_memory(body), places=places)
     assert total > 20
 
-    die(scene, in_memory(body), sorted(random.Random(4).sample(range(1, total), 6)), places=places)
+    kill_at_points(scene, in_memory(body), sorted(random.Random(4).sample(range(1, total), 6)), places=places)
 
 
 @pytest.mark.soak
@@ -132,7 +132,7 @@ def test_death_at_every_moment(body: dict[str, Any], version: str, tmp_path: Pat
     server = make_server(version=version)
     scene, places = Scene(single_space(tmp_path, server), server, body, 60), version >= "2.12"
 
-    die(scene, in_memory(body), range(1, moments(scene, in_memory(body), places=places)), places=places)
+    kill_at_points(scene, in_memory(body), range(1, count_kill_points(scene, in_memory(body), places=places)), places=places)
 
 
 @pytest.mark.soak
@@ -142,16 +142,16 @@ def test_death_with_20_000_messages(version: str, tmp_path: Path, make_server: M
     """No message of 20,000 is lost at a dozen moments from the first to the last."""
     server = make_server(version=version)
     scene, places = Scene(single_space(tmp_path, server), server, BEFORE, 20_000), version >= "2.12"
-    total = moments(scene, AFTER, places=places)
+    total = count_kill_points(scene, AFTER, places=places)
 
-    die(scene, AFTER, range(1, total, max(1, total // 12)), places=places)
+    kill_at_points(scene, AFTER, range(1, total, max(1, total // 12)), places=places)
 
 
 def test_what_dies_by_kill_9_is_taken_up(tmp_path: Path, server: Server) -> None:
     """A process that is really killed while it copies: the plan says where the messages are, and apply ends it."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 5_000)
-    scene.fresh(AFTER)
-    process = begin(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED))
+    scene.reset(AFTER)
+    process = start_process(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED))
     assert process.stderr is not None
     while b"copy" not in (line := process.stderr.readline()):
         assert line, "apply ended too early"
@@ -163,33 +163,33 @@ def test_what_dies_by_kill_9_is_taken_up(tmp_path: Path, server: Server) -> None
     assert "A is down: publishes to A.> are rejected, because its replacement was interrupted" in planned.text
     assert "Its messages are in the old stream" in planned.text
     assert jsplan(tmp_path, "apply", "-y", *(f"--allow-hazard={code}" for code in PERMITTED)).code == 0
-    scene.all_is_well(places=True)
+    scene.require_preserved(places=True)
 
 
 @pytest.mark.matrix
 def test_files_that_change_their_mind(tmp_path: Path, server: Server) -> None:
     """A replacement that the files do not want any more gives the old stream back what it had, and leaves nothing behind."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
-    scene.fresh(AFTER)
-    with dying(8), suppress(Died):
+    scene.reset(AFTER)
+    with kill_after(8), suppress(SimulatedKill):
         scene.space.apply(allow_hazards=PERMITTED)
     plan, result = scene.space.write(streams=[BEFORE]).apply()
 
     assert [c.action_reason for c in plan.resource_changes if c.type == "stream"] == ["replacement_rolled_back"]
     assert result.exit_code == 0
-    scene.all_is_well(places=True)
+    scene.require_preserved(places=True)
 
 
-def test_what_somebody_else_did_meanwhile_is_not_guessed(tmp_path: Path, server: Server) -> None:
+def test_outside_changes_meanwhile_are_not_guessed(tmp_path: Path, server: Server) -> None:
     """With both streams gone, or another one in the place of either, the plan says so and does nothing."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
-    scene.fresh(AFTER)
-    with dying(12), suppress(Died):
+    scene.reset(AFTER)
+    with kill_after(12), suppress(SimulatedKill):
         scene.space.apply(allow_hazards=PERMITTED)
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.DELETE.A")
+        raw.api_ok("$JS.API.STREAM.DELETE.A")
         before = scene.space.plan()
-        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
         after = scene.space.plan()
 
     for plan in (before, after):
@@ -201,8 +201,8 @@ def test_what_somebody_else_did_meanwhile_is_not_guessed(tmp_path: Path, server:
 def test_nothing_is_destroyed_in_the_middle(tmp_path: Path, server: Server) -> None:
     """While messages are on their way the stream is neither destroyed nor deleted because it left the files: first the replacement ends."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
-    scene.fresh(AFTER)
-    with dying(12), suppress(Died):
+    scene.reset(AFTER)
+    with kill_after(12), suppress(SimulatedKill):
         scene.space.apply(allow_hazards=PERMITTED)
     plans = [scene.space.plan(destroy=True), scene.space.write(streams=[]).plan()]
 
@@ -210,18 +210,18 @@ def test_nothing_is_destroyed_in_the_middle(tmp_path: Path, server: Server) -> N
         assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS424"]
         assert plan.steps == []
     scene.space.write(streams=[AFTER]).apply(allow_hazards=PERMITTED)
-    scene.all_is_well(places=True)
+    scene.require_preserved(places=True)
 
 
 def test_files_that_refuse_what_was_begun(tmp_path: Path, server: Server) -> None:
     """Once the old stream is gone, files without `preserve` end the replacement as well: to refuse it would keep the stream down."""
     scene = Scene(single_space(tmp_path, server), server, BEFORE, 60)
-    scene.fresh(AFTER)
+    scene.reset(AFTER)
     with Raw(server.url) as raw:
         point = 12
         while "A" in streams(raw):
-            scene.fresh(AFTER)
-            with dying(point), suppress(Died):
+            scene.reset(AFTER)
+            with kill_after(point), suppress(SimulatedKill):
                 scene.space.apply(allow_hazards=PERMITTED)
             point += 1
     plan, result = scene.space.write(streams=[BEFORE]).apply()
@@ -229,4 +229,4 @@ def test_files_that_refuse_what_was_begun(tmp_path: Path, server: Server) -> Non
     assert [d.code for d in plan.diagnostics] == ["JS424"]
     assert "Its messages are in main/stream/JSPLAN_STAGING_A" in plan.diagnostics[0].summary
     assert result.exit_code == 0
-    scene.all_is_well(places=True)
+    scene.require_preserved(places=True)

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.drift.situations import situations_of
+from jsplan.drift.alerts import build_alerts
 from jsplan.errors import ExitCode
 from jsplan.render import drift_rows
 from jsplan.sandbox import binary
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
-from jsplan.workflows.reverting import RevertOptions, revert
+from jsplan.workflows.revert import RevertOptions, revert
 from jsplan.workflows.status import status
 from tests.conftest import PROGRAM
 from tests.preserve.test_deaths import AFTER, BEFORE, PERMITTED, Scene
 from tests.preserve.test_streams import level
-from tests.support.mortal import Died, dying_at
 from tests.support.raw import NoResponders, Raw, streams
-from tests.support.refusing import refusing
+from tests.support.refused_request import refuse_request
+from tests.support.simulated_kill import SimulatedKill, kill_at_request
 from tests.support.state import read_state
-from tests.support.workspaces import Quiet, single_space, yes
+from tests.support.workspaces import RecordingObserver, approve, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.matrix
 
 #: The API level of the server under test: from 5 on it restores archives, below it copies by itself; 0 cannot pause consumers.
-LEVEL = level(tuple(int(part) for part in binary.version(PROGRAM).split("-")[0].split(".")))
+LEVEL = level(tuple(int(part) for part in binary.read_version(PROGRAM).split("-")[0].split(".")))
 ARCHIVES = LEVEL >= 5
 #: Requests of each step: the verb, and which of those with it is meant.
 BEFORE_THE_OLD_ONE_IS_GONE = {
@@ -55,11 +55,11 @@ AFTER_IT_IS_GONE = {
 def scene(tmp_path: Path, server: Server) -> Scene:
     """A stream of ten messages and three consumers, whose files ask for another storage."""
     found = Scene(single_space(tmp_path, server), server, BEFORE, 24)
-    found.fresh(AFTER)
+    found.reset(AFTER)
     return found
 
 
-def rejected(server: Server) -> bool:
+def is_rejected(server: Server) -> bool:
     """Whether no stream takes what is published."""
     with Raw(server.url) as raw:
         try:
@@ -69,16 +69,16 @@ def rejected(server: Server) -> bool:
     return False
 
 
-def left_down(scene: Scene, result: Any = None) -> None:
+def require_reported_down(scene: Scene, result: Any = None) -> None:
     """Everything says that the stream is down, where its messages are, and what ends that."""
-    looked, shown = drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), Quiet()), status(scene.space.load, Quiet())
+    looked, shown = drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), RecordingObserver()), status(scene.space.load, RecordingObserver())
     told = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
 
-    (alert,) = situations_of(looked, ())
+    (alert,) = build_alerts(looked, ())
     assert (alert.kind, alert.severity, alert.says) == ("interrupted", "destructive", looked.interrupted[0]["summary"])
     assert next(row.kind for row in drift_rows.rows(looked)) == "interrupted"
-    assert rejected(scene.server)
-    scene.nothing_is_lost()
+    assert is_rejected(scene.server)
+    scene.require_nothing_lost()
     assert looked.exit_code == ExitCode.CHANGES
     assert looked.summary["unhealthy"] == 1
     assert [(s["address"], s["down"]) for s in shown.streams if s["down"]] == [("main/stream/A", True)]
@@ -89,20 +89,20 @@ def left_down(scene: Scene, result: Any = None) -> None:
         assert "To finish it: jsplan apply." in said[0]["detail"]
 
 
-def stays_as_it_was(scene: Scene) -> None:
+def require_unchanged(scene: Scene) -> None:
     """The old stream takes messages again, and nothing else is there."""
-    assert drift(scene.space.load, DriftOptions(), Quiet()).exit_code == 0
+    assert drift(scene.space.load, DriftOptions(), RecordingObserver()).exit_code == 0
     scene.space.write(streams=[BEFORE])
     assert read_state(scene.space.folder).replacements == {}
-    scene.all_is_well(places=LEVEL >= 2)
+    scene.require_preserved(places=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
-        assert raw.done("$JS.API.STREAM.INFO.A")["config"]["storage"] == "file"
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "file"
 
 
 @pytest.mark.parametrize("step", BEFORE_THE_OLD_ONE_IS_GONE)
 def test_a_refusal_before_the_old_stream_is_gone_changes_nothing(step: str, scene: Scene) -> None:
     """Apply exits with 6, the old stream has what it had, and nothing is left beside it."""
-    with refusing(*BEFORE_THE_OLD_ONE_IS_GONE[step]):
+    with refuse_request(*BEFORE_THE_OLD_ONE_IS_GONE[step]):
         _, result = scene.space.apply(allow_hazards=PERMITTED)
 
     failed = [s.error or "" for s in result.steps if s.status == "failed"]
@@ -110,30 +110,30 @@ def test_a_refusal_before_the_old_stream_is_gone_changes_nothing(step: str, scen
     assert "insufficient memory resources available" in failed[0]
     assert failed[0].endswith("the old stream has its subjects back, and nothing of it is lost" if step in ("hold", "copy", "retire")
                               else "the stream was not touched")  # fmt: skip
-    stays_as_it_was(scene)
+    require_unchanged(scene)
 
 
-def ways_of_failing() -> Iterator[Any]:
+def failure_cases() -> Iterator[Any]:
     """A refusal at each step after the old stream is gone, and a death at those whose request comes once."""
     for step, where in AFTER_IT_IS_GONE.items():
-        yield pytest.param(lambda where=where: refusing(*where), id=f"refused-{step}")
-    yield pytest.param(lambda: dying_at("STREAM.DELETE.A", answered=True), id="killed-retire")
-    yield pytest.param(lambda: dying_at(REFILL, answered=True), id="killed-refill")
+        yield pytest.param(lambda where=where: refuse_request(*where), id=f"refused-{step}")
+    yield pytest.param(lambda: kill_at_request("STREAM.DELETE.A", answered=True), id="killed-retire")
+    yield pytest.param(lambda: kill_at_request(REFILL, answered=True), id="killed-refill")
 
 
-WAYS = pytest.mark.parametrize("failing", list(ways_of_failing()))
+FAILURES = pytest.mark.parametrize("failing", list(failure_cases()))
 
 
 def fail(scene: Scene, failing: Any) -> None:
     """Let the apply fail in the middle, and see that everything says so."""
     result = None
-    with failing(), suppress(Died):
+    with failing(), suppress(SimulatedKill):
         _, result = scene.space.apply(allow_hazards=PERMITTED)
     assert result is None or result.exit_code == 6
-    left_down(scene, result)
+    require_reported_down(scene, result)
 
 
-@WAYS
+@FAILURES
 def test_the_way_forward(failing: Any, scene: Scene) -> None:
     """An apply without any flag makes the stream what the files say, with all its messages."""
     fail(scene, failing)
@@ -142,55 +142,55 @@ def test_the_way_forward(failing: Any, scene: Scene) -> None:
     assert [s.error for s in result.steps if s.error] == []
     assert [h.code for c in plan.resource_changes for h in c.hazards if not h.allowed] == []
     assert "REMOVES_SUBJECTS" not in {h.code for c in plan.resource_changes for h in c.hazards}
-    scene.all_is_well(places=LEVEL >= 2)
+    scene.require_preserved(places=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
-        assert raw.done("$JS.API.STREAM.INFO.A")["config"]["storage"] == "memory"
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "memory"
 
 
-@WAYS
+@FAILURES
 def test_the_way_back_by_the_files(failing: Any, scene: Scene) -> None:
     """With the old files, which name no on_replace, an apply without any flag makes the stream what it was, with all its messages."""
     fail(scene, failing)
     _, result = scene.space.write(streams=[BEFORE | {"lifecycle": {"prevent_destroy": True}}]).apply()
 
     assert [s.error for s in result.steps if s.error] == []
-    scene.all_is_well(places=LEVEL >= 2)
+    scene.require_preserved(places=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
-        config = raw.done("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
 
 
-@WAYS
+@FAILURES
 def test_the_way_back_by_revert(failing: Any, scene: Scene) -> None:
     """Reverting the apply that failed makes the stream what it was, with all its messages."""
     fail(scene, failing)
     number = read_state(scene.space.folder).history[-1]["id"]
-    _, result = revert(scene.space.load, RevertOptions(number), yes, Quiet())
+    _, result = revert(scene.space.load, RevertOptions(number), approve, RecordingObserver())
 
     assert [s.error for s in result.steps if s.error] == []
     scene.space.write(streams=[BEFORE])
-    scene.all_is_well(places=LEVEL >= 2)
+    scene.require_preserved(places=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
-        config = raw.done("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
 
 
 def test_another_storage_than_the_one_that_was_refused(scene: Scene) -> None:
     """Where the new stream exists in a storage that the files no longer ask for, it is filled once more in the one that they ask for."""
-    fail(scene, lambda: refusing(*AFTER_IT_IS_GONE["return"]))
+    fail(scene, lambda: refuse_request(*AFTER_IT_IS_GONE["return"]))
     other = AFTER | {"storage": "file", "max_bytes": "1MiB"}
     _, result = scene.space.write(streams=[other]).apply()
 
     assert [s.error for s in result.steps if s.error] == []
-    scene.all_is_well(places=LEVEL >= 2)
+    scene.require_preserved(places=LEVEL >= 2)
     with Raw(scene.server.url) as raw:
-        config = raw.done("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
         assert (config["storage"], config["max_bytes"], streams(raw)) == ("file", 1 << 20, ["A"])
 
 
 def test_smaller_limits_than_those_that_were_begun_with(scene: Scene) -> None:
     """What the files ask for by now and would delete messages is counted, and refused until it is allowed."""
-    fail(scene, lambda: refusing(*AFTER_IT_IS_GONE["return"]))
+    fail(scene, lambda: refuse_request(*AFTER_IT_IS_GONE["return"]))
     plan = scene.space.write(streams=[AFTER | {"max_msgs": 20}]).plan()
     hazards = {h.code: (h.messages, h.exact, h.allowed) for c in plan.resource_changes for h in c.hazards}
 
@@ -198,18 +198,18 @@ def test_smaller_limits_than_those_that_were_begun_with(scene: Scene) -> None:
     _, result = scene.space.apply(allow_hazards=("DELETES_MESSAGES",))
     assert result.exit_code == 0
     with Raw(scene.server.url) as raw:
-        assert raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
 
 
-def test_a_death_before_the_stream_is_stopped_stops_nobody(scene: Scene) -> None:
+def test_a_death_before_the_stream_is_stopped_stops_no_publisher(scene: Scene) -> None:
     """A probe that an apply left behind rejects no publisher, is no down stream, and goes with the next apply."""
-    with dying_at("STREAM.UPDATE.JSPLAN_STAGING", answered=True), suppress(Died):
+    with kill_at_request("STREAM.UPDATE.JSPLAN_STAGING", answered=True), suppress(SimulatedKill):
         scene.space.apply(allow_hazards=PERMITTED)
-    looked, shown = drift(scene.space.load, DriftOptions(), Quiet()), status(scene.space.load, Quiet())
+    looked, shown = drift(scene.space.load, DriftOptions(), RecordingObserver()), status(scene.space.load, RecordingObserver())
 
     assert [item["rejected"] for item in looked.interrupted] == [[]]
     assert looked.interrupted[0]["summary"] == "the replacement of A was interrupted. Its messages are in the old stream"
     assert [s["down"] for s in shown.streams] == [False]
     _, result = scene.space.write(streams=[BEFORE]).apply()
     assert result.exit_code == 0
-    stays_as_it_was(scene)
+    require_unchanged(scene)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import RefusedError
-from tests.preserve.test_streams import PERMITTED, PRESERVE, level, replaced
-from tests.support import stored
+from tests.preserve.test_streams import PERMITTED, PRESERVE, level, replace_stream
+from tests.support import stream_content
 from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.state import read_state
 from tests.support.workspaces import single_space
@@ -49,13 +49,13 @@ def test_streams_of_every_kind(kind: str, tmp_path: Path, server: Server, server
     space = single_space(tmp_path, server).write(streams=[BASE | before])
     space.apply(allow_hazards=PERMITTED)
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 20)
-        held = stored.messages(raw, "A")
-    replaced(space, BASE | after | PRESERVE)
+        stream_content.fill(raw, "A", 20)
+        held = stream_content.messages(raw, "A")
+    replace_stream(space, BASE | after | PRESERVE)
 
     with Raw(server.url) as raw:
-        kept = stored.messages(raw, "A")
-        assert stored.without_place(kept) == stored.without_place(held)
+        kept = stream_content.messages(raw, "A")
+        assert stream_content.without_sequences(kept) == stream_content.without_sequences(held)
         assert kept == held or level(server_version) < 2
 
 
@@ -64,14 +64,14 @@ def test_a_sealed_stream(tmp_path: Path, server: Server) -> None:
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 20)
+        stream_content.fill(raw, "A", 20)
     space.write(streams=[BASE | {"sealed": True}]).apply(allow_hazards=("IRREVERSIBLE",))
-    replaced(space, BASE | {"sealed": True, "storage": "memory"} | PRESERVE)
+    replace_stream(space, BASE | {"sealed": True, "storage": "memory"} | PRESERVE)
 
     with Raw(server.url) as raw:
-        assert len(stored.messages(raw, "A")) == 20
-        assert raw.done("$JS.API.STREAM.INFO.A")["config"]["sealed"]
-    replaced(space, BASE | {"storage": "memory"} | PRESERVE)
+        assert len(stream_content.messages(raw, "A")) == 20
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["sealed"]
+    replace_stream(space, BASE | {"storage": "memory"} | PRESERVE)
     with Raw(server.url) as raw:
         assert b"seq" in raw.request("A.x", b"")[1]
 
@@ -86,8 +86,8 @@ def test_messages_with_a_time_of_their_own(tmp_path: Path, server: Server, serve
     with Raw(server.url) as raw:
         raw.request("A.short", b"", {"Nats-TTL": "4s"})
         raw.request("A.long", b"", {"Nats-TTL": "1h"})
-        replaced(space, BASE | {"allow_msg_ttl": True, "storage": "memory"} | PRESERVE)
-        server.wait_until(lambda: [m[1] for m in stored.messages(raw, "A")] == ["A.long"], "let the short one go", 20)
+        replace_stream(space, BASE | {"allow_msg_ttl": True, "storage": "memory"} | PRESERVE)
+        server.wait_until(lambda: [m[1] for m in stream_content.messages(raw, "A")] == ["A.long"], "let the short one go", 20)
 
 
 def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
@@ -96,18 +96,18 @@ def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...
     space = single_space(tmp_path, server).write(streams=[origin | {"max_msgs": 100}, mirror])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "X", 20)
-        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20, "mirror 20 messages")
+        stream_content.fill(raw, "X", 20)
+        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20, "mirror 20 messages")
     space.write(streams=[origin, mirror]).apply(allow_hazards=("DELETES_MESSAGES",))
     if level(server_version) < 5:
         plan = space.write(streams=[origin, mirror | {"storage": "memory"} | PRESERVE]).plan()
         assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS303"]
         return
-    replaced(space, origin, mirror | {"storage": "memory"} | PRESERVE)
+    replace_stream(space, origin, mirror | {"storage": "memory"} | PRESERVE)
 
     with Raw(server.url) as raw:
         raw.request("X.new", b"")
-        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 21, "mirror the new message too")
+        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 21, "mirror the new message too")
 
 
 def test_counters(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
@@ -125,7 +125,7 @@ def test_counters(tmp_path: Path, server: Server, server_version: tuple[int, ...
         with pytest.raises(RefusedError, match="a counter's messages can be carried over"):
             space.write(streams=[wanted]).apply(allow_hazards=PERMITTED)
         return
-    replaced(space, wanted)
+    replace_stream(space, wanted)
     with Raw(server.url) as raw:
         assert b'"val":"12"' in raw.request("A.total", b"", {"Nats-Incr": "+2"})[1]
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_kept_is_refused(case: str, tmp_path: Path, server: Serve
         assert read_state(space.folder).replacements == {}
 
 
-def test_before_2_12_new_numbers_break_nobody(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_before_2_12_new_numbers_break_no_consumer(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """Where messages get new sequences, a stream that is mirrored is refused, and one with a consumer that starts by sequence."""
     mirror = {"name": "M", "mirror": {"name": "A"}}
     consumer = {"name": "C", "deliver_policy": "by_start_sequence", "opt_start_seq": 5}
@@ -166,7 +166,7 @@ def test_before_2_12_new_numbers_break_nobody(tmp_path: Path, server: Server, se
         space = single_space(tmp_path, server).write(streams=[body, *others])
         space.apply()
         with Raw(server.url) as raw:
-            stored.fill(raw, "A", 10)
+            stream_content.fill(raw, "A", 10)
         plan = space.write(streams=[body | {"storage": "memory"} | PRESERVE, *others]).plan()
         refused = [d.summary for d in plan.diagnostics if d.code == "JS303"]
 
@@ -183,24 +183,24 @@ def test_a_copy_that_fails_gives_everything_back(tmp_path: Path, server: Server)
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 20)
-        before = raw.done("$JS.API.STREAM.INFO.A")["config"]
+        stream_content.fill(raw, "A", 20)
+        before = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
     plan = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).plan()
     name = next(step.object for step in plan.steps if step.op == "stream.copy" and step.object != step.address)
     assert name is not None
     with Raw(server.url) as raw:
-        raw.done(f"$JS.API.STREAM.CREATE.{name.rsplit('/')[-1]}", {"name": name.rsplit("/")[-1]})
+        raw.api_ok(f"$JS.API.STREAM.CREATE.{name.rsplit('/')[-1]}", {"name": name.rsplit("/")[-1]})
         _, result = space.apply(allow_hazards=PERMITTED)
 
         assert [s.error for s in result.steps if s.status == "failed"] == [
             f"{name} was made by somebody else; nothing was written; the old stream has its subjects back, and nothing of it is lost"
         ]
-        assert raw.done("$JS.API.STREAM.INFO.A")["config"] == before
+        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"] == before
         assert b"seq" in raw.request("A.again", b"")[1]
-        assert stored.positions(raw, "A")["C"][3] == 21
+        assert stream_content.positions(raw, "A")["C"][3] == 21
         assert read_state(space.folder).replacements == {}
-        raw.done(f"$JS.API.STREAM.DELETE.{name.rsplit('/')[-1]}")
-    replaced(space, body | {"storage": "memory"} | PRESERVE)
+        raw.api_ok(f"$JS.API.STREAM.DELETE.{name.rsplit('/')[-1]}")
+    replace_stream(space, body | {"storage": "memory"} | PRESERVE)
 
 
 def test_before_2_12_a_stream_with_gaps_that_is_sourced(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
@@ -212,10 +212,10 @@ def test_before_2_12_a_stream_with_gaps_that_is_sourced(tmp_path: Path, server: 
         anew = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE, *ours])
         with Raw(server.url) as raw:
             if theirs:
-                raw.done("$JS.API.STREAM.CREATE.G", {"name": "G", "sources": [{"name": "A"}]})
-            stored.fill(raw, "A", 10)
+                raw.api_ok("$JS.API.STREAM.CREATE.G", {"name": "G", "sources": [{"name": "A"}]})
+            stream_content.fill(raw, "A", 10)
             whole = [d.summary for d in anew.plan().diagnostics if d.code == "JS303"]
-            stored.delete(raw, "A", 5)
+            stream_content.delete(raw, "A", 5)
             gaps = [d.summary for d in anew.plan().diagnostics if d.code == "JS303"]
             assert whole == []
             assert len(gaps) == (1 if level(server_version) < 2 else 0)

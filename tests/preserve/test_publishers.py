@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.preserve.test_streams import PERMITTED, PRESERVE
-from tests.support import stored
+from tests.support import stream_content
 from tests.support.raw import NoResponders, Raw
 from tests.support.workspaces import single_space
 
@@ -62,7 +62,7 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, server: Server) -> 
     space = single_space(tmp_path, server).write(streams=[body])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 2_000)
+        stream_content.fill(raw, "A", 2_000)
     publishers = [Publisher(server.url, name) for name in ("one", "two")]
     for publisher in publishers:
         publisher.start()
@@ -80,7 +80,7 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, server: Server) -> 
     hazard = next(h for c in plan.resource_changes for h in c.hazards if h.code == "REMOVES_SUBJECTS")
     assert "publishers to A.> get no acknowledgement while" in hazard.message
     with Raw(server.url) as raw:
-        found = stored.messages(raw, "A")
+        found = stream_content.messages(raw, "A")
     for publisher in publishers:
         assert publisher.refused > 0
         numbers = [int(m[3]) for m in found if m[1] == f"A.{publisher.label}"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.preserve.test_streams import PERMITTED, PRESERVE
-from tests.support import stored
+from tests.support import stream_content
 from tests.support.raw import Raw
 from tests.support.workspaces import single_space
 
@@ -59,7 +59,7 @@ def number_of(payload: bytes) -> int:
 
 def numbers(raw: Raw) -> set[int]:
     """All messages that are stored."""
-    return {number_of(message[3]) for message in stored.messages(raw, "A")}
+    return {number_of(message[3]) for message in stream_content.messages(raw, "A")}
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_what_goes_and_what_comes_again_is_as_planned(case: str, holes: tuple[in
     space, acked, again = single_space(tmp_path, server).write(streams=[body(before)]), set[int](), set[int]()
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 20)
-        stored.delete(raw, "A", *holes)
+        stream_content.fill(raw, "A", 20)
+        stream_content.delete(raw, "A", *holes)
         for name, (count, which) in given.items():
-            replies = stored.take(raw, "A", name, count)
-            stored.acknowledge(raw, [replies[number - 1] for number in which])
+            replies = stream_content.pull_acks(raw, "A", name, count)
+            stream_content.acknowledge(raw, [replies[number - 1] for number in which])
             acked |= {int(replies[number - 1].split(".")[-4]) - 1 for number in which}
         held = numbers(raw)
     wanted = body(after or before, retention="workqueue")
@@ -85,7 +85,7 @@ def test_what_goes_and_what_comes_again_is_as_planned(case: str, holes: tuple[in
     with Raw(server.url) as raw:
         left = numbers(raw)
         for consumer in after or before:
-            again |= {number_of(payload) for payload in stored.payloads(raw, "A", consumer["name"])}
+            again |= {number_of(payload) for payload in stream_content.payloads(raw, "A", consumer["name"])}
     hazards = next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A")
     assert left >= held - acked
     assert bounds(hazards, "DELETES_MESSAGES") == (len(held - left), len(held - left))
@@ -95,19 +95,19 @@ def test_what_goes_and_what_comes_again_is_as_planned(case: str, holes: tuple[in
     assert len(again & acked) + out == most or holes or after
 
 
-def test_where_nobody_knows_the_position_the_number_has_bounds(tmp_path: Path, server: Server) -> None:
+def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> None:
     """A consumer of new messages that acknowledged none: up to 2.12 no answer says where it began."""
     space = single_space(tmp_path, server).write(streams=[body([])])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 5)
+        stream_content.fill(raw, "A", 5)
         space.write(streams=[body([ALL | {"deliver_policy": "new"}])]).apply()
-        stored.fill(raw, "A", 5)
-        stored.take(raw, "A", "C", 3)
+        stream_content.fill(raw, "A", 5)
+        stream_content.pull_acks(raw, "A", "C", 3)
     plan, result = space.write(streams=[body([ALL], retention="workqueue")]).apply(allow_hazards=PERMITTED)
 
     assert result.exit_code == 0, result
     with Raw(server.url) as raw:
-        gone = 10 - len(stored.messages(raw, "A"))
+        gone = 10 - len(stream_content.messages(raw, "A"))
     least, most = bounds(next(c.hazards for c in plan.resource_changes if c.address == "main/stream/A"), "DELETES_MESSAGES")
     assert least <= gone <= most

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import stored
+from tests.support import stream_content
 from tests.support.raw import Raw, streams
 from tests.support.state import read_state
 from tests.support.workspaces import Space, single_space
@@ -45,7 +45,7 @@ def level(version: tuple[int, ...]) -> int:
     return {10: 0, 11: 1, 12: 3, 14: 4, 15: 5}[version[1]]
 
 
-def replaced(space: Space, *bodies: dict[str, Any], **sections: Any) -> None:
+def replace_stream(space: Space, *bodies: dict[str, Any], **sections: Any) -> None:
     """Apply a change that needs a new stream; nothing is left over, and the next plan is empty."""
     plan, result = space.write(streams=list(bodies), **sections).apply(allow_hazards=PERMITTED)
 
@@ -67,25 +67,25 @@ def test_messages_are_kept(change: str, tmp_path: Path, server: Server, server_v
     space = single_space(tmp_path, server)
     space.write(streams=[BASE | before]).apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 300)
+        stream_content.fill(raw, "A", 300)
         if not before.get("deny_delete"):
-            stored.delete(raw, "A", 1, 150, 300)
-        held = stored.messages(raw, "A")
-    replaced(space, BASE | after | PRESERVE)
+            stream_content.delete(raw, "A", 1, 150, 300)
+        held = stream_content.messages(raw, "A")
+    replace_stream(space, BASE | after | PRESERVE)
 
     with Raw(server.url) as raw:
         assert streams(raw) == ["A"]
-        kept = stored.messages(raw, "A")
+        kept = stream_content.messages(raw, "A")
         if level(server_version) >= 2:
             assert kept == held
-        assert stored.without_place(kept) == stored.without_place(held)
-        assert stored.positions(raw, "A")["C"][2:] == (0, len(held))
+        assert stream_content.without_sequences(kept) == stream_content.without_sequences(held)
+        assert stream_content.positions(raw, "A")["C"][2:] == (0, len(held))
         raw.request("A.new", b"")
-        assert stored.messages(raw, "A")[-1][1] == "A.new"
-        assert stored.messages(raw, "A")[-1][0] > held[-1][0] or level(server_version) < 2
+        assert stream_content.messages(raw, "A")[-1][1] == "A.new"
+        assert stream_content.messages(raw, "A")[-1][0] > held[-1][0] or level(server_version) < 2
 
 
-def test_consumers_go_on_where_they_stood(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_consumers_resume_at_their_position(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """Whoever reads goes on behind its floor, other people's consumers too; archives keep even what was acknowledged above it."""
     space = single_space(tmp_path, server)
     body = BASE | {
@@ -93,25 +93,25 @@ def test_consumers_go_on_where_they_stood(tmp_path: Path, server: Server, server
     }
     space.write(streams=[body]).apply()
     with Raw(server.url) as raw:
-        stored.consumer(raw, "A", "OTHERS")
-        stored.fill(raw, "A", 300)
-        stored.delete(raw, "A", 150)
-        given = stored.take(raw, "A", "C", 60)
-        stored.acknowledge(raw, [*given[:40], *given[50:55]])
-        stored.take(raw, "A", "N", 30)
-        stored.acknowledge(raw, stored.take(raw, "A", "OTHERS", 100))
-        before = stored.positions(raw, "A")
+        stream_content.consumer(raw, "A", "OTHERS")
+        stream_content.fill(raw, "A", 300)
+        stream_content.delete(raw, "A", 150)
+        given = stream_content.pull_acks(raw, "A", "C", 60)
+        stream_content.acknowledge(raw, [*given[:40], *given[50:55]])
+        stream_content.pull_acks(raw, "A", "N", 30)
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "OTHERS", 100))
+        before = stream_content.positions(raw, "A")
         assert before["C"] == (60, 40, 15, 239)
-    replaced(space, body | {"storage": "memory"} | PRESERVE)
+    replace_stream(space, body | {"storage": "memory"} | PRESERVE)
 
     with Raw(server.url) as raw:
-        after = stored.positions(raw, "A")
+        after = stream_content.positions(raw, "A")
         assert before.keys() == after.keys()
         if level(server_version) >= 5:
             assert after == before
         left = {name: numbers[2] + numbers[3] for name, numbers in after.items()}
         assert left == {"C": 254 if level(server_version) >= 5 else 259, "N": 269, "F": 100, "OTHERS": 199}
-        assert stored.payloads(raw, "A", "OTHERS")[0] == b"message 100 " * 3
+        assert stream_content.payloads(raw, "A", "OTHERS")[0] == b"message 100 " * 3
 
 
 def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> None:
@@ -120,9 +120,9 @@ def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> N
     consumers = [{"name": name, "ack_policy": "explicit"} for name in ("KEPT", "CHANGED", "GONE", "ANEW")]
     space.write(streams=[BASE | {"consumers": consumers}]).apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 50)
+        stream_content.fill(raw, "A", 50)
         for name in ("KEPT", "CHANGED", "ANEW"):
-            stored.acknowledge(raw, stored.take(raw, "A", name, 10))
+            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", name, 10))
     wanted = [
         consumers[0],
         consumers[1] | {"max_deliver": 7},
@@ -140,28 +140,28 @@ def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> N
     assert [result.summary[word] for word in ("added", "changed", "replaced", "destroyed")] == [1, 1, 2, 1]
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
-        found = stored.positions(raw, "A")
+        found = stream_content.positions(raw, "A")
         assert {name: numbers[3] for name, numbers in found.items()} == {"KEPT": 40, "CHANGED": 40, "ANEW": 40, "NEW": 50}
-        assert raw.done("$JS.API.CONSUMER.INFO.A.CHANGED")["config"]["max_deliver"] == 7
+        assert raw.api_ok("$JS.API.CONSUMER.INFO.A.CHANGED")["config"]["max_deliver"] == 7
 
 
-def test_consumers_that_are_left_out_stay_as_they_are(tmp_path: Path, server: Server) -> None:
+def test_excluded_consumers_stay_unchanged(tmp_path: Path, server: Server) -> None:
     """With --exclude a consumer comes back with its stream as it was, is still ours, and its change is what the next plan shows."""
     consumer = {"name": "C", "ack_policy": "explicit", "max_deliver": 5, "description": "old"}
     space = single_space(tmp_path, server).write(streams=[BASE | {"consumers": [consumer]}])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 50)
-        stored.acknowledge(raw, stored.take(raw, "A", "C", 10))
+        stream_content.fill(raw, "A", 50)
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
     changed = {"name": "C", "ack_policy": "explicit", "description": "new"}
     space.write(streams=[BASE | {"storage": "memory", "consumers": [changed]} | PRESERVE])
     _, result = space.apply(allow_hazards=PERMITTED, excludes=("main/consumer/A/C",))
 
     assert [step.error for step in result.steps if step.error] == []
     with Raw(server.url) as raw:
-        config = raw.done("$JS.API.CONSUMER.INFO.A.C")["config"]
+        config = raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]
         assert (config["description"], config["max_deliver"]) == ("old", 5)
-        assert stored.positions(raw, "A")["C"][3] == 40
+        assert stream_content.positions(raw, "A")["C"][3] == 40
     plan = space.plan()
     assert [(c.address, [f.path for f in c.change.fields]) for c in plan.resource_changes if c.change.actions != ["no-op"]] == [
         ("main/consumer/A/C", ["description", "max_deliver"])
@@ -170,18 +170,18 @@ def test_consumers_that_are_left_out_stay_as_they_are(tmp_path: Path, server: Se
     assert not space.plan().has_changes
 
 
-def test_an_empty_stream_goes_on_counting(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
+def test_an_empty_stream_continues_its_sequence(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
     """A stream whose messages were all purged goes on with the next sequence, where sequences can be kept."""
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 20)
-        raw.done("$JS.API.STREAM.PURGE.A")
-    replaced(space, BASE | {"storage": "memory"} | PRESERVE)
+        stream_content.fill(raw, "A", 20)
+        raw.api_ok("$JS.API.STREAM.PURGE.A")
+    replace_stream(space, BASE | {"storage": "memory"} | PRESERVE)
 
     with Raw(server.url) as raw:
         raw.request("A.x", b"")
-        assert [m[0] for m in stored.messages(raw, "A")] == [21 if level(server_version) >= 2 else 1]
+        assert [m[0] for m in stream_content.messages(raw, "A")] == [21 if level(server_version) >= 2 else 1]
 
 
 def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
@@ -189,16 +189,16 @@ def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
     space = single_space(tmp_path, server).write(streams=[BASE])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "A", 100)
-        stored.acknowledge(raw, stored.take(raw, "A", "C", 30))
+        stream_content.fill(raw, "A", 100)
+        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 30))
     plan = space.write(streams=[BASE | {"retention": "workqueue"} | PRESERVE]).plan()
     hazard = next(h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES")
     assert (hazard.messages, hazard.exact) == (30, True)
-    replaced(space, BASE | {"retention": "workqueue"} | PRESERVE)
+    replace_stream(space, BASE | {"retention": "workqueue"} | PRESERVE)
 
     with Raw(server.url) as raw:
-        assert len(stored.messages(raw, "A")) == 70
-        assert stored.payloads(raw, "A", "C") == [f"message {n} ".encode() * 3 for n in range(30, 100)]
+        assert len(stream_content.messages(raw, "A")) == 70
+        assert stream_content.payloads(raw, "A", "C") == [f"message {n} ".encode() * 3 for n in range(30, 100)]
 
 
 def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
@@ -208,18 +208,18 @@ def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: 
     space = single_space(tmp_path, server).write(streams=[origin, body])
     space.apply()
     with Raw(server.url) as raw:
-        stored.fill(raw, "X", 50)
-        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] == 50, "50 messages copied")
+        stream_content.fill(raw, "X", 50)
+        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 50, "50 messages copied")
     if level(server_version) < 2:
         plan = space.write(streams=[origin, body | {"storage": "memory"} | PRESERVE]).plan()
         assert any(d.code == "JS303" and "sources" in d.summary for d in plan.diagnostics)
         return
-    replaced(space, origin, body | {"storage": "memory"} | PRESERVE)
+    replace_stream(space, origin, body | {"storage": "memory"} | PRESERVE)
 
     with Raw(server.url) as raw:
-        stored.fill(raw, "X", 10)
-        server.wait_until(lambda: raw.done("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 60, "ten more copied")
-        assert stored.without_place(stored.messages(raw, "A")) == stored.without_place(stored.messages(raw, "X"))
+        stream_content.fill(raw, "X", 10)
+        server.wait_until(lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 60, "ten more copied")
+        assert stream_content.without_sequences(stream_content.messages(raw, "A")) == stream_content.without_sequences(stream_content.messages(raw, "X"))
 
 
 def test_a_bucket_keeps_its_history(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:
@@ -230,15 +230,15 @@ def test_a_bucket_keeps_its_history(tmp_path: Path, server: Server, server_versi
         for number in range(40):
             raw.request(f"$KV.B.key{number % 7}", f"value {number}".encode())
         raw.request("$KV.B.key3", b"", {"KV-Operation": "DEL"})
-        held = stored.messages(raw, "KV_B")
+        held = stream_content.messages(raw, "KV_B")
     space.write(kv=[{"bucket": "B", "history": 5, "storage": "memory"} | PRESERVE])
     _, result = space.apply(allow_hazards=PERMITTED)
 
     assert [step.error for step in result.steps if step.error] == []
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
-        kept = stored.messages(raw, "KV_B")
-        assert stored.without_place(kept) == stored.without_place(held)
+        kept = stream_content.messages(raw, "KV_B")
+        assert stream_content.without_sequences(kept) == stream_content.without_sequences(held)
         if level(server_version) >= 2:
             assert kept == held
         last = next(seq for seq, subject, *_ in reversed(kept) if subject == "$KV.B.key1")

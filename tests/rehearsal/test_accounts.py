@@ -8,7 +8,7 @@ import pytest
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import Layout, Node, User
 from tests.conftest import PROGRAM
-from tests.rehearsal.below import asks, refusals, rehearsed
+from tests.rehearsal.tampered_plans import refusals, rehearse_tampered, with_fields
 from tests.support.raw import Raw
 from tests.support.workspaces import Space
 
@@ -37,7 +37,7 @@ def space(tmp_path: Path) -> Iterator[Space]:
     with Sandbox(layout, binary=PROGRAM) as sandbox:
         url = sandbox["server"].url
         with Raw(url, "acc", "acc") as raw:
-            raw.done("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+            raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
         connections = {name: {"url": url, "user": name, "password": name} for name in ("acc", "b")}
         domains = {
             "hub": {"connection": "acc"},
@@ -52,7 +52,7 @@ def test_accounts_of_one_server_are_rehearsed_apart(space: Space) -> None:
     """What overlaps in one account does not in another of the same server."""
     space.write(streams=[{"name": "A", "domain": "hub"}, {"name": "A", "domain": "own"}])
 
-    plan = rehearsed(space, {"hub/stream/A": asks(OVERLAPS), "own/stream/A": asks(OVERLAPS)})
+    plan = rehearse_tampered(space, {"hub/stream/A": with_fields(OVERLAPS), "own/stream/A": with_fields(OVERLAPS)})
 
     assert refusals(plan) == {"hub/stream/A": "10065"}
     assert plan.rehearsal is not None
@@ -64,7 +64,7 @@ def test_what_is_reached_through_an_import_is_rehearsed_in_the_exporting_account
     """A domain that is another way to one gets what that one has: the same streams refuse, whichever way they are asked."""
     space.write(streams=[{"name": "A", "domain": "import"}, {"name": "B", "domain": "import", "subjects": ["b"]}])
 
-    plan = rehearsed(space, {"import/stream/A": asks(OVERLAPS)})
+    plan = rehearse_tampered(space, {"import/stream/A": with_fields(OVERLAPS)})
 
     assert refusals(plan) == {"import/stream/A": "10065"}
     assert plan.rehearsal is not None
@@ -77,6 +77,6 @@ def test_two_ways_to_one_domain_meet_in_one_account(space: Space) -> None:
         streams=[{"name": "A", "domain": "import", "subjects": ["a"]}, {"name": "B", "domain": "hub", "depends_on": ["import/stream/A"]}]
     )
 
-    plan = rehearsed(space, {"hub/stream/B": asks({"subjects": ["a"]})})
+    plan = rehearse_tampered(space, {"hub/stream/B": with_fields({"subjects": ["a"]})})
 
     assert refusals(plan) == {"hub/stream/B": "10065"}

@@ -9,7 +9,7 @@ import pytest
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.sites import Account, Site
 from tests.conftest import PROGRAM
-from tests.rehearsal.below import left_behind, refusals, rehearsed, temporary_folder
+from tests.rehearsal.tampered_plans import leftover_files, refusals, rehearse_tampered, temporary_folder
 from tests.support.workspaces import Space
 
 CLUSTER = Site("n", (Account("A1"),), domain="hub", cluster="east", size=3, tags=(("ssd", "az:1"), ("ssd", "az:2"), ("az:3",)))
@@ -37,7 +37,7 @@ def space(cluster: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Space:
 
 
 @pytest.mark.matrix
-def test_copies_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(space: Space, tmp_path: Path) -> None:
+def test_replicas_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(space: Space, tmp_path: Path) -> None:
     """Three copies, tags that a live stream proves, scaling and moving: all of it is tried on three servers, and none is refused."""
     everywhere, fast = THERE
     space.write(streams=[
@@ -46,17 +46,17 @@ def test_copies_tags_and_moves_are_rehearsed_on_a_cluster_of_the_same_size(space
     ])  # fmt: skip
 
     with temporary_folder(tmp_path / "tmp"):
-        plan = rehearsed(space, {})
+        plan = rehearse_tampered(space, {})
 
     assert refusals(plan) == {}
     assert [d for d in plan.diagnostics if d.code.startswith("JS46")] == []
     assert plan.rehearsal is not None
     assert (plan.rehearsal.behind, plan.rehearsal.left_out) == (0, 0)
-    assert left_behind(tmp_path / "tmp") == []
+    assert leftover_files(tmp_path / "tmp") == []
 
 
 @pytest.mark.matrix
-def test_more_copies_than_the_cluster_has_servers_are_refused(space: Space) -> None:
+def test_more_replicas_than_the_cluster_has_servers_are_refused(space: Space) -> None:
     """Planning cannot know how many servers a cluster has; five copies on three are refused in the rehearsal, on their resource."""
     space.write(streams=[*THERE, {"name": "FIVE", "num_replicas": 5}, {"name": "THREE", "num_replicas": 3}])
 

@@ -11,9 +11,9 @@ import pytest
 
 from jsplan.sandbox import binary
 from tests.conftest import PROGRAM
-from tests.rehearsal.below import left_behind
-from tests.support.audit import audited, writes
-from tests.support.process import begin
+from tests.rehearsal.tampered_plans import leftover_files
+from tests.support.api_audit import audit_requests, writes
+from tests.support.process import start_process
 from tests.support.workspaces import hub_leaf_space
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def started(folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, program: Path) -> subprocess.Popen[bytes]:
+def start_rehearsal(folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, program: Path) -> subprocess.Popen[bytes]:
     """A `jsplan plan --rehearse` whose embedded server is running."""
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.setenv(binary.VARIABLE, str(program))
-    process = begin(folder, "plan", "--rehearse")
-    wait_for(lambda: any(".conf" in found for found in left_behind(temporary)) or process.poll() is not None, "no server is started")
+    monkeypatch.setenv(binary.BINARY_VARIABLE, str(program))
+    process = start_process(folder, "plan", "--rehearse")
+    wait_for(lambda: any(".conf" in found for found in leftover_files(temporary)) or process.poll() is not None, "no server is started")
     return process
 
 
@@ -61,13 +61,13 @@ def test_nothing_is_left_of_a_rehearsal_that_is_ended_while_it_starts(
     """Ctrl-C, SIGTERM and even kill -9 leave neither a process nor a folder, and nothing was written to the real servers."""
     hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": "A", "domain": "hub"}, {"name": "B", "domain": "leaf"}])
 
-    with audited(clean_hub_leaf) as seen:
-        process = started(tmp_path, tmp_path / "tmp", monkeypatch, hanging)
+    with audit_requests(clean_hub_leaf) as seen:
+        process = start_rehearsal(tmp_path, tmp_path / "tmp", monkeypatch, hanging)
         os.kill(process.pid, number)
         process.communicate(timeout=30)
 
     assert process.returncode == code
-    wait_for(lambda: left_behind(tmp_path / "tmp") == [], f"left behind: {left_behind(tmp_path / 'tmp')}")
+    wait_for(lambda: leftover_files(tmp_path / "tmp") == [], f"left behind: {leftover_files(tmp_path / 'tmp')}")
     assert writes(seen) == []
 
 
@@ -75,11 +75,11 @@ def test_nothing_is_left_when_ctrl_c_comes_at_any_moment(clean_hub_leaf: Sandbox
     """Ctrl-C as soon as a real embedded server runs: the command ends as interrupted, or was done already; nothing is left either way."""
     hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": f"S{n}", "domain": "hub"} for n in range(50)])
 
-    with audited(clean_hub_leaf) as seen:
-        process = started(tmp_path, tmp_path / "tmp", monkeypatch, PROGRAM)
+    with audit_requests(clean_hub_leaf) as seen:
+        process = start_rehearsal(tmp_path, tmp_path / "tmp", monkeypatch, PROGRAM)
         os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=30)
 
     assert process.returncode in {0, 130}
-    wait_for(lambda: left_behind(tmp_path / "tmp") == [], f"left behind: {left_behind(tmp_path / 'tmp')}")
+    wait_for(lambda: leftover_files(tmp_path / "tmp") == [], f"left behind: {leftover_files(tmp_path / 'tmp')}")
     assert writes(seen) == []

@@ -9,7 +9,7 @@ from jsplan.render import plan_text
 from jsplan.sandbox import Sandbox
 from jsplan.sandbox.sites import Account, Site
 from tests.conftest import PROGRAM
-from tests.rehearsal.below import asks, made, refusals, rehearsed
+from tests.rehearsal.tampered_plans import create_on_server, refusals, rehearse_tampered, with_fields
 from tests.render.texts import text_of
 from tests.support.process import jsplan
 from tests.support.workspaces import Space, hub_leaf_space
@@ -69,14 +69,14 @@ def test_thirteen_rules_of_the_server_refuse_each_on_its_resource(clean_hub_leaf
     """Thirteen requests of one plan that as many rules forbid: each refusal is on its resource, with its err_code and its place."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams())
     space.apply(targets=tuple(f"hub/{address}" for address in THERE))
-    made(
+    create_on_server(
         clean_hub_leaf["hub"],
         ("STREAM.CREATE.WIDE", {"name": "WIDE", "subjects": ["wide.>"]}),
         ("CONSUMER.CREATE.LIMITS.GREEDY", {"stream_name": "LIMITS", "config": GREEDY}),
     )
     space.write(streams=streams("STORED", "LIMITS", "MIRROR", "CONSUMED/FIXED"))
 
-    plan = rehearsed(space, {address: asks(asked) for address, (asked, _) in FORBIDDEN.items()})
+    plan = rehearse_tampered(space, {address: with_fields(asked) for address, (asked, _) in FORBIDDEN.items()})
 
     assert refusals(plan) == {address: err_code for address, (_, err_code) in FORBIDDEN.items()}
     assert len({err_code for _, err_code in FORBIDDEN.values()}) == len(FORBIDDEN)
@@ -114,12 +114,12 @@ def test_going_over_the_accounts_limits_is_refused_as_on_the_real_server(tmp_pat
         space.write(streams=[there]).apply()
         wanted = [{"name": name, "max_bytes": 10} for name in ("ENDLESS", "LARGE")]
         space.write(streams=[there | {"consumers": [{"name": "MANY", "ack_policy": "explicit"}]}, *wanted])
-        plan = rehearsed(space, {address: asks(asked) for address, (asked, _) in BEYOND.items()})
-        fits = rehearsed(space, {}, targets=("main/stream/*", "main/consumer/**"))
-        made(real["main"], *((f"STREAM.CREATE.{name}", {"name": name, "max_bytes": 3000}) for name in ("OTHERS", "THEIRS")))
+        plan = rehearse_tampered(space, {address: with_fields(asked) for address, (asked, _) in BEYOND.items()})
+        fits = rehearse_tampered(space, {}, targets=("main/stream/*", "main/consumer/**"))
+        create_on_server(real["main"], *((f"STREAM.CREATE.{name}", {"name": name, "max_bytes": 3000}) for name in ("OTHERS", "THEIRS")))
         space.write(streams=[there | {"description": "changed"}])
-        full = rehearsed(space, {"main/stream/HALF": asks({"max_bytes": 4000})})
-        more = rehearsed(space, {"main/stream/HALF": asks({"name": "NEW", "max_bytes": 10})}, api="STREAM.CREATE.NEW")
+        full = rehearse_tampered(space, {"main/stream/HALF": with_fields({"max_bytes": 4000})})
+        more = rehearse_tampered(space, {"main/stream/HALF": with_fields({"name": "NEW", "max_bytes": 10})}, api="STREAM.CREATE.NEW")
 
     assert refusals(plan) == {address: err_code for address, (_, err_code) in BEYOND.items()}
     assert refusals(fits) == {}

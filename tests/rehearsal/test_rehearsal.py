@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.errors import PlanError, SandboxError
-from jsplan.rehearsal import shape
+from jsplan.rehearsal import layout
 from jsplan.render import plan_text
 from jsplan.sandbox import Sandbox, binary, versions
-from jsplan.workflows.plan import load_plan, save
-from tests.rehearsal.below import asks, left_behind, made, refusals, rehearsed, temporary_folder
+from jsplan.workflows.plan import load_plan, save_plan
+from tests.rehearsal.tampered_plans import create_on_server, leftover_files, refusals, rehearse_tampered, temporary_folder, with_fields
 from tests.render.texts import text_of
-from tests.support.audit import audited, writes
+from tests.support.api_audit import audit_requests, writes
 from tests.support.raw import Raw, api, publish
 from tests.support.workspaces import Space, hub_leaf_space
 
@@ -37,12 +37,12 @@ def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(clean_hub_l
     """Every step is tried on a hub and a leaf of this version; the real ones are only read, and nothing is left behind."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
 
-    with audited(clean_hub_leaf) as seen, temporary_folder(tmp_path / "tmp"):
+    with audit_requests(clean_hub_leaf) as seen, temporary_folder(tmp_path / "tmp"):
         plan = space.plan(rehearse=True)
 
-    version = binary.version(clean_hub_leaf.binary)
+    version = binary.read_version(clean_hub_leaf.binary)
     assert writes(seen) == []
-    assert left_behind(tmp_path / "tmp") == []
+    assert leftover_files(tmp_path / "tmp") == []
     assert {path.name for path in tmp_path.iterdir()} == {"jsplan.yaml", "tmp"}
     assert plan.rehearsal is not None
     assert {(s.domain, s.version) for s in plan.rehearsal.servers} == {("hub", version), ("leaf", version)}
@@ -84,7 +84,7 @@ def test_replacing_a_consumer_with_its_position_is_rehearsed_without_data(clean_
         raw.flush()
     space.write(streams=[stream | {"consumers": [consumer | {"max_waiting": 10}]}])
 
-    sound, refused = rehearsed(space, {}), rehearsed(space, {"hub/consumer/A/C": asks({"filter_subject": "a", "filter_subjects": ["b"]})})
+    sound, refused = rehearse_tampered(space, {}), rehearse_tampered(space, {"hub/consumer/A/C": with_fields({"filter_subject": "a", "filter_subjects": ["b"]})})
 
     assert [step.op for step in sound.steps] == ["consumer.replace"]
     assert sound.rehearsal is not None
@@ -96,7 +96,7 @@ def test_the_outcome_is_kept_in_a_saved_plan(clean_hub_leaf: Sandbox, tmp_path: 
     """A saved plan says on which servers it was rehearsed, and is applied like any other."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
     plan = space.plan(rehearse=True)
-    save(plan, tmp_path / "p")
+    save_plan(plan, tmp_path / "p")
 
     assert load_plan(tmp_path / "p").rehearsal == plan.rehearsal
     assert plan.options["rehearse"] is True
@@ -105,7 +105,7 @@ def test_the_outcome_is_kept_in_a_saved_plan(clean_hub_leaf: Sandbox, tmp_path: 
 
 def test_a_plan_that_writes_nothing_needs_no_server(clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is nothing to try, nothing is started or looked for."""
-    monkeypatch.setenv(binary.VARIABLE, "/nowhere/nats-server")
+    monkeypatch.setenv(binary.BINARY_VARIABLE, "/nowhere/nats-server")
 
     plan = hub_leaf_space(tmp_path, clean_hub_leaf).write().plan(rehearse=True)
 
@@ -118,7 +118,7 @@ def test_a_refusal_stops_an_apply_before_anything_is_changed(clean_hub_leaf: San
         streams=[{"name": "FINE", "domain": "leaf"}, {"name": "NEWER", "domain": "hub", "x_raw": {"from_the_future": 1}}]
     )
 
-    with audited(clean_hub_leaf) as seen, pytest.raises(PlanError, match="nothing was changed"):
+    with audit_requests(clean_hub_leaf) as seen, pytest.raises(PlanError, match="nothing was changed"):
         space.apply(rehearse=True)
 
     assert writes(seen) == []
@@ -126,11 +126,11 @@ def test_a_refusal_stops_an_apply_before_anything_is_changed(clean_hub_leaf: San
 
 def test_everything_in_the_account_is_rebuilt(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Streams of other people, more than one page of a list has, are all in the way in the rehearsal as they are on the real servers."""
-    made(clean_hub_leaf["hub"], *((f"STREAM.CREATE.S{n}", {"name": f"S{n}", "subjects": [f"s.{n}"]}) for n in range(300)))
+    create_on_server(clean_hub_leaf["hub"], *((f"STREAM.CREATE.S{n}", {"name": f"S{n}", "subjects": [f"s.{n}"]}) for n in range(300)))
     names = [f"A{n}" for n in range(0, 300, 50)]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": name, "domain": "hub"} for name in names])
 
-    plan = rehearsed(space, {f"hub/stream/{name}": asks({"subjects": [f"s.{name[1:]}"]}) for name in names})
+    plan = rehearse_tampered(space, {f"hub/stream/{name}": with_fields({"subjects": [f"s.{name[1:]}"]}) for name in names})
 
     assert refusals(plan) == {f"hub/stream/{name}": "10065" for name in names}
 
@@ -138,25 +138,25 @@ def test_everything_in_the_account_is_rebuilt(clean_hub_leaf: Sandbox, tmp_path:
 # --- what is live need not be what a server would create -------------------------------------------------------
 
 
-def odd(server: Any, version: tuple[int, ...]) -> list[str]:
+def create_odd_streams(server: Any, version: tuple[int, ...]) -> list[str]:
     """Streams in states that no creation leads to; their names."""
     with Raw(server.url, server.user, server.password, timeout=30) as raw:
-        raw.done("$JS.API.STREAM.CREATE.SEALED", {"name": "SEALED", "max_age": 10**12})
-        raw.done("$JS.API.STREAM.UPDATE.SEALED", {"name": "SEALED", "sealed": True})
-        raw.done("$JS.API.STREAM.CREATE.DIRECT", {"name": "DIRECT"})
-        raw.done("$JS.API.STREAM.UPDATE.DIRECT", {"name": "DIRECT", "mirror_direct": True})
-        raw.done("$JS.API.STREAM.CREATE.MANY", {"name": "MANY"})
+        raw.api_ok("$JS.API.STREAM.CREATE.SEALED", {"name": "SEALED", "max_age": 10**12})
+        raw.api_ok("$JS.API.STREAM.UPDATE.SEALED", {"name": "SEALED", "sealed": True})
+        raw.api_ok("$JS.API.STREAM.CREATE.DIRECT", {"name": "DIRECT"})
+        raw.api_ok("$JS.API.STREAM.UPDATE.DIRECT", {"name": "DIRECT", "mirror_direct": True})
+        raw.api_ok("$JS.API.STREAM.CREATE.MANY", {"name": "MANY"})
         if version < (2, 14):
-            raw.done("$JS.API.STREAM.UPDATE.MANY", {"name": "MANY", "num_replicas": 3})
-        raw.done("$JS.API.STREAM.CREATE.ZERO", {"name": "ZERO"})
-        raw.done("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "sources": [{"name": "ZERO"}]})
-        raw.done("$JS.API.STREAM.CREATE.ALSO", {"name": "ALSO", "mirror": {"name": "FIRST"}})
-        raw.done("$JS.API.STREAM.CREATE.LOST", {"name": "LOST", "mirror": {"name": "GONE", "external": {"api": "$JS.nobody.API"}}})
+            raw.api_ok("$JS.API.STREAM.UPDATE.MANY", {"name": "MANY", "num_replicas": 3})
+        raw.api_ok("$JS.API.STREAM.CREATE.ZERO", {"name": "ZERO"})
+        raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "sources": [{"name": "ZERO"}]})
+        raw.api_ok("$JS.API.STREAM.CREATE.ALSO", {"name": "ALSO", "mirror": {"name": "FIRST"}})
+        raw.api_ok("$JS.API.STREAM.CREATE.LOST", {"name": "LOST", "mirror": {"name": "GONE", "external": {"api": "$JS.nobody.API"}}})
         for name, more in (("STAYS", {"durable_name": "STAYS"}), ("BRIEF", {"inactive_threshold": 10**9 * 3600})):
             config = {"name": name, "ack_policy": "explicit"} | more
-            raw.done(f"$JS.API.CONSUMER.CREATE.DIRECT.{name}", {"stream_name": "DIRECT", "config": config})
+            raw.api_ok(f"$JS.API.CONSUMER.CREATE.DIRECT.{name}", {"stream_name": "DIRECT", "config": config})
         if version >= (2, 11):
-            raw.done("$JS.API.CONSUMER.PAUSE.DIRECT.STAYS", {"pause_until": "2099-01-01T00:00:00Z"})
+            raw.api_ok("$JS.API.CONSUMER.PAUSE.DIRECT.STAYS", {"pause_until": "2099-01-01T00:00:00Z"})
         return ["SEALED", "DIRECT", "MANY", "ZERO", "FIRST", "ALSO", "LOST"]
 
 
@@ -166,7 +166,7 @@ def test_what_no_creation_leads_to_is_rebuilt_all_the_same(
 ) -> None:
     """Sealed streams, settings that only an update takes, copies of copies and of nothing, named and paused consumers are all there."""
     hub = clean_hub_leaf["hub"]
-    names = odd(hub, server_version)
+    names = create_odd_streams(hub, server_version)
     configs = {name: api(hub.url, hub.user, hub.password, f"$JS.API.STREAM.INFO.{name}")["config"] for name in names}
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
         streams=[{"name": name, "domain": "hub", "config_file": f"{name}.json", "description": "adopted"} for name in names],
@@ -179,7 +179,7 @@ def test_what_no_creation_leads_to_is_rebuilt_all_the_same(
     for name, config in configs.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(config), "utf-8")
 
-    plan = rehearsed(space, {}, adopt=True)
+    plan = rehearse_tampered(space, {}, adopt=True)
 
     assert refusals(plan) == {}
     assert [d for d in plan.diagnostics if d.code.startswith("JS46")] == []
@@ -197,9 +197,9 @@ def test_the_nearest_version_at_hand_stands_in_and_is_named(
     """Without the same release at hand the nearest one is taken, with a warning per domain; with it there is none."""
     old, new = versions.VERSIONS[2], versions.VERSIONS[-1]
     space = hub_leaf_space(tmp_path, make_hub_leaf(version=old)).write(**ALL_KINDS)
-    monkeypatch.setenv(binary.VARIABLE, str(versions.ensure(new)))
+    monkeypatch.setenv(binary.BINARY_VARIABLE, str(versions.ensure_version(new)))
     other = space.plan(rehearse=True)
-    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.delenv(binary.BINARY_VARIABLE)
     same = space.plan(rehearse=True)
 
     assert other.rehearsal is not None
@@ -216,8 +216,8 @@ def test_what_an_old_server_does_not_know_is_left_out_and_said(
 ) -> None:
     """Live things that cannot be rebuilt, and steps that depend on them, are warnings; what can be rehearsed is, and nothing is refused."""
     server = make_server(domain="hub", version=versions.VERSIONS[-1])
-    made(server, ("STREAM.CREATE.FAST", {"name": "FAST", "allow_batched": True}))
-    monkeypatch.setenv(binary.VARIABLE, str(versions.ensure(versions.VERSIONS[2])))
+    create_on_server(server, ("STREAM.CREATE.FAST", {"name": "FAST", "allow_batched": True}))
+    monkeypatch.setenv(binary.BINARY_VARIABLE, str(versions.ensure_version(versions.VERSIONS[2])))
     connections, domains = {"hub": {"url": server.url}}, {"hub": {"connection": "hub"}}
     space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains})
     space.write(streams=[
@@ -225,7 +225,7 @@ def test_what_an_old_server_does_not_know_is_left_out_and_said(
         {"name": "ALSO", "allow_batched": True}, {"name": "KNOWN"},
     ])  # fmt: skip
 
-    plan = rehearsed(space, {}, adopt=True)
+    plan = rehearse_tampered(space, {}, adopt=True)
 
     left_out = {d.address: d.severity for d in plan.diagnostics if d.code == "JS462"}
     assert plan.errored is False
@@ -244,10 +244,10 @@ def test_without_any_server_the_error_says_how_to_install_one(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded server is an extra: who does not have it is told how to get it, and no plan is shown as if it had been tried."""
-    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "empty"))
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(binary, "_wheel_places", list)
+    monkeypatch.setattr(binary, "_wheel_paths", list)
 
     with pytest.raises(SandboxError, match="the rehearsal could not be carried out: there is no nats-server") as raised:
         hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
@@ -262,14 +262,14 @@ def test_a_server_that_does_not_start_is_an_error_of_the_rehearsal(
     broken = tmp_path / "nats-server"
     broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "nats-server: v2.15.1" || echo "nats-server: out of luck"\n')
     broken.chmod(0o755)
-    monkeypatch.setenv(binary.VARIABLE, str(broken))
+    monkeypatch.setenv(binary.BINARY_VARIABLE, str(broken))
 
     says = r"the rehearsal could not be carried out: nats-server hub .*out of luck"
     with temporary_folder(tmp_path / "tmp"), pytest.raises(SandboxError, match=says) as raised:
         hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS).plan(rehearse=True)
 
     assert raised.value.exit_code == 1
-    assert left_behind(tmp_path / "tmp") == []
+    assert leftover_files(tmp_path / "tmp") == []
 
 
 # --- larger than one machine, and shorter than a rehearsal ------------------------------------------------------
@@ -279,17 +279,17 @@ def test_a_fleet_that_is_rehearsed_in_turns_is_rehearsed_whole(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one server at a time every step is tried all the same, copies of the other domain included, and refusals are all there."""
-    monkeypatch.setattr(shape, "MOST_SERVERS", 1)
+    monkeypatch.setattr(layout, "MAX_SERVERS", 1)
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(**ALL_KINDS)
 
-    plan = rehearsed(space, {"leaf/stream/COPY": asks({"subjects": ["a"]}), "hub/stream/ORDERS": asks({"num_replicas": 3})})
+    plan = rehearse_tampered(space, {"leaf/stream/COPY": with_fields({"subjects": ["a"]}), "hub/stream/ORDERS": with_fields({"num_replicas": 3})})
 
     assert refusals(plan) == {"leaf/stream/COPY": "10034", "hub/stream/ORDERS": "10074"}
     assert plan.rehearsal is not None
     assert (plan.rehearsal.steps, plan.rehearsal.refused, plan.rehearsal.left_out) == (7, 2, 0)
 
 
-def test_a_domain_that_does_not_tell_what_it_is_is_taken_for_a_cluster(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+def test_a_domain_of_unknown_kind_is_taken_for_a_cluster(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Behind a link and without a stream nobody knows whether a domain is a cluster: three copies are tried on one, and that is said."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[{"name": "A", "domain": "leaf", "num_replicas": 3}])
 
@@ -310,14 +310,14 @@ def test_a_consumer_that_expires_in_the_rehearsal_is_no_refusal(clean_hub_leaf: 
         streams=[{"name": "A", "domain": "hub"}],
         consumers=[brief | {"domain": "hub", "stream": "A", "durable_name": None, "description": "changed"}],
     )
-    made(hub, ("STREAM.CREATE.A", {"name": "A"}))
+    create_on_server(hub, ("STREAM.CREATE.A", {"name": "A"}))
     live = {"stream_name": "A", "config": brief | {"inactive_threshold": 60_000_000}}
     with Raw(hub.url, hub.user, hub.password) as raw:
         raw.subscribe("waits")
-        raw.done("$JS.API.CONSUMER.CREATE.A.BRIEF", live)
+        raw.api_ok("$JS.API.CONSUMER.CREATE.A.BRIEF", live)
         raw.publish("$JS.API.CONSUMER.MSG.NEXT.A.BRIEF", json.dumps({"batch": 1, "expires": 30 * 10**9}).encode(), reply="waits")
         raw.flush()
-        plan = rehearsed(space, {}, adopt=True)
+        plan = rehearse_tampered(space, {}, adopt=True)
 
     assert refusals(plan) == {}
     assert plan.errored is False

@@ -9,9 +9,9 @@ from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.documents.plan import Step
 from jsplan.facts.live import DomainFacts, LiveObject
-from jsplan.rehearsal import shape as shapes
-from jsplan.rehearsal.shape import shape_of
-from jsplan.rehearsal.surroundings import Jetstream
+from jsplan.rehearsal import layout as shapes
+from jsplan.rehearsal.layout import build_rehearsal_layout
+from jsplan.rehearsal.live_snapshot import Jetstream
 from jsplan.sandbox.sites import Site
 
 PROGRAMS = {"2.12.8": Path("/old"), "2.15.1": Path("/new")}
@@ -36,7 +36,7 @@ def creating(key: str, name: str, **config: Any) -> Step:
 
 
 def sites(*ones: Jetstream, steps: tuple[Step, ...] = ()) -> list[Site]:
-    return [site for turn in shape_of(ones, steps, PROGRAMS).turns for site in turn]
+    return [site for turn in build_rehearsal_layout(ones, steps, PROGRAMS).rounds for site in turn]
 
 
 def test_leaves_are_linked_to_the_domain_that_the_connection_leads_to() -> None:
@@ -59,7 +59,7 @@ def test_each_domain_gets_the_version_that_is_nearest_to_its_own() -> None:
         (jetstream("hub", server={"name": "n1"}), (creating("hub", "A", num_replicas=3),), 1),
         (jetstream("hub", server={"name": "n1", "cluster": "east"}, advertised=3), (creating("hub", "A", num_replicas=5),), 3),
         (jetstream("hub", server={"name": "n1", "cluster": "east"}), (creating("hub", "A", num_replicas=5),), 5),
-        (jetstream("hub", server={"name": "n1", "cluster": "east"}, advertised=20), (), shapes.LARGEST_CLUSTER),
+        (jetstream("hub", server={"name": "n1", "cluster": "east"}, advertised=20), (), shapes.MAX_CLUSTER_SIZE),
         (jetstream("hub", server={"name": "n1", "cluster": "east"}), (), 3),
         (jetstream("hub", streams=[stream("hub", "A", ["n1", "n2", "n3", "n4"])]), (), 4),
         (jetstream("hub"), (creating("hub", "A", num_replicas=3),), 3),
@@ -79,9 +79,9 @@ def test_tags_are_those_that_live_streams_prove() -> None:
     one = jetstream("hub", server={"name": "n1", "cluster": "east"}, streams=live)
     steps = (creating("hub", "C", placement={"tags": ["ssd"]}, num_replicas=2), creating("hub", "D", placement={"tags": ["tape"]}))
 
-    shape = shape_of([one], steps, PROGRAMS)
+    shape = build_rehearsal_layout([one], steps, PROGRAMS)
 
-    assert shape.turns[0][0].tags == (("ssd", "tape"), ("ssd", "tape"), ("tape",))
+    assert shape.rounds[0][0].tags == (("ssd", "tape"), ("ssd", "tape"), ("tape",))
     assert shape.unproven == {"hub/stream/D": {"tape"}}
 
 
@@ -103,7 +103,7 @@ def test_a_fleet_is_rehearsed_in_turns() -> None:
     """No turn has more servers than a machine bears, every domain has its turn, and a leaf is linked where its hub takes part."""
     ones = [jetstream("hub", own=True), *(jetstream(f"store-{n:03}") for n in range(1, 101))]
 
-    turns = shape_of(ones, (), PROGRAMS).turns
+    turns = build_rehearsal_layout(ones, (), PROGRAMS).rounds
 
     assert [len(turn) for turn in turns] == [24, 24, 24, 24, 5]
     assert {site.hub for site in turns[0][1:]} == {"hub"}

@@ -15,7 +15,7 @@ from jsplan.documents.plan import (
     Hazard,
     Plan,
     Rehearsal,
-    RehearsedOn,
+    RehearsalServer,
     ResourceChange,
     Severity,
     Step,
@@ -185,7 +185,7 @@ def everything() -> Plan:
         resource_drift=list(drift),
         allowed_hazards=["IRREVERSIBLE:hub/stream/ORDERS"],
         options={"adopt": True, "excludes": [], "replace": [], "safe_below": 0},
-        rehearsal=Rehearsal([RehearsedOn("hub", "2.15.1", "2.15.1"), RehearsedOn("leaf", "2.12.8", "2.12.4")], 12, left_out=1),
+        rehearsal=Rehearsal([RehearsalServer("hub", "2.15.1", "2.15.1"), RehearsalServer("leaf", "2.12.8", "2.12.4")], 12, left_out=1),
         backfills=[
             {
                 "name": "orders-history",
@@ -258,7 +258,7 @@ def fleet(size: int) -> Plan:
     return plan(*changes)
 
 
-def opening(size: int) -> Plan:
+def store_opening(size: int) -> Plan:
     """So many new stores: a stream in each, a source for each in the aggregate, some of them away, findings in all."""
     stores = [f"store-{n:03}" for n in range(1, size + 1)]
     apis = [f"$JS.{s}.API" for s in stores]

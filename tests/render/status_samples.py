@@ -11,7 +11,7 @@ from jsplan.units import SECOND
 NO_LIMITS = dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_storage"))
 
 
-def domain(key: str, *, away: str = "", **more: Any) -> dict[str, Any]:
+def domain(key: str, *, offline_reason: str = "", **more: Any) -> dict[str, Any]:
     """One element of `domains`; `away` is why it does not answer."""
     there = {
         "domain": key, "js_domain": key, "connection": "hub", "reachable": True, "reason": None, "may_be_offline": None,
@@ -19,8 +19,8 @@ def domain(key: str, *, away: str = "", **more: Any) -> dict[str, Any]:
         "api_level": 5, "messages": 1200, "bytes": 4096, "streams": 1, "consumers": 1, "memory": 0, "storage": 4096, "limits": NO_LIMITS,
     }  # fmt: skip
     gone = dict.fromkeys(("server", "version", "api_level", "streams", "consumers", "memory", "storage", "limits"))
-    gone |= {"reachable": False, "reason": away, "excused": True, "may_be_offline": 7 * 86_400 * SECOND, "messages": 0, "bytes": 0}
-    return there | (gone if away else {}) | more
+    gone |= {"reachable": False, "reason": offline_reason, "excused": True, "may_be_offline": 7 * 86_400 * SECOND, "messages": 0, "bytes": 0}
+    return there | (gone if offline_reason else {}) | more
 
 
 def stream(address: str, messages: int = 1200, **more: Any) -> dict[str, Any]:
@@ -53,14 +53,14 @@ def status(**parts: Any) -> Status:
     return Status("0.1.0", "shop", "prod", "2026-01-31T12:00:00Z", "s1", **parts)
 
 
-def country() -> Status:
+def two_domains() -> Status:
     """Two domains, one with limits; a flow of each kind."""
     limits = NO_LIMITS | {"max_storage": 10 << 30, "max_streams": 100, "max_memory": 1 << 30}
     stalled = "flow control stalled: the origin waits for an answer before it sends more, and none reaches it"
     return status(
         domains=[
             domain("hub", streams=3, consumers=1, messages=2401, storage=88_211, limits=limits),
-            domain("leaf", version=None, api_level=0, memory=2048), domain("far", away="no responders on $JS.far.API", excused=False),
+            domain("leaf", version=None, api_level=0, memory=2048), domain("far", offline_reason="no responders on $JS.far.API", excused=False),
         ],
         streams=[
             stream("hub/stream/ORDERS", 1200), stream("hub/kv/CONFIG", 1, type="kv", managed=False, consumers=0),
@@ -95,7 +95,7 @@ def fleet(stores: int) -> Status:
     ]  # fmt: skip
     return status(
         domains=[domain("hub", streams=2, messages=1200 * stores)]
-        + [domain(name, away=f"no responders on $JS.{name}.API" if name in gone else "") for name in names],
+        + [domain(name, offline_reason=f"no responders on $JS.{name}.API" if name in gone else "") for name in names],
         streams=[stream("hub/stream/ALL_SALES", 1200 * stores, copies="sources"), *(stream(f"{name}/stream/SALES") for name in there)],
         consumers=[consumer(f"{name}/consumer/SALES/TILL") for name in there],
         replication=[*flows, *(flow("hub/stream/PRICES", f"{name}/stream/PRICES", kind="mirror") for name in there)],

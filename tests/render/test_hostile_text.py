@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jsplan.cli.main import main
-from jsplan.render.safe import markup, quoted, safe
+from jsplan.render.escape import quote_json, safe, safe_html
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_no_hidden_character_is_left() -> None:
 @pytest.mark.parametrize("text", ["::error::x", "  ::add-mask::x", "::set-output name=a::b", "x ##[command]y", "##[group]", "\t::x"])
 def test_what_a_log_takes_for_a_command_is_shown_and_not_done(text: str) -> None:
     """A runner of GitHub looks at the beginning of lines and for `##[` anywhere; one of GitLab wants carriage returns and escapes."""
-    for view in (safe, markup, quoted):
+    for view in (safe, safe_html, quote_json):
         assert "##[" not in view(text)
         assert not view(text).lstrip().startswith("::")
     assert safe("section_start:1:a\r\x1b[0Kb") == "section_start:1:a\\r\\x1b[0Kb"
@@ -76,7 +76,7 @@ def test_no_view_shows_hidden_characters(server: Server, tmp_path: Path, capsys:
     (tmp_path / "s.jsplan.json").write_text(json.dumps({"streams": streams}), encoding="utf-8")  # JSON has pairs of surrogates
     with Raw(server.url) as raw:
         for number, name in enumerate(names[1:3] + names[4:]):
-            raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"s{number}"], "description": HOSTILE})
+            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"s{number}"], "description": HOSTILE})
 
     def shown(*words: str) -> str:
         capsys.readouterr()
@@ -97,9 +97,9 @@ def test_no_view_shows_hidden_characters(server: Server, tmp_path: Path, capsys:
     for words in (["graph", "--format", "mermaid"], ["graph", "--format", "dot"], ["lint"], ["apply", "-y"], ["status"], ["state", "list"]):
         shown(*words)
     with Raw(server.url) as raw:
-        config = raw.done("$JS.API.STREAM.INFO.ORDERS")["config"]
-        raw.done("$JS.API.STREAM.UPDATE.ORDERS", config | {"description": f"\ufffe{HOSTILE[::-1]}"})
-        raw.done(f"$JS.API.STREAM.DELETE.{names[3]}")
+        config = raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]
+        raw.api_ok("$JS.API.STREAM.UPDATE.ORDERS", config | {"description": f"\ufffe{HOSTILE[::-1]}"})
+        raw.api_ok(f"$JS.API.STREAM.DELETE.{names[3]}")
     ET.fromstring(shown("drift", "--format", "junit"))  # noqa: S314 - our own text
     for words in (["drift"], ["drift", "--format", "html"], ["drift", "--format", "markdown"], ["history"], ["history", "1"]):
         shown(*words)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py_mini_racer import MiniRacer
 
-from jsplan.render import page, plan_html, plan_rows
-from jsplan.render.safe import safe
+from jsplan.render import html_page, plan_html, plan_rows
+from jsplan.render.escape import safe
 from tests.render import plans, samples
 from tests.render.plans import Page
 
@@ -30,7 +30,7 @@ def plan(request: pytest.FixtureRequest) -> Plan:
     return PLANS[request.param]
 
 
-def changing(plan: Plan) -> list[ResourceChange]:
+def changed_addresses(plan: Plan) -> list[ResourceChange]:
     """What the document says changes, read without any view."""
     return [r for r in plan.resource_changes if r.change.actions != ["no-op"] or r.change.importing or r.previous_address]
 
@@ -38,7 +38,7 @@ def changing(plan: Plan) -> list[ResourceChange]:
 def test_every_change_is_on_the_page(plan: Plan) -> None:
     """The rows are those of the plan document: each address, what becomes of it, its domain, its kind and its hazards."""
     rows = Page(plan_html.render(plan, verbose=True)).rows
-    changes = changing(plan)
+    changes = changed_addresses(plan)
 
     assert len(rows) == len(changes)
     for resource in changes:
@@ -67,7 +67,7 @@ def test_what_is_alike_is_one_row_that_lists_all() -> None:
 
 def test_nothing_is_only_counted() -> None:
     """What the terminal counts is on the page one by one: every finding, and every resource that was left for later."""
-    plan = samples.opening(500)
+    plan = samples.store_opening(500)
     text = Page(plan_html.render(plan)).text
 
     assert all(f"{d.address}: {d.summary}" in text for d in plan.diagnostics)
@@ -132,7 +132,7 @@ def engine() -> Iterator[MiniRacer]:
     """The page's own script in V8, without a document."""
     racer = MiniRacer()
     try:
-        racer.eval(page.asset("plan.js"))
+        racer.eval(html_page.read_asset("plan.js"))
         yield racer
     finally:
         racer.close()
@@ -164,7 +164,7 @@ def test_the_filter_shows_what_the_document_says(name: str, engine: MiniRacer) -
             and (not domain or r.domain == domain)
             and (not hazard or any(_has(h, hazard) for h in r.hazards))
             and all(word in texts[r.address] for word in search.lower().split())
-            for r in changing(plan)
+            for r in changed_addresses(plan)
         )
         choices = json.dumps({"action": action, "domain": domain, "hazard": hazard, "kind": ""})
         script = f"rows.filter(row => isWanted(row, {{...{choices}, words: wordsOf({json.dumps(search)})}})).length"

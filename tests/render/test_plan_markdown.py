@@ -36,7 +36,7 @@ def test_the_mark_names_workspace_environment_and_plan() -> None:
     plan = samples.everything()
 
     assert plan_markdown.render(plan).splitlines()[0] == f"<!-- jsplan:shop.prod:{plan.to_json()['sha256']} -->"
-    assert plan_rows.mark(replace(plan, environment=None), "0").startswith("<!-- jsplan:shop:0")
+    assert plan_rows.marker(replace(plan, environment=None), "0").startswith("<!-- jsplan:shop:0")
 
 
 def test_what_is_alike_is_said_once() -> None:
@@ -125,7 +125,7 @@ def test_a_way_back_says_what_it_undoes() -> None:
 @pytest.mark.parametrize("words", ["`", "``", "a`b", "`a", "a``b`", "plain"])
 def test_a_code_span_holds_any_backtick(words: str) -> None:
     """The fence of a span is longer than every run of backticks in it."""
-    span = markdown.code(words)
+    span = markdown.code_span(words)
     fence = re.match("`+", span)
 
     assert fence is not None
@@ -135,16 +135,16 @@ def test_a_code_span_holds_any_backtick(words: str) -> None:
 
 def test_a_block_cannot_be_ended_from_inside() -> None:
     """The fence is longer than every run of tildes in the lines."""
-    lines = markdown.block(["~~~", "~~~~~ x"])
+    lines = markdown.fenced_block(["~~~", "~~~~~ x"])
 
     assert lines[0] == lines[-1] == "~~~~~~"
 
 
 def test_in_few_words_before_not_at_all() -> None:
     """While all pieces fit in few words none is left out; then details for the first ones are worth a third of the room."""
-    pieces = [markdown.Piece("b" * 10, "f" * 30) for _ in range(10)]
+    pieces = [markdown.PageItem("b" * 10, "f" * 30) for _ in range(10)]
 
-    assert [markdown.fit(pieces, room).shortened for room in (300, 299, 140, 100)] == [0, 1, 8, 10]
-    tight = markdown.fit(pieces, 90)
-    assert (len(tight.texts), len(tight.left), tight.shortened) == (6, 4, 5)
+    assert [markdown.fit_items(pieces, room).shortened for room in (300, 299, 140, 100)] == [0, 1, 8, 10]
+    tight = markdown.fit_items(pieces, 90)
+    assert (len(tight.texts), len(tight.omitted), tight.shortened) == (6, 4, 5)
     assert sum(map(len, tight.texts)) <= 90

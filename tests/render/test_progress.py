@@ -6,8 +6,8 @@ from io import StringIO
 from rich.console import Console
 
 from jsplan.documents.apply import ApplyStarted, BytesMoved, StepFinished, StepResult, StepStarted
-from jsplan.render.live import Live
-from jsplan.render.progress import JsonLines, Plain
+from jsplan.render.progress import JsonProgress, PlainProgress
+from jsplan.render.progress_live import LiveProgress
 
 STARTED = StepStarted("s1", "hub/stream/A", "create stream A in hub")
 DONE = StepFinished(StepResult("s1", "hub/stream/A", "stream.create", "done"), "create stream A in hub", 0.12)
@@ -17,7 +17,7 @@ FAILED = StepFinished(StepResult("s2", "hub/stream/B", "stream.create", "failed"
 def test_plain_lines() -> None:
     """A log gets a line per phase and per finished step, counted, with the error of one that failed."""
     stream = StringIO()
-    progress = Plain(stream)
+    progress = PlainProgress(stream)
     progress.phase("Reading 2 domains")
     progress.event(ApplyStarted(2))
     for event in (STARTED, DONE, FAILED):
@@ -36,7 +36,7 @@ def test_plain_lines() -> None:
 def test_many_steps_are_counted() -> None:
     """A log of five thousand steps has twenty lines of progress, and one for each step that did not go well."""
     stream = StringIO()
-    progress = Plain(stream)
+    progress = PlainProgress(stream)
     progress.event(ApplyStarted(5000))
     for number in range(5000):
         progress.event(FAILED if number == 700 else DONE)
@@ -49,7 +49,7 @@ def test_many_steps_are_counted() -> None:
 def test_json_lines() -> None:
     """With --log-format json every line is a JSON object with a level."""
     stream = StringIO()
-    progress = JsonLines(stream)
+    progress = JsonProgress(stream)
     progress.phase("Reading")
     for event in (STARTED, DONE, FAILED):
         progress.event(event)
@@ -65,13 +65,13 @@ def test_progress_survives_a_closed_stream() -> None:
     """A log that went away must not end an apply."""
     stream = StringIO()
     stream.close()
-    Plain(stream).phase("Reading")
+    PlainProgress(stream).phase("Reading")
 
 
 def test_data_that_moves_is_a_bar_on_a_terminal_only() -> None:
     """Bytes are a bar with amount and speed for who looks, no more than the total, gone with its step; and no line in a log."""
     stream = StringIO()
-    live = Live(Console(file=stream, force_terminal=True, width=120))
+    live = LiveProgress(Console(file=stream, force_terminal=True, width=120))
     live.event(ApplyStarted(2, "stream"))
     live.event(STARTED)
     live.event(BytesMoved("s1", 3 * 1024 * 1024, 12 * 1024 * 1024))
@@ -91,7 +91,7 @@ def test_data_that_moves_is_a_bar_on_a_terminal_only() -> None:
     live.stop()
     assert "MiB" not in stream.getvalue()
 
-    for log in (Plain, JsonLines):
+    for log in (PlainProgress, JsonProgress):
         stream = StringIO()
         log(stream).event(BytesMoved("s1", 1, 2))
         assert stream.getvalue() == ""
@@ -101,11 +101,11 @@ def test_live_picture() -> None:
     """A terminal shows what is under way, keeps a line for each end, and is clean after stop."""
     stream = StringIO()
     console = Console(file=stream, force_terminal=True, color_system=None, width=80)
-    progress = Live(console)
+    progress = LiveProgress(console)
     progress.phase("Reading [2] domains")
     progress.event(ApplyStarted(2))
     progress.event(STARTED)
-    console.print(progress._picture())  # noqa: SLF001 - what the terminal shows between two refreshes
+    console.print(progress._render_frame())  # noqa: SLF001 - what the terminal shows between two refreshes
     progress.event(DONE)
     progress.event(FAILED)
     progress.warn("odd")

@@ -23,7 +23,7 @@ SHOWN = "[...document.querySelectorAll('details.change:not([hidden])')]"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium, installed if there is none."""
-    with Browser(chromium.ensure()) as found:
+    with Browser(chromium.ensure_chromium()) as found:
         yield found
 
 
@@ -67,7 +67,7 @@ def test_two_thousand_changes_open_and_filter_within_a_second(browser: Browser, 
     assert browser.run("document.querySelectorAll('details.change').length") == 2_000
     assert opened < 1
     assert {values: time for values, time in spent.items() if time >= 1} == {}
-    assert browser.asked == [path.as_uri()]
+    assert browser.requested_urls == [path.as_uri()]
     assert browser.complaints == []
 
 
@@ -133,7 +133,7 @@ def test_foreign_words_run_nothing_and_load_nothing(browser: Browser, name: str,
 
     assert browser.run("document.scripts.length") == 1
     assert browser.run("document.images.length") == 0
-    assert browser.asked == [path.as_uri()]
+    assert browser.requested_urls == [path.as_uri()]
     assert browser.complaints == []
 
 

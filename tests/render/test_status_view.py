@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def test_a_small_country(golden: Compare) -> None:
     """Limits, a domain that should answer and does not, causes, other people's consumers: all of it on one screen."""
-    golden("status", lambda console: status_text.render(samples.country(), console))
+    golden("status", lambda console: status_text.render(samples.two_domains(), console))
 
 
 def test_a_fleet_is_a_screen(golden: Compare) -> None:
@@ -42,7 +42,7 @@ def test_verbose_writes_every_domain() -> None:
     assert text.count(" store-0") + text.count("  store-0") >= 30
 
 
-@pytest.mark.parametrize("found", [samples.country(), samples.fleet(200)], ids=["country", "fleet"])
+@pytest.mark.parametrize("found", [samples.two_domains(), samples.fleet(200)], ids=["country", "fleet"])
 def test_the_document_is_as_promised(found: Status) -> None:
     """What `status --json` prints is what the schema says, and no top-level field is missing from it."""
     schema, document = schemas()["status-v1.json"], orjson.loads(dumps(found.to_json()))
@@ -72,8 +72,8 @@ def test_frames_for_programs_are_lines_of_json() -> None:
     """With --json each status is one line, a whole document."""
     stream = StringIO()
     frames = Frames(Console(file=stream, force_terminal=False), json=True)
-    frames.show(samples.country())
-    frames.show(samples.country())
+    frames.show(samples.two_domains())
+    frames.show(samples.two_domains())
 
     assert [orjson.loads(line)["kind"] for line in stream.getvalue().splitlines()] == ["status", "status"]
 
@@ -81,12 +81,12 @@ def test_frames_for_programs_are_lines_of_json() -> None:
 @pytest.mark.parametrize(("text", "width", "shown"), [("store-001/stream/X", 18, "store-001/stream/X"), ("abcdefghij", 7, "abc…hij")])
 def test_the_middle_is_left_out(text: str, width: int, shown: str) -> None:
     """Names that are too long for a terminal keep both their ends."""
-    assert grid.shortened(text, width) == shown
+    assert grid.truncate_middle(text, width) == shown
 
 
 def test_nothing_is_cut_where_there_is_no_terminal() -> None:
     """In a file a name is whole, however long."""
     lines, name = Lines(), "x" * 500
-    grid.add(lines, ("name", "count"), [[name, "1"]])
+    grid.add_table(lines, ("name", "count"), [[name, "1"]])
 
     assert name in lines.plain()

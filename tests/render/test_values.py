@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from jsplan.address import KINDS, compressed
+from jsplan.address import KINDS, compress_names
 from jsplan.documents.plan import FieldChange
-from jsplan.render import collapse
+from jsplan.render import group_domains
+from jsplan.render.escape import safe, safe_lines
+from jsplan.render.field_paths import row_of, top_level
 from jsplan.render.json import dumps
-from jsplan.render.paths import row_of, top_level
-from jsplan.render.safe import safe, safe_lines
-from jsplan.render.values import described, size
+from jsplan.render.values import non_default_leaves, size
 from tests.render import samples
 
 
@@ -36,7 +36,7 @@ def test_the_row_of_a_path(path: str, row: str | None) -> None:
 def test_unknown_kinds_have_no_rows() -> None:
     """A plan of a newer release with another kind is still shown."""
     assert row_of("topic", "max_age") is None
-    assert described("topic", "X", {"a": 1})[0].value == 1
+    assert non_default_leaves("topic", "X", {"a": 1})[0].value == 1
 
 
 def test_top_level() -> None:
@@ -69,7 +69,7 @@ def test_safe_text() -> None:
 )
 def test_ranges_of_names(names: list[str], text: str) -> None:
     """Runs of three and more are written as the files write ranges; nothing is left out and nothing is added."""
-    assert compressed(names) == text
+    assert compress_names(names) == text
 
 
 def test_resources_that_only_look_alike_are_kept_apart() -> None:
@@ -78,7 +78,7 @@ def test_resources_that_only_look_alike_are_kept_apart() -> None:
         samples.resource(f"d{n}/stream/S", ["update"], fields=(FieldChange("description", "x", f"of d{n}", "in_place"),)) for n in range(6)
     ]
     alike[3].change.fields[0].after = "of somebody else"
-    found = collapse.groups(alike)
+    found = group_domains.group_resources(alike)
 
     assert [[r.domain for r in group.members] for group in found] == [["d0", "d1", "d2", "d4", "d5"], ["d3"]]
     assert (found[0].resource.address, found[0].resource.change.fields[0].after) == ("${domain}/stream/S", "of ${domain}")
@@ -88,7 +88,7 @@ def test_resources_that_only_look_alike_are_kept_apart() -> None:
 def test_a_domain_is_a_word() -> None:
     """A domain's name inside of other words is no name: domains called a to e have the same change of max_age."""
     change = (FieldChange("max_age", 1, 2, "in_place"),)
-    found = collapse.groups([samples.resource(f"{name}/stream/S", ["update"], fields=change) for name in "abcde"])
+    found = group_domains.group_resources([samples.resource(f"{name}/stream/S", ["update"], fields=change) for name in "abcde"])
 
     assert [group.where for group in found] == ["in 5 domains: a, b, c, d, e"]
     assert found[0].resource.change.fields[0].path == "max_age"
@@ -101,14 +101,14 @@ def test_one_flag_permits_a_group_and_nothing_else() -> None:
     for resource in alike:
         resource.hazards = [samples.deletes_messages(resource.address)]
     other = samples.resource("store-x/stream/SALES", ["update"], fields=(FieldChange("max_msgs", 2, 1, "in_place"),))
-    together = collapse.groups([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
+    together = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
     other.hazards = [samples.deletes_messages(other.address)]
-    apart = collapse.groups([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
+    apart = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
 
     assert (together.messages, together.flag) == (5 * 1203, "--allow-hazard DELETES_MESSAGES:store-00*/stream/SALES")
     assert apart.flag == together.flag, "store-x is not matched"
     other.address = "store-00x/stream/SALES"
-    split = collapse.groups([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
+    split = group_domains.group_resources([*alike, other], samples.plan(*alike, other))[0].resource.hazards[0]
     assert split.flag.split(" ")[1::2] == [f"DELETES_MESSAGES:store-{n:03}/stream/SALES" for n in range(1, 6)]
 
 
@@ -117,7 +117,7 @@ def test_an_empty_resource_is_described_by_nothing(kind: str) -> None:
     """A resource that says no more than its name has no lines."""
     name = "bucket" if kind in ("kv", "object_store") else "name"
 
-    assert described(kind, "S/X" if kind == "consumer" else "X", {name: "X"}) == []
+    assert non_default_leaves(kind, "S/X" if kind == "consumer" else "X", {name: "X"}) == []
 
 
 def test_json_is_sorted_and_survives_half_a_surrogate() -> None:

@@ -47,7 +47,7 @@ def test_a_fleet_is_one_paragraph(golden: Compare) -> None:
 
 def test_opening_many_stores_is_a_page(golden: Compare) -> None:
     """New streams, new sources, what is away and what is found: each is said once for all stores that it holds for."""
-    text = golden("plan_opening", lambda console: plan_text.render(samples.opening(500), console))
+    text = golden("plan_opening", lambda console: plan_text.render(samples.store_opening(500), console))
 
     assert len(text.splitlines()) < 60
     assert 'sources["SALES@$JS.${domain}.API"] in 500 domains: store-{001..500}' in text
@@ -55,7 +55,7 @@ def test_opening_many_stores_is_a_page(golden: Compare) -> None:
 
 def test_verbose_leaves_nothing_out() -> None:
     """With -v each store, each source and each finding has its own line."""
-    text = text_of(lambda console: plan_text.render(samples.opening(30), console, verbose=True))
+    text = text_of(lambda console: plan_text.render(samples.store_opening(30), console, verbose=True))
 
     assert (text.count('sources["SALES@$JS.store-'), text.count("is odd"), text.count("messages a day")) == (30, 30, 30)
     assert text.count("Deferred: domain") == 15
@@ -124,7 +124,7 @@ def test_failures_in_many_domains_are_one() -> None:
     assert text.count("Error:") == 2
 
 
-def test_what_is_not_done_for_domains_that_are_away() -> None:
+def test_what_is_not_done_for_offline_domains() -> None:
     """A domain that is away is no failure of anything: it is said with its steps, many such domains together."""
     steps = [StepResult(f"s{n}", f"s-{n // 2}/stream/A", "stream.create", "skipped", f"domain s-{n // 2} is away") for n in range(10)]
     text = text_of(lambda console: apply_text.render(ApplyResult("p", steps, {}, {}, 6), console))
@@ -133,7 +133,7 @@ def test_what_is_not_done_for_domains_that_are_away() -> None:
     assert "depends on what failed" not in text
 
 
-def test_domains_that_are_away_are_listed_together() -> None:
+def test_offline_domains_are_listed_together() -> None:
     """Drift names the domains that it could not read by what it says of them, and what nothing excuses by itself."""
     week = 7 * 86400 * SECOND
     away = [
@@ -229,7 +229,7 @@ def test_a_field_line(field: FieldChange, line: str) -> None:
 )
 def test_the_amount_of_a_hazard(hazard: Hazard, amount: str) -> None:
     """A hazard shows its numbers once: bounds where they are not exact, and nothing that its sentence says already."""
-    assert resource_text.amount_of(hazard) == amount
+    assert resource_text.format_amount(hazard) == amount
 
 
 def test_a_big_plan_is_written_out() -> None:

@@ -16,7 +16,7 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.render.texts import text_of
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space, hub_leaf_space, single_space
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,13 +49,13 @@ def changes(plan: Plan) -> dict[str, tuple[str, ...]]:
 def config(server: Server, stream: str) -> dict[str, Any]:
     """The live configuration, by a request of our own."""
     with Raw(server.url, server.user, server.password) as raw:
-        found: dict[str, Any] = raw.done(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        found: dict[str, Any] = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
         return found
 
 
 def is_converged(space: Space) -> bool:
     """Whether nothing is left to do and nothing has drifted."""
-    return not space.plan().steps and not drift(space.load, DriftOptions(), Quiet()).resource_drift
+    return not space.plan().steps and not drift(space.load, DriftOptions(), RecordingObserver()).resource_drift
 
 
 @pytest.mark.matrix
@@ -197,10 +197,10 @@ def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandb
     with_client(hub, put)
     for server, stream in ((hub, "KV_ALL"), (leaf, "KV_CONFIG")):
         with Raw(server.url, server.user, server.password) as raw:
-            server.wait_until(lambda: raw.done(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 1, "have the value", 30)  # noqa: B023
+            server.wait_until(lambda: raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 1, "have the value", 30)  # noqa: B023
     assert with_client(hub, get) == b"value"
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
-        assert raw.done("$JS.API.STREAM.MSG.GET.KV_CONFIG", {"last_by_subj": "$KV.CONFIG.key"})["message"]["data"] == "dmFsdWU="
+        assert raw.api_ok("$JS.API.STREAM.MSG.GET.KV_CONFIG", {"last_by_subj": "$KV.CONFIG.key"})["message"]["data"] == "dmFsdWU="
     assert is_converged(space)
 
 
@@ -261,4 +261,4 @@ def test_unmanaged_buckets_are_listed_as_what_they_are(tmp_path: Path, server: S
     space = single_space(tmp_path, server).write(kv=[{"bucket": "OURS"}])
     space.apply()
 
-    assert [u.address for u in drift(space.load, DriftOptions(), Quiet()).unmanaged] == ["main/kv/THEIRS", "main/object_store/THEIRS"]
+    assert [u.address for u in drift(space.load, DriftOptions(), RecordingObserver()).unmanaged] == ["main/kv/THEIRS", "main/object_store/THEIRS"]

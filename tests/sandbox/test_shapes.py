@@ -20,7 +20,7 @@ PORTS = {
 
 
 def texts(layout: shapes.Layout) -> dict[str, str]:
-    return {node.name: shapes.configuration(node, f"/data/{node.name}") for node in layout.nodes}
+    return {node.name: shapes.render_server_config(node, f"/data/{node.name}") for node in layout.nodes}
 
 
 def test_the_hub_is_the_one_of_the_documentation() -> None:
@@ -55,7 +55,7 @@ def test_a_single_server_has_no_accounts_unless_asked() -> None:
 
     assert "include" not in texts(plain)["server"]
     assert "include ./accounts.conf" in texts(accounts)["server"]
-    assert (shapes.ANYBODY, shapes.ACC) == (plain.nodes[0].user, accounts.nodes[0].user)
+    assert (shapes.ANONYMOUS, shapes.ACC) == (plain.nodes[0].user, accounts.nodes[0].user)
 
 
 @pytest.mark.parametrize(("strict", "line"), [(None, None), (True, "strict: true"), (False, "strict: false")])
@@ -78,7 +78,7 @@ def test_a_path_with_quotes_and_blanks_stays_one_value() -> None:
     """A store folder is quoted, whatever is in its name."""
     node = shapes.single(PORTS).nodes[0]
 
-    assert 'store_dir: "/my \\"data\\""' in shapes.configuration(node, '/my "data"')
+    assert 'store_dir: "/my \\"data\\""' in shapes.render_server_config(node, '/my "data"')
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_path_with_quotes_and_blanks_stays_one_value() -> None:
 )
 def test_the_workspace_reaches_every_domain(layout: shapes.Layout, domains: dict[str, object]) -> None:
     """The jsplan.yaml of a shape names one connection and every domain behind it."""
-    workspace = yaml.safe_load(shapes.workspace_yaml(layout))
+    workspace = yaml.safe_load(shapes.render_workspace(layout))
 
     assert (1, "sandbox", domains) == (workspace["jsplan"], workspace["workspace"], workspace["domains"])
     connection = workspace["connections"][layout.nodes[0].name]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from jsplan.sandbox import Sandbox, versions
-from jsplan.sandbox.shapes import configuration
-from jsplan.sandbox.sites import Account, Site, sites, user_of
+from jsplan.sandbox.shapes import render_server_config
+from jsplan.sandbox.sites import Account, Site, account_user, build_site_layout
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw
 
@@ -25,8 +25,8 @@ LEAF = Site("edge", (Account("A1"),), domain="edge", hub="hub")
 def texts(*wanted: Site) -> dict[str, str]:
     numbers = itertools.count(1)
     ports: dict[str, int] = {}
-    layout = sites(lambda name: ports.setdefault(name, next(numbers)), wanted, "secret")
-    return {node.name: configuration(node, "/data") for node in layout.nodes}
+    layout = build_site_layout(lambda name: ports.setdefault(name, next(numbers)), wanted, "secret")
+    return {node.name: render_server_config(node, "/data") for node in layout.nodes}
 
 
 def test_a_site_says_its_cluster_its_tags_and_its_accounts() -> None:
@@ -52,7 +52,7 @@ def test_a_leaf_is_linked_once_per_account_that_both_have() -> None:
 
 
 def api(sandbox: Sandbox, node: str, account: str, subject: str, payload: Any = None) -> dict[str, Any]:
-    user = user_of(account, "secret")
+    user = account_user(account, "secret")
     with Raw(sandbox[node].url, user.user, user.password) as raw:
         return raw.api(subject, payload)
 
@@ -77,8 +77,8 @@ def test_a_cluster_with_tags_and_a_leaf_with_limits_come_up_as_written() -> None
 def test_every_site_may_have_a_server_version_of_its_own() -> None:
     """A hub and its leaf run different versions and still reach each other."""
     old, new = versions.VERSIONS[2], versions.VERSIONS[-1]
-    hub = Site("hub", (Account("A1"),), domain="hub", binary=versions.ensure(new))
-    leaf = Site("edge", (Account("A1"),), domain="edge", hub="hub", binary=versions.ensure(old))
+    hub = Site("hub", (Account("A1"),), domain="hub", binary=versions.ensure_version(new))
+    leaf = Site("edge", (Account("A1"),), domain="edge", hub="hub", binary=versions.ensure_version(old))
     with Sandbox.of_sites([hub, leaf], "secret") as sandbox:
         assert (sandbox["hub"].info()["version"], sandbox["edge"].info()["version"]) == (new, old)
         assert api(sandbox, "edge", "A1", "$JS.hub.API.INFO")["domain"] == "hub"

@@ -27,7 +27,7 @@ def test_the_link_comes_back_whatever_is_done_to_its_ends(make_hub_leaf: MakeHub
 
     for name, other in (("hub", "leaf"), ("leaf", "hub")):
         with Raw(sandbox[name].url, sandbox[name].user, sandbox[name].password) as raw:
-            assert raw.done(f"$JS.{other}.API.INFO")["domain"] == other
+            assert raw.api_ok(f"$JS.{other}.API.INFO")["domain"] == other
 
 
 @pytest.mark.soak
@@ -35,7 +35,7 @@ def test_the_link_comes_back_whatever_is_done_to_its_ends(make_hub_leaf: MakeHub
 def test_a_cluster_always_begins_whole(version: str) -> None:
     """Forty fresh clusters of three take three copies of a stream at once; 2.10 sometimes begins one without its third server."""
     for _ in range(40):
-        with Sandbox.cluster(binary=versions.ensure(version)) as sandbox:
+        with Sandbox.cluster(binary=versions.ensure_version(version)) as sandbox:
             server = sandbox["n1"]
             with Raw(server.url, server.user, server.password, timeout=30) as raw:
-                raw.done("$JS.API.STREAM.CREATE.A", {"name": "A", "num_replicas": 3})
+                raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "num_replicas": 3})

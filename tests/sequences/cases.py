@@ -49,7 +49,7 @@ class Ask:
     merge: Any = None
 
 
-Deed = Publish | Consume | Ask
+Action = Publish | Consume | Ask
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Edit:
         elif self.what == "swap" and not self.consumer:
             other = next((b for s, b in bodies(sections) if name_of(s, b) == self.other), None)
             if other is not None:
-                exchange(body, other, self.fields["field"])
+                swap_fields(body, other, self.fields["field"])
         else:
             self._consumers(body)
 
@@ -97,7 +97,7 @@ class Edit:
         elif one is not None and self.what == "consumer":
             merge(one, self.fields)
         elif one is not None and self.what == "swap" and self.other in by_name:
-            exchange(one, by_name[self.other], self.fields["field"])
+            swap_fields(one, by_name[self.other], self.fields["field"])
 
 
 @dataclass(frozen=True)
@@ -106,29 +106,29 @@ class Case:
 
     name: str
     before: Sections
-    load: tuple[Deed, ...]
+    load: tuple[Action, ...]
     edits: tuple[Edit, ...]
-    between: tuple[Deed, ...] = ()
+    between: tuple[Action, ...] = ()
     options: Body = field(default_factory=dict)
     first: tuple[Edit, ...] = ()
 
     @property
     def after(self) -> Sections:
         """The files with all edits."""
-        sections = copy.deepcopy(self.middle)
+        sections = copy.deepcopy(self.before_apply)
         for edit in self.edits:
             edit.apply(sections)
         return sections
 
     @property
-    def middle(self) -> Sections:
+    def before_apply(self) -> Sections:
         """The files with the edits that are applied before, as a plan of their own."""
         sections = copy.deepcopy(self.before)
         for edit in self.first:
             edit.apply(sections)
         return sections
 
-    def smaller(self) -> Iterator[Case]:
+    def smaller_cases(self) -> Iterator[Case]:
         """The same with one thing less: an edit, a deed, an element of the world, a consumer."""
         yield from (replace(self, edits=rest) for rest in _without_one(self.edits))
         yield from (replace(self, between=rest) for rest in _without_one(self.between))
@@ -187,7 +187,7 @@ def merge(body: Body, fields: Body) -> None:
             body[name] = copy.deepcopy(value)
 
 
-def exchange(one: Body, other: Body, names: str) -> None:
+def swap_fields(one: Body, other: Body, names: str) -> None:
     """Let two exchange some fields, whether they have them or not."""
     for name in names.split():
         mine, theirs = one.pop(name, None), other.pop(name, None)

@@ -62,26 +62,26 @@ def first_delivery(config: Mapping[str, Any], messages: Iterable[Message]) -> se
 
 
 @dataclass
-class Standing:
+class ConsumerPosition:
     """Where a consumer stands: sequences that it was given, those of them that it owes, and where its server let it begin."""
 
-    given: set[int]
+    delivered: set[int]
     outstanding: set[int]
     start: int = 0
 
     def unfinished(self, config: Mapping[str, Any], messages: Iterable[Message]) -> set[Message]:
         """What it has before it: never given and wanted, or given and not acknowledged."""
-        behind = {m for m in messages if m.seq not in self.given and m.seq >= self.start}
+        behind = {m for m in messages if m.seq not in self.delivered and m.seq >= self.start}
         return {m for m in behind if wants(config, m.subject)} | {m for m in messages if m.seq in self.outstanding}
 
     @property
     def floor(self) -> int:
         """The sequence up to which nothing is owed."""
-        before = [seq for seq in self.given if seq < min(self.outstanding, default=seq + 1)]
+        before = [seq for seq in self.delivered if seq < min(self.outstanding, default=seq + 1)]
         return max(before, default=0)
 
 
-def kept_by_interest(messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], Standing]]) -> set[Message]:
+def kept_by_interest(messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], ConsumerPosition]]) -> set[Message]:
     """What a stream with interest retention keeps of what was published: what a consumer has not finished.
 
     Messages before the start of a consumer count as well: the server looks at filters alone, and none ever takes them.
@@ -91,12 +91,12 @@ def kept_by_interest(messages: Iterable[Message], consumers: Collection[tuple[Ma
         m
         for m in messages
         for config, stands in consumers
-        if m.seq in stands.outstanding or (m.seq not in stands.given and wants(config, m.subject))
+        if m.seq in stands.outstanding or (m.seq not in stands.delivered and wants(config, m.subject))
     }
 
 
 def removed_before_start(
-    messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], Standing]], copied: Iterable[Message]
+    messages: Iterable[Message], consumers: Collection[tuple[Mapping[str, Any], ConsumerPosition]], copied: Iterable[Message]
 ) -> set[Message]:
     """What an interest stream of 2.14 and newer removes: finished by one reader, and before the start of all others.
 
@@ -112,7 +112,7 @@ def removed_before_start(
 
 
 @dataclass(frozen=True)
-class Due:
+class DueMessages:
     """What a consumer has to be given (`must`), and what it may be given besides without being a duplicate.
 
     `stranded` are messages of a work queue that pass its filter now and did not before: no other consumer can ever be
@@ -124,19 +124,19 @@ class Due:
     stranded: frozenset[Message] = frozenset()
 
 
-def due(
+def due_messages(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
-    stands: Standing,
-    held: Collection[Message],
-) -> Due:
+    position: ConsumerPosition,
+    messages: Collection[Message],
+) -> DueMessages:
     """What a consumer that keeps its position is given of the messages that its stream holds now.
 
     It owes what was pending and passes its filters now. A message out with a worker stays out although the filter lost it.
     What only the new filter lets through comes if it lies behind the position.
     """
-    pending = stands.unfinished(before, held)
+    pending = position.unfinished(before, messages)
     must = {m for m in pending if wants(after, m.subject)}
-    new = {m for m in held if wants(after, m.subject) and not wants(before, m.subject)}
-    may = pending | {m for m in new if m.seq > stands.floor}
-    return Due(frozenset(must), frozenset(may), frozenset(new))
+    new = {m for m in messages if wants(after, m.subject) and not wants(before, m.subject)}
+    may = pending | {m for m in new if m.seq > position.floor}
+    return DueMessages(frozenset(must), frozenset(may), frozenset(new))

@@ -10,12 +10,12 @@ from jsplan.errors import JsplanError
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.plan import plan as make_plan
-from tests.sequences import judge
+from tests.sequences import checks
 from tests.sequences.cases import Ask, Consume, Publish, address_of, bodies, stream_of
-from tests.sequences.judge import Announced, Drained, Finding, Snapshot
+from tests.sequences.checks import Announced, ConsumedResult, Finding, Snapshot
 from tests.sequences.model import Message, kept_by_interest, passes, removed_before_start
-from tests.sequences.servers import Books, Side, Stream, Trouble, wait
-from tests.support.workspaces import Quiet, hub_leaf_space
+from tests.sequences.servers import ConsumerLog, DomainClient, SetupError, Stream, wait_until
+from tests.support.workspaces import RecordingObserver, hub_leaf_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
-    from tests.sequences.cases import Body, Case, Deed, Sections
+    from tests.sequences.cases import Action, Body, Case, Sections
     from tests.support.workspaces import Space
 
 DOMAINS = ("hub", "leaf")
 #: Seconds that a copy may take to follow: a server looks after its copies every ten.
-FOLLOWING = 30.0
+COPY_TIMEOUT = 30.0
 #: What allows everything, for the plans that only lead to the one that is judged.
 EVERYTHING = (
     "DELETES_STREAM", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION", "DELETES_CONSUMER",
     "BREAKS_REPLICATION", "REMOVES_SUBJECTS", "IRREVERSIBLE", "DUPLICATES_MESSAGES",
 )  # fmt: skip
-WORDS = {0: "applied", 1: "errored", 3: "refused", 4: "stale", 6: "partial"}
+OUTCOME_BY_EXIT_CODE = {0: "applied", 1: "errored", 3: "refused", 4: "stale", 6: "partial"}
 Key = tuple[str, str]
 
 
 @dataclass
 class Outcome:
-    """How a case ended. `word` is one of `WORDS`, `empty` (nothing to do) or `no world`."""
+    """How a case ended. `word` is one of `OUTCOME_BY_EXIT_CODE`, `empty` (nothing to do) or `no world`."""
 
     case: Case
     word: str = "no world"
-    said: str = ""
+    output: str = ""
     plan: Plan | None = None
     findings: list[Finding] = field(default_factory=list)
 
@@ -57,11 +57,11 @@ class Outcome:
 def play(case: Case, sandbox: Sandbox, folder: Path) -> Outcome:
     """Play the case from an empty workspace; its streams are gone afterwards."""
     outcome = Outcome(case)
-    sides = {domain: Side(sandbox[domain], domain) for domain in DOMAINS}
+    sides = {domain: DomainClient(sandbox[domain], domain) for domain in DOMAINS}
     try:
-        _Play(case, hub_leaf_space(folder, sandbox), sides, outcome).run()
-    except Trouble as trouble:
-        outcome.said = f"{outcome.said}\n{trouble}".strip()
+        _CaseRun(case, hub_leaf_space(folder, sandbox), sides, outcome).run()
+    except SetupError as trouble:
+        outcome.output = f"{outcome.output}\n{trouble}".strip()
         if outcome.word != "no world":  # it was there, so something is wrong with what became of it
             outcome.findings.append(Finding("trouble", case.name, str(trouble)))
     except Exception:  # noqa: BLE001 - any surprise is a failure of this case, and others run beside it
@@ -70,20 +70,20 @@ def play(case: Case, sandbox: Sandbox, folder: Path) -> Outcome:
         for side in sides.values():
             side.close()
         for domain in DOMAINS:
-            _clear(Side(sandbox[domain], domain), case.name)
+            _clear(DomainClient(sandbox[domain], domain), case.name)
     return outcome
 
 
-def _clear(side: Side, token: str) -> None:
+def _clear(side: DomainClient, token: str) -> None:
     for name in side.names(token):
         side.api(f"STREAM.DELETE.{name}")
     side.close()
 
 
-class _Play:
-    def __init__(self, case: Case, space: Space, sides: dict[str, Side], outcome: Outcome) -> None:
+class _CaseRun:
+    def __init__(self, case: Case, space: Space, sides: dict[str, DomainClient], outcome: Outcome) -> None:
         self.case, self.space, self.sides, self.outcome = case, space, sides, outcome
-        self.books: dict[tuple[str, str, str], Books] = {}
+        self.books: dict[tuple[str, str, str], ConsumerLog] = {}
         self.published: dict[Key, list[Message]] = {}
         self._count = 0
 
@@ -98,25 +98,25 @@ class _Play:
             return
         outcome.plan = plan
         told = Announced(plan)
-        outcome.findings += judge.of_plan(plan)
+        outcome.findings += checks.check_plan(plan)
         for deed in case.between:
-            self._do(deed)
+            self._perform(deed)
             self._wait_for_acks_of(deed)
         middle = self._snapshot() if case.between else before
         code = self._apply(plan, told)
-        outcome.word = WORDS.get(code, f"exit {code}") if plan.has_changes or code else "empty"
+        outcome.word = OUTCOME_BY_EXIT_CODE.get(code, f"exit {code}") if plan.has_changes or code else "empty"
         if code == 0 and not case.between:
-            self._follow(case.after)
+            self._wait_for_copies(case.after)
         after = self._snapshot()
         if code in (1, 3, 4):
-            outcome.findings += judge.of_nothing(middle, after)
+            outcome.findings += checks.check_unchanged(middle, after)
             return
         safe = int(case.options.get("safe_below", 0))
         slack = safe if case.between or safe else None
-        outcome.findings += judge.of_messages(case, told, middle, after, slack)
+        outcome.findings += checks.check_messages(case, told, middle, after, slack)
         if code == 0 and not case.between:
-            self._settled()
-            self._consumers(told, before, after)
+            self._check_converged()
+            self._check_consumers(told, before, after)
 
     # --- up to the plan ---------------------------------------------------------------------------
 
@@ -125,11 +125,11 @@ class _Play:
         self._apply_all(case.before)
         self._note_starts(case.before)
         for deed in case.load:
-            self._do(deed)
-        self._settle(case.before)
+            self._perform(deed)
+        self._wait_until_settled(case.before)
         if case.first:
-            self._apply_all(case.middle)
-            self._settle(case.middle)
+            self._apply_all(case.before_apply)
+            self._wait_until_settled(case.before_apply)
 
     def _apply_all(self, sections: Sections) -> None:
         """Apply files of which nothing is judged but that they do not end half way."""
@@ -137,13 +137,13 @@ class _Play:
         try:
             _, result = self.space.apply(allow_hazards=EVERYTHING)
         except JsplanError as error:
-            raise Trouble(f"no world: {_in_full(error)}") from None
+            raise SetupError(f"no world: {_full_message(error)}") from None
         if result.exit_code:
             errors = "; ".join(f"{s.address} {s.op}: {s.error}" for s in result.steps if s.error)
             self.outcome.findings.append(Finding("half-made", self.case.name, errors))
-            raise Trouble("the world was made in part")
+            raise SetupError("the world was made in part")
 
-    def _do(self, deed: Deed) -> None:
+    def _perform(self, deed: Action) -> None:
         side = self.sides[deed.domain]
         if isinstance(deed, Publish):
             for subject in deed.subjects:
@@ -153,7 +153,7 @@ class _Play:
         else:
             self._ask(side, deed)
 
-    def _publish(self, side: Side, subject: str, deed: Publish) -> None:
+    def _publish(self, side: DomainClient, subject: str, deed: Publish) -> None:
         self._count += 1
         body = f"{self.case.name}:{self._count}:".encode().ljust(deed.size, b"x")
         taken = side.publish(subject, body, dict(deed.headers))
@@ -162,8 +162,8 @@ class _Play:
             message = Message(seq, subject, body)
             self.published.setdefault((side.domain, stream), []).append(message)
 
-    def _consume(self, side: Side, deed: Consume) -> None:
-        books = self._books((deed.domain, deed.stream), deed.consumer)
+    def _consume(self, side: DomainClient, deed: Consume) -> None:
+        books = self._log_of((deed.domain, deed.stream), deed.consumer)
         info = side.api(f"CONSUMER.INFO.{deed.stream}.{deed.consumer}")
         if "error" in info:  # it may be gone when another person consumes
             return
@@ -173,67 +173,67 @@ class _Play:
             side.raw.request(reply, b"+ACK")
 
     @staticmethod
-    def _ask(side: Side, deed: Ask) -> None:
+    def _ask(side: DomainClient, deed: Ask) -> None:
         payload = deed.payload
         if deed.merge is not None:
             kind, _, name = deed.verb.partition(".")
             name = name.partition(".")[2]
-            payload = side.done(f"{kind}.INFO.{name}")["config"] | deed.merge
+            payload = side.api_ok(f"{kind}.INFO.{name}")["config"] | deed.merge
             if kind == "CONSUMER":
                 payload = {"stream_name": name.partition(".")[0], "config": payload}
-        side.done(deed.verb, payload)
+        side.api_ok(deed.verb, payload)
 
     # --- waiting for what servers do by themselves --------------------------------------------------
 
-    def _settle(self, sections: Sections) -> None:
+    def _wait_until_settled(self, sections: Sections) -> None:
         """Wait until acknowledgements have had their effect and copies have what their origins hold."""
         for (domain, stream, consumer), books in self.books.items():
-            self.sides[domain].wait_for_acks(stream, consumer, len(books.stands.outstanding))
-        self._follow(sections)
+            self.sides[domain].wait_for_acks(stream, consumer, len(books.position.outstanding))
+        self._wait_for_copies(sections)
         if self.case.first:
             return
         for body in sections.get("streams", ()):
             if body.get("retention") == "interest" and body.get("subjects"):
                 self._wait_for_interest(body, sections)
 
-    def _wait_for_acks_of(self, deed: Deed) -> None:
+    def _wait_for_acks_of(self, deed: Action) -> None:
         """Wait until what a deed acknowledged has had its effect, where the consumer is still there."""
         if not isinstance(deed, Consume):
             return
         side, books = self.sides[deed.domain], self.books.get((deed.domain, deed.stream, deed.consumer))
         if books is not None and "error" not in side.api(f"CONSUMER.INFO.{deed.stream}.{deed.consumer}"):
-            side.wait_for_acks(deed.stream, deed.consumer, len(books.stands.outstanding))
+            side.wait_for_acks(deed.stream, deed.consumer, len(books.position.outstanding))
 
     def _wait_for_interest(self, body: Body, sections: Sections) -> None:
         key = (body["domain"], body["name"])
-        stands = [(c, self._books(key, c["name"]).stands) for c in body.get("consumers", ())]
+        stands = [(c, self._log_of(key, c["name"]).position) for c in body.get("consumers", ())]
         published, side = self.published.get(key, []), self.sides[key[0]]
         kept = {m.seq for m in kept_by_interest(published, stands)}
         if side.version >= (2, 14):
-            readers = [o for b in sections.get("streams", ()) for name, o in judge.origins_of(b).items() if name == key[1]]
-            copied = [m for m in published if any(_asked(origin, m) for origin in readers)]
+            readers = [o for b in sections.get("streams", ()) for name, o in checks.origins_of(b).items() if name == key[1]]
+            copied = [m for m in published if any(_is_selected(origin, m) for origin in readers)]
             kept -= {m.seq for m in removed_before_start(published, stands, copied)}
 
         def settled() -> bool:
             found = side.stream(key[1])
             return found is not None and set(found.messages) <= kept
 
-        wait(settled, f"{key[1]} to keep no more than {sorted(kept)}")
+        wait_until(settled, f"{key[1]} to keep no more than {sorted(kept)}")
 
-    def _books(self, key: Key, consumer: str) -> Books:
-        return self.books.setdefault((*key, consumer), Books())
+    def _log_of(self, key: Key, consumer: str) -> ConsumerLog:
+        return self.books.setdefault((*key, consumer), ConsumerLog())
 
     def _note_starts(self, sections: Sections) -> None:
         """Where new consumers begin: up to 2.10 a start behind the end is the end."""
         for (domain, stream, name), _, _ in _declared(sections):
             given = self.sides[domain].consumer(stream, name)["delivered"]["stream_seq"]
-            self._books((domain, stream), name).stands.start = given + 1
+            self._log_of((domain, stream), name).position.start = given + 1
 
-    def _follow(self, sections: Sections) -> None:
+    def _wait_for_copies(self, sections: Sections) -> None:
         """Wait until each copy has all that its origins hold and its files ask for."""
         streams = {b["name"]: b for b in sections.get("streams", ())}
         for body in streams.values():
-            for origin in judge.origins_of(body).values():
+            for origin in checks.origins_of(body).values():
                 known = streams.get(origin["name"])
                 if known is not None:
                     self._wait_for_copy(body, known, origin)
@@ -242,17 +242,17 @@ class _Play:
         key, source = (body["domain"], body["name"]), (known["domain"], known["name"])
 
         def copied() -> bool:
-            there, here = self._read(source), self._read(key)
+            there, here = self._read_stream(source), self._read_stream(key)
             if there is None or here is None:
                 return True
-            wanted = {m.body for m in there.messages.values() if _asked(origin, m)}
+            wanted = {m.body for m in there.messages.values() if _is_selected(origin, m)}
             limited = any(body.get(f"max_{what}", 0) > 0 for what in ("msgs", "bytes"))
             limited |= body.get("max_msgs_per_subject", 0) > 0 or body.get("retention") == "interest"
             return limited or wanted <= set(here.bodies)
 
-        wait(copied, f"{key[1]} to copy {source[1]}", FOLLOWING)
+        wait_until(copied, f"{key[1]} to copy {source[1]}", COPY_TIMEOUT)
 
-    def _read(self, key: Key) -> Stream | None:
+    def _read_stream(self, key: Key) -> Stream | None:
         return self.sides[key[0]].stream(key[1])
 
     def _snapshot(self) -> Snapshot:
@@ -269,9 +269,9 @@ class _Play:
     def _plan(self) -> Plan | None:
         """None where it cannot even be planned, which changes nothing."""
         try:
-            return make_plan(self.space.load, PlanOptions(**self.case.options), Quiet())
+            return make_plan(self.space.load, PlanOptions(**self.case.options), RecordingObserver())
         except JsplanError as error:
-            self.outcome.word, self.outcome.said = "errored", _in_full(error)
+            self.outcome.word, self.outcome.output = "errored", _full_message(error)
             return None
 
     def _apply(self, plan: Plan, told: Announced) -> int:
@@ -280,27 +280,27 @@ class _Play:
             result = self.space.apply_saved(plan, allow_hazards=told.flags)
         except JsplanError as error:
             code = int(error.exit_code)
-            self.outcome.said = _in_full(error)
+            self.outcome.output = _full_message(error)
             errors = [f"{d.code} {d.address}: {d.summary}" for d in plan.diagnostics]
-            self.outcome.said += "".join(f"\n  {e}" for e in errors) if plan.errored else ""
+            self.outcome.output += "".join(f"\n  {e}" for e in errors) if plan.errored else ""
         else:
             code = result.exit_code
             errors = [f"{s.address} {s.op}: {s.error}" for s in result.steps if s.error]
-            self.outcome.said = "; ".join(errors)
+            self.outcome.output = "; ".join(errors)
         allowed = (0, 1, 3, 4, 6) if self.case.between else (0, 1, 3)  # what another person did may stop it half way
         if code not in allowed:
-            text = f"exit {code}: {self.outcome.said}"
+            text = f"exit {code}: {self.outcome.output}"
             self.outcome.findings.append(Finding("exit", self.case.name, text))
         return code
 
-    def _settled(self) -> None:
+    def _check_converged(self) -> None:
         """The second plan is empty, nothing has drifted, and nothing of jsplan's own is left."""
         note, name = self.outcome.findings.append, self.case.name
         again = self.space.plan()
         if again.steps or again.has_changes:
             note(Finding("second plan", name, f"{[(s.op, s.address) for s in again.steps]}"))
         declared = {address_of(section, body) for section, body in bodies(self.case.after)}
-        drifted = drift(self.space.load, DriftOptions(), Quiet())
+        drifted = drift(self.space.load, DriftOptions(), RecordingObserver())
         for one in drifted.resource_drift:
             note(Finding("drift", one.address, f"{[f.path for f in one.change.fields]}"))
         for flow in drifted.replication:
@@ -314,22 +314,22 @@ class _Play:
 
     # --- consumers ----------------------------------------------------------------------------------
 
-    def _consumers(self, told: Announced, before: Snapshot, after: Snapshot) -> None:
+    def _check_consumers(self, told: Announced, before: Snapshot, after: Snapshot) -> None:
         """Consume each declared consumer to its end."""
-        old = {k: c for k, _, c in _declared(self.case.middle)}
+        old = {k: c for k, _, c in _declared(self.case.before_apply)}
         for (domain, stream, name), address, body in _declared(self.case.after):
             key = (domain, stream)
             if key not in after or name not in after[key].consumers:
                 self.outcome.findings.append(Finding("missing", f"{address}/{name}", "is gone"))
                 continue
-            books = self._books(key, name)
-            got = self.sides[domain].drain(stream, name, books.owed)
+            books = self._log_of(key, name)
+            got = self.sides[domain].drain(stream, name, books.unacknowledged)
             workqueue = after[key].config["retention"] == "workqueue"
             was = old.get((domain, stream, name))
-            others = (self._books(key, other) for d, s, other in old if (d, s) == key and other != name and other in after[key].consumers)
-            out = {seq for other in others for seq in other.stands.outstanding}
-            one = Drained(key, address, was, body, books, got, workqueue, frozenset(out))
-            self.outcome.findings += judge.of_consumer(told, one, before, after)
+            others = (self._log_of(key, other) for d, s, other in old if (d, s) == key and other != name and other in after[key].consumers)
+            out = {seq for other in others for seq in other.position.outstanding}
+            one = ConsumedResult(key, address, was, body, books, got, workqueue, frozenset(out))
+            self.outcome.findings += checks.check_consumer(told, one, before, after)
 
 
 def _declared(sections: Sections) -> Iterator[tuple[tuple[str, str, str], str, Body]]:
@@ -340,7 +340,7 @@ def _declared(sections: Sections) -> Iterator[tuple[tuple[str, str, str], str, B
             yield key, address_of(section, body), consumer
 
 
-def _asked(origin: dict[str, Any], message: Message) -> bool:
+def _is_selected(origin: dict[str, Any], message: Message) -> bool:
     """Whether a mirror or source copies the message."""
     if message.seq < int(origin.get("opt_start_seq") or 0):
         return False
@@ -348,7 +348,7 @@ def _asked(origin: dict[str, Any], message: Message) -> bool:
     return not pattern or passes(pattern, message.subject)
 
 
-def _in_full(error: JsplanError) -> str:
+def _full_message(error: JsplanError) -> str:
     found: Iterable[Any] = getattr(error, "diagnostics", ())
     lines = [f"{d.code} {d.address}: {d.summary}" for d in found if d.severity == "error"]
-    return "\n  ".join([error.in_full, *lines])
+    return "\n  ".join([error.full_text, *lines])

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.sequences.model import Config, Message, Standing
+from tests.sequences.model import Config, ConsumerPosition, Message
 from tests.support.raw import NoResponders, Raw
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 #: Seconds that a server may take for what follows without a request.
 PATIENCE = 10.0
 #: Deliveries of one drain after which something is wrong.
-MOST = 500
+MAX_BATCH = 500
 
 
-class Trouble(Exception):
+class SetupError(Exception):
     """The world itself did not become what the case needs: nothing is said about jsplan."""
 
 
 @dataclass
-class Given:
+class Delivery:
     """One delivery."""
 
     message: Message
@@ -52,7 +52,7 @@ class Stream:
         return {m.body: m for m in self.messages.values()}
 
 
-class Side:
+class DomainClient:
     """One domain, over a connection of its own to its server."""
 
     def __init__(self, server: Server, domain: str) -> None:
@@ -84,14 +84,14 @@ class Side:
         """One answer, errors included."""
         return self.raw.api(f"$JS.{self.domain}.API.{verb}", payload)
 
-    def done(self, verb: str, payload: Any = None) -> dict[str, Any]:
+    def api_ok(self, verb: str, payload: Any = None) -> dict[str, Any]:
         """One answer; an error ends the case."""
         answer = self.api(verb, payload)
         if "error" in answer:
-            raise Trouble(f"{verb}: {answer['error']}")
+            raise SetupError(f"{verb}: {answer['error']}")
         return answer
 
-    def all(self, requests: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    def request_all(self, requests: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
         """The answers of many requests that are all sent before the first answer is read."""
         count = 0
         for count, (verb, payload) in enumerate(requests, 1):
@@ -109,7 +109,7 @@ class Side:
         """The streams of one world, and what jsplan made for them."""
         found: list[str] = []
         while True:
-            page = self.done("STREAM.NAMES", {"offset": len(found)})
+            page = self.api_ok("STREAM.NAMES", {"offset": len(found)})
             found += page["streams"] or []
             if not page["streams"] or len(found) >= page["total"]:
                 return [name for name in found if token in name]
@@ -123,24 +123,24 @@ class Side:
         gaps = set(state.get("deleted") or ())
         spread = range(max(state["first_seq"], 1), state["last_seq"] + 1) if state["messages"] else ()
         there = [seq for seq in spread if seq not in gaps]
-        answers = self.all((f"STREAM.MSG.GET.{name}", {"seq": seq}) for seq in there)
+        answers = self.request_all((f"STREAM.MSG.GET.{name}", {"seq": seq}) for seq in there)
         messages = {m.seq: m for m in (_stored(a) for a in answers) if m is not None}
-        consumers = self.done(f"CONSUMER.LIST.{name}", {}).get("consumers") or []
+        consumers = self.api_ok(f"CONSUMER.LIST.{name}", {}).get("consumers") or []
         hidden = ("JS_SRC_", "JS_MIRROR_")
         listed = {c["name"]: c for c in consumers if not c["name"].startswith(hidden)}
         return Stream(info["config"], state, info["created"], messages, listed)
 
     def consumer(self, stream: str, name: str) -> dict[str, Any]:
         """Its CONSUMER.INFO."""
-        return self.done(f"CONSUMER.INFO.{stream}.{name}")
+        return self.api_ok(f"CONSUMER.INFO.{stream}.{name}")
 
     def wait_for_acks(self, stream: str, name: str, out: int) -> None:
         """Wait until so many messages of a consumer are out."""
-        wait(lambda: self.consumer(stream, name)["num_ack_pending"] == out, f"{stream}/{name}: {out} out")
+        wait_until(lambda: self.consumer(stream, name)["num_ack_pending"] == out, f"{stream}/{name}: {out} out")
 
     # --- consuming --------------------------------------------------------------------------------
 
-    def take(self, stream: str, name: str, count: int) -> list[Given]:
+    def take(self, stream: str, name: str, count: int) -> list[Delivery]:
         """At most `count` messages of a consumer, as far as it has them now."""
         info = self.consumer(stream, name)
         config = info["config"]
@@ -151,11 +151,11 @@ class Side:
             count = min(count, most - info["num_ack_pending"])
         return self._pulled(stream, name, count) if count > 0 else []
 
-    def _pulled(self, stream: str, name: str, count: int) -> list[Given]:
+    def _pulled(self, stream: str, name: str, count: int) -> list[Delivery]:
         ask = json.dumps({"batch": count, "no_wait": True}).encode()
         verb = f"$JS.{self.domain}.API.CONSUMER.MSG.NEXT.{stream}.{name}"
         self.raw.publish(verb, ask, reply=f"{self._inbox}.pull")
-        found: list[Given] = []
+        found: list[Delivery] = []
         while len(found) < count:
             try:
                 subject, reply, headers, body = self.raw.next_with_reply()
@@ -165,12 +165,12 @@ class Side:
             if not reply:
                 assert "Status" in headers, (subject, headers)
                 break
-            found.append(given(subject, reply, body))
+            found.append(parse_delivery(subject, reply, body))
         return found
 
-    def _pushed(self, stream: str, name: str, *, ack: bool) -> list[Given]:
+    def _pushed(self, stream: str, name: str, *, ack: bool) -> list[Delivery]:
         """What a push consumer sends at once. With `ack` all that it has, else while nothing is acknowledged."""
-        found: list[Given] = []
+        found: list[Delivery] = []
         info = self.consumer(stream, name)
         before, config = info["delivered"]["consumer_seq"], info["config"]
         most = config.get("max_ack_pending") or 0
@@ -183,7 +183,7 @@ class Side:
                 subject, reply, headers, body = raw.next_with_reply()
                 if "Status" not in headers:
                     received += 1
-                    found.append(given(subject, reply, body))
+                    found.append(parse_delivery(subject, reply, body))
                     if ack:
                         self.raw.request(reply, b"+ACK")
             if ack:
@@ -197,11 +197,11 @@ class Side:
                 while not settled() and time.monotonic() < end:
                     time.sleep(0.01)
             else:
-                wait(settled, f"{stream}/{name} to push")
+                wait_until(settled, f"{stream}/{name} to push")
                 raw.unsubscribe()
         return found
 
-    def drain(self, stream: str, name: str, old: Iterable[str]) -> list[Given]:
+    def drain(self, stream: str, name: str, old: Iterable[str]) -> list[Delivery]:
         """Consume to the end: what is out comes again at once, everything is acknowledged."""
         for reply in old:
             with contextlib.suppress(NoResponders):  # a new consumer may take none
@@ -210,9 +210,9 @@ class Side:
         none = config.get("ack_policy", "none") == "none"
         if config.get("deliver_subject"):
             return self._pushed(stream, name, ack=not none)
-        found: list[Given] = []
+        found: list[Delivery] = []
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end and len(found) < MOST:
+        while time.monotonic() < end and len(found) < MAX_BATCH:
             more = self.take(stream, name, 50)
             found += more
             for one in more if not none else ():
@@ -236,43 +236,43 @@ class Side:
 
 
 @dataclass
-class Books:
+class ConsumerLog:
     """What the load did with one consumer: reply subjects of deliveries by sequence, and what is not acknowledged."""
 
     replies: dict[int, str] = field(default_factory=dict)
-    stands: Standing = field(default_factory=lambda: Standing(set(), set()))
+    position: ConsumerPosition = field(default_factory=lambda: ConsumerPosition(set(), set()))
 
-    def record(self, taken: list[Given], acks: Iterable[int], policy: str) -> list[str]:
+    def record(self, taken: list[Delivery], acks: Iterable[int], policy: str) -> list[str]:
         """Note the deliveries; the reply subjects that have to be acknowledged."""
         order = [one.message.seq for one in taken]
         self.replies |= {one.message.seq: one.reply for one in taken}
-        self.stands.given |= set(order)
+        self.position.delivered |= set(order)
         if policy == "none":
             return []
-        self.stands.outstanding |= set(order)
+        self.position.outstanding |= set(order)
         chosen = [order[place] for place in sorted(set(acks)) if place < len(order)]
         for seq in chosen:
-            out = self.stands.outstanding
+            out = self.position.outstanding
             out -= {s for s in out if s <= seq} if policy == "all" else {seq}
         return [self.replies[seq] for seq in chosen]
 
     @property
-    def owed(self) -> list[str]:
+    def unacknowledged(self) -> list[str]:
         """Reply subjects of what workers have now."""
-        return [self.replies[seq] for seq in sorted(self.stands.outstanding)]
+        return [self.replies[seq] for seq in sorted(self.position.outstanding)]
 
 
-def given(subject: str, reply: str, body: bytes) -> Given:
+def parse_delivery(subject: str, reply: str, body: bytes) -> Delivery:
     """A delivery from its reply subject, with or without the domain in it."""
-    return Given(Message(int(reply.split(".")[-4]), subject, body), reply)
+    return Delivery(Message(int(reply.split(".")[-4]), subject, body), reply)
 
 
-def wait(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """Until it holds; raises Trouble when it never does."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise Trouble(f"waited in vain for {what}")
+            raise SetupError(f"waited in vain for {what}")
         time.sleep(0.01)
 
 

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from tests.sequences.play import Outcome
 
 
-def show(outcome: Outcome) -> str:
+def format_outcome(outcome: Outcome) -> str:
     """Everything that a reader needs to do it again by hand."""
     case = outcome.case
     parts = [f"=== {case.name}: {outcome.word}"]
-    parts += ["--- before", yaml.safe_dump(case.middle, sort_keys=False, width=150)]
+    parts += ["--- before", yaml.safe_dump(case.before_apply, sort_keys=False, width=150)]
     parts += ["--- load", *map(str, case.load)]
     parts += ["--- edits", *map(str, case.edits)]
     parts += ["--- after", yaml.safe_dump(case.after, sort_keys=False, width=150)]
     parts += ["--- in between", *map(str, case.between)] if case.between else []
     parts += ["--- plan", *_plan(outcome.plan)] if outcome.plan else []
-    parts += ["--- apply", outcome.said] if outcome.said else []
+    parts += ["--- apply", outcome.output] if outcome.output else []
     parts += ["--- findings", *(map(str, outcome.findings) if outcome.findings else ["none"])]
     return "\n".join(parts)
 

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from tests.sequences.play import Outcome
 
 
-def shrunk(outcome: Outcome, play: Callable[[Case], Outcome], most: int = 150) -> Outcome:
+def shrink_case(outcome: Outcome, play: Callable[[Case], Outcome], most: int = 150) -> Outcome:
     """The smallest case found within so many plays that shows one of the same kinds of findings."""
     tried = 0
     progress = True
     while progress and tried < most:
         progress = False
-        for smaller in outcome.case.smaller():
+        for smaller in outcome.case.smaller_cases():
             tried += 1
             found = play(smaller)
             if found.word == outcome.word and found.kinds & outcome.kinds:

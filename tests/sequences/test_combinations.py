@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tools.make_combinations import PAGE, make
+from tools.make_combinations import PAGE, make_page
 from tools.make_docs import FOLDER
 
 if TYPE_CHECKING:
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 def test_the_page_of_combinations_is_current(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """docs/reference/combinations.md is what plans of pairs of edits show today; else: make docs-pages."""
     hub = clean_hub_leaf["hub"]
-    made = make({"url": hub.url, "user": hub.user, "password": hub.password}, tmp_path)
+    made = make_page({"url": hub.url, "user": hub.user, "password": hub.password}, tmp_path)
 
     assert made == (FOLDER / PAGE).read_text(encoding="utf-8")

@@ -15,12 +15,12 @@ import pytest
 
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
-from tests.sequences.fixed import FIXED
+from tests.sequences.fixed_cases import FIXED
 from tests.sequences.play import play
-from tests.sequences.show import show
-from tests.sequences.worlds import case_of
+from tests.sequences.random_cases import make_case
+from tests.sequences.show import format_outcome
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, hub_leaf_space
+from tests.support.workspaces import RecordingObserver, hub_leaf_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ def play_all(cases: list[Case], sandbox: Sandbox, note: Callable[[str, object], 
         for outcome in pool.map(one, cases):
             words[outcome.word] += 1
             if outcome.findings:
-                failed.append(show(outcome))
+                failed.append(format_outcome(outcome))
     note("sequences", dict(words))
     assert failed == [], "\n\n".join(failed)
     assert not some or words["applied"] + words["stale"] > len(cases) / 2
@@ -64,12 +64,12 @@ def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
     fixed = FIXED[name]
     outcome = play(fixed.case, hub_leaf, tmp_path)
 
-    assert outcome.findings == [], show(outcome)
-    assert outcome.word in fixed.ends, show(outcome)
+    assert outcome.findings == [], format_outcome(outcome)
+    assert outcome.word in fixed.ends, format_outcome(outcome)
     if fixed.deletes is not None:
         assert outcome.plan is not None
         codes = {h.code for c in outcome.plan.resource_changes for h in c.hazards}
-        assert ("DELETES_MESSAGES" in codes) == fixed.deletes, show(outcome)
+        assert ("DELETES_MESSAGES" in codes) == fixed.deletes, format_outcome(outcome)
 
 
 @pytest.mark.matrix
@@ -77,7 +77,7 @@ def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
 def test_plans_of_several_edits(portion: int, hub_leaf: Sandbox, record_property: Callable[[str, object], None]) -> None:
     """No message is gone, no position lost and no apply ends half way but for what the plan announced; the next plan is empty."""
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
-    play_all([case_of(seed) for seed in seeds], hub_leaf, record_property)
+    play_all([make_case(seed) for seed in seeds], hub_leaf, record_property)
 
 
 @pytest.mark.matrix
@@ -87,7 +87,7 @@ def test_plans_of_several_edits_with_another_person(
 ) -> None:
     """What another person changes between plan and apply makes the plan stale, or nothing more is deleted than was announced."""
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
-    play_all([case_of(seed, meddled=True) for seed in seeds], hub_leaf, record_property)
+    play_all([make_case(seed, with_outside_change=True) for seed in seeds], hub_leaf, record_property)
 
 
 #: Seeds that once found something, with another person and without.
@@ -98,7 +98,7 @@ FOUND = {False: (1826, 2404, 2839, 2999, 5364, 10000), True: (1689, 2069, 2668, 
 @pytest.mark.parametrize("meddled", FOUND, ids=["alone", "another person"])
 def test_seeds_that_found_something(meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]) -> None:
     """What they found stays mended."""
-    cases = [case_of(seed, meddled=meddled) for seed in FOUND[meddled]]
+    cases = [make_case(seed, with_outside_change=meddled) for seed in FOUND[meddled]]
     play_all(cases, hub_leaf, record_property, some=False)
 
 
@@ -108,7 +108,7 @@ def test_seeds_that_found_something(meddled: bool, hub_leaf: Sandbox, record_pro
 def test_very_many_plans(meddled: bool, hub_leaf: Sandbox, record_property: Callable[[str, object], None]) -> None:
     """The same for thousands of seeds that `make test` does not play."""
     seeds = range(1_000, 1_000 + MANY)
-    play_all([case_of(seed, meddled=meddled) for seed in seeds], hub_leaf, record_property)
+    play_all([make_case(seed, with_outside_change=meddled) for seed in seeds], hub_leaf, record_property)
 
 
 @pytest.mark.matrix
@@ -119,9 +119,9 @@ def test_a_consumer_made_again_by_hand_is_drift(clean_hub_leaf: Sandbox, tmp_pat
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[body])
     space.apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
-        config = raw.done("$JS.hub.API.CONSUMER.INFO.S.C")["config"]
-        raw.done("$JS.hub.API.CONSUMER.DELETE.S.C")
-        raw.done("$JS.hub.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
+        config = raw.api_ok("$JS.hub.API.CONSUMER.INFO.S.C")["config"]
+        raw.api_ok("$JS.hub.API.CONSUMER.DELETE.S.C")
+        raw.api_ok("$JS.hub.API.CONSUMER.CREATE.S.C", {"stream_name": "S", "config": config})
 
-    found = [r.address for r in drift(space.load, DriftOptions(), Quiet()).resource_drift]
+    found = [r.address for r in drift(space.load, DriftOptions(), RecordingObserver()).resource_drift]
     assert found == (["hub/consumer/S/C"] if server_version >= (2, 12) else found)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Place:
+class StateLocation:
     """One place for state, and how a process of its own would open it."""
 
     kind: str
@@ -35,7 +35,7 @@ class Place:
             return LocalBackend(self.path, workspace, environment)
         return kv_backend(self.sandbox["leaf"], self.bucket, js_domain="hub", workspace=workspace, environment=environment)
 
-    def put(self, data: bytes) -> None:
+    def overwrite(self, data: bytes) -> None:
         """Write something over the document, past every lock."""
         if self.kind == "local":
             self.path.parent.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ class Place:
             return
         with self.hub() as raw:
             raw.api(f"$JS.API.STREAM.CREATE.KV_{self.bucket}", bucket_config(self.bucket))
-            raw.done(f"$KV.{self.bucket}.shop", data)
+            raw.api_ok(f"$KV.{self.bucket}.shop", data)
 
     def hub(self) -> Raw:
         """A client in the domain that has the bucket."""
@@ -52,11 +52,11 @@ class Place:
 
 
 @pytest.fixture(params=["local", "kv", "kv-without-ttl"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Place:
+def state_location(request: pytest.FixtureRequest, tmp_path: Path, hub_leaf: Sandbox, monkeypatch: pytest.MonkeyPatch) -> StateLocation:
     """A place of each kind with nothing in it. The last is a bucket as servers before 2.11 have it, and the fence for them."""
-    place = Place(request.param, tmp_path / "deep" / "state.json", hub_leaf, new_bucket())
+    place = StateLocation(request.param, tmp_path / "deep" / "state.json", hub_leaf, new_bucket())
     if place.kind == "kv-without-ttl":
         with place.hub() as raw:
-            raw.done(f"$JS.API.STREAM.CREATE.KV_{place.bucket}", bucket_config(place.bucket))
-        monkeypatch.setattr(Lease, "knows_fence_header", False)
+            raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{place.bucket}", bucket_config(place.bucket))
+        monkeypatch.setattr(Lease, "supports_fence_header", False)
     return place

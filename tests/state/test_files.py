@@ -41,7 +41,7 @@ async def test_a_state_behind_a_link(tmp_path: Path, real: Path) -> None:
     """A link stays one: document, journal, backups and lock are beside the real file, also where that is made by the first session."""
     backend = linked(tmp_path, real)
     for address in (A, B):
-        async with backend.lock(LockInfo.here("apply"), 0):
+        async with backend.lock(LockInfo.for_this_process("apply"), 0):
             state = await backend.read()
             await backend.start(state)
             backend.append(state, put(address))
@@ -59,9 +59,9 @@ async def test_a_state_behind_a_link(tmp_path: Path, real: Path) -> None:
 async def test_two_links_to_one_state(tmp_path: Path, real: Path) -> None:
     """Whoever has the lock through one link has it for all."""
     one, other = linked(tmp_path, real, "one"), linked(tmp_path, real, "other")
-    async with one.lock(LockInfo.here("apply"), 0):
+    async with one.lock(LockInfo.for_this_process("apply"), 0):
         with pytest.raises(StateError, match="is locked by"):
-            async with other.lock(LockInfo.here("apply"), 0):
+            async with other.lock(LockInfo.for_this_process("apply"), 0):
                 pass
 
 
@@ -78,7 +78,7 @@ async def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         await session(backend, put(address))
 
     assert (await backend.read()).serial == 3
-    assert [(await backend.previous(serial)).serial for serial in (1, 2, 3)] == [1, 2, 3]
+    assert [(await backend.read_previous(serial)).serial for serial in (1, 2, 3)] == [1, 2, 3]
     assert set(modes(tmp_path).values()) == {0o600}
     assert not [name for name in modes(tmp_path) if name.endswith(".tmp")]
 
@@ -136,7 +136,7 @@ async def test_links_in_the_folder_are_not_followed(tmp_path: Path, name: str) -
         precious.write_text("")  # a journal is read first
     (tmp_path / "state" / name).symlink_to(precious)
     text = precious.read_text()
-    async with backend.lock(LockInfo.here("apply"), 0):
+    async with backend.lock(LockInfo.for_this_process("apply"), 0):
         await session(backend, put(B))
 
     assert precious.read_text() == text
@@ -174,7 +174,7 @@ async def test_what_is_no_file_is_not_replaced(tmp_path: Path, make: Callable[[P
     with pytest.raises(StateError, match="is not a regular file"):
         await backend.replace(State("shop", None))
     with pytest.raises(StateError, match="is not a regular file"):
-        async with backend.lock(LockInfo.here("state push"), 0):
+        async with backend.lock(LockInfo.for_this_process("state push"), 0):
             pass
     assert path.lstat().st_mode == before
 
@@ -183,4 +183,4 @@ async def test_a_pipe_that_says_who_holds_the_lock(tmp_path: Path) -> None:
     """A named pipe where the lock's holder is written down says nothing, and is not waited for."""
     os.mkfifo(tmp_path / "state.json.lock.info")
 
-    assert await asyncio.wait_for(LocalBackend(tmp_path / "state.json", "shop", None).holder(), 10) is None
+    assert await asyncio.wait_for(LocalBackend(tmp_path / "state.json", "shop", None).read_holder(), 10) is None

@@ -46,9 +46,9 @@ async def session(backend: LocalBackend, *changes: dict[str, Any]) -> State:
     return state
 
 
-async def taken(backend: LocalBackend, operation: str, timeout: int = 0) -> None:
+async def take_lock(backend: LocalBackend, operation: str, timeout: int = 0) -> None:
     """Take the lock and let it go; `timeout` is ns to wait for it."""
-    async with backend.lock(LockInfo.here(operation), timeout):
+    async with backend.lock(LockInfo.for_this_process(operation), timeout):
         pass
 
 
@@ -73,7 +73,7 @@ async def test_round_trip(backend: LocalBackend) -> None:
 async def test_files_are_private(backend: LocalBackend) -> None:
     """State, journal and lock can be read by their owner only."""
     state = await backend.read()
-    async with backend.lock(LockInfo.here("apply"), 0):
+    async with backend.lock(LockInfo.for_this_process("apply"), 0):
         await backend.start(state)
         backend.append(state, put(A))
         modes = {path.name: path.stat().st_mode & 0o777 for path in backend.path.parent.iterdir()}
@@ -179,10 +179,10 @@ async def test_other_documents(backend: LocalBackend, text: bytes, message: str)
 async def test_the_lock_names_its_holder(backend: LocalBackend) -> None:
     """Whoever comes second is told who holds the lock and since when."""
     other = LocalBackend(backend.path, "shop", None)
-    async with backend.lock(LockInfo.here("apply"), 0):
+    async with backend.lock(LockInfo.for_this_process("apply"), 0):
         with pytest.raises(StateLockedError, match=r"for apply since 20\d\d-"):
-            await taken(other, "destroy")
-    async with backend.lock(LockInfo.here("apply"), 0):
+            await take_lock(other, "destroy")
+    async with backend.lock(LockInfo.for_this_process("apply"), 0):
         pass
 
 
@@ -201,11 +201,11 @@ def test_the_lock_of_a_killed_process_is_free(backend: LocalBackend) -> None:
     with child:
         assert child.stdout.readline() == b"held\n"
         with pytest.raises(StateLockedError):
-            asyncio.run(taken(backend, "apply"))
+            asyncio.run(take_lock(backend, "apply"))
         child.kill()
         child.wait()
         child.stdin.close()
-    asyncio.run(taken(backend, "apply", 10 * SECOND))
+    asyncio.run(take_lock(backend, "apply", 10 * SECOND))
 
 
 async def test_a_session_that_ends_while_it_is_read(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ async def test_a_session_that_ends_while_it_is_read(backend: LocalBackend, monke
     state = await session(backend, put(A))
     await backend.start(state)
     backend.append(state, put(B))
-    path, lines = backend.path, backend._beside(".journal")  # noqa: SLF001 - what lies on the disk is the question
+    path, lines = backend.path, backend._path_with_suffix(".journal")  # noqa: SLF001 - what lies on the disk is the question
     reader, read, after = LocalBackend(path, "shop", None), LocalBackend._read_journal, dumps(state.to_json())  # noqa: SLF001
 
     def late(self: LocalBackend) -> bytes:

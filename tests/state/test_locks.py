@@ -10,7 +10,7 @@ import pytest
 from jsplan.units import SECOND
 from tests.support.buckets import make_bucket, new_bucket
 from tests.support.raw import Raw
-from tests.support.remote import PATIENCE, Remote
+from tests.support.remote import PATIENCE, RemoteBackend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,13 +39,13 @@ def where(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> dic
     return kv(server, ttl=request.param == "kv")
 
 
-def fight(where: dict[str, Any], rounds: int, inside: Path) -> None:
+def compete_for_lock(where: dict[str, Any], rounds: int, inside: Path) -> None:
     """Two processes take the lock in turn, so many times each, and each time write a serial."""
-    with Remote(where) as one, Remote(where) as other:
+    with RemoteBackend(where) as one, RemoteBackend(where) as other:
         for remote in (one, other):
             remote.begin(f"fight {rounds} {inside}")
         assert [one.end(), other.end()] == [f"won {rounds}"] * 2
-    with Remote(where) as last:
+    with RemoteBackend(where) as last:
         assert last.do("lock") == "ok"
         assert last.do("start") == "ok"
         assert last.do("append " + PUT % "last") == "ok"
@@ -55,20 +55,20 @@ def fight(where: dict[str, Any], rounds: int, inside: Path) -> None:
 
 def test_two_processes_fight_for_the_lock(where: dict[str, Any], tmp_path: Path) -> None:
     """Never are both inside, and no serial is written twice or lost."""
-    fight(where, 10, tmp_path / "inside")
+    compete_for_lock(where, 10, tmp_path / "inside")
 
 
 @pytest.mark.soak
 def test_two_processes_fight_for_the_lock_two_hundred_times(where: dict[str, Any], tmp_path: Path) -> None:
     """Two hundred times in all, with the same outcome."""
-    fight(where, 100, tmp_path / "inside")
+    compete_for_lock(where, 100, tmp_path / "inside")
 
 
 @pytest.mark.parametrize("ttl", [True, False], ids=["ttl", "clock"])
 def test_the_lock_of_a_killed_holder_frees_itself(ttl: bool, server: Server) -> None:
     """After kill -9 nobody gets in while the lease lasts, and somebody does soon after; what was journaled is there."""
     where = kv(server, lease=4, ttl=ttl)
-    with Remote(where) as holder, Remote(where) as other:
+    with RemoteBackend(where) as holder, RemoteBackend(where) as other:
         assert holder.do("lock") == "ok"
         assert holder.do("start") == "ok"
         assert holder.do("append " + PUT % "theirs") == "ok"
@@ -86,7 +86,7 @@ def test_the_lock_of_a_killed_holder_frees_itself(ttl: bool, server: Server) -> 
 def test_a_stopped_holder_is_fenced(server: Server) -> None:
     """SIGSTOP for longer than the lease: when it wakes up it may not begin a request, and no write of it reaches the state."""
     where = kv(server, lease=4)
-    with Remote(where) as holder, Remote(where) as other:
+    with RemoteBackend(where) as holder, RemoteBackend(where) as other:
         assert holder.do("lock") == "ok"
         assert holder.do("start") == "ok"
         assert holder.do("append " + PUT % "first") == "ok"
@@ -107,7 +107,7 @@ def test_a_stopped_holder_is_fenced(server: Server) -> None:
 
 def test_a_stopped_holder_is_fenced_by_the_server(where: dict[str, Any], server: Server) -> None:
     """Also one whose own clock says nothing: its lock was taken away, and what it sends then is refused. A file's lock stays."""
-    with Remote(where) as holder, Remote(where) as other:
+    with RemoteBackend(where) as holder, RemoteBackend(where) as other:
         assert holder.do("lock") == "ok"
         assert holder.do("start") == "ok"
         holder.stop()
@@ -116,7 +116,7 @@ def test_a_stopped_holder_is_fenced_by_the_server(where: dict[str, Any], server:
             assert "StateLockedError" in other.do(f"take_away {held_id(other)}")
             return
         with Raw(server.url) as raw:
-            raw.done(f"$JS.API.STREAM.PURGE.KV_{where['bucket']}", {"filter": f"$KV.{where['bucket']}._lock.shop"})
+            raw.api_ok(f"$JS.API.STREAM.PURGE.KV_{where['bucket']}", {"filter": f"$KV.{where['bucket']}._lock.shop"})
         assert other.do(f"lock {PATIENCE}") == "ok"
         assert other.do("start") == "ok"
         assert other.do("append " + PUT % "second") == "ok"
@@ -129,6 +129,6 @@ def test_a_stopped_holder_is_fenced_by_the_server(where: dict[str, Any], server:
         assert other.do("names") == "second"
 
 
-def held_id(other: Remote) -> str:
+def held_id(other: RemoteBackend) -> str:
     """The id of the lock that somebody else holds, as the message says it."""
     return other.do("lock").rpartition("lock ")[2].strip()

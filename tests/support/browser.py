@@ -31,7 +31,7 @@ _FRAME = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(
 
 
 class Browser:
-    """One page in a browser of its own. `asked` are the addresses that the page wanted to load."""
+    """One page in a browser of its own. `requested_urls` are the addresses that the page wanted to load."""
 
     def __init__(self, program: str, *, width: int = 1200, height: int = 900) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # its helpers may write for a moment longer
@@ -126,7 +126,7 @@ class Browser:
         return float(spent) / 1000
 
     @property
-    def asked(self) -> list[str]:
+    def requested_urls(self) -> list[str]:
         """Addresses of requests since the page was opened."""
         return [said["params"]["request"]["url"] for said in self._heard if said.get("method") == "Network.requestWillBeSent"]
 
@@ -139,6 +139,6 @@ class Browser:
         """A person who likes it `dark` or `light`."""
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def picture(self, path: Path) -> None:
+    def screenshot(self, path: Path) -> None:
         """What is seen, as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _number = itertools.count()
 #: Long enough that no test needs it to end, in ns.
-LONG = 60_000_000_000
+LONG_LEASE = 60_000_000_000
 
 
 def new_bucket() -> str:
@@ -30,14 +30,14 @@ def kv_backend(
     js_domain: str | None = None,
     workspace: str = "shop",
     environment: str | None = None,
-    lease: int = LONG,
+    lease: int = LONG_LEASE,
     timeout: int | None = None,
 ) -> KvBackend:
     """A backend of its own connection to the server; `js_domain` is where the bucket is, `lease` and `timeout` of a request are ns."""
     prefix = f"$JS.{js_domain}.API" if js_domain else "$JS.API"
     domain = Domain("there", "way", js_domain, prefix)
     connection = Connection("way", url=server.url, user=server.user, password=server.password, timeout=timeout)
-    return KvBackend.at(bucket, domain, connection, {}, of=(workspace, environment), lease=lease)
+    return KvBackend.open_bucket(bucket, domain, connection, {}, of=(workspace, environment), lease=lease)
 
 
 def bucket_config(bucket: str, **fields: Any) -> dict[str, Any]:
@@ -48,22 +48,22 @@ def bucket_config(bucket: str, **fields: Any) -> dict[str, Any]:
 
 def make_bucket(raw: Raw, bucket: str, **fields: Any) -> None:
     """Make it in the server's own domain; without `allow_msg_ttl` a lock in it is one as on a server before 2.11."""
-    raw.done(f"$JS.API.STREAM.CREATE.KV_{bucket}", bucket_config(bucket, **fields))
+    raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", bucket_config(bucket, **fields))
 
 
 def keys(raw: Raw, bucket: str) -> list[str]:
     """The keys that hold something, markers included."""
-    info = raw.done(f"$JS.API.STREAM.INFO.KV_{bucket}", {"subjects_filter": ">"})
+    info = raw.api_ok(f"$JS.API.STREAM.INFO.KV_{bucket}", {"subjects_filter": ">"})
     return sorted(subject.removeprefix(f"$KV.{bucket}.") for subject in info["state"].get("subjects") or {})
 
 
 def value(raw: Raw, bucket: str, key: str) -> bytes:
     """What a key holds."""
-    message = raw.done(f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"})["message"]
+    message = raw.api_ok(f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"})["message"]
     return base64.b64decode(message.get("data", ""))
 
 
 def revision(raw: Raw, bucket: str, key: str) -> int:
     """The revision that a key is at."""
-    message = raw.done(f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"})["message"]
+    message = raw.api_ok(f"$JS.API.STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": f"$KV.{bucket}.{key}"})["message"]
     return int(message["seq"])

@@ -66,7 +66,7 @@ def fleet_space(folder: Path, fleet: Fleet, **domain: Any) -> Space:
     return Space(folder, {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": domains})
 
 
-def sales(**fields: Any) -> list[dict[str, Any]]:
+def sales_streams(**fields: Any) -> list[dict[str, Any]]:
     """A stream in each shop, and one in the hub with a source for each."""
     return [
         {"name": "SALES", "domain": "label:edge", "subjects": ["sales.${domain}.>"], **fields},

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from jsplan.config.model import Connection
-from jsplan.jetstream.contexts import resolve
-from jsplan.jetstream.link import Link
+from jsplan.jetstream.connection import NatsConnection
+from jsplan.jetstream.contexts import resolve_settings
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def linked(server: Server, *, timeout: float = 5.0, **settings: Any) -> AsyncIterator[Link]:
+async def open_link(server: Server, *, timeout: float = 5.0, **settings: Any) -> AsyncIterator[NatsConnection]:
     """A connection to the server, closed afterwards; `timeout` is seconds."""
-    link = Link(resolve(Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}))
+    link = NatsConnection(resolve_settings(Connection("main", url=server.url, timeout=int(timeout * SECOND), **settings), {}))
     await link.open()
     try:
         yield link

@@ -28,7 +28,7 @@ def places(document: Any) -> Iterator[Place]:
                 todo.append(container[key])
 
 
-def nested(levels: int) -> Any:
+def nested_lists(levels: int) -> Any:
     """Lists in lists."""
     found: Any = []
     for _ in range(levels):
@@ -53,7 +53,7 @@ def enlarge(container: Any, key: Any, random: Random) -> None:
 
 def deepen(container: Any, key: Any, random: Random) -> None:
     """Put lists in lists there."""
-    container[key] = nested(random.choice([3, 40, 200]))
+    container[key] = nested_lists(random.choice([3, 40, 200]))
 
 
 def garble(container: Any, key: Any, random: Random) -> None:
@@ -79,7 +79,7 @@ def move(container: Any, key: Any, random: Random) -> None:
 MUTATIONS: tuple[Callable[[Any, Any, Random], None], ...] = (remove, retype, enlarge, deepen, garble, add, move)
 
 
-def mutated(document: Any, random: Random, most: int = 3) -> Any:
+def mutate(document: Any, random: Random, most: int = 3) -> Any:
     """The document after one to `most` mutations; the one that is given stays as it is."""
     found = copy.deepcopy(document)
     for _ in range(random.randint(1, most)):

@@ -19,7 +19,7 @@ PROGRAM = Path(sys.executable).with_name("jsplan")
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     """How a process ended."""
 
     code: int
@@ -32,7 +32,7 @@ class Ended:
         return " ".join(f"{self.out} {self.err}".split())
 
 
-def jsplan(folder: Path, *args: str) -> Ended:
+def jsplan(folder: Path, *args: str) -> ProcessResult:
     """Run a command line of `jsplan` in a folder to its end, in this process: a new one would import everything first."""
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -41,18 +41,18 @@ def jsplan(folder: Path, *args: str) -> Ended:
     ):  # fmt: skip
         patch.setattr(sys, "stdin", nothing)
         code = main(args)
-    return Ended(code, out.getvalue(), err.getvalue())
+    return ProcessResult(code, out.getvalue(), err.getvalue())
 
 
-def process(folder: Path, *args: str, timeout: float = 30, **options: Any) -> Ended:
+def run_process(folder: Path, *args: str, timeout: float = 30, **options: Any) -> ProcessResult:
     """Run the installed `jsplan` in a folder; `options` go to `subprocess.run`, and stdin is empty unless they say otherwise."""
     if "input" not in options:
         options.setdefault("stdin", subprocess.DEVNULL)
     ended = subprocess.run([PROGRAM, *args], cwd=folder, capture_output=True, text=True, timeout=timeout, check=False, **options)
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
+    return ProcessResult(ended.returncode, ended.stdout, ended.stderr)
 
 
-def begin(folder: Path, *args: str, **options: Any) -> subprocess.Popen[bytes]:
+def start_process(folder: Path, *args: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start `jsplan` in a folder and leave it running; its output is to be read by the caller. `options` go to `subprocess.Popen`."""
     pipe = subprocess.PIPE
     return subprocess.Popen([PROGRAM, *args], cwd=folder, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, **options)

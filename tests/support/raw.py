@@ -130,7 +130,7 @@ class Raw:
         assert isinstance(answer, dict)
         return answer
 
-    def done(self, subject: str, payload: Any = None) -> dict[str, Any]:
+    def api_ok(self, subject: str, payload: Any = None) -> dict[str, Any]:
         """As `api`, but an error in the answer raises AssertionError."""
         answer = self.api(subject, payload)
         assert "error" not in answer, f"{subject}: {answer['error']}"
@@ -171,7 +171,7 @@ def streams(raw: Raw, prefix: str = "$JS.API") -> list[str]:
     """The names of all streams behind an API prefix, page by page."""
     names: list[str] = []
     while True:
-        page = raw.done(f"{prefix}.STREAM.NAMES", {"offset": len(names)})
+        page = raw.api_ok(f"{prefix}.STREAM.NAMES", {"offset": len(names)})
         names += page["streams"] or []
         if not page["streams"] or len(names) >= page["total"]:
             return names
@@ -180,7 +180,7 @@ def streams(raw: Raw, prefix: str = "$JS.API") -> list[str]:
 def delete_all_streams(raw: Raw, prefix: str = "$JS.API") -> None:
     """Leave nothing behind an API prefix; consumers, buckets and object stores go with their streams."""
     for name in streams(raw, prefix):
-        raw.done(f"{prefix}.STREAM.DELETE.{name}")
+        raw.api_ok(f"{prefix}.STREAM.DELETE.{name}")
 
 
 def _headers(head: bytes) -> dict[str, str]:

@@ -27,7 +27,7 @@ class Relay:
         self._threads: list[threading.Thread] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
-        self._begin(self._accept)
+        self._start_thread(self._accept)
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +56,7 @@ class Relay:
         with self._lock:
             self._cut = False
 
-    def _begin(self, work: object, *arguments: object) -> None:
+    def _start_thread(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
         self._threads.append(thread)
         thread.start()
@@ -80,8 +80,8 @@ class Relay:
                 near.close()
                 return
             self._sockets += [near, far]
-        self._begin(self._pump, near, far, self._up)
-        self._begin(self._pump, far, near, self._down)
+        self._start_thread(self._pump, near, far, self._up)
+        self._start_thread(self._pump, far, near, self._down)
 
     def _up(self, data: bytes) -> bytes:
         """What arrives at the target of what was sent to it. Raises OSError to end the connection."""

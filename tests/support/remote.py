@@ -34,16 +34,16 @@ def backend_from(where: dict[str, Any]) -> Backend:
     if where["kind"] == "local":
         return LocalBackend(Path(where["path"]), "shop", None)
     domain = Domain("there", "way", None, "$JS.API")
-    return KvBackend.at(where["bucket"], domain, Connection("way", url=where["url"]), {}, of=("shop", None), lease=where["lease"])
+    return KvBackend.open_bucket(where["bucket"], domain, Connection("way", url=where["url"]), {}, of=("shop", None), lease=where["lease"])
 
 
-class Remote:
+class RemoteBackend:
     """The other process, from the side of the test."""
 
     def __init__(self, where: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "tests.support.remote"]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._say(json.dumps(where))
+        self._send_line(json.dumps(where))
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +60,7 @@ class Remote:
 
     def begin(self, command: str) -> None:
         """Tell it what to do without waiting for it."""
-        self._say(command)
+        self._send_line(command)
 
     def end(self) -> str:
         """Wait for what it was told before."""
@@ -81,18 +81,18 @@ class Remote:
         """SIGCONT."""
         os.kill(self.process.pid, signal.SIGCONT)
 
-    def _say(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
 
-class Puppet:
+class RemoteWorker:
     """The side of the process that is told."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.held = AsyncExitStack()
+        self.lock_stack = AsyncExitStack()
         self.state: State | None = None
 
     async def obey(self, command: str) -> str:
@@ -105,11 +105,11 @@ class Puppet:
 
     async def lock(self, timeout: str) -> None:
         """Take the lock, waiting as many ns."""
-        await self.held.enter_async_context(self.backend.lock(LockInfo.here("apply"), int(timeout or 0)))
+        await self.lock_stack.enter_async_context(self.backend.lock(LockInfo.for_this_process("apply"), int(timeout or 0)))
 
     async def unlock(self, _: str) -> None:
         """Let it go."""
-        await self.held.aclose()
+        await self.lock_stack.aclose()
 
     async def start(self, _: str) -> None:
         """Begin a session."""
@@ -147,14 +147,14 @@ class Puppet:
         """Take the lock so many times. Inside it a file is made that must not be there, and in turn a session is written."""
         rounds, path = arguments.split(" ", 1)
         for number in range(int(rounds)):
-            async with self.backend.lock(LockInfo.here("apply"), PATIENCE):
+            async with self.backend.lock(LockInfo.for_this_process("apply"), PATIENCE):
                 inside = os.open(path, os.O_CREAT | os.O_EXCL)
                 os.close(inside)
-                await self._one_session(number)
+                await self._write_session(number)
                 os.unlink(path)  # noqa: PTH108 - not blocking as far as a test is concerned
         return f"won {rounds}"
 
-    async def _one_session(self, number: int) -> None:
+    async def _write_session(self, number: int) -> None:
         state = await self.backend.read()
         await self.backend.start(state)
         self.backend.append(state, {"domain": {"key": f"{os.getpid()}", "server": {"name": str(number)}}})
@@ -164,7 +164,7 @@ class Puppet:
 async def main() -> None:
     """Obey until nobody says anything more."""
     where = await asyncio.to_thread(sys.stdin.readline)
-    puppet = Puppet(backend_from(json.loads(where)))
+    puppet = RemoteWorker(backend_from(json.loads(where)))
     while command := (await asyncio.to_thread(sys.stdin.readline)).strip():
         sys.stdout.write(await puppet.obey(command) + "\n")
         sys.stdout.flush()

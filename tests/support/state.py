@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from jsplan.state import LocalBackend, LockInfo
-from jsplan.workflows.world import open_world
+from jsplan.workflows.context import open_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from jsplan.config.model import LoadOptions
     from jsplan.state import Backend, State
-    from jsplan.workflows.world import World
+    from jsplan.workflows.context import Context
 
 
 def local_state(folder: Path, workspace: str = "test") -> LocalBackend:
@@ -28,28 +28,28 @@ def read_state(folder: Path, workspace: str = "test") -> State:
     return asyncio.run(local_state(folder, workspace).read())
 
 
-def world_of(options: LoadOptions) -> World:
+def load_context(options: LoadOptions) -> Context:
     """Files and state of a workspace, as a workflow has them before it asks a server."""
 
-    async def load() -> World:
-        async with open_world(options) as world:
+    async def load() -> Context:
+        async with open_context(options) as world:
             return world
 
     return asyncio.run(load())
 
 
 @contextmanager
-def held(backend: Backend, operation: str = "apply") -> Iterator[None]:
+def hold_lock(backend: Backend, operation: str = "apply") -> Iterator[None]:
     """Hold the lock of a backend, taken without waiting, while the test does something else."""
     with asyncio.Runner() as runner:
-        lock = backend.lock(LockInfo.here(operation), 0)
-        runner.run(_entered(lock.__aenter__()))
+        lock = backend.lock(LockInfo.for_this_process(operation), 0)
+        runner.run(_await_step(lock.__aenter__()))
         try:
             yield
         finally:
-            runner.run(_entered(lock.__aexit__(None, None, None)))
+            runner.run(_await_step(lock.__aexit__(None, None, None)))
             runner.run(backend.close())
 
 
-async def _entered(step: object) -> None:
+async def _await_step(step: object) -> None:
     await step  # type: ignore[misc]  # __aenter__ and __aexit__ give awaitables, the runner takes coroutines only

@@ -29,9 +29,9 @@ def test_jwt_accounts_are_taken_by_the_real_server(tmp_path: Path) -> None:
     ) as sandbox:
         url = sandbox["server"].url
         with Raw(url, creds=creds["A"]) as raw:
-            raw.done("$JS.API.STREAM.CREATE.S", {"name": "S"})
+            raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
         with Raw(url, creds=creds["B"]) as raw:
-            assert raw.done("$JS.A.API.STREAM.NAMES")["streams"] == ["S"]
+            assert raw.api_ok("$JS.A.API.STREAM.NAMES")["streams"] == ["S"]
             with pytest.raises(NoResponders):
                 raw.api("$JS.B.API.INFO")
         with Raw(url, creds=creds["SYS"]) as raw:

@@ -19,7 +19,7 @@ def test_headers_and_payload_come_back_as_they_were_sent(server: Server) -> None
         assert raw.next_message() == ("a.b", {"Some": "thing: else"}, b"\r\n\x00")
 
 
-def test_nobody_listening_is_told_apart_from_silence(server: Server) -> None:
+def test_no_responders_is_not_silence(server: Server) -> None:
     """A subject without interest raises NoResponders; one with a mute listener raises TimeoutError."""
     with Raw(server.url, timeout=0.2) as raw:
         with pytest.raises(NoResponders):
@@ -32,10 +32,10 @@ def test_nobody_listening_is_told_apart_from_silence(server: Server) -> None:
 def test_publishing_waits_for_the_ack_and_fails_without_one(server: Server) -> None:
     """Each message is acknowledged by a stream; a subject without a stream raises NoResponders."""
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.S", {"name": "S"})
+        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
         publish(server.url, None, None, "S", b"1", b"2", headers={"H": "v"})
 
-        assert raw.done("$JS.API.STREAM.INFO.S")["state"]["messages"] == 2
+        assert raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"] == 2
     with pytest.raises(NoResponders):
         publish(server.url, None, None, "elsewhere", b"1")
 
@@ -44,7 +44,7 @@ def test_all_streams_are_found_and_deleted(server: Server) -> None:
     """Names are sorted as the server sorts them, and none is left after the deletion."""
     with Raw(server.url) as raw:
         for name in ("B", "A"):
-            raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name})
+            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name})
         assert ["A", "B"] == streams(raw)
 
         delete_all_streams(raw)
@@ -57,4 +57,4 @@ def test_an_error_in_the_answer_can_be_read_or_raised(server: Server) -> None:
     with Raw(server.url) as raw:
         assert raw.api("$JS.API.STREAM.INFO.NONE")["error"]["err_code"] == 10059
         with pytest.raises(AssertionError, match="10059"):
-            raw.done("$JS.API.STREAM.INFO.NONE")
+            raw.api_ok("$JS.API.STREAM.INFO.NONE")

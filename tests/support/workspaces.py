@@ -11,7 +11,7 @@ from jsplan.documents.apply import ApplyEvent
 from jsplan.workflows import apply as applying
 from jsplan.workflows import plan as planning
 from jsplan.workflows.options import PlanOptions
-from tests.support.explained import require_explained
+from tests.support.explained_steps import require_explained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,15 +24,15 @@ HUB_LEAF_DOMAINS = {"hub": {"connection": "hub"}, "leaf": {"connection": "hub", 
 
 
 @dataclass
-class Quiet:
+class RecordingObserver:
     """Remembers what a workflow said."""
 
-    said: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     events: list[ApplyEvent] = field(default_factory=list)
 
     def phase(self, text: str) -> None:
         """Remember a phase."""
-        self.said.append(text)
+        self.texts.append(text)
 
     def event(self, event: ApplyEvent) -> None:
         """Remember a step."""
@@ -40,10 +40,10 @@ class Quiet:
 
     def warn(self, text: str) -> None:
         """Remember a warning."""
-        self.said.append(text)
+        self.texts.append(text)
 
 
-def yes(plan: Plan) -> None:
+def approve(plan: Plan) -> None:
     """Approve everything."""
 
 
@@ -66,18 +66,18 @@ class Space:
 
     def plan(self, **options: Any) -> Plan:
         """The plan as it would be now."""
-        return require_explained(planning.plan(self.load, PlanOptions(**options), Quiet()))
+        return require_explained(planning.plan(self.load, PlanOptions(**options), RecordingObserver()))
 
     def apply(self, **options: Any) -> tuple[Plan, ApplyResult]:
         """Plan and carry out, approving."""
-        plan, result = applying.apply(self.load, PlanOptions(**options), yes, Quiet())
+        plan, result = applying.apply(self.load, PlanOptions(**options), approve, RecordingObserver())
         return require_explained(plan), result
 
     def apply_saved(self, plan: Plan, **options: Any) -> ApplyResult:
         """Save a plan and carry out exactly that."""
         path = self.folder / "saved.plan"
-        planning.save(plan, path)
-        return applying.apply_saved(self.load, path, PlanOptions(**options), Quiet())[1]
+        planning.save_plan(plan, path)
+        return applying.apply_saved(self.load, path, PlanOptions(**options), RecordingObserver())[1]
 
 
 def hub_leaf_space(folder: Path, sandbox: Sandbox) -> Space:

@@ -30,7 +30,7 @@ def test_the_newest_released_pip_is_chosen() -> None:
     )
 
 
-def test_an_index_without_pip_is_told() -> None:
+def test_an_index_without_pip_is_reported() -> None:
     """A page that lists no wheel is an error that names the page."""
     with pytest.raises(ValueError, match="https://index/simple/pip/ lists no wheel of pip"):
         bootstrap.newest_wheel("<html>", "https://index/simple/pip/")
@@ -59,7 +59,7 @@ def test_an_interpreter_that_does_not_run_is_not_usable(tmp_path: Path) -> None:
     link = tmp_path / "python"
     link.symlink_to(tmp_path / "gone")
 
-    assert not bootstrap.usable(link)
+    assert not bootstrap.is_usable(link)
 
 
 @pytest.fixture

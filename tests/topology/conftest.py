@@ -9,7 +9,7 @@ import pytest
 
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
-from jsplan.topology import Topology, resolve
+from jsplan.topology import Topology, build_topology
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,6 @@ def resolved(tmp_path: Path) -> Resolved:
 
     def call(text: str, head: str = DOMAINS + ROW) -> Topology:
         (tmp_path / "jsplan.yaml").write_text(head + textwrap.dedent(text), encoding="utf-8")
-        return resolve(load(LoadOptions(tmp_path)))
+        return build_topology(load(LoadOptions(tmp_path)))
 
     return call

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.topology.cycles import as_taken, detected_cycle
+from jsplan.topology.cycles import find_server_cycle, order_for_server
 from tests.support.raw import Raw, delete_all_streams
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def is_taken(raw: Raw, verb: str, wanted: dict[str, Any], there: dict[str, dict[
     answer = raw.api(f"$JS.API.STREAM.{verb}.{wanted['name']}", wanted)
     said = answer.get("error", {}).get("description", "")
     assert "error" not in answer or REFUSED in said, answer
-    assert (detected_cycle(wanted, there.get) is not None) == (REFUSED in said), (verb, wanted, there)
+    assert (find_server_cycle(wanted, there.get) is not None) == (REFUSED in said), (verb, wanted, there)
     return "error" not in answer
 
 
@@ -73,8 +73,8 @@ def test_sources_are_put_in_an_order_that_the_server_takes() -> None:
 
     def taken(*names: str) -> list[str] | None:
         given = {"name": "NEW", "sources": [{"name": name} for name in names]}
-        found = as_taken(given, streams.get)
-        return [s["name"] for s in found["sources"]] if detected_cycle(found, streams.get) is None else None
+        found = order_for_server(given, streams.get)
+        return [s["name"] for s in found["sources"]] if find_server_cycle(found, streams.get) is None else None
 
     assert taken("M", "O") == ["M", "O"]
     assert taken("O", "M") == ["M", "O"]

@@ -26,7 +26,7 @@ def test_a_domain_of_the_account_is_reached_by_its_name(resolved: Resolved) -> N
     """Within an account an origin is `$JS.<domain>.API`, without a delivery prefix."""
     topology = resolved("streams: [{name: C, domain: leaf, mirror: {name: S, domain: hub}}]")
     assert mirror(topology, "leaf/stream/C") == {"name": "S", "external": {"api": "$JS.hub.API"}}
-    assert topology.delivers == {}
+    assert topology.delivery_prefixes == {}
     assert findings(topology) == []
 
 
@@ -35,8 +35,8 @@ def test_an_import_is_used_for_another_account(domain: str, resolved: Resolved) 
     """Between accounts the imports row gives the prefix, whichever way to the origin's domain is named."""
     topology = resolved(f"streams: [{{name: C, domain: hub-imp, mirror: {{name: S, domain: {domain}}}}}]")
     assert mirror(topology, "hub-imp/stream/C") == {"name": "S", "external": {"api": "JS.acc@hub.API"}}
-    assert topology.delivers == {Address.parse("hub-imp/stream/C"): {"S@JS.acc@hub.API": "deliver.acc.hub.imp.hub-imp.C"}}
-    assert [(str(e.origin), str(e.copy)) for e in topology.edges] == [("hub/stream/S", "hub-imp/stream/C")]
+    assert topology.delivery_prefixes == {Address.parse("hub-imp/stream/C"): {"S@JS.acc@hub.API": "deliver.acc.hub.imp.hub-imp.C"}}
+    assert [(str(e.origin), str(e.downstream)) for e in topology.edges] == [("hub/stream/S", "hub-imp/stream/C")]
     assert findings(topology) == []
 
 
@@ -48,7 +48,7 @@ def test_sources_get_a_prefix_each(resolved: Resolved) -> None:
             domain: hub-imp
             sources: [{name: S, domain: hub}, {name: T, domain: hub, filter_subject: t.a}, {name: KV_B, domain: hub}]
         """)
-    assert topology.delivers[Address.parse("hub-imp/stream/C")] == {
+    assert topology.delivery_prefixes[Address.parse("hub-imp/stream/C")] == {
         "S@JS.acc@hub.API": "deliver.acc.hub.imp.hub-imp.C.S",
         "T@JS.acc@hub.API#t.a": "deliver.acc.hub.imp.hub-imp.C.T",
         "KV_B@JS.acc@hub.API": "deliver.acc.hub.imp.hub-imp.C.KV_B",
@@ -60,7 +60,7 @@ def test_a_written_prefix_is_the_last_word(resolved: Resolved) -> None:
     """`deliver:` goes out as it is, and nothing is computed."""
     topology = resolved("streams: [{name: C, domain: hub-imp, mirror: {name: S, domain: hub, deliver: deliver.acc.hub.mine}}]")
     assert mirror(topology, "hub-imp/stream/C")["external"] == {"api": "JS.acc@hub.API", "deliver": "deliver.acc.hub.mine"}
-    assert topology.delivers == {}
+    assert topology.delivery_prefixes == {}
 
 
 @pytest.mark.parametrize(("own", "target"), [("hub", "hub"), ("hub", "hub-by-b"), ("hub-by-b", "hub")])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.sandbox.fleet import fleet as running
-from jsplan.sandbox.fleet import stores
+from jsplan.sandbox.fleet import leaf_names
+from jsplan.sandbox.fleet import run_fleet as running
 from tests.conftest import PROGRAM
 from tests.support.fleets import Fleet
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def _fleet() -> Iterator[Fleet]:
-    with running(stores(6), binary=PROGRAM) as sandbox:
+    with running(leaf_names(6), binary=PROGRAM) as sandbox:
         yield Fleet(sandbox)
 
 

@@ -10,10 +10,10 @@ import pytest
 from jsplan.sandbox.shapes import User
 from jsplan.workflows.access import access
 from tests.conftest import PROGRAM
-from tests.support.crossing import Nsc, arrive, creds_of, flood, servers, static, user
+from tests.support.account_sharing import FakeNsc, creds_of, publish_many, start_servers, static_accounts, static_user, wait_for_messages
 from tests.support.jwt import Operator
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,14 +40,14 @@ def space(folder: Path, url: str = "nats://127.0.0.1:1", **logins: dict[str, Any
     return Space(folder, base).write(streams=STREAMS)
 
 
-def needed(where: Space) -> Access:
+def required_access(where: Space) -> Access:
     """What access says without asking anybody."""
-    return access(where.load, Quiet())
+    return access(where.load, RecordingObserver())
 
 
-def checked(where: Space, system: str | None = None) -> Access:
+def check_access(where: Space, system: str | None = None) -> Access:
     """What access finds on the servers."""
-    return access(where.load, Quiet(), ask=True, system=system)
+    return access(where.load, RecordingObserver(), ask=True, system=system)
 
 
 def lines(found: Access, account: str) -> str:
@@ -55,18 +55,18 @@ def lines(found: Access, account: str) -> str:
     return next(a.configuration for a in found.accounts if a.account == account)
 
 
-def bulk(url: str, acc: dict[str, Any], imp: dict[str, Any], count: int, size: int) -> None:
+def publish_and_compare(url: str, acc: dict[str, Any], imp: dict[str, Any], count: int, size: int) -> None:
     """Publish `count` messages that the filters pass and a hundred that they do not; all four copies must get theirs."""
     with Raw(url, **acc, timeout=60) as raw:
-        flood(raw, {"orders.new": count, "orders.old": 100}, size)
+        publish_many(raw, {"orders.new": count, "orders.old": 100}, size)
     expected = {name: count if part else count + 100 for name, part in FILTERED.items()}
     with Raw(url, **imp, timeout=60) as raw:
-        assert arrive(raw, expected) == expected
+        assert wait_for_messages(raw, expected) == expected
 
 
 def test_what_is_printed(tmp_path: Path) -> None:
     """Exports are restricted to who imports them, each subject is there once, and both ways of writing it down say the same."""
-    found = needed(space(tmp_path))
+    found = required_access(space(tmp_path))
 
     assert lines(found, "ACC") == (
         "exports: [\n"
@@ -109,7 +109,7 @@ def sandboxes() -> Iterator[list[Sandbox]]:
 
 def start_static(folder: Path, sandboxes: list[Sandbox], blocks: dict[str, str]) -> Space:
     """Servers with these accounts, and the workspace that reaches them."""
-    sandboxes.append(servers(static(blocks), user("ACC"), binary=PROGRAM))
+    sandboxes.append(start_servers(static_accounts(blocks), static_user("ACC"), binary=PROGRAM))
     sandboxes[-1].start()
     return space(folder, sandboxes[-1]["hub"].url)
 
@@ -117,16 +117,16 @@ def start_static(folder: Path, sandboxes: list[Sandbox], blocks: dict[str, str])
 @pytest.mark.matrix
 def test_static_accounts_pass_a_large_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """Servers configured from the output pass 50,000 messages and 50 MB to mirrors and sources, filtered or not; nothing is missing."""
-    printed = needed(space(tmp_path))
+    printed = required_access(space(tmp_path))
     where = start_static(tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")})
     plan, result = where.apply()
 
     assert (result.exit_code, plan.summary["add"]) == (0, 5)
     assert where.plan().steps == []
-    found = checked(where)
+    found = check_access(where)
     assert [(need.status, need.detail) for need in found.needs] == [("ok", "")] * 4
     url = sandboxes[-1]["hub"].url
-    bulk(url, {"user": "acc", "password": "acc"}, {"user": "imp", "password": "imp"}, 50_000, 1024)
+    publish_and_compare(url, {"user": "acc", "password": "acc"}, {"user": "imp", "password": "imp"}, 50_000, 1024)
     assert where.plan().steps == []
 
 
@@ -135,11 +135,11 @@ def jwt_server(folder: Path, sandboxes: list[Sandbox], accounts: list[str], comm
     operator = Operator()
     for name in accounts:
         operator.account(name)
-    nsc = Nsc(operator)
+    nsc = FakeNsc(operator)
     for command in commands:
         nsc.run(command)
     creds = creds_of(operator, folder)
-    sandboxes.append(servers(operator.configuration(), User(accounts[0], None, None, creds[accounts[0]]), binary=PROGRAM))
+    sandboxes.append(start_servers(operator.configuration(), User(accounts[0], None, None, creds[accounts[0]]), binary=PROGRAM))
     sandboxes[-1].start()
     return creds, sandboxes[-1]["hub"].url
 
@@ -147,15 +147,15 @@ def jwt_server(folder: Path, sandboxes: list[Sandbox], accounts: list[str], comm
 @pytest.mark.matrix
 def test_jwt_accounts_pass_a_flow(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """The same, smaller, with an operator's accounts, made by the printed `nsc` commands, reached with creds files."""
-    commands = [line for account in needed(space(tmp_path)).accounts for line in account.nsc]
+    commands = [line for account in required_access(space(tmp_path)).accounts for line in account.nsc]
     creds, url = jwt_server(tmp_path, sandboxes, ["ACC", "IMP"], commands)
     where = space(tmp_path, url, **{name.lower(): {"creds": str(path)} for name, path in creds.items()})
     _, result = where.apply()
 
     assert result.exit_code == 0
-    assert {need.status for need in checked(where).needs} == {"ok"}
-    assert {need.status for need in checked(where, "sys").needs} == {"ok"}
-    bulk(url, {"creds": creds["ACC"]}, {"creds": creds["IMP"]}, 5_000, 1024)
+    assert {need.status for need in check_access(where).needs} == {"ok"}
+    assert {need.status for need in check_access(where, "sys").needs} == {"ok"}
+    publish_and_compare(url, {"creds": creds["ACC"]}, {"creds": creds["IMP"]}, 5_000, 1024)
     assert where.plan().steps == []
     for path in (tmp_path / "state").iterdir():
         assert "eyJ" not in path.read_text("utf-8")
@@ -173,8 +173,8 @@ def test_each_missing_part_is_named_alone(system: str | None, tmp_path: Path, sa
         streams += json.loads(json.dumps(STREAMS).replace('"domain": "hub"', f'"domain": "hub{n}"').replace('"imp"', f'"imp{n}"'))
     where = Space(tmp_path, {"jsplan": 1, "workspace": "test"})
     where.write(connections=connections, domains=domains, imports=imports, streams=streams)
-    printed = {account.account: account.nsc for account in needed(where).accounts}
-    subjects = [need.subject for need in needed(where).needs if need.owner == "ACC0"]
+    printed = {account.account: account.nsc for account in required_access(where).accounts}
+    subjects = [need.subject for need in required_access(where).needs if need.owner == "ACC0"]
     assert {len(commands) for commands in printed.values()} == {len(subjects)} == {count // 2}
     for n in range(count):
         del printed[f"{'ACC' if n < count // 2 else 'IMP'}{n}"][n % (count // 2)]
@@ -182,7 +182,7 @@ def test_each_missing_part_is_named_alone(system: str | None, tmp_path: Path, sa
     creds, url = jwt_server(tmp_path, sandboxes, list(printed), [line for commands in printed.values() for line in commands])
     for key, connection in connections.items():
         connection |= {"url": url, "creds": str(creds[key.upper()])}
-    found = checked(where.write(connections=connections, domains=domains, imports=imports, streams=streams), system)
+    found = check_access(where.write(connections=connections, domains=domains, imports=imports, streams=streams), system)
 
     missing = {need.owner: (need.subject, need.detail) for need in found.with_status("missing")}
     assert {owner: subject for owner, (subject, _) in missing.items()} == {f"ACC{n}": subjects[n % (count // 2)] for n in range(count)}
@@ -194,51 +194,51 @@ def test_each_missing_part_is_named_alone(system: str | None, tmp_path: Path, sa
 
 def test_check_changes_nothing(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """Trying every subject leaves streams, consumers, positions and messages as they were, and asks nothing that writes."""
-    printed = needed(space(tmp_path))
+    printed = required_access(space(tmp_path))
     where = start_static(tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")})
     where.apply()
     url = sandboxes[-1]["hub"].url
     with Raw(url, "acc", "acc") as acc, Raw(url, "imp", "imp") as imp:
-        flood(acc, {"orders.new": 10}, 10)
+        publish_many(acc, {"orders.new": 10}, 10)
         expected = dict.fromkeys(FILTERED, 10)
-        assert arrive(imp, expected) == expected
+        assert wait_for_messages(imp, expected) == expected
 
         def seen() -> list[Any]:
-            shown = [raw.done("$JS.API.STREAM.LIST")["streams"] for raw in (acc, imp)]
+            shown = [raw.api_ok("$JS.API.STREAM.LIST")["streams"] for raw in (acc, imp)]
             consumers = [
-                acc.done("$JS.API.CONSUMER.LIST.ORDERS")["consumers"],
-                *(imp.done(f"$JS.API.CONSUMER.LIST.{n}")["consumers"] for n in FILTERED),
+                acc.api_ok("$JS.API.CONSUMER.LIST.ORDERS")["consumers"],
+                *(imp.api_ok(f"$JS.API.CONSUMER.LIST.{n}")["consumers"] for n in FILTERED),
             ]
             states = [[(s["config"], s["state"], s["created"]) for s in streams] for streams in shown]
             return [states, [[c["name"] for c in found] for found in consumers]]
 
         before = seen()
-        assert {need.status for need in checked(where, "sys").needs} == {"ok"}
+        assert {need.status for need in check_access(where, "sys").needs} == {"ok"}
         assert seen() == before
 
 
 def test_what_a_stream_would_store_is_not_tried(tmp_path: Path, sandboxes: list[Sandbox]) -> None:
     """A probe that a stream would store is not sent; the system account still knows."""
-    printed = needed(space(tmp_path))
+    printed = required_access(space(tmp_path))
     where = start_static(tmp_path, sandboxes, {name: lines(printed, name) for name in ("ACC", "IMP")})
     url = sandboxes[-1]["hub"].url
     with Raw(url, "acc", "acc") as acc:
-        acc.done("$JS.API.STREAM.CREATE.ALL", {"name": "ALL", "subjects": ["deliver.>"]})
+        acc.api_ok("$JS.API.STREAM.CREATE.ALL", {"name": "ALL", "subjects": ["deliver.>"]})
 
-        found = checked(where)
+        found = check_access(where)
         assert [(n.subject, n.detail) for n in found.with_status("unknown")] == [
             ("deliver.acc.imp.>", "not tried, since stream ALL in hub would store it")
         ]
-        assert {need.status for need in checked(where, "sys").needs} == {"ok"}
-        assert acc.done("$JS.API.STREAM.INFO.ALL")["state"]["messages"] == 0
+        assert {need.status for need in check_access(where, "sys").needs} == {"ok"}
+        assert acc.api_ok("$JS.API.STREAM.INFO.ALL")["state"]["messages"] == 0
 
 
 def test_a_wide_export_without_an_import(tmp_path: Path, sandboxes: list[Sandbox], monkeypatch: pytest.MonkeyPatch) -> None:
     """`$JS.API.>` of a server with a domain is an export of its API: what is missing then is the import."""
-    monkeypatch.setattr("jsplan.facts.access.PATIENCE", 0.0)
+    monkeypatch.setattr("jsplan.facts.access.ANSWER_TIMEOUT", 0.0)
     where = start_static(tmp_path, sandboxes, {"ACC": 'exports: [{service: "$JS.API.>"}]', "IMP": ""})
 
-    found = {need.subject: need.detail for need in checked(where, "sys").needs}
+    found = {need.subject: need.detail for need in check_access(where, "sys").needs}
     assert found == {
         "$JS.FC.ORDERS.>": "account ACC does not export it",
         "$JS.hub.API.CONSUMER.CREATE.ORDERS": "account IMP does not import it",

@@ -13,10 +13,10 @@ from jsplan.workflows.access import access
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.conftest import PROGRAM
-from tests.support.crossing import arrive, creds_of, flood, servers, static, user
+from tests.support.account_sharing import creds_of, publish_many, start_servers, static_accounts, static_user, wait_for_messages
 from tests.support.jwt import NO_JETSTREAM, Operator
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ COPY = {"name": "COPY", "domain": "imp", "mirror": {"name": "ORDERS", "domain": 
 @pytest.fixture(scope="module")
 def system() -> Iterator[Sandbox]:
     """A server whose account IMP may ask everything of ACC."""
-    with servers(static({"ACC": EXPORTS, "IMP": IMPORTS}), user("ACC"), binary=PROGRAM) as sandbox:
+    with start_servers(static_accounts({"ACC": EXPORTS, "IMP": IMPORTS}), static_user("ACC"), binary=PROGRAM) as sandbox:
         yield sandbox
 
 
@@ -48,8 +48,8 @@ def space(tmp_path: Path, system: Sandbox) -> Space:
     url = system["hub"].url
     for name in ("acc", "imp"):
         with Raw(url, name, name) as raw:
-            for stream in raw.done("$JS.API.STREAM.NAMES")["streams"] or []:
-                raw.done(f"$JS.API.STREAM.DELETE.{stream}")
+            for stream in raw.api_ok("$JS.API.STREAM.NAMES")["streams"] or []:
+                raw.api_ok(f"$JS.API.STREAM.DELETE.{stream}")
     connections = {name: {"url": url, "user": name, "password": name, "account": name.upper()} for name in ("acc", "imp")}
     domains = {"hub": {"connection": "acc"}, "imp": {"connection": "imp", "js_domain": "hub"}}
     return Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains, "imports": [ROW]})
@@ -58,7 +58,7 @@ def space(tmp_path: Path, system: Sandbox) -> Space:
 def external(system: Sandbox, stream: str = "COPY") -> Any:
     """How the live stream reaches its origins."""
     with Raw(system["hub"].url, "imp", "imp") as raw:
-        config = raw.done(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        config = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
     return config["mirror"]["external"] if "mirror" in config else {o["name"]: o["external"] for o in config["sources"]}
 
 
@@ -72,14 +72,14 @@ def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system:
     """A mirror made by hand is adopted without a write, keeps its prefix, and neither another row nor another spelling replaces it."""
     with Raw(system["hub"].url, "imp", "imp") as raw:
         by_hand = {"api": "JS.acc@hub.API", "deliver": "deliver.by.hand"}
-        raw.done("$JS.API.STREAM.CREATE.COPY", {"name": "COPY", "mirror": {"name": "ORDERS", "external": by_hand}})
+        raw.api_ok("$JS.API.STREAM.CREATE.COPY", {"name": "COPY", "mirror": {"name": "ORDERS", "external": by_hand}})
     plan, result = space.write(streams=[ORDERS, COPY]).apply()
     assert (plan.summary["import"], plan.summary["add"], plan.summary["change"], result.exit_code) == (1, 1, 0, 0)
     assert external(system) == by_hand
     with Raw(system["hub"].url, "acc", "acc") as raw:
-        flood(raw, {"orders.a": 10}, 10)
+        publish_many(raw, {"orders.a": 10}, 10)
     with Raw(system["hub"].url, "imp", "imp") as raw:
-        assert arrive(raw, {"COPY": 10}) == {"COPY": 10}
+        assert wait_for_messages(raw, {"COPY": 10}) == {"COPY": 10}
 
     spelled = {"name": "COPY", "domain": "imp", "mirror": {"name": "ORDERS", "external": {"api": "JS.acc@hub.API"}}}
     for sections in (
@@ -88,7 +88,7 @@ def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system:
         {"streams": [ORDERS, spelled]},
     ):
         assert [step.op for step in space.write(**sections).plan().steps if step.request] == []
-    found = drift(space.load, DriftOptions(), Quiet())
+    found = drift(space.load, DriftOptions(), RecordingObserver())
     assert (found.summary["changed"], found.summary["missing"], found.summary["unmanaged"]) == (0, 0, 0)
 
 
@@ -138,10 +138,10 @@ def test_odd_origins_are_said_and_stop_nothing(space: Space) -> None:
     assert codes(space.write(streams=with_it).plan()) == [("warning", "JS453", "imp/stream/PART")]
 
 
-def test_an_origin_of_somebody_else_is_no_finding(space: Space, system: Sandbox) -> None:
+def test_an_unmanaged_origin_is_no_finding(space: Space, system: Sandbox) -> None:
     """An origin that exists and is in no file is there, with the subjects that it has."""
     with Raw(system["hub"].url, "acc", "acc") as raw:
-        raw.done("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["theirs.>"]})
+        raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["theirs.>"]})
     ours = {"name": "OURS", "domain": "imp", "sources": [{"name": "THEIRS", "domain": "hub", "filter_subject": "theirs.a"}]}
     assert codes(space.write(streams=[ours]).plan()) == []
 
@@ -149,8 +149,8 @@ def test_an_origin_of_somebody_else_is_no_finding(space: Space, system: Sandbox)
 def test_a_mirror_that_leads_back_is_not_equal(space: Space, system: Sandbox) -> None:
     """A live mirror whose external is its own JetStream copies nothing, so it is not taken for the one that is wanted."""
     with Raw(system["hub"].url, "acc", "acc") as raw:
-        raw.done("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
-        raw.done("$JS.API.STREAM.CREATE.HERE", {"name": "HERE", "mirror": {"name": "ORDERS", "external": {"api": "$JS.hub.API"}}})
+        raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+        raw.api_ok("$JS.API.STREAM.CREATE.HERE", {"name": "HERE", "mirror": {"name": "ORDERS", "external": {"api": "$JS.hub.API"}}})
     plan = space.write(streams=[ORDERS, {"name": "HERE", "domain": "hub", "mirror": {"name": "ORDERS", "domain": "hub"}}]).plan()
     assert {c.address: c.change.actions for c in plan.resource_changes}["hub/stream/HERE"] == ["delete", "create"]
 
@@ -190,7 +190,7 @@ LEAF_TUTORIAL = {
 @pytest.mark.matrix
 def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
     """With them a little flows unfiltered, as the tutorial shows; the check names what a filter and more data need besides."""
-    with servers(static(LEAF_TUTORIAL), user("ACC"), binary=PROGRAM) as sandbox:
+    with start_servers(static_accounts(LEAF_TUTORIAL), static_user("ACC"), binary=PROGRAM) as sandbox:
         url = sandbox["hub"].url
         names = {"acc": "ACC", "mirror": "IMPORT_MIRROR", "client": "IMPORT_CLIENT", "system": "SYS"}
         connections = {
@@ -215,12 +215,12 @@ def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
         _, result = space.write(streams=streams).apply()
         assert result.exit_code == 0
         with Raw(url, "acc", "acc") as raw:
-            flood(raw, {"test": 5}, 100)
+            publish_many(raw, {"test": 5}, 100)
         with Raw(url, "import_mirror", "import_mirror") as raw:
-            assert arrive(raw, {"aggregate-test-leaf-from-acc": 5}) == {"aggregate-test-leaf-from-acc": 5}
+            assert wait_for_messages(raw, {"aggregate-test-leaf-from-acc": 5}) == {"aggregate-test-leaf-from-acc": 5}
         part = {"name": "part", "domain": "hub-mirror", "sources": [origin | {"filter_subject": "test.a"}]}
         for system_connection in (None, "system"):
-            found = access(space.write(streams=[*streams, part]).load, Quiet(), ask=True, system=system_connection)
+            found = access(space.write(streams=[*streams, part]).load, RecordingObserver(), ask=True, system=system_connection)
             assert [(need.subject, need.user) for need in found.with_status("missing")] == [
                 ("$JS.FC.aggregate-test-leaf.>", "IMPORT_MIRROR"),
                 ("$JS.hub.API.CONSUMER.CREATE.aggregate-test-leaf.>", "IMPORT_MIRROR"),
@@ -242,7 +242,7 @@ def test_the_exports_of_the_sharing_tutorial(domain: str | None, exported: str, 
         account.take("stream", a, f"toaccount.{account.public}.>")
         account.take("service", a, "$JS.FC.>")
     creds = creds_of(operator, tmp_path)
-    with servers(operator.configuration(), User("A", None, None, creds["A"]), domain=domain, binary=PROGRAM) as sandbox:
+    with start_servers(operator.configuration(), User("A", None, None, creds["A"]), domain=domain, binary=PROGRAM) as sandbox:
         url = sandbox["hub"].url
         connections = {name.lower(): {"url": url, "creds": str(path), "account": name} for name, path in creds.items()}
         domains = {
@@ -264,10 +264,10 @@ def test_the_exports_of_the_sharing_tutorial(domain: str | None, exported: str, 
         assert (codes(plan), result.exit_code, plan.summary["add"]) == ([], 0, 4)
         assert space.plan().steps == []
         with Raw(url, creds=creds["A"], timeout=30) as raw:
-            flood(raw, {"S.1": 500}, 10_000)
+            publish_many(raw, {"S.1": 500}, 10_000)
         with Raw(url, creds=creds["C"], timeout=30) as raw:
-            assert arrive(raw, {"SS": 500}) == {"SS": 500}
-        found = access(space.load, Quiet(), ask=True, system="sys")
+            assert wait_for_messages(raw, {"SS": 500}) == {"SS": 500}
+        found = access(space.load, RecordingObserver(), ask=True, system="sys")
         assert [(need.subject, need.detail) for need in found.needs if need.status != "ok"] == [
             (
                 f"$JS.{domain}.API.CONSUMER.MSG.NEXT.S.b" if domain else "$JS.API.CONSUMER.MSG.NEXT.S.b",

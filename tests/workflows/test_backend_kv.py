@@ -16,12 +16,12 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
 from jsplan.workflows.state import pull, rm
 from jsplan.workflows.status import status
-from tests.support.audit import audited
-from tests.support.buckets import LONG, kv_backend, new_bucket
-from tests.support.process import begin
+from tests.support.api_audit import audit_requests
+from tests.support.buckets import LONG_LEASE, kv_backend, new_bucket
+from tests.support.process import start_process
 from tests.support.raw import Raw, api
-from tests.support.state import world_of
-from tests.support.workspaces import Quiet, Space, hub_leaf_space, yes
+from tests.support.state import load_context
+from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,10 +51,10 @@ def test_state_across_domains(space: Space) -> None:
 
     assert result.exit_code == 0
     assert not space.plan().has_changes
-    assert drift(space.load, DriftOptions(), Quiet()).exit_code == 0
+    assert drift(space.load, DriftOptions(), RecordingObserver()).exit_code == 0
     assert sorted(json.loads(pull(space.load))["resources"]) == ["hub/stream/A", "leaf/stream/A"]
     assert rm(space.load, ("hub/**",), 0) == ["hub/stream/A"]
-    assert [str(address) for address in world_of(space.load).state.resources] == ["leaf/stream/A"]
+    assert [str(address) for address in load_context(space.load).state.resources] == ["leaf/stream/A"]
     assert not (space.folder / "state").exists()
 
 
@@ -64,10 +64,10 @@ def test_the_bucket_is_nobodys_resource(space: Space, tmp_path: Path, clean_hub_
     (tmp_path / "other").mkdir()
     other = hub_leaf_space(tmp_path / "other", clean_hub_leaf).write(streams=[])
 
-    assert drift(space.load, DriftOptions(), Quiet()).unmanaged == []
-    assert [u.address for u in drift(other.load, DriftOptions(), Quiet()).unmanaged] == ["leaf/stream/A"]
+    assert drift(space.load, DriftOptions(), RecordingObserver()).unmanaged == []
+    assert [u.address for u in drift(other.load, DriftOptions(), RecordingObserver()).unmanaged] == ["leaf/stream/A"]
     space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
-    assert world_of(space.load).state.serial == 2
+    assert load_context(space.load).state.serial == 2
 
 
 def test_status_does_not_list_the_bucket(space: Space, clean_hub_leaf: Sandbox) -> None:
@@ -76,10 +76,10 @@ def test_status_does_not_list_the_bucket(space: Space, clean_hub_leaf: Sandbox) 
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
         config = {"name": f"KV_{bucket}", "subjects": [f"$KV.{bucket}.>"], "max_msgs_per_subject": 10, "allow_direct": True}
-        raw.done(f"$JS.API.STREAM.CREATE.KV_{bucket}", config | {"allow_rollup_hdrs": True, "discard": "new"})
-        raw.done(f"$JS.API.CONSUMER.CREATE.KV_{bucket}.C", {"stream_name": f"KV_{bucket}", "config": {"name": "C", "durable_name": "C"}})
+        raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", config | {"allow_rollup_hdrs": True, "discard": "new"})
+        raw.api_ok(f"$JS.API.CONSUMER.CREATE.KV_{bucket}.C", {"stream_name": f"KV_{bucket}", "config": {"name": "C", "durable_name": "C"}})
     assert space.write(streams=[{"name": "A", "domain": ["hub", "leaf"]}]).apply()[1].exit_code == 0
-    found = status(space.load, Quiet())
+    found = status(space.load, RecordingObserver())
 
     assert [s["address"] for s in found.streams] == ["hub/stream/A", "leaf/stream/A"]
     assert found.consumers == []
@@ -88,13 +88,13 @@ def test_status_does_not_list_the_bucket(space: Space, clean_hub_leaf: Sandbox) 
 async def test_two_applies_at_once(space: Space, clean_hub_leaf: Sandbox) -> None:
     """Whoever comes second does nothing and is told who works; plan and drift go on and take no lock."""
     bucket = space.base["backend"]["kv"]["bucket"]
-    holder = kv_backend(clean_hub_leaf["leaf"], bucket, workspace="test", lease=LONG)
+    holder = kv_backend(clean_hub_leaf["leaf"], bucket, workspace="test", lease=LONG_LEASE)
     space.write(streams=[{"name": "A", "domain": "hub"}])
-    async with holder.lock(LockInfo.here("destroy"), 0):
+    async with holder.lock(LockInfo.for_this_process("destroy"), 0):
         with pytest.raises(StateLockedError, match="for destroy since"):
             await asyncio.to_thread(lambda: space.apply(lock_timeout=0))
         plan = await asyncio.to_thread(space.plan)
-        found = await asyncio.to_thread(lambda: drift(space.load, DriftOptions(), Quiet()))
+        found = await asyncio.to_thread(lambda: drift(space.load, DriftOptions(), RecordingObserver()))
     await holder.close()
 
     assert plan.has_changes
@@ -104,9 +104,9 @@ async def test_two_applies_at_once(space: Space, clean_hub_leaf: Sandbox) -> Non
 def test_plan_and_drift_write_nothing(space: Space, clean_hub_leaf: Sandbox) -> None:
     """Reading state from a bucket sends only questions, and makes no bucket."""
     space.write(streams=[{"name": "A", "domain": "hub"}])
-    with audited(clean_hub_leaf) as seen:
+    with audit_requests(clean_hub_leaf) as seen:
         space.plan()
-        drift(space.load, DriftOptions(), Quiet())
+        drift(space.load, DriftOptions(), RecordingObserver())
 
     assert seen
     assert [line for line in seen if not any(verb in line for verb in (".INFO", " INFO", ".NAMES", ".LIST", ".GET"))] == []
@@ -121,7 +121,7 @@ def test_a_state_that_cannot_be_reached(tmp_path: Path, make_hub_leaf: MakeHubLe
     sandbox["leaf"].stop()
     space.write(streams=[{"name": "A", "domain": "hub", "max_age": "1d"}])
 
-    for command in (space.plan, space.apply, lambda: drift(space.load, DriftOptions(), Quiet())):
+    for command in (space.plan, space.apply, lambda: drift(space.load, DriftOptions(), RecordingObserver())):
         with pytest.raises((StateError, ConnectError)) as failed:
             command()
         assert int(failed.value.exit_code) == 1
@@ -138,22 +138,22 @@ def test_a_short_lease_stops_an_apply(space: Space, clean_hub_leaf: Sandbox, ser
     leaf, bucket = clean_hub_leaf["leaf"], space.base["backend"]["kv"]["bucket"]
     space.write(streams=[{"name": f"S{n:02}", "domain": "hub"} for n in range(12)])
 
-    class Thief(Quiet):
+    class Thief(RecordingObserver):
         """Takes the lock away when the fifth step is done."""
 
         def event(self, event: Any) -> None:
             super().event(event)
             if len(self.events) == 10:
                 with Raw(leaf.url, leaf.user, leaf.password) as raw:
-                    raw.done(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.test"})
+                    raw.api_ok(f"$JS.API.STREAM.PURGE.KV_{bucket}", {"filter": f"$KV.{bucket}._lock.test"})
 
     with pytest.raises(PartialApplyError, match=r"was lost: it ran out, or somebody took it away; \d+ of 12 steps are done") as failed:
-        applying.apply(space.load, PlanOptions(parallelism=1), yes, Thief())
+        applying.apply(space.load, PlanOptions(parallelism=1), approve, Thief())
     assert int(failed.value.exit_code) == 6
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        made = raw.done("$JS.API.STREAM.NAMES")["total"]
-    known = {*world_of(space.load).state.resources, *world_of(space.load).state.pending}
+        made = raw.api_ok("$JS.API.STREAM.NAMES")["total"]
+    known = {*load_context(space.load).state.resources, *load_context(space.load).state.pending}
 
     assert 0 < made < (12 if server_version >= (2, 11) else 13)
     assert len(known) >= made
@@ -165,7 +165,7 @@ def test_a_short_lease_stops_an_apply(space: Space, clean_hub_leaf: Sandbox, ser
 def test_ctrl_c_lets_the_lock_go(space: Space) -> None:
     """Exit 130, what was done is in state, and the next one gets in at once."""
     space.write(streams=[{"name": f"S{n:03}", "domain": "hub"} for n in range(200)])
-    process = begin(space.folder, "apply", "-y", "--parallelism", "2")
+    process = start_process(space.folder, "apply", "-y", "--parallelism", "2")
     assert process.stderr is not None
     while not (line := process.stderr.readline()).startswith(b"[") or int(line[1:].split(b"/")[0]) < 10:
         assert line, "apply ended too early"
@@ -173,5 +173,5 @@ def test_ctrl_c_lets_the_lock_go(space: Space) -> None:
     _, err = process.communicate(timeout=60)
 
     assert (process.returncode, b"Traceback" in err) == (130, False)
-    assert len(world_of(space.load).state.resources) >= 10
+    assert len(load_context(space.load).state.resources) >= 10
     assert space.apply(lock_timeout=0)[1].exit_code == 0

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
-from jsplan.archives.folder import MANIFEST, BackupError, writing
+from jsplan.backup.folder import MANIFEST, BackupError, open_for_writing
 from jsplan.documents.schema import schemas
 from jsplan.errors import JsplanError, NotApprovedError, PlanError, RefusedError, UsageError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.backup import BackupOptions, BackupResult, backup
 from jsplan.workflows.restore import RestoreOptions, restore
 from tests.conftest import PROGRAM
-from tests.support import audit
+from tests.support import api_audit
+from tests.support.backup_streams import capture_stream, create_lively_stream
 from tests.support.buckets import bucket_config
-from tests.support.explained import require_explained
-from tests.support.process import begin, jsplan
+from tests.support.explained_steps import require_explained
+from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw
-from tests.support.saved import lively, picture
-from tests.support.workspaces import Quiet, Space, hub_leaf_space, single_space, yes
+from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
@@ -37,11 +37,11 @@ DELETING = ("DELETES_STREAM", "DELETES_CONSUMER", "DELETES_MESSAGES", "LOSES_CON
 
 
 def save(space: Space, *addresses: str, folder: str = "bk", **options: Any) -> BackupResult:
-    return backup(space.load, BackupOptions(addresses, space.folder / folder, **options), Quiet())
+    return backup(space.load, BackupOptions(addresses, space.folder / folder, **options), RecordingObserver())
 
 
-def bring_back(space: Space, folder: str = "bk", **options: Any) -> tuple[Plan, ApplyResult]:
-    plan, result = restore(space.load, RestoreOptions(space.folder / folder, **options), yes, Quiet())
+def restore_backup(space: Space, folder: str = "bk", **options: Any) -> tuple[Plan, ApplyResult]:
+    plan, result = restore(space.load, RestoreOptions(space.folder / folder, **options), approve, RecordingObserver())
     return require_explained(plan), result
 
 
@@ -65,7 +65,7 @@ def stores(raw: Raw, prefix: str) -> None:
     for number in range(3):
         raw.publish("$O.ASSETS.C.nuid", bytes([number]) * 100_000)
     raw.publish("$O.ASSETS.M.bmFtZQ==", b'{"name": "name", "chunks": 3}', {"Nats-Rollup": "sub"})
-    while raw.done(f"{prefix}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
+    while raw.api_ok(f"{prefix}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
         pass
 
 
@@ -93,13 +93,13 @@ def test_restore_after_destroy_gives_everything_back(tmp_path: Path, clean_hub_l
     )
     there = [("ORDERS", HUB), ("SALES", LEAF), ("KV_CONFIG", HUB), ("OBJ_ASSETS", HUB), *([("QUICK", HUB)] if memory else [])]
     with raw_of(hub) as raw:
-        lively(raw, "ORDERS", HUB)
-        lively(raw, "SALES", LEAF, retention="interest")
+        create_lively_stream(raw, "ORDERS", HUB)
+        create_lively_stream(raw, "SALES", LEAF, retention="interest")
         if memory:
-            lively(raw, "QUICK", HUB, storage="memory")
+            create_lively_stream(raw, "QUICK", HUB, storage="memory")
         space.apply(adopt=True)
         stores(raw, HUB)
-        before = {name: picture(raw, name, prefix) for name, prefix in there}
+        before = {name: capture_stream(raw, name, prefix) for name, prefix in there}
 
         saved = save(space, "**")
         assert saved.exit_code == 0
@@ -107,12 +107,12 @@ def test_restore_after_destroy_gives_everything_back(tmp_path: Path, clean_hub_l
         space.apply(destroy=True, allow_hazards=DELETING)
         for name, prefix in there:
             assert raw.api(f"{prefix}.STREAM.INFO.{name}")["error"]["err_code"] == 10059
-        plan, result = bring_back(space)
+        plan, result = restore_backup(space)
 
         assert [step.error for step in result.steps if step.error] == []
         assert result.exit_code == 0
         for name, prefix in there:
-            assert picture(raw, name, prefix) == before[name], name
+            assert capture_stream(raw, name, prefix) == before[name], name
     assert {r.change.actions[0] for r in plan.resource_changes} == {"create"}
     assert not space.plan().has_changes
     assert not [r for r in space.plan().resource_changes if r.change.importing]
@@ -124,26 +124,26 @@ def test_what_was_saved_by_an_older_release_of_the_server(tmp_path: Path, make_s
     """An archive of the server under test comes back on 2.15; one of 2.15 is refused by older servers before anything is asked."""
     newest, space = make_server(version="2.15.1"), single_space(tmp_path, server)
     with raw_of(server) as raw:
-        lively(raw, "ORDERS", PLAIN)
-        before = picture(raw, "ORDERS", PLAIN)
+        create_lively_stream(raw, "ORDERS", PLAIN)
+        before = capture_stream(raw, "ORDERS", PLAIN)
     space.write()
     save(space, "main/**")
     new = single_space(tmp_path, newest).write()
-    bring_back(new)
+    restore_backup(new)
     with raw_of(newest) as raw:
-        after = picture(raw, "ORDERS", PLAIN)
+        after = capture_stream(raw, "ORDERS", PLAIN)
         assert (after["messages"], after["consumers"]) == (before["messages"], before["consumers"])
-        raw.done(f"{PLAIN}.STREAM.CREATE.NEW", {"name": "NEW"})
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.NEW", {"name": "NEW"})
     save(new, "main/stream/NEW", folder="new")
     old = single_space(tmp_path, server).write()
     if manifest(space)["streams"][0]["archive"]["format"] == "natsarc1":
-        assert bring_back(old, "new")[1].exit_code == 0
+        assert restore_backup(old, "new")[1].exit_code == 0
         return
     with pytest.raises(PlanError) as caught:
-        bring_back(old, "new")
+        restore_backup(old, "new")
     assert "older servers cannot read" in caught.value.diagnostics[0].summary
     with pytest.raises(PlanError) as caught:
-        bring_back(new, "bk", rename="main/stream/COPY", subjects=("copy.*",))
+        restore_backup(new, "bk", rename="main/stream/COPY", subjects=("copy.*",))
     assert "can only keep its name" in caught.value.diagnostics[0].summary
 
 
@@ -152,8 +152,8 @@ def test_memory_streams_before_2_15_are_said_and_hold_up_nothing(tmp_path: Path,
     """A memory stream that cannot be saved is named with the way out, the others are saved: exit 6."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        raw.done(f"{PLAIN}.STREAM.CREATE.DISK", {"name": "DISK"})
-        raw.done(f"{PLAIN}.STREAM.CREATE.RAM", {"name": "RAM", "storage": "memory"})
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.DISK", {"name": "DISK"})
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.RAM", {"name": "RAM", "storage": "memory"})
     result = save(space, "main/**")
     if server_version >= (2, 15):
         assert (result.exit_code, result.manifest.missing) == (0, {})
@@ -169,9 +169,9 @@ def test_a_backup_changes_nothing_on_the_servers(tmp_path: Path, clean_hub_leaf:
     """A backup sends nothing but reads and snapshots, leaves no consumer and takes no lock."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=declared("ORDERS", domain="hub"))
     space.apply()
-    with audit.audited(clean_hub_leaf) as asked:
+    with api_audit.audit_requests(clean_hub_leaf) as asked:
         save(space, "**")
-    assert audit.writes(asked) == ["hub STREAM.SNAPSHOT.ORDERS"]
+    assert api_audit.writes(asked) == ["hub STREAM.SNAPSHOT.ORDERS"]
     assert not list(tmp_path.glob("state/*.lock.info"))
 
 
@@ -180,12 +180,12 @@ def test_what_has_not_moved_is_not_read_again(tmp_path: Path, server: Server) ->
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
         for name in ("SAME", "MOVED", "POSITION", "GONE"):
-            lively(raw, name, PLAIN)
+            create_lively_stream(raw, name, PLAIN)
         save(space, "main/**")
         files = {one["address"]: one["archive"]["file"] for one in manifest(space)["streams"]}
         raw.request("MOVED.1", b"new")
-        raw.done(f"{PLAIN}.CONSUMER.DELETE.POSITION.DONE")
-        raw.done(f"{PLAIN}.STREAM.DELETE.GONE")
+        raw.api_ok(f"{PLAIN}.CONSUMER.DELETE.POSITION.DONE")
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.GONE")
         result = save(space, "main/**")
 
     assert result.kept == ["main/stream/SAME"]
@@ -198,25 +198,25 @@ def test_what_has_not_moved_is_not_read_again(tmp_path: Path, server: Server) ->
     assert (tmp_path / "bk").stat().st_mode & 0o777 == 0o700
 
 
-def test_an_archive_that_was_damaged_is_taken_again(tmp_path: Path, server: Server) -> None:
+def test_a_damaged_snapshot_is_taken_again(tmp_path: Path, server: Server) -> None:
     """A file that lost its content is no reason to keep it, although nothing moved on the server."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        lively(raw, "S", PLAIN)
+        create_lively_stream(raw, "S", PLAIN)
     save(space, "main/**")
     next((tmp_path / "bk").glob("*.snap")).write_bytes(b"")
     assert save(space, "main/**").saved == ["main/stream/S"]
     assert save(space, "main/**").kept == ["main/stream/S"]
 
 
-def test_a_killed_backup_goes_on(tmp_path: Path, server: Server) -> None:
+def test_a_killed_backup_resumes(tmp_path: Path, server: Server) -> None:
     """A kill -9 in the middle leaves whole archives and a manifest that names only those; the next run takes the rest."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
         for number in range(6):
-            lively(raw, f"S{number}", PLAIN, messages=300, size=100_000)
-        before = {f"S{number}": picture(raw, f"S{number}", PLAIN)["state"] for number in range(6)}
-    process = begin(tmp_path, "backup", "main/**", "bk", "--parallelism", "1")
+            create_lively_stream(raw, f"S{number}", PLAIN, messages=300, size=100_000)
+        before = {f"S{number}": capture_stream(raw, f"S{number}", PLAIN)["state"] for number in range(6)}
+    process = start_process(tmp_path, "backup", "main/**", "bk", "--parallelism", "1")
     folder = tmp_path / "bk"
     deadline = time.monotonic() + 40
     while not (len(list(folder.glob("*.snap"))) >= 2 and list(folder.glob("main_*.part"))):
@@ -237,21 +237,21 @@ def test_a_killed_backup_goes_on(tmp_path: Path, server: Server) -> None:
     assert not list(folder.glob("*.part"))
     with raw_of(server) as raw:
         for name in before:
-            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
-        assert bring_back(space)[1].exit_code == 0
-        assert {name: picture(raw, name, PLAIN)["state"] for name in before} == before
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+        assert restore_backup(space)[1].exit_code == 0
+        assert {name: capture_stream(raw, name, PLAIN)["state"] for name in before} == before
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "longer", "gone"])
-def test_a_damaged_archive_is_refused_before_anything_is_asked(tmp_path: Path, server: Server, harm: str) -> None:
+def test_a_damaged_snapshot_is_refused_before_anything_is_asked(tmp_path: Path, server: Server, harm: str) -> None:
     """A checksum that does not fit stops the whole restore, names the file, and no server hears of it."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        lively(raw, "A", PLAIN)
-        lively(raw, "B", PLAIN)
+        create_lively_stream(raw, "A", PLAIN)
+        create_lively_stream(raw, "B", PLAIN)
         save(space, "main/**")
         for name in ("A", "B"):
-            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
     document = manifest(space)
     path = tmp_path / "bk" / document["streams"][1]["archive"]["file"]
     data = path.read_bytes()
@@ -264,29 +264,29 @@ def test_a_damaged_archive_is_refused_before_anything_is_asked(tmp_path: Path, s
         )
     server.kill()
     with pytest.raises(BackupError, match=r"bk is damaged, nothing was restored:\n  - .*main_stream_B"):
-        bring_back(space)
+        restore_backup(space)
     server.start()
-    assert bring_back(space, targets=("main/stream/A",))[1].exit_code == 0
+    assert restore_backup(space, targets=("main/stream/A",))[1].exit_code == 0
 
 
 def test_folders_that_are_no_place_for_a_backup(tmp_path: Path, server: Server) -> None:
     """A folder with something else, of another workspace, or that somebody writes to, is refused and left as it is."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        raw.done(f"{PLAIN}.STREAM.CREATE.S", {"name": "S"})
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.S", {"name": "S"})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("dear")
     with pytest.raises(BackupError, match=r"mine holds something else than a backup: thesis.txt"):
         save(space, "main/**", folder="mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
-    with writing(tmp_path / "theirs", "other", None):
+    with open_for_writing(tmp_path / "theirs", "other", None):
         pass
     with pytest.raises(BackupError, match="holds a backup of workspace other"):
         save(space, "main/**", folder="theirs")
-    with writing(tmp_path / "busy", "test", None), pytest.raises(BackupError, match="another jsplan is writing a backup"):
+    with open_for_writing(tmp_path / "busy", "test", None), pytest.raises(BackupError, match="another jsplan is writing a backup"):
         save(space, "main/**", folder="busy")
     with pytest.raises(BackupError, match=r"is not a backup folder: it has no manifest\.json"):
-        bring_back(space, "mine")
+        restore_backup(space, "mine")
     (tmp_path / "file").write_text("")
     with pytest.raises(BackupError, match="cannot write"):
         save(space, "main/**", folder="file")
@@ -296,7 +296,7 @@ def test_addresses_that_cannot_be_backed_up(tmp_path: Path, server: Server) -> N
     """A consumer alone, an unknown domain, and a name that nothing has are refused before a folder is made."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        lively(raw, "S", PLAIN)
+        create_lively_stream(raw, "S", PLAIN)
     for address, error, words in (
         ("main/consumer/S/BUSY", UsageError, "consumers are saved with their stream"),
         ("mian/**", UsageError, 'there is no domain mian. Did you mean "main"?'),
@@ -314,19 +314,19 @@ def test_a_glob_leaves_out_where_states_are(tmp_path: Path, server: Server) -> N
     space.write(streams=declared("S", domain="main"))
     with raw_of(server) as raw:
         for bucket in ("OURS", "PLAIN"):  # made by hand, so that only the files say what one of them is for
-            raw.done(f"$JS.API.STREAM.CREATE.KV_{bucket}", bucket_config(bucket))
-        raw.done("$JS.API.STREAM.CREATE.KV_THEIRS", bucket_config("THEIRS", metadata={"jsplan": "state"}))
+            raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", bucket_config(bucket))
+        raw.api_ok("$JS.API.STREAM.CREATE.KV_THEIRS", bucket_config("THEIRS", metadata={"jsplan": "state"}))
     space.apply()
 
     assert save(space, "main/**").saved == ["main/kv/PLAIN", "main/stream/S"]
     space.apply(destroy=True, allow_hazards=DELETING)
-    assert bring_back(space)[1].exit_code == 0
+    assert restore_backup(space)[1].exit_code == 0
     assert save(space, "main/kv/OURS", folder="other").saved == ["main/kv/OURS"]
     with pytest.raises(JsplanError, match="matches no stream"):
         save(space, "main/kv/O*", folder="other")
 
 
-def test_a_domain_that_is_away(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     """A leaf that is away is named in the manifest and exit 6, or no fault where it may be offline; nobody there at all is an error."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=declared("ORDERS", domain="hub"))
     space.apply()
@@ -348,21 +348,21 @@ def test_only_what_is_too_old_is_called_too_old(tmp_path: Path, server: Server) 
     aged = {"NEW": (0, 0), "PART": (7200, 0), "ALL": (9000, 7200)}
     with raw_of(server) as raw:
         for name in aged:
-            raw.done(f"{PLAIN}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "max_age": 3600 * 10**9})
-        raw.done(f"{PLAIN}.STREAM.CREATE.FOREVER", {"name": "FOREVER", "subjects": ["FOREVER.*"]})
-        raw.done(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY", "max_age": 10**9})
+            raw.api_ok(f"{PLAIN}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"], "max_age": 3600 * 10**9})
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.FOREVER", {"name": "FOREVER", "subjects": ["FOREVER.*"]})
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY", "max_age": 10**9})
         for name in (*aged, "FOREVER"):
             raw.request(f"{name}.1", b"x")
         save(space, "main/**")
         for name in (*aged, "FOREVER", "EMPTY"):
-            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
     saved = manifest(space)
     for one in saved["streams"]:
         for name, seconds in zip(("first_ts", "last_ts"), aged.get(one["config"]["name"], (0, 0)), strict=True):
             if seconds:
                 one["before"][name] = (now - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
     (space.folder / "bk" / MANIFEST).write_text(json.dumps(saved))
-    plan, result = bring_back(space)
+    plan, result = restore_backup(space)
 
     assert result.exit_code == 0
     assert {d.address: d.summary.partition(" by now")[0] for d in plan.diagnostics if d.code == "JS471"} == {
@@ -376,19 +376,19 @@ def test_nothing_is_restored_over_something(tmp_path: Path, server: Server) -> N
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
         for name in ("SAME", "OTHER", "GONE"):
-            lively(raw, name, PLAIN)
-        raw.done(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY"})
+            create_lively_stream(raw, name, PLAIN)
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY"})
         save(space, "main/**")
         raw.request("OTHER.1", b"more")
-        raw.done(f"{PLAIN}.STREAM.DELETE.GONE")
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.GONE")
         with pytest.raises(RefusedError, match=r"main/stream/OTHER: exists already, and is not as it was saved") as caught:
-            bring_back(space)
+            restore_backup(space)
         assert "SAME" not in str(caught.value)
         assert raw.api(f"{PLAIN}.STREAM.INFO.GONE")["error"]["err_code"] == 10059
 
         with pytest.raises(RefusedError, match="exists already"):
-            bring_back(space, targets=("*/stream/OTHER",))
-        plan, result = bring_back(space, excludes=("*/stream/OTHER",))
+            restore_backup(space, targets=("*/stream/OTHER",))
+        plan, result = restore_backup(space, excludes=("*/stream/OTHER",))
 
         assert result.exit_code == 0
         assert [step.address for step in result.steps if step.op == "stream.restore"] == ["main/stream/GONE"]
@@ -401,22 +401,22 @@ def test_sources_of_a_restored_origin(tmp_path: Path, clean_hub_leaf: Sandbox, s
     hub = clean_hub_leaf["hub"]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write()
     with raw_of(hub) as raw:
-        raw.done(f"{HUB}.STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["origin"]})
-        raw.done(f"{LEAF}.STREAM.CREATE.ALL", {"name": "ALL", "sources": [{"name": "ORIGIN", "external": {"api": HUB}}]})
+        raw.api_ok(f"{HUB}.STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["origin"]})
+        raw.api_ok(f"{LEAF}.STREAM.CREATE.ALL", {"name": "ALL", "sources": [{"name": "ORIGIN", "external": {"api": HUB}}]})
         for number in range(20):
             raw.request("origin", b"%d" % number)
         hub.wait_until(lambda: messages(raw, "ALL", LEAF) == 20, "copy everything", 60)
         save(space, "**")
-        raw.done(f"{LEAF}.STREAM.DELETE.ALL")
-        raw.done(f"{HUB}.STREAM.DELETE.ORIGIN")
+        raw.api_ok(f"{LEAF}.STREAM.DELETE.ALL")
+        raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
         if server_version < (2, 15):
-            plan, result = bring_back(space)
+            plan, result = restore_backup(space)
             assert [h for r in plan.resource_changes for h in r.hazards] == []
         else:
             with pytest.raises(RefusedError, match=r"leaf/stream/ALL may copy up to 20 messages a second time"):
-                bring_back(space)
+                restore_backup(space)
             assert raw.api(f"{HUB}.STREAM.INFO.ORIGIN")["error"]["err_code"] == 10059
-            plan, result = bring_back(space, allow_hazards=("DUPLICATES_MESSAGES:hub/stream/ORIGIN",))
+            plan, result = restore_backup(space, allow_hazards=("DUPLICATES_MESSAGES:hub/stream/ORIGIN",))
         assert result.exit_code == 0
         for number in range(10):
             raw.request("origin", b"%d" % number)
@@ -425,10 +425,10 @@ def test_sources_of_a_restored_origin(tmp_path: Path, clean_hub_leaf: Sandbox, s
 
 
 def messages(raw: Raw, stream: str, prefix: str) -> int:
-    return int(raw.done(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
+    return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
 
 
-def places(consumer: Any, *, old: bool) -> Any:
+def positions(consumer: Any, *, old: bool) -> Any:
     """All of it, or of an old cluster where it stands, without the counts."""
     return {name: consumer[name] for name in ("delivered", "ack_floor")} if old else consumer
 
@@ -442,53 +442,53 @@ def test_consumers_that_a_cluster_saves(tmp_path: Path, server_version: tuple[in
         space.base["connections"]["main"] |= {"user": server.user, "password": server.password}
         space.write()
         with raw_of(server) as raw:
-            lively(raw, "S", PLAIN, num_replicas=3)
-            before = picture(raw, "S", PLAIN)
+            create_lively_stream(raw, "S", PLAIN, num_replicas=3)
+            before = capture_stream(raw, "S", PLAIN)
             save(space, "main/**")
-            raw.done(f"{PLAIN}.STREAM.DELETE.S")
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
             assert manifest(space)["streams"][0]["server"]["clustered"]
             if server_version < (2, 15):
-                _, result = bring_back(space)
+                _, result = restore_backup(space)
                 lost = [step.address for step in result.steps if step.error]
                 assert lost in ([], ["main/consumer/S/FRESH"])
                 assert lost == [] or (server_version < (2, 11) and result.exit_code == 6)  # such a server may let it jump to the end
                 # there the count of pending messages may stay one off, and FRESH may jump after we looked
                 old = server_version < (2, 11)
-                back = {name: places(where, old=old) for name, where in before["consumers"].items() if not (old and name == "FRESH")}
+                back = {name: positions(where, old=old) for name, where in before["consumers"].items() if not (old and name == "FRESH")}
 
                 def now() -> dict[str, Any]:
-                    return {n: places(w, old=old) for n, w in picture(raw, "S", PLAIN)["consumers"].items() if n in back}
+                    return {n: positions(w, old=old) for n, w in capture_stream(raw, "S", PLAIN)["consumers"].items() if n in back}
 
                 server.wait_until(lambda: now() == back, "bring consumers back as they were", 30)
                 return
             with pytest.raises(RefusedError, match=r"main/consumer/S/BUSY: up to 3 messages .* are delivered again"):
-                bring_back(space)
-            _, result = bring_back(space, allow_hazards=("DUPLICATES_MESSAGES",))
+                restore_backup(space)
+            _, result = restore_backup(space, allow_hazards=("DUPLICATES_MESSAGES",))
             assert [step.error for step in result.steps if step.error] == []
             busy = f"{PLAIN}.CONSUMER.INFO.S.BUSY"
-            server.wait_until(lambda: raw.done(busy)["num_pending"] == 51, "count what is pending", 30)
+            server.wait_until(lambda: raw.api_ok(busy)["num_pending"] == 51, "count what is pending", 30)
             idle = before["consumers"]["DONE"]
-            server.wait_until(lambda: picture(raw, "S", PLAIN)["consumers"]["DONE"] == idle, "bring the idle one back", 30)
-            after = picture(raw, "S", PLAIN)
+            server.wait_until(lambda: capture_stream(raw, "S", PLAIN)["consumers"]["DONE"] == idle, "bring the idle one back", 30)
+            after = capture_stream(raw, "S", PLAIN)
     assert after["messages"] == before["messages"]
     assert after["consumers"]["DONE"] == before["consumers"]["DONE"]
     assert after["consumers"]["BUSY"]["ack_floor"] == before["consumers"]["BUSY"]["ack_floor"]
     assert after["consumers"]["BUSY"]["num_pending"] == 51
 
 
-def test_somebody_has_to_say_yes(tmp_path: Path, server: Server) -> None:
+def test_an_approval_is_required(tmp_path: Path, server: Server) -> None:
     """Without approval nothing is restored."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        lively(raw, "S", PLAIN)
+        create_lively_stream(raw, "S", PLAIN)
         save(space, "main/**")
-        raw.done(f"{PLAIN}.STREAM.DELETE.S")
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
 
         def no(plan: Plan) -> None:
             raise NotApprovedError("no")
 
         with pytest.raises(NotApprovedError):
-            restore(space.load, RestoreOptions(tmp_path / "bk"), no, Quiet())
+            restore(space.load, RestoreOptions(tmp_path / "bk"), no, RecordingObserver())
         assert raw.api(f"{PLAIN}.STREAM.INFO.S")["error"]["err_code"] == 10059
 
 
@@ -497,22 +497,22 @@ def test_into_another_domain_and_under_another_name(tmp_path: Path, clean_hub_le
     hub = clean_hub_leaf["hub"]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write()
     with raw_of(hub) as raw:
-        lively(raw, "ORDERS", HUB)
-        raw.done(f"{HUB}.STREAM.CREATE.KV_CONFIG", {"name": "KV_CONFIG", "subjects": ["$KV.CONFIG.>"], "max_msgs_per_subject": 1})
+        create_lively_stream(raw, "ORDERS", HUB)
+        raw.api_ok(f"{HUB}.STREAM.CREATE.KV_CONFIG", {"name": "KV_CONFIG", "subjects": ["$KV.CONFIG.>"], "max_msgs_per_subject": 1})
         save(space, "hub/**")
-        assert bring_back(space, rename="leaf/**")[1].exit_code == 0
-        assert picture(raw, "ORDERS", LEAF) == picture(raw, "ORDERS", HUB)
+        assert restore_backup(space, rename="leaf/**")[1].exit_code == 0
+        assert capture_stream(raw, "ORDERS", LEAF) == capture_stream(raw, "ORDERS", HUB)
 
         only: dict[str, Any] = {"targets": ("hub/stream/ORDERS",), "rename": "hub/stream/COPY"}
         with pytest.raises(PlanError) as caught:
-            bring_back(space, **only)
+            restore_backup(space, **only)
         assert "stored by hub/stream/ORDERS already" in caught.value.diagnostics[0].summary
-        assert bring_back(space, **only, subjects=("copy.>",))[1].exit_code == 0
-        copy = picture(raw, "COPY", HUB)
-        assert copy["messages"] == picture(raw, "ORDERS", HUB)["messages"]
+        assert restore_backup(space, **only, subjects=("copy.>",))[1].exit_code == 0
+        copy = capture_stream(raw, "COPY", HUB)
+        assert copy["messages"] == capture_stream(raw, "ORDERS", HUB)["messages"]
         assert copy["config"]["subjects"] == ["copy.>"]
         with pytest.raises(PlanError) as caught:
-            bring_back(space, targets=("hub/kv/*",), rename="hub/kv/OTHER")
+            restore_backup(space, targets=("hub/kv/*",), rename="hub/kv/OTHER")
         assert "cannot be restored under another name" in caught.value.diagnostics[0].summary
 
 
@@ -521,7 +521,7 @@ def test_places_that_make_no_sense(tmp_path: Path, server: Server) -> None:
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
         for name in ("A", "B"):
-            lively(raw, name, PLAIN)
+            create_lively_stream(raw, name, PLAIN)
     save(space, "main/**")
     for options, words in (
         ({"rename": "main/stream/C"}, "one place for 2 streams"),
@@ -532,7 +532,7 @@ def test_places_that_make_no_sense(tmp_path: Path, server: Server) -> None:
         ({"subjects": ("x..",), "targets": ("*/*/A",)}, "is not a subject"),
     ):
         with pytest.raises(UsageError, match=words):
-            bring_back(space, **options)
+            restore_backup(space, **options)
 
 
 def test_a_refused_restore_leaves_nothing_and_is_said(tmp_path: Path, server: Server) -> None:
@@ -540,34 +540,34 @@ def test_a_refused_restore_leaves_nothing_and_is_said(tmp_path: Path, server: Se
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
         for name in ("GOOD", "BAD"):
-            lively(raw, name, PLAIN)
+            create_lively_stream(raw, name, PLAIN)
         save(space, "main/**")
         for name in ("GOOD", "BAD"):
-            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
         document = manifest(space)
         document["streams"][0]["config"]["num_replicas"] = 3
         (tmp_path / "bk" / MANIFEST).write_text(json.dumps(document))
-        _, result = bring_back(space)
+        _, result = restore_backup(space)
         assert result.exit_code == 6
         failed = {step.address: step for step in result.steps if step.status == "failed"}
         assert "replicas" in str(failed["main/stream/BAD"].error)
         assert raw.api(f"{PLAIN}.STREAM.INFO.BAD")["error"]["err_code"] == 10059
-        assert raw.done(f"{PLAIN}.STREAM.INFO.GOOD")["state"]["messages"] == 56
+        assert raw.api_ok(f"{PLAIN}.STREAM.INFO.GOOD")["state"]["messages"] == 56
 
 
-def test_what_the_archive_lacks_is_said(tmp_path: Path, server: Server) -> None:
+def test_what_the_snapshot_lacks_is_reported(tmp_path: Path, server: Server) -> None:
     """A stream that comes back with less than its manifest says is an error that counts, not a success."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        lively(raw, "S", PLAIN)
+        create_lively_stream(raw, "S", PLAIN)
         save(space, "main/**")
-        raw.done(f"{PLAIN}.STREAM.DELETE.S")
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
         document = manifest(space)
         for moment in ("before", "after"):
             document["streams"][0][moment] |= {"messages": 70, "last_seq": 75}
             document["streams"][0]["consumers"][0][moment]["delivered"]["stream_seq"] = 70
         (tmp_path / "bk" / MANIFEST).write_text(json.dumps(document))
-        _, result = bring_back(space)
+        _, result = restore_backup(space)
     assert result.exit_code == 6
     errors = " ".join(step.error or "" for step in result.steps)
     assert "last sequence 60 instead of 75, 56 messages instead of 70" in errors
@@ -578,12 +578,12 @@ def test_a_killed_restore_tells_the_truth(tmp_path: Path, server: Server) -> Non
     space = single_space(tmp_path, server).write(streams=declared("S0", "S1", "S2", domain="main"))
     with raw_of(server) as raw:
         for number in range(3):
-            lively(raw, f"S{number}", PLAIN, messages=200, size=100_000)
+            create_lively_stream(raw, f"S{number}", PLAIN, messages=200, size=100_000)
         space.apply(adopt=True)
-        before = {f"S{number}": picture(raw, f"S{number}", PLAIN) for number in range(3)}
+        before = {f"S{number}": capture_stream(raw, f"S{number}", PLAIN) for number in range(3)}
         save(space, "main/**")
         space.apply(destroy=True, allow_hazards=DELETING)
-    process = begin(tmp_path, "restore", "bk", "-y", "--parallelism", "1")
+    process = start_process(tmp_path, "restore", "bk", "-y", "--parallelism", "1")
     journal = next(iter(tmp_path.glob("state/*.json"))).with_name("test.json.journal")
     deadline = time.monotonic() + 40
     while not (journal.exists() and b"stream.restore" in journal.read_bytes()):
@@ -594,14 +594,14 @@ def test_a_killed_restore_tells_the_truth(tmp_path: Path, server: Server) -> Non
     with raw_of(server) as raw:
         server.wait_until(lambda: _restorable(space), "take the restore again", 40)
         for name, was in before.items():
-            assert picture(raw, name, PLAIN) == was
+            assert capture_stream(raw, name, PLAIN) == was
     assert not space.apply(adopt=True)[1].exit_code
     assert not space.plan().has_changes
 
 
 def _restorable(space: Space) -> bool:
     """A server from 2.12 on holds the name of a restore that was cut off for 5 s."""
-    return bring_back(space)[1].exit_code == 0
+    return restore_backup(space)[1].exit_code == 0
 
 
 @pytest.mark.matrix
@@ -612,9 +612,9 @@ def test_apply_saves_what_it_is_about_to_delete(tmp_path: Path, server: Server, 
     space.write(streams=streams)
     with raw_of(server) as raw:
         for stream in streams:
-            lively(raw, stream["name"], PLAIN)  # type: ignore[arg-type]
+            create_lively_stream(raw, stream["name"], PLAIN)  # type: ignore[arg-type]
         space.apply(adopt=True)
-        before = {name: picture(raw, name, PLAIN) for name in ("GOES", "TRIMMED", "REPLACED")}
+        before = {name: capture_stream(raw, name, PLAIN) for name in ("GOES", "TRIMMED", "REPLACED")}
         space.write(
             streams=[
                 {"name": "TRIMMED", "subjects": ["TRIMMED.*"], "max_msgs": 5},
@@ -626,14 +626,14 @@ def test_apply_saves_what_it_is_about_to_delete(tmp_path: Path, server: Server, 
         assert result.exit_code == 0, [step.error for step in result.steps]
         assert result.backup is not None
         assert result.backup["streams"] == ["main/stream/GOES", "main/stream/REPLACED", "main/stream/TRIMMED"]
-        assert raw.done(f"{PLAIN}.STREAM.INFO.TRIMMED")["state"]["messages"] == 5
+        assert raw.api_ok(f"{PLAIN}.STREAM.INFO.TRIMMED")["state"]["messages"] == 5
         folder = Path(result.backup["folder"])
         assert folder.parent == tmp_path / "safe"
         assert json.loads((folder / MANIFEST).read_bytes())["complete"]
         for name in ("TRIMMED", "REPLACED"):
-            raw.done(f"{PLAIN}.STREAM.DELETE.{name}")
-        assert bring_back(space, str(folder.relative_to(tmp_path)))[1].exit_code == 0
-        assert {name: picture(raw, name, PLAIN) for name in before} == before
+            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+        assert restore_backup(space, str(folder.relative_to(tmp_path)))[1].exit_code == 0
+        assert {name: capture_stream(raw, name, PLAIN) for name in before} == before
 
 
 def test_without_a_snapshot_nothing_is_deleted(tmp_path: Path, server: Server) -> None:
@@ -646,7 +646,7 @@ def test_without_a_snapshot_nothing_is_deleted(tmp_path: Path, server: Server) -
     assert "could not be saved first" in str(result.steps[0].error)
     assert "nothing was written" in str(result.steps[0].error)
     with raw_of(server) as raw:
-        assert raw.done(f"{PLAIN}.STREAM.INFO.S")
+        assert raw.api_ok(f"{PLAIN}.STREAM.INFO.S")
 
 
 @pytest.mark.download
@@ -659,14 +659,14 @@ def test_memory_streams_stop_an_apply_with_backup_beforehand(tmp_path: Path, mak
         space.apply(destroy=True, allow_hazards=DELETING, backup=tmp_path / "safe")
     assert not (tmp_path / "safe").exists()
     with raw_of(server) as raw:
-        assert raw.done(f"{PLAIN}.STREAM.INFO.DISK")
+        assert raw.api_ok(f"{PLAIN}.STREAM.INFO.DISK")
 
 
 def test_the_command_line(tmp_path: Path, server: Server) -> None:
     """Results on stdout, progress on stderr, JSON as one document, exit codes as documented."""
     single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        lively(raw, "S", PLAIN)
+        create_lively_stream(raw, "S", PLAIN)
         ended = jsplan(tmp_path, "backup", "main/**", "bk")
         assert ended.code == 0, ended.err
         assert "Backup complete! Streams: 1 saved, 0 unchanged, 0 not saved." in ended.out
@@ -675,7 +675,7 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
         document = json.loads(jsplan(tmp_path, "backup", "main/**", "bk", "--json").out)
         jsonschema.validate(json.loads((tmp_path / "bk" / MANIFEST).read_bytes()), schemas()["backup-v1.json"])
         assert (document["kind"], document["kept"], document["exit_code"]) == ("backup", ["main/stream/S"], 0)
-        raw.done(f"{PLAIN}.STREAM.DELETE.S")
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
         refused = jsplan(tmp_path, "restore", "bk")
         assert refused.code == 1
         assert "needs approval" in refused.err

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import Ended, jsplan, process
+from tests.support.process import ProcessResult, jsplan, run_process
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Space, hub_leaf_space, single_space
 
@@ -45,7 +45,7 @@ accounts {
 HEAD = "jsplan: 1\nworkspace: test\ndomains: {d: {}}\n"
 
 
-def calm(ended: Ended, code: int, *words: str) -> None:
+def require_clean_exit(ended: ProcessResult, code: int, *words: str) -> None:
     """It ended with the code, without a traceback, and said all of this."""
     assert "Traceback" not in ended.err + ended.out
     assert "bug in jsplan" not in ended.err
@@ -87,7 +87,7 @@ def test_an_unreachable_server(scene: Scene) -> None:
     scene.write({"name": "A"})
     ended = jsplan(scene.folder, "plan")
 
-    calm(ended, 1, "connection main", "nats://127.0.0.1:1", "Is the server running")
+    require_clean_exit(ended, 1, "connection main", "nats://127.0.0.1:1", "Is the server running")
     assert "secret" not in ended.text
 
 
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_answer(scene: Scene) -> None:
     took = time.monotonic() - started
     scene.server.thaw()
 
-    calm(ended, 1, "connection main", "cannot be reached: no answer in time")
+    require_clean_exit(ended, 1, "connection main", "cannot be reached: no answer in time")
     assert took < 30
 
 
@@ -111,7 +111,7 @@ def test_wrong_credentials(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     space.base["connections"]["hub"]["password"] = "wr0ng"
     ended = jsplan(space.write(streams=[{"name": "A", "domain": "hub"}]).folder, "plan")
 
-    calm(ended, 1, "connection hub", "refused the credentials", "Check user, password")
+    require_clean_exit(ended, 1, "connection hub", "refused the credentials", "Check user, password")
     assert "wr0ng" not in ended.text
 
 
@@ -122,14 +122,14 @@ def test_wrong_credentials_of_one_of_two_connections(tmp_path: Path, clean_hub_l
     space.base["domains"] = {"hub": {"connection": "hub"}, "leaf": {"connection": "leaf"}}
     streams = [{"name": "A", "domain": "hub"}, {"name": "A", "domain": "leaf"}]
 
-    calm(jsplan(space.write(streams=streams).folder, "plan"), 1, "connection leaf", "refused the credentials")
+    require_clean_exit(jsplan(space.write(streams=streams).folder, "plan"), 1, "connection leaf", "refused the credentials")
 
 
 def test_a_server_without_jetstream(make_server: MakeServer, tmp_path: Path) -> None:
     """It says that JetStream is missing, not that a domain is away."""
     space = single_space(tmp_path, make_server(jetstream=False))
 
-    calm(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "domain main", "has no JetStream", "Enable jetstream")
+    require_clean_exit(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "domain main", "has no JetStream", "Enable jetstream")
 
 
 def test_an_account_without_jetstream(make_server: MakeServer, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_an_account_without_jetstream(make_server: MakeServer, tmp_path: Path) -
     space = single_space(tmp_path, make_server(extra=TWO_ACCOUNTS))
     space.base["connections"]["main"] |= {"user": "b", "password": "b"}
 
-    calm(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "domain main", "not enabled for this account", "Enable jetstream")
+    require_clean_exit(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "domain main", "not enabled for this account", "Enable jetstream")
 
 
 def test_a_server_with_another_domain_name(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -147,9 +147,9 @@ def test_a_server_with_another_domain_name(tmp_path: Path, clean_hub_leaf: Sandb
     streams = [{"name": "A", "domain": "center"}]
     ended = jsplan(space.write(streams=streams).folder, "plan")
 
-    calm(ended, 1, "domain center", "calls its JetStream domain hub", "center: {connection: hub, js_domain: hub}")
+    require_clean_exit(ended, 1, "domain center", "calls its JetStream domain hub", "center: {connection: hub, js_domain: hub}")
     space.base["domains"] = {"center": {"connection": "hub", "js_domain": "hub"}}
-    calm(jsplan(space.write(streams=streams).folder, "plan"), 0, "1 to add")
+    require_clean_exit(jsplan(space.write(streams=streams).folder, "plan"), 0, "1 to add")
 
 
 def test_a_server_without_a_domain(scene: Scene) -> None:
@@ -157,7 +157,7 @@ def test_a_server_without_a_domain(scene: Scene) -> None:
     scene.space.base["domains"] = {"main": {"connection": "main"}}
     scene.write({"name": "A"})
 
-    calm(jsplan(scene.folder, "plan"), 1, "without a domain", "main: {connection: main, js_domain: null}")
+    require_clean_exit(jsplan(scene.folder, "plan"), 1, "without a domain", "main: {connection: main, js_domain: null}")
 
 
 def test_a_server_with_a_domain_where_none_is_expected(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -165,7 +165,7 @@ def test_a_server_with_a_domain_where_none_is_expected(tmp_path: Path, clean_hub
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     space.base["domains"] = {"main": {"connection": "hub", "js_domain": None}}
 
-    calm(jsplan(space.write(streams=[{"name": "A", "domain": "main"}]).folder, "plan"), 1, "main: {connection: hub, js_domain: hub}")
+    require_clean_exit(jsplan(space.write(streams=[{"name": "A", "domain": "main"}]).folder, "plan"), 1, "main: {connection: hub, js_domain: hub}")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_wrong_settings_of_a_connection(scene: Scene, connection: dict[str, Any]
     scene.space.base["connections"]["main"] = wanted
     scene.write({"name": "A"})
 
-    calm(jsplan(scene.folder, "plan"), 1, *words)
+    require_clean_exit(jsplan(scene.folder, "plan"), 1, *words)
 
 
 def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
@@ -204,10 +204,10 @@ def test_a_denied_permission(make_server: MakeServer, tmp_path: Path) -> None:
     started = time.monotonic()
     ended = jsplan(space.write(streams=[{"name": "A"}]).folder, "apply", "-y")
 
-    calm(ended, 6, "does not permit", "$JS.API.STREAM.CREATE.A", "permission", "connection main")
+    require_clean_exit(ended, 6, "does not permit", "$JS.API.STREAM.CREATE.A", "permission", "connection main")
     assert time.monotonic() - started < 30, "the timeout is a minute"
     space.base["connections"]["main"] |= {"user": "blind", "password": "blind"}
-    calm(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "does not permit", "$JS.API.INFO", "connection main")
+    require_clean_exit(jsplan(space.write(streams=[{"name": "A"}]).folder, "plan"), 1, "does not permit", "$JS.API.INFO", "connection main")
 
 
 # --- files ---------------------------------------------------------------------------------------------------
@@ -242,18 +242,18 @@ def test_broken_files(tmp_path: Path, text: str, words: list[str]) -> None:
     """Each says file and line, and what is wrong there."""
     (tmp_path / "jsplan.yaml").write_text(text, "utf-8")
 
-    calm(jsplan(tmp_path, "validate"), 1, *words)
+    require_clean_exit(jsplan(tmp_path, "validate"), 1, *words)
 
 
 def test_no_workspace(tmp_path: Path) -> None:
     """Where there is no jsplan.yaml it says how to get one."""
-    calm(jsplan(tmp_path, "plan"), 1, "jsplan.yaml", "jsplan init")
+    require_clean_exit(jsplan(tmp_path, "plan"), 1, "jsplan.yaml", "jsplan init")
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     """Bytes that are no UTF-8 are no traceback."""
     (tmp_path / "jsplan.yaml").write_bytes(b"jsplan: 1\nworkspace: \xff\xfe\n")
-    calm(jsplan(tmp_path, "plan"), 1, "jsplan.yaml")
+    require_clean_exit(jsplan(tmp_path, "plan"), 1, "jsplan.yaml")
 
 
 # --- saved plans ---------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def _another_kind(plan: dict[str, Any]) -> dict[str, Any]:
     return plan | {"kind": "drift"}
 
 
-def _hollow(plan: dict[str, Any]) -> dict[str, Any]:
+def _emptied(plan: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "plan", "format_version": "1.0"}
 
 
@@ -282,7 +282,7 @@ def _hollow(plan: dict[str, Any]) -> dict[str, Any]:
         (_newer, ["format 2.0", "reads 1.x"]),
         (_edited, ["changed after it was planned", "Plan again"]),
         (_another_kind, ["not a jsplan plan"]),
-        (_hollow, ["p"]),
+        (_emptied, ["p"]),
     ],
     ids=["newer", "edited", "kind", "hollow"],
 )
@@ -293,8 +293,8 @@ def test_a_plan_that_is_none(scene: Scene, change: Callable[[dict[str, Any]], di
     path = scene.folder / "p"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
-    calm(jsplan(scene.folder, "apply", "p"), 1, *words)
-    calm(jsplan(scene.folder, "show", "p"), 1, *words)
+    require_clean_exit(jsplan(scene.folder, "apply", "p"), 1, *words)
+    require_clean_exit(jsplan(scene.folder, "show", "p"), 1, *words)
 
 
 def test_a_plan_that_is_cut_or_missing(scene: Scene) -> None:
@@ -304,8 +304,8 @@ def test_a_plan_that_is_cut_or_missing(scene: Scene) -> None:
     data = (scene.folder / "p").read_bytes()
     (scene.folder / "p").write_bytes(data[: len(data) // 2])
 
-    calm(jsplan(scene.folder, "apply", "p"), 1, "p is not a plan file")
-    calm(jsplan(scene.folder, "apply", "nowhere"), 1, "nowhere", "No such file")
+    require_clean_exit(jsplan(scene.folder, "apply", "p"), 1, "p is not a plan file")
+    require_clean_exit(jsplan(scene.folder, "apply", "nowhere"), 1, "nowhere", "No such file")
 
 
 def test_a_plan_of_another_workspace(scene: Scene) -> None:
@@ -314,7 +314,7 @@ def test_a_plan_of_another_workspace(scene: Scene) -> None:
     jsplan(scene.folder, "plan", "-o", "p")
     scene.write({"name": "A"}, workspace="other")
 
-    calm(jsplan(scene.folder, "apply", "p"), 64, "workspace test")
+    require_clean_exit(jsplan(scene.folder, "apply", "p"), 64, "workspace test")
 
 
 def test_a_plan_with_other_options(scene: Scene) -> None:
@@ -322,7 +322,7 @@ def test_a_plan_with_other_options(scene: Scene) -> None:
     scene.write({"name": "A"})
     jsplan(scene.folder, "plan", "-o", "p")
 
-    calm(jsplan(scene.folder, "apply", "p", "--target", "main/**"), 64, "--target")
+    require_clean_exit(jsplan(scene.folder, "apply", "p", "--target", "main/**"), 64, "--target")
 
 
 # --- state ---------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_a_state_that_is_cut(scene: Scene) -> None:
     path.write_bytes(half)
 
     for args in (["plan"], ["apply", "-y"], ["drift"], ["destroy", "-y"], ["state", "list"], ["show", "--state"]):
-        calm(jsplan(scene.folder, *args), 1, "test.json is damaged", "state push --force")
+        require_clean_exit(jsplan(scene.folder, *args), 1, "test.json is damaged", "state push --force")
     assert path.read_bytes() == half
 
 
@@ -348,13 +348,13 @@ def test_a_journal_that_is_damaged(scene: Scene) -> None:
     journal = scene.folder / "state" / "test.json.journal"
     session = b'{"session": {"lineage": "x", "serial": 9}}\n'
     journal.write_bytes(session + b'{"put": {"addr\n{"end": "main/stream/A"}\n')
-    calm(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
+    require_clean_exit(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
     journal.write_bytes(session + b'{"put": {"address": "main/stream/A", "entry": {}}}\n{"end": "x"}\n')
-    calm(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
+    require_clean_exit(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
     journal.write_bytes(session + b'{"session": 5}\n[1]\n')
-    calm(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
+    require_clean_exit(jsplan(scene.folder, "plan"), 1, "test.json.journal:2 is damaged")
     journal.write_bytes(session + b'{"put": {"addr')
-    calm(jsplan(scene.folder, "plan"), 0)
+    require_clean_exit(jsplan(scene.folder, "plan"), 0)
 
 
 @pytest.mark.parametrize("taken", ["", ".lock", ".lock.info", ".journal"])
@@ -363,7 +363,7 @@ def test_a_state_that_may_not_be_written(scene: Scene, taken: str) -> None:
     (scene.folder / "state" / f"test.json{taken}").mkdir(parents=True)
     scene.write({"name": "A"})
 
-    calm(jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}", "Move away what is there")
+    require_clean_exit(jsplan(scene.folder, "apply", "-y"), 1, f"test.json{taken}", "Move away what is there")
     with Raw(scene.server.url) as raw:
         assert streams(raw) == []
 
@@ -372,7 +372,7 @@ def test_a_state_without_a_folder(scene: Scene) -> None:
     """A path that cannot be made is an error before the first write to a server."""
     (scene.folder / "taken").write_text("a file, not a folder")
     scene.write({"name": "A"}, backend={"local": {"path": "taken/state.json"}})
-    calm(jsplan(scene.folder, "apply", "-y"), 1, "taken")
+    require_clean_exit(jsplan(scene.folder, "apply", "-y"), 1, "taken")
 
 
 def test_a_full_disk(scene: Scene) -> None:
@@ -383,11 +383,11 @@ def test_a_full_disk(scene: Scene) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))
 
-    calm(process(scene.folder, "apply", "-y", preexec_fn=limit), 6, "test.json", "File too large")
+    require_clean_exit(run_process(scene.folder, "apply", "-y", preexec_fn=limit), 6, "test.json", "File too large")
     small = 10
-    calm(process(scene.folder, "apply", "-y", preexec_fn=limit), 1, "test.json.lock.info", "File too large", "Make room on the disk.")
-    calm(jsplan(scene.folder, "apply", "-y"), 0)
-    calm(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
+    require_clean_exit(run_process(scene.folder, "apply", "-y", preexec_fn=limit), 1, "test.json.lock.info", "File too large", "Make room on the disk.")
+    require_clean_exit(jsplan(scene.folder, "apply", "-y"), 0)
+    require_clean_exit(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
     assert len(jsplan(scene.folder, "state", "list").out.split()) == 40
 
 
@@ -398,9 +398,9 @@ def test_closed_streams(scene: Scene) -> None:
     """A closed stdin is nobody to ask; a closed stdout or stderr is no traceback."""
     scene.write({"name": "A"})
 
-    calm(process(scene.folder, "apply", stdin=None, preexec_fn=lambda: os.close(0)), 1, "--auto-approve")
-    assert process(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(1)).code == 2
-    assert process(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(2)).code == 2
+    require_clean_exit(run_process(scene.folder, "apply", stdin=None, preexec_fn=lambda: os.close(0)), 1, "--auto-approve")
+    assert run_process(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(1)).code == 2
+    assert run_process(scene.folder, "plan", "--detailed-exitcode", preexec_fn=lambda: os.close(2)).code == 2
 
 
 def test_names_at_the_edge(scene: Scene) -> None:
@@ -408,11 +408,11 @@ def test_names_at_the_edge(scene: Scene) -> None:
     longest, script, strange = "L" * 255, "Bestellungen-日本-ü-🐇", "a$b=c%d~{x}"
     streams = [{"name": name, "subjects": [f"s{i}"], "consumers": [{"name": name}]} for i, name in enumerate((longest, script, strange))]
     scene.write(*streams)
-    calm(jsplan(scene.folder, "apply", "-y"), 0, "6 added")
-    calm(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
-    calm(jsplan(scene.folder, "destroy", "-y", "--allow-hazard", "DELETES_STREAM"), 0, "6 destroyed")
+    require_clean_exit(jsplan(scene.folder, "apply", "-y"), 0, "6 added")
+    require_clean_exit(jsplan(scene.folder, "plan", "--detailed-exitcode"), 0, "No changes")
+    require_clean_exit(jsplan(scene.folder, "destroy", "-y", "--allow-hazard", "DELETES_STREAM"), 0, "6 destroyed")
     scene.write({"name": "L" * 256})
-    calm(jsplan(scene.folder, "validate"), 1, "jsplan.yaml:1", "255")
+    require_clean_exit(jsplan(scene.folder, "validate"), 1, "jsplan.yaml:1", "255")
 
 
 def test_nothing_to_import_is_said(scene: Scene) -> None:
@@ -420,21 +420,21 @@ def test_nothing_to_import_is_said(scene: Scene) -> None:
     scene.write({"name": "A"})
     said = ("nothing is on the server that is not managed already", "declare it first", "jsplan apply")
     for _ in range(2):
-        calm(jsplan(scene.folder, "import", "--all", "--domain", "main", "-y"), 0, "Nothing to import in main: ", *said)
-        calm(jsplan(scene.folder, "import", "--all", "-y"), 0, "Nothing to import: ", *said)
+        require_clean_exit(jsplan(scene.folder, "import", "--all", "--domain", "main", "-y"), 0, "Nothing to import in main: ", *said)
+        require_clean_exit(jsplan(scene.folder, "import", "--all", "-y"), 0, "Nothing to import: ", *said)
         ended = jsplan(scene.folder, "import", "main/stream/A*", "-y")
-        calm(ended, 0, "Nothing to import under main/stream/A*: ", *said)
+        require_clean_exit(ended, 0, "Nothing to import under main/stream/A*: ", *said)
         assert "match the configuration" not in ended.text
-        calm(jsplan(scene.folder, "apply", "-y"), 0)
-    calm(jsplan(scene.folder, "plan", "--target", "main/**"), 0, "No changes. Your streams match the configuration.")
+        require_clean_exit(jsplan(scene.folder, "apply", "-y"), 0)
+    require_clean_exit(jsplan(scene.folder, "plan", "--target", "main/**"), 0, "No changes. Your streams match the configuration.")
 
 
-def test_a_wave_of_nobody_is_wrong_also_where_nothing_changes(scene: Scene) -> None:
+def test_an_empty_wave_is_wrong_also_where_nothing_changes(scene: Scene) -> None:
     """What --wave names is looked up before anything is planned, so that a script learns of its typo the first time."""
     scene.write({"name": "A"})
-    calm(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "1 added")
-    calm(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "No changes")
-    calm(jsplan(scene.folder, "apply", "-y", "--wave", "bogus"), 64, "--wave bogus names no domain")
+    require_clean_exit(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "1 added")
+    require_clean_exit(jsplan(scene.folder, "apply", "-y", "--wave", "ma*"), 0, "No changes")
+    require_clean_exit(jsplan(scene.folder, "apply", "-y", "--wave", "bogus"), 64, "--wave bogus names no domain")
 
 
 @pytest.mark.parametrize(

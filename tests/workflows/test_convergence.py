@@ -12,7 +12,7 @@ from jsplan.units import SECOND
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ CONSUMER: dict[str, list[Any]] = {
 }
 
 
-def some(values: dict[str, list[Any]], rng: random.Random, share: float = 0.4) -> Body:
+def pick_fields(values: dict[str, list[Any]], rng: random.Random, share: float = 0.4) -> Body:
     return {name: rng.choice(of) for name, of in values.items() if rng.random() < share}
 
 
@@ -88,7 +88,7 @@ def legal(body: Body) -> Body:
 
 
 def consumer(rng: random.Random, stream: Body) -> Body:
-    body = some(CONSUMER, rng)
+    body = pick_fields(CONSUMER, rng)
     if body.get("backoff"):
         body |= {"max_deliver": 4, "ack_policy": "explicit"}
     if body.get("deliver_policy") == "last_per_subject":
@@ -107,7 +107,7 @@ def workspace(seed: int, count: int = 30) -> list[Body]:
     rng = random.Random(seed)
     bodies = []
     for number in range(count):
-        body = legal(some(STREAM, rng))
+        body = legal(pick_fields(STREAM, rng))
         body["lifecycle"] = {"on_replace": "recreate"}
         body["consumers"] = [{"name": "C", "lifecycle": {"on_replace": "recreate"}} | consumer(rng, body)]
         bodies.append({"name": f"S{number:02}", "subjects": [f"s{number}.>"]} | body)
@@ -120,12 +120,12 @@ def differing(plan: Plan) -> dict[str, list[str]]:
     return {address: paths for address, paths in fields.items() if paths}
 
 
-def settled(space: Space) -> None:
+def require_converged(space: Space) -> None:
     """The second plan is empty, to the last silent step, and nothing has drifted."""
     plan = space.plan()
     assert differing(plan) == {}
     assert [step.title for step in plan.steps] == []
-    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
 
 
 EVERYTHING = ("DELETES_STREAM", "DELETES_MESSAGES", "DELETES_CONSUMER", "IRREVERSIBLE", "LOSES_CONSUMER_POSITION", "REMOVES_SUBJECTS")
@@ -147,7 +147,7 @@ def test_from_any_configuration_to_any_other(seed: int, tmp_path: Path, server: 
             _without_limits(bodies)
         _, result = space.write(streams=bodies).apply(allow_hazards=EVERYTHING)
         assert [(s.address, s.error) for s in result.steps if s.error] == []
-        settled(space)
+        require_converged(space)
 
 
 @pytest.mark.matrix
@@ -161,10 +161,10 @@ def test_what_others_made_is_equal_to_its_own_description(tmp_path: Path, server
             config = {name: value for name, value in made.body.items() if value is not None}
             stream, name = made.address.stream, made.address.name
             if made.address.kind == "stream":
-                raw.done(f"$JS.API.STREAM.CREATE.{name}", {"name": name} | config)
+                raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name} | config)
             else:
                 payload = {"stream_name": stream, "config": {"name": "C", "durable_name": "C"} | config}
-                raw.done(f"$JS.API.CONSUMER.CREATE.{stream}.C", payload)
+                raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.C", payload)
         for body in bodies:
             path = tmp_path / f"{body['name']}.json"
             path.write_bytes(raw.request(f"$JS.API.STREAM.INFO.{body['name']}")[1])
@@ -176,4 +176,4 @@ def test_what_others_made_is_equal_to_its_own_description(tmp_path: Path, server
         plan, result = space.write(streams=wanted).apply()
         assert differing(plan) == {}
         assert result.exit_code == 0
-        settled(space)
+        require_converged(space)

@@ -10,8 +10,8 @@ from jsplan.errors import StalePlanError, UsageError
 from jsplan.workflows import apply as applying
 from jsplan.workflows import plan as planning
 from jsplan.workflows.options import PlanOptions
-from tests.support.fleets import Fleet, fleet_space, sales
-from tests.support.workspaces import Quiet, Space
+from tests.support.fleets import Fleet, fleet_space, sales_streams
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
 
 
-def saved(space: Space) -> Path:
+def save_plan(space: Space) -> Path:
     """A saved plan of what the workspace says now."""
     path = space.folder / "approved.plan"
-    planning.save(space.plan(), path)
+    planning.save_plan(space.plan(), path)
     return path
 
 
-def again(space: Space, path: Path, watch: Quiet | None = None, **options: Any) -> ApplyResult:
+def apply_deferred(space: Space, path: Path, watch: RecordingObserver | None = None, **options: Any) -> ApplyResult:
     """What is left of it, applied."""
-    return applying.apply_saved(space.load, path, PlanOptions(deferred=True, **options), watch or Quiet())[1]
+    return applying.apply_saved(space.load, path, PlanOptions(deferred=True, **options), watch or RecordingObserver())[1]
 
 
 def test_what_was_left_is_applied_later(fleet: Fleet, tmp_path: Path) -> None:
     """A store that was away when an approved plan was applied gets its steps later, after other applies, and only once."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
-    space.write(streams=sales(), kv=[{"bucket": "CONFIG", "domain": "label:edge"}])
-    path = saved(space)
+    space.write(streams=sales_streams(), kv=[{"bucket": "CONFIG", "domain": "label:edge"}])
+    path = save_plan(space)
     fleet.sandbox[store].stop()
-    first = applying.apply_saved(space.load, path, PlanOptions(), Quiet())[1]
+    first = applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())[1]
     more = {"name": "MORE", "domain": "hub"}
-    other = space.write(streams=[*sales(), more], kv=[{"bucket": "CONFIG", "domain": "label:edge"}]).apply()[1]
+    other = space.write(streams=[*sales_streams(), more], kv=[{"bucket": "CONFIG", "domain": "label:edge"}]).apply()[1]
     fleet.sandbox.start()
-    second = again(space, path)
+    second = apply_deferred(space, path)
 
     assert (first.exit_code, other.exit_code) == (6, 0)
     assert {s.address for s in first.steps if s.status != "done"} == {f"{store}/kv/CONFIG", f"{store}/stream/SALES"}
@@ -51,21 +51,21 @@ def test_what_was_left_is_applied_later(fleet: Fleet, tmp_path: Path) -> None:
     assert second.summary["added"] == 2
     assert not space.plan().has_changes
     with pytest.raises(StalePlanError, match=r"nothing of .* is deferred"):
-        again(space, path)
+        apply_deferred(space, path)
 
 
-def test_still_away(fleet: Fleet, tmp_path: Path) -> None:
+def test_still_offline(fleet: Fleet, tmp_path: Path) -> None:
     """What is still away stays deferred; of two stores the one that is back gets its steps, the other later."""
     space, stores = fleet_space(tmp_path, fleet), fleet.stores[:2]
-    path = saved(space.write(streams=sales()))
+    path = save_plan(space.write(streams=sales_streams()))
     for store in stores:
         fleet.sandbox[store].stop()
-    applying.apply_saved(space.load, path, PlanOptions(), Quiet())
+    applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())
     fleet.sandbox[stores[0]].start()
     fleet.sandbox.wait_ready()
-    first = again(space, path)
+    first = apply_deferred(space, path)
     fleet.sandbox.start()
-    second = again(space, path)
+    second = apply_deferred(space, path)
 
     assert (first.exit_code, {s.address: s.status for s in first.steps}) == (
         6, {f"{stores[0]}/stream/SALES": "done", f"{stores[1]}/stream/SALES": "skipped"},
@@ -73,33 +73,33 @@ def test_still_away(fleet: Fleet, tmp_path: Path) -> None:
     assert (second.exit_code, [s.address for s in second.steps]) == (0, [f"{stores[1]}/stream/SALES"])
 
 
-def test_somebody_was_there_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
+def test_changed_outside_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
     """A deferred step whose object is no longer as approved is stale, and nothing is written."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
-    path = saved(space.write(streams=sales()))
+    path = save_plan(space.write(streams=sales_streams()))
     fleet.sandbox[store].stop()
-    applying.apply_saved(space.load, path, PlanOptions(), Quiet())
+    applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())
     fleet.sandbox.start()
     fleet.ask("STREAM.CREATE.SALES", store, {"name": "SALES", "subjects": ["theirs"]})
 
     with pytest.raises(StalePlanError, match=f"no longer as planned: {store}/stream/SALES"):
-        again(space, path)
+        apply_deferred(space, path)
     assert fleet.ask("STREAM.INFO.SALES", store)["config"]["subjects"] == ["theirs"]
 
 
-def test_away_already_when_planned(fleet: Fleet, tmp_path: Path) -> None:
+def test_offline_already_when_planned(fleet: Fleet, tmp_path: Path) -> None:
     """What nobody could read was not approved: it has no step, --deferred says so, and a new plan is needed."""
     space, store, other = fleet_space(tmp_path, fleet), *fleet.stores[:2]
     fleet.sandbox[store].stop()
-    path = saved(space.write(streams=sales()))
+    path = save_plan(space.write(streams=sales_streams()))
     fleet.sandbox[other].stop()
-    applying.apply_saved(space.load, path, PlanOptions(), Quiet())
+    applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())
     fleet.sandbox.start()
-    watch = Quiet()
-    result = again(space, path, watch)
+    watch = RecordingObserver()
+    result = apply_deferred(space, path, watch)
 
     assert [s.address for s in result.steps] == [f"{other}/stream/SALES"]
-    assert "1 resource in 1 domain were away already when this was planned, so it has no steps for them: they need a new plan" in watch.said
+    assert "1 resource in 1 domain were away already when this was planned, so it has no steps for them: they need a new plan" in watch.texts
     assert fleet.messages(store, "SALES") == -1
     assert [c.address for c in space.plan().resource_changes if c.change.actions == ["create"]] == [f"{store}/stream/SALES"]
 
@@ -107,10 +107,10 @@ def test_away_already_when_planned(fleet: Fleet, tmp_path: Path) -> None:
 def test_not_applied_yet(fleet: Fleet, tmp_path: Path) -> None:
     """A plan that was never applied has nothing deferred: that is wrong usage, and nothing is done."""
     space = fleet_space(tmp_path, fleet)
-    path = saved(space.write(streams=sales()))
+    path = save_plan(space.write(streams=sales_streams()))
 
     with pytest.raises(UsageError, match="was not applied yet"):
-        again(space, path)
-    assert applying.apply_saved(space.load, path, PlanOptions(), Quiet())[1].exit_code == 0
+        apply_deferred(space, path)
+    assert applying.apply_saved(space.load, path, PlanOptions(), RecordingObserver())[1].exit_code == 0
     with pytest.raises(StalePlanError):
-        again(space, path)
+        apply_deferred(space, path)

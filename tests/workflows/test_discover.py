@@ -10,12 +10,12 @@ import pytest
 from jsplan.config import load
 from jsplan.config.model import LoadOptions
 from jsplan.errors import ConnectError, UsageError
-from jsplan.render.discover_text import text_of
-from jsplan.workflows.discover import Discovered, discover_domains
+from jsplan.render.discover_text import render_text
+from jsplan.workflows.discover import DiscoverResult, discover_domains
 from tests.conftest import PROGRAM
-from tests.support.crossing import servers, static, user
+from tests.support.account_sharing import start_servers, static_accounts, static_user
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,18 +30,18 @@ def workspace(folder: Path, **connections: dict[str, Any]) -> LoadOptions:
     return LoadOptions(folder)
 
 
-def until(expected: list[str], options: LoadOptions, **asked: str) -> Discovered:
+def discover_until(expected: list[str], options: LoadOptions, **asked: str) -> DiscoverResult:
     """Discover again until all of these keys are seen: how long a busy machine's servers take to answer is nobody's promise."""
     end = time.monotonic() + 30
     while True:
-        found = discover_domains(options, Quiet(), **asked)
+        found = discover_domains(options, RecordingObserver(), **asked)
         if {d.key for d in found.domains} >= set(expected) or time.monotonic() > end:
             return found
 
 
-def reached(found: Discovered) -> list[tuple[str, str | None]]:
+def reached(found: DiscoverResult) -> list[tuple[str, str | None]]:
     """Key and JetStream name of what answers."""
-    return [(d.key, d.seen.name) for d in found.domains if not d.seen.why]
+    return [(d.key, d.visible.name) for d in found.domains if not d.visible.failure]
 
 
 @pytest.mark.matrix
@@ -49,86 +49,86 @@ def test_all_domains_of_the_account_are_seen(tmp_path: Path, make_hub_leaf: Make
     """An ordinary user is told about the hub and both leaves, with their servers; pasted into the files, that is a workspace."""
     sandbox = make_hub_leaf(leaves=("leaf", "edge"))
     options = workspace(tmp_path, acc={"url": sandbox["hub"].url, "user": "acc", "password": "acc"})
-    found = until(["hub", "edge", "leaf"], options)
+    found = discover_until(["hub", "edge", "leaf"], options)
 
     assert reached(found) == [("hub", "hub"), ("edge", "edge"), ("leaf", "leaf")]
-    assert [list(d.seen.servers) for d in found.domains] == [["hub-server"], ["edge-server"], ["leaf-server"]]
+    assert [list(d.visible.servers) for d in found.domains] == [["hub-server"], ["edge-server"], ["leaf-server"]]
     with (tmp_path / "jsplan.yaml").open("a", encoding="utf-8") as file:
-        file.write(text_of(found) + "\n")
+        file.write(render_text(found) + "\n")
     domains = load(options).domains
     assert {key: (d.connection, d.js_domain) for key, d in domains.items()} == {key: ("acc", key) for key in ("hub", "edge", "leaf")}
-    again = until(["hub", "edge", "leaf"], options)
+    again = discover_until(["hub", "edge", "leaf"], options)
     assert all(d.declared for d in again.domains)
-    assert text_of(again).startswith("# No domain was found that the files do not have.\n# declared already: hub: 0 streams; hub-server ")
+    assert render_text(again).startswith("# No domain was found that the files do not have.\n# declared already: hub: 0 streams; hub-server ")
 
 
-def test_a_domain_that_is_away_is_named_by_its_copies(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
+def test_an_offline_domain_is_named_by_its_downstream(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
     """A leaf that is down is told of where a stream copies from it, and is no line to paste."""
     sandbox = make_hub_leaf()
     hub = sandbox["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.done("$JS.API.STREAM.CREATE.COPY", {"name": "COPY", "sources": [{"name": "S", "external": {"api": "$JS.leaf.API"}}]})
+        raw.api_ok("$JS.API.STREAM.CREATE.COPY", {"name": "COPY", "sources": [{"name": "S", "external": {"api": "$JS.leaf.API"}}]})
     sandbox["leaf"].stop()
-    found = discover_domains(workspace(tmp_path, acc={"url": hub.url, "user": "acc", "password": "acc"}), Quiet())
+    found = discover_domains(workspace(tmp_path, acc={"url": hub.url, "user": "acc", "password": "acc"}), RecordingObserver())
 
     assert reached(found) == [("hub", "hub")]
-    assert "\n# domain leaf does not answer over connection acc, named by stream COPY: " in text_of(found)
-    assert "  leaf:" not in text_of(found)
+    assert "\n# domain leaf does not answer over connection acc, named by stream COPY: " in render_text(found)
+    assert "  leaf:" not in render_text(found)
 
 
 @pytest.mark.matrix
 def test_the_system_account_is_not_needed_to_be_joined(tmp_path: Path) -> None:
     """A leaf whose system account is its own still tells its domain to the account that it shares."""
-    accounts = static({"ACC": ""})
-    with servers(accounts, user("ACC"), leaf=accounts, leaf_login=user("ACC"), remotes=[("acc:acc", "ACC")], binary=PROGRAM) as sandbox:
+    accounts = static_accounts({"ACC": ""})
+    with start_servers(accounts, static_user("ACC"), leaf=accounts, leaf_login=static_user("ACC"), remotes=[("acc:acc", "ACC")], binary=PROGRAM) as sandbox:
         options = workspace(tmp_path, acc={"url": sandbox["hub"].url, "user": "acc", "password": "acc"})
-        assert reached(until(["hub", "leaf"], options)) == [("hub", "hub"), ("leaf", "leaf")]
+        assert reached(discover_until(["hub", "leaf"], options)) == [("hub", "hub"), ("leaf", "leaf")]
 
 
 def test_the_system_account_knows_more(tmp_path: Path) -> None:
     """Where a user may not ask the servers, only the system account knows of the leaf; a domain without the account does not answer."""
     limited = '{user: acc, password: acc, permissions: {publish: {deny: "$SYS.>"}}}'
-    hub = static({"ACC": "", "OTHER": ""}).replace("{user: acc, password: acc}", limited)
+    hub = static_accounts({"ACC": "", "OTHER": ""}).replace("{user: acc, password: acc}", limited)
     remotes = [("sys:sys", "SYS"), ("other:other", "OTHER")]
-    with servers(hub, user("OTHER"), leaf=static({"OTHER": ""}), leaf_login=user("OTHER"), remotes=remotes, binary=PROGRAM) as sandbox:
+    with start_servers(hub, static_user("OTHER"), leaf=static_accounts({"OTHER": ""}), leaf_login=static_user("OTHER"), remotes=remotes, binary=PROGRAM) as sandbox:
         url = sandbox["hub"].url
         options = workspace(
             tmp_path, acc={"url": url, "user": "acc", "password": "acc"}, system={"url": url, "user": "sys", "password": "sys"}
         )
-        plain = discover_domains(options, Quiet(), connection="acc")
+        plain = discover_domains(options, RecordingObserver(), connection="acc")
         assert [d.key for d in plain.domains] == ["hub"]
-        more = until(["hub", "leaf"], options, system="system")
+        more = discover_until(["hub", "leaf"], options, system="system")
         assert reached(more) == [("hub", "hub")]
-        assert [(d.key, d.seen.told) for d in more.domains if d.seen.why] == [("leaf", ["the system account"])]
+        assert [(d.key, d.visible.reported_by) for d in more.domains if d.visible.failure] == [("leaf", ["the system account"])]
 
 
 def test_two_accounts_of_one_server_get_keys_of_their_own(tmp_path: Path) -> None:
     """The same domain in two accounts is two domains: the second key has its connection's name in it."""
-    with servers(static({"ACC": "", "IMP": ""}), user("ACC"), binary=PROGRAM) as sandbox:
+    with start_servers(static_accounts({"ACC": "", "IMP": ""}), static_user("ACC"), binary=PROGRAM) as sandbox:
         url = sandbox["hub"].url
         options = workspace(
             tmp_path, acc={"url": url, "user": "acc", "password": "acc"}, imp={"url": url, "user": "imp", "password": "imp"}
         )
-        found = discover_domains(options, Quiet())
+        found = discover_domains(options, RecordingObserver())
     assert reached(found) == [("hub", "hub"), ("hub-imp", "hub")]
-    assert '  hub-imp: {connection: imp, js_domain: "hub"}' in text_of(found)
+    assert '  hub-imp: {connection: imp, js_domain: "hub"}' in render_text(found)
 
 
 def test_no_workspace_and_no_domain(tmp_path: Path, make_server: MakeServer) -> None:
     """Without files the environment says where to ask; a server without a domain gets the line that says so."""
     server = make_server()
-    found = discover_domains(LoadOptions(tmp_path, environ={"NATS_URL": server.url}), Quiet())
-    assert text_of(found).splitlines()[1].startswith("  default: {connection: default, js_domain: null}")
+    found = discover_domains(LoadOptions(tmp_path, environ={"NATS_URL": server.url}), RecordingObserver())
+    assert render_text(found).splitlines()[1].startswith("  default: {connection: default, js_domain: null}")
 
 
 def test_what_cannot_be_asked(tmp_path: Path, make_server: MakeServer) -> None:
     """A connection that cannot be opened is told of beside what was found, and is an error when it is the only one."""
     server = make_server(domain="one")
     dead = {"url": "nats://127.0.0.1:1"}
-    found = discover_domains(workspace(tmp_path, live={"url": server.url}, dead=dead), Quiet())
+    found = discover_domains(workspace(tmp_path, live={"url": server.url}, dead=dead), RecordingObserver())
     assert reached(found) == [("one", "one")]
     assert list(found.failures) == ["dead"]
     with pytest.raises(ConnectError):
-        discover_domains(workspace(tmp_path, dead=dead), Quiet())
+        discover_domains(workspace(tmp_path, dead=dead), RecordingObserver())
     with pytest.raises(UsageError, match="Known connections: dead"):
-        discover_domains(workspace(tmp_path, dead=dead), Quiet(), connection="daed")
+        discover_domains(workspace(tmp_path, dead=dead), RecordingObserver(), connection="daed")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import begin, jsplan
+from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw
-from tests.support.state import held, local_state
+from tests.support.state import hold_lock, local_state
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ class Scene:
     def update(self, name: str, **fields: Any) -> None:
         """Somebody else changes a stream."""
         with Raw(self.server.url) as raw:
-            config = raw.done(f"$JS.API.STREAM.INFO.{name}")["config"]
-            raw.done(f"$JS.API.STREAM.UPDATE.{name}", config | fields)
+            config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
+            raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config | fields)
 
     def names(self) -> set[str]:
         with Raw(self.server.url) as raw:
-            return set(raw.done("$JS.API.STREAM.NAMES")["streams"] or [])
+            return set(raw.api_ok("$JS.API.STREAM.NAMES")["streams"] or [])
 
-    def remembered(self) -> set[str]:
+    def state_streams(self) -> set[str]:
         """The streams in the state file itself; there must be no journal beside it."""
         folder = self.space.folder / "state"
         assert not (folder / "test.json.journal").exists()
@@ -103,7 +103,7 @@ def applied_before(scene: Scene) -> int:
 
 def locked(scene: Scene) -> int:
     scene.write({"name": "A"})
-    with held(local_state(scene.space.folder)):
+    with hold_lock(local_state(scene.space.folder)):
         return scene.run("apply", "-y", "--lock-timeout", "0s")
 
 
@@ -111,7 +111,7 @@ def a_step_that_the_server_refuses(scene: Scene) -> int:
     """A field that only newer servers know is passed through unread, so no plan knows what this one says to it."""
     scene.write({"name": "A"}, {"name": "B", "x_raw": {"not_known_yet": True}}, {"name": "C", "consumers": [{"name": "ONE"}]})
     code = scene.run("apply", "-y")
-    assert scene.names() == scene.remembered() == {"A", "C"}
+    assert scene.names() == scene.state_streams() == {"A", "C"}
     return code
 
 
@@ -124,7 +124,7 @@ def interrupted(scene: Scene, times: int = 1, number: signal.Signals = signal.SI
     """Ctrl-C while the server is frozen, so that a call is under way for sure; it is finished once the server goes on."""
     scene.write(*({"name": f"S{each:03}"} for each in range(300)))
     heard = partial(signal.signal, number, signal.SIG_DFL)  # under nohup the tests would hand on that it is ignored
-    process = begin(scene.space.folder, "apply", "-y", "--parallelism", "2", preexec_fn=None if number == signal.SIGINT else heard)
+    process = start_process(scene.space.folder, "apply", "-y", "--parallelism", "2", preexec_fn=None if number == signal.SIGINT else heard)
     assert process.stderr is not None
     while not (line := process.stderr.readline()).startswith(b"[") or int(line[1:].split(b"/")[0]) < 10:
         assert line, "apply ended too early"
@@ -140,9 +140,9 @@ def interrupted(scene: Scene, times: int = 1, number: signal.Signals = signal.SI
 
     assert b"Traceback" not in out + err
     assert 10 < len(scene.names()) < 300
-    assert scene.remembered() <= scene.names()
-    assert len(scene.names() - scene.remembered()) <= (0 if times == 1 else 2)
-    with held(local_state(scene.space.folder)):
+    assert scene.state_streams() <= scene.names()
+    assert len(scene.names() - scene.state_streams()) <= (0 if times == 1 else 2)
+    with hold_lock(local_state(scene.space.folder)):
         return process.returncode
 
 
@@ -150,7 +150,7 @@ def terminated(scene: Scene) -> int:
     return interrupted(scene, number=signal.SIGTERM)
 
 
-def cut_off(scene: Scene) -> int:
+def hung_up(scene: Scene) -> int:
     """The terminal goes away, as when an ssh session breaks."""
     return interrupted(scene, number=signal.SIGHUP)
 
@@ -159,7 +159,7 @@ def interrupted_twice(scene: Scene) -> int:
     """The second Ctrl-C waits for nothing; what was under way is found again by the next apply."""
     code = interrupted(scene, times=2)
     assert scene.run("apply", "-y") == 0
-    assert len(scene.remembered()) == 300
+    assert len(scene.state_streams()) == 300
     return code
 
 
@@ -177,7 +177,7 @@ TABLE: list[tuple[int, Callable[[Scene], int]]] = [
     (130, interrupted),
     (130, interrupted_twice),
     (130, terminated),
-    (130, cut_off),
+    (130, hung_up),
 ]
 
 

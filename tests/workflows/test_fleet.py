@@ -16,9 +16,9 @@ from jsplan.sandbox import Sandbox, shapes
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
 from tests.conftest import PROGRAM
-from tests.support.fleets import Fleet, fleet_space, sales
+from tests.support.fleets import Fleet, fleet_space, sales_streams
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,9 +39,9 @@ def test_a_new_store_is_one_plan(fleet: Fleet, tmp_path: Path) -> None:
     space, new = fleet_space(tmp_path, fleet), fleet.stores[-1]
     whole = space.base["domains"]
     space.base["domains"] = {name: domain for name, domain in whole.items() if name != new}
-    space.write(streams=sales()).apply()
+    space.write(streams=sales_streams()).apply()
     space.base["domains"] = whole
-    plan, result = space.write(streams=sales()).apply()
+    plan, result = space.write(streams=sales_streams()).apply()
 
     assert (result.exit_code, changes(plan)) == (0, {"hub/stream/ALL_SALES": ["update"], f"{new}/stream/SALES": ["create"]})
     paths = [f.path for c in plan.resource_changes if c.address == "hub/stream/ALL_SALES" for f in c.change.fields]
@@ -55,12 +55,12 @@ def test_a_new_store_is_one_plan(fleet: Fleet, tmp_path: Path) -> None:
 def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
     """Of six leaves three are frozen and one is stopped: a plan waits once, defers what they have, and plans the rest."""
     space = fleet_space(tmp_path, fleet)
-    space.write(streams=sales()).apply()
+    space.write(streams=sales_streams()).apply()
     frozen, stopped = fleet.stores[:3], fleet.stores[3]
     for name in frozen:
         fleet.sandbox[name].freeze()
     fleet.sandbox[stopped].kill()
-    space.write(streams=[*sales(max_age="1d"), {"name": "MORE", "domain": "label:edge"}])
+    space.write(streams=[*sales_streams(max_age="1d"), {"name": "MORE", "domain": "label:edge"}])
     started = time.monotonic()
     plan = space.plan()
     took = time.monotonic() - started
@@ -80,7 +80,7 @@ def test_many_silent_domains_are_one_wait(fleet: Fleet, tmp_path: Path) -> None:
     assert all(actions in (["update"], ["create"]) for actions in changes(later).values())
 
 
-class GoesAway:
+class LeafOutage:
     """Takes a leaf away at one moment of what is asked of it in an apply: a request about its stream SALES."""
 
     def __init__(self, patch: pytest.MonkeyPatch, fleet: Fleet, name: str, moment: str) -> None:
@@ -90,22 +90,22 @@ class GoesAway:
         async def request(api: DomainApi, verb: str, *rest: Any, **more: Any) -> dict[str, Any]:
             if self.happened or api.read_only or (api.domain.key, verb) != (name, f"{self._verb}.SALES"):
                 return await self._request(api, verb, *rest, **more)
-            return await self._go(api, verb, *rest, **more)
+            return await self._check_request(api, verb, *rest, **more)
 
         patch.setattr(DomainApi, "request", request)
 
-    async def _go(self, api: DomainApi, verb: str, *rest: Any, **more: Any) -> dict[str, Any]:
+    async def _check_request(self, api: DomainApi, verb: str, *rest: Any, **more: Any) -> dict[str, Any]:
         self.happened = True
         if self._when == "during":
             self._server.freeze()
         elif self._when == "before":
-            await self._die(api)
+            await self._kill_leaf(api)
         answer = await self._request(api, verb, *rest, **more)
         if self._when == "after":
-            await self._die(api)
+            await self._kill_leaf(api)
         return answer
 
-    async def _die(self, api: DomainApi) -> None:
+    async def _kill_leaf(self, api: DomainApi) -> None:
         """Kill it and come back when the hub has noticed."""
         self._server.kill()
         end = time.monotonic() + 60
@@ -129,10 +129,10 @@ class GoesAway:
 def test_a_leaf_killed_during_an_apply(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, status: str) -> None:
     """However the step at which a leaf went away ends, the others and the aggregate are done, and the next apply completes it."""
     space, victim = fleet_space(tmp_path, fleet), fleet.stores[-1]
-    space.write(streams=[*sales(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))])
+    space.write(streams=[*sales_streams(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))])
     plan = space.plan()
     with monkeypatch.context() as patch:
-        gone = GoesAway(patch, fleet, victim, moment)
+        gone = LeafOutage(patch, fleet, victim, moment)
         result = space.apply_saved(plan, parallelism=1)
     ends = {step.address: step.status for step in result.steps}
 
@@ -150,7 +150,7 @@ def test_a_leaf_killed_during_an_apply(fleet: Fleet, tmp_path: Path, monkeypatch
     assert not space.plan().has_changes
 
 
-class FreezesWhilePlanning(Quiet):
+class FreezingObserver(RecordingObserver):
     """Freezes leaves at the moment at which the reading begins."""
 
     def __init__(self, fleet: Fleet, names: list[str]) -> None:
@@ -169,9 +169,9 @@ def test_killed_and_restarted_while_planning(fleet: Fleet, tmp_path: Path) -> No
     from jsplan.workflows import plan as planning  # noqa: PLC0415 - the module, whose function has the same name
 
     space = fleet_space(tmp_path, fleet)
-    space.write(streams=[*sales(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))]).apply()
+    space.write(streams=[*sales_streams(), *({"name": f"S{n}", "domain": "label:edge"} for n in range(8))]).apply()
     silent = fleet.stores[:2]
-    plan = planning.plan(space.load, PlanOptions(), FreezesWhilePlanning(fleet, silent))
+    plan = planning.plan(space.load, PlanOptions(), FreezingObserver(fleet, silent))
     for name in silent:
         fleet.sandbox[name].thaw()
     fleet.sandbox[fleet.stores[2]].kill()
@@ -188,23 +188,23 @@ def test_killed_and_restarted_while_planning(fleet: Fleet, tmp_path: Path) -> No
 # --- away for how long -----------------------------------------------------------------------------------------
 
 
-def test_away_within_its_time(fleet: Fleet, tmp_path: Path) -> None:
+def test_offline_within_its_time(fleet: Fleet, tmp_path: Path) -> None:
     """Drift excuses a domain for as long as it may be offline since it was last seen, and says when that was."""
     space, store = fleet_space(tmp_path, fleet, may_be_offline="1h"), fleet.stores[0]
     space.write(streams=[{"name": "SALES", "domain": "label:edge"}]).apply()
     fleet.sandbox[store].kill()
-    first = drift(space.load, DriftOptions(), Quiet())
-    age(space, store, timedelta(hours=2))
-    second, plan = drift(space.load, DriftOptions(), Quiet()), space.plan()
+    first = drift(space.load, DriftOptions(), RecordingObserver())
+    age_state(space, store, timedelta(hours=2))
+    second, plan = drift(space.load, DriftOptions(), RecordingObserver()), space.plan()
     fleet.sandbox.start()
 
     assert (first.exit_code, [a["excused"] for a in first.offline]) == (0, [True])
     assert (second.exit_code, [a["excused"] for a in second.offline]) == (1, [False])
     assert [d.address for d in found(plan, "JS480")] == [f"{store}/**"]
-    assert drift(space.load, DriftOptions(), Quiet()).exit_code == 0
+    assert drift(space.load, DriftOptions(), RecordingObserver()).exit_code == 0
 
 
-def age(space: Space, domain: str, by: timedelta) -> None:
+def age_state(space: Space, domain: str, by: timedelta) -> None:
     """Make state older: what it says of the domain happened so much earlier."""
     path = space.folder / "state" / "test.json"
     text = path.read_text()
@@ -219,12 +219,12 @@ def age(space: Space, domain: str, by: timedelta) -> None:
 def test_who_copies_knows_better(fleet: Fleet, tmp_path: Path) -> None:
     """A hub that copies from a leaf has heard of it since the last apply: the leaf is not away for longer than that."""
     space, store = fleet_space(tmp_path, fleet, may_be_offline="1h"), fleet.stores[0]
-    space.write(streams=sales()).apply()
+    space.write(streams=sales_streams()).apply()
     fleet.publish(store, f"sales.{store}.x")
     fleet.wait("hub", "ALL_SALES", 1)
     fleet.sandbox[store].kill()
-    age(space, store, timedelta(hours=2))
-    away = drift(space.load, DriftOptions(), Quiet()).offline
+    age_state(space, store, timedelta(hours=2))
+    away = drift(space.load, DriftOptions(), RecordingObserver()).offline
     fleet.sandbox.start()
 
     assert [a["excused"] for a in away] == [True]
@@ -234,11 +234,11 @@ def test_limits_that_do_not_last(fleet: Fleet, tmp_path: Path) -> None:
     """An origin whose limit ends before its domain has to be back is a warning; what nobody copies is none, and a burst is no rate."""
     space, store = fleet_space(tmp_path, fleet, may_be_offline="7d"), fleet.stores[0]
     lone = {"name": "LONE", "domain": store, "max_age": "1d"}
-    space.write(streams=[*sales(max_msgs=20), lone]).apply()
+    space.write(streams=[*sales_streams(max_msgs=20), lone]).apply()
     fleet.publish(store, f"sales.{store}.x", 30)
     assert found(space.plan(), "JS481") == []
 
-    short = space.write(streams=[*sales(max_age="6d"), lone]).plan()
+    short = space.write(streams=[*sales_streams(max_age="6d"), lone]).plan()
 
     assert [d.address for d in found(short, "JS481")] == [f"{each}/stream/SALES" for each in sorted(fleet.stores)]
     said = found(short, "JS481")[0]
@@ -262,7 +262,7 @@ def test_a_leaf_that_comes_back_empty(fleet: Fleet, tmp_path: Path) -> None:
     """It is one finding that stops an apply, with the mirrors that are stuck; confirmed it is set up anew, and the mirror goes on."""
     space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
     mirror = {"name": "BACKUP", "domain": "hub", "mirror": {"name": "SALES", "domain": store}}
-    streams = [*sales(), {"name": "STOCK", "domain": "label:edge"}, mirror]
+    streams = [*sales_streams(), {"name": "STOCK", "domain": "label:edge"}, mirror]
     space.write(streams=streams).apply()
     fleet.publish(store, f"sales.{store}.x", 10)
     fleet.wait("hub", "BACKUP", 10)
@@ -311,7 +311,7 @@ def test_two_servers_for_one_domain(tmp_path: Path) -> None:
         hub = sandbox["hub"]
         for name in ("one", "two"):
             with Raw(sandbox[name].url, "acc", "acc") as raw:
-                raw.done("$JS.API.STREAM.CREATE.X", {"name": "X"})
+                raw.api_ok("$JS.API.STREAM.CREATE.X", {"name": "X"})
         connection = {"url": hub.url, "user": hub.user, "password": hub.password}
         domains = {name: {"connection": "hub"} for name in ("hub", "leaf", "other")}
         space = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": domains})

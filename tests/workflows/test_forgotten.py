@@ -11,7 +11,7 @@ from jsplan.cli.main import main
 from jsplan.cli.views import plan_view
 from jsplan.workflows import state as remembering
 from jsplan.workflows.history import history
-from jsplan.workflows.plan import save
+from jsplan.workflows.plan import save_plan
 from tests.support.workspaces import Space, hub_leaf_space
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def forgets(plan: Plan) -> list[str]:
 def test_a_plan_lists_what_is_forgotten(space: Space, capsys: pytest.CaptureFixture[str]) -> None:
     """Text, JSON, markdown, HTML and `show` name each resource of a domain that left the files, and count them."""
     plan = space.plan()
-    save(plan, space.folder / "p.plan")
+    save_plan(plan, space.folder / "p.plan")
     assert (forgets(plan), [s.address for s in plan.steps], plan.summary["forget"]) == (FORGOTTEN, FORGOTTEN, 3)
     assert [c.change.before is not None for c in plan.resource_changes] == [True] * 4
 

@@ -12,11 +12,11 @@ import pytest
 from jsplan.state import LocalBackend, State
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
-from tests.support.mortal import Died, dying, dying_at
-from tests.support.process import begin, jsplan
+from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.simulated_kill import SimulatedKill, kill_after, kill_at_request
 from tests.support.state import read_state
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ AFTER: list[dict[str, Any]] = [
 PERMITTED = ("DELETES_STREAM", "REMOVES_SUBJECTS")
 
 
-class Mortal:
+class JournalKiller:
     """Lets the n-th line of the journal, and everything after it, never be written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lines: int) -> None:
@@ -49,7 +49,7 @@ class Mortal:
 
         def append(backend: LocalBackend, state: State, *changes: dict[str, Any]) -> None:
             if self.left <= 0:
-                raise Died
+                raise SimulatedKill
             self.left -= 1
             write(backend, state, *changes)
 
@@ -60,7 +60,7 @@ class Mortal:
         monkeypatch.setattr(LocalBackend, "finish", finish)
 
 
-def owned(space: Space) -> set[str]:
+def owned_addresses(space: Space) -> set[str]:
     """What state says that this workspace has, nothing pending."""
     state = read_state(space.folder)
     assert state.pending == {}
@@ -73,7 +73,7 @@ def declared(*bodies: dict[str, Any]) -> set[str]:
     return {f"main/stream/{body['name']}" for body in bodies} | consumers
 
 
-def fresh(space: Space, server: Server) -> None:
+def reset_server(space: Space, server: Server) -> None:
     """What was before the apply, on a clean server."""
     with Raw(server.url) as raw:
         delete_all_streams(raw)
@@ -82,9 +82,9 @@ def fresh(space: Space, server: Server) -> None:
     space.write(streams=AFTER)
 
 
-def nothing_was_changed_outside(space: Space) -> None:
+def require_no_outside_changes(space: Space) -> None:
     """Plan and drift call nothing that an apply of ours did a change of others."""
-    found = drift(space.load, DriftOptions(replication=False), Quiet())
+    found = drift(space.load, DriftOptions(replication=False), RecordingObserver())
     assert (found.resource_drift, found.unmanaged, found.exit_code) == ([], [], 0)
     plan = space.plan()
     reasons = {change.action_reason for change in plan.resource_changes}
@@ -95,20 +95,20 @@ def nothing_was_changed_outside(space: Space) -> None:
 def test_death_at_every_moment(tmp_path: Path, server: Server) -> None:
     """Wherever it dies, nothing of ours is called changed outside, and the next apply ends as if nothing had happened."""
     space = single_space(tmp_path, server)
-    fresh(space, server)
-    with dying() as whole:
+    reset_server(space, server)
+    with kill_after() as whole:
         space.apply(allow_hazards=PERMITTED, parallelism=1)
     assert whole.done > 30
 
     for moment in range(1, whole.done):
-        fresh(space, server)
-        with dying(moment), suppress(Died):  # one line less where a domain was seen in the same second before
+        reset_server(space, server)
+        with kill_after(moment), suppress(SimulatedKill):  # one line less where a domain was seen in the same second before
             space.apply(allow_hazards=PERMITTED, parallelism=1)
-        nothing_was_changed_outside(space)
+        require_no_outside_changes(space)
         _, result = space.apply(allow_hazards=PERMITTED)
 
         assert result.exit_code == 0, (moment, result)
-        assert owned(space) == declared(*AFTER), moment
+        assert owned_addresses(space) == declared(*AFTER), moment
         assert [step.title for step in space.plan().steps] == [], moment
 
 
@@ -144,20 +144,20 @@ def test_death_between_the_steps_of_a_consumer(
         space.write(streams=streams[1])
 
     begin_again()
-    with dying() as whole:
+    with kill_after() as whole:
         space.apply(parallelism=1)
     for moment in range(3, whole.done):
         begin_again()
-        with dying(moment), suppress(Died):
+        with kill_after(moment), suppress(SimulatedKill):
             space.apply(parallelism=1)
-        nothing_was_changed_outside(space)
+        require_no_outside_changes(space)
         assert space.apply()[1].exit_code == 0
         assert not space.plan().steps
 
 
-def die_after_deleting(space: Space) -> None:
+def kill_after_delete(space: Space) -> None:
     """The next apply dies between the server's answer to its deletion and the journal."""
-    with dying_at("STREAM.DELETE", answered=True), pytest.raises(Died):
+    with kill_at_request("STREAM.DELETE", answered=True), pytest.raises(SimulatedKill):
         space.apply(allow_hazards=PERMITTED, parallelism=1)
     assert [begun["op"] for begun in read_state(space.folder).pending.values()] == ["stream.delete"]
 
@@ -168,7 +168,7 @@ def test_what_a_dead_apply_deleted_was_deleted_by_us(tmp_path: Path, server: Ser
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}, {"name": "C"}]}])
     space.apply()
     space.write(streams=[])
-    die_after_deleting(space)
+    kill_after_delete(space)
     space.write(streams=then)
 
     assert jsplan(tmp_path, "drift").code == 0
@@ -178,7 +178,7 @@ def test_what_a_dead_apply_deleted_was_deleted_by_us(tmp_path: Path, server: Ser
     if not then:
         assert "No changes." in shown
     space.apply()
-    assert owned(space) == declared(*then)
+    assert owned_addresses(space) == declared(*then)
 
 
 def test_a_deletion_is_not_forgotten_by_a_second_death(tmp_path: Path, server: Server) -> None:
@@ -186,26 +186,26 @@ def test_a_deletion_is_not_forgotten_by_a_second_death(tmp_path: Path, server: S
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}]}])
     space.apply()
     space.write(streams=[])
-    die_after_deleting(space)
+    kill_after_delete(space)
     space.write(streams=[{"name": "A"}])
-    with dying_at("STREAM.CREATE", answered=False), pytest.raises(Died):
+    with kill_at_request("STREAM.CREATE", answered=False), pytest.raises(SimulatedKill):
         space.apply(parallelism=1)
     assert [begun["op"] for begun in read_state(space.folder).pending.values()] == ["stream.create"]
 
-    nothing_was_changed_outside(space)
+    require_no_outside_changes(space)
     space.apply()
-    assert owned(space) == {"main/stream/A"}
+    assert owned_addresses(space) == {"main/stream/A"}
 
 
-def test_a_deletion_of_others_is_still_told_apart(tmp_path: Path, server: Server) -> None:
+def test_a_deletion_outside_is_still_distinguished(tmp_path: Path, server: Server) -> None:
     """Where another stream than the one that a dead apply deleted is gone as well, that one was changed outside."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A"}, {"name": "B"}])
     space.apply()
     space.write(streams=[{"name": "B"}])
-    die_after_deleting(space)
+    kill_after_delete(space)
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.DELETE.B")
-    found = drift(space.load, DriftOptions(), Quiet())
+        raw.api_ok("$JS.API.STREAM.DELETE.B")
+    found = drift(space.load, DriftOptions(), RecordingObserver())
 
     assert [(r.address, r.action_reason) for r in found.resource_drift] == [("main/stream/B", "drift_missing")]
 
@@ -215,20 +215,20 @@ def test_what_a_dead_apply_deleted_under_an_earlier_name(tmp_path: Path, server:
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "B"}]}])
     space.apply()
     space.write(streams=[])
-    die_after_deleting(space)
+    kill_after_delete(space)
     domains = {"domains": {"new": {"connection": "main", "js_domain": None}}, "defaults": {"domain": "new"}}
     space.write(streams=[], moved=[{"from": "main/**", "to": "new/**"}], **domains)
 
-    nothing_was_changed_outside(space)
+    require_no_outside_changes(space)
     space.apply()
-    assert owned(space) == set()
+    assert owned_addresses(space) == set()
 
 
 @pytest.mark.parametrize(("then", "action"), [([{"name": "A", "max_msgs": 9}], "update"), ([], "delete")], ids=["changed", "left"])
 def test_what_a_dead_apply_created_is_ours(tmp_path: Path, server: Server, then: list[dict[str, Any]], action: str) -> None:
     """After a death the files may change first: what was created is updated without --adopt, and deleted when it left the files."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "max_msgs": 5}])
-    die_after_the_call(space)
+    kill_after_request(space)
     plan, result = space.write(streams=then).apply(allow_hazards=PERMITTED)
 
     assert [change.change.actions for change in plan.resource_changes] == [[action]]
@@ -236,20 +236,20 @@ def test_what_a_dead_apply_created_is_ours(tmp_path: Path, server: Server, then:
     assert not space.plan().has_changes
 
 
-def test_somebody_elses_stream_is_not_taken_for_ours(tmp_path: Path, server: Server) -> None:
+def test_an_unmanaged_stream_is_not_taken_for_ours(tmp_path: Path, server: Server) -> None:
     """Where the create of a dead apply never arrived and somebody else made the stream, it is theirs, and stays so."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "max_msgs": 5}])
-    die_after_the_call(space)
+    kill_after_request(space)
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.DELETE.A")
-        raw.done("$JS.API.STREAM.CREATE.A", {"name": "A", "max_msgs": 6})
+        raw.api_ok("$JS.API.STREAM.DELETE.A")
+        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "max_msgs": 6})
     plan = space.plan()
     assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS302"]
     plan, result = space.write(streams=[]).apply()
 
     assert not plan.has_changes
     assert result.exit_code == 0
-    assert owned(space) == set()
+    assert owned_addresses(space) == set()
     with Raw(server.url) as raw:
         assert streams(raw) == ["A"]
 
@@ -257,21 +257,21 @@ def test_somebody_elses_stream_is_not_taken_for_ours(tmp_path: Path, server: Ser
 def test_a_create_that_never_arrived_is_no_longer_pending(tmp_path: Path, server: Server) -> None:
     """Nothing was left behind, and the stream left the files: state forgets about it without a word."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A"}])
-    die_after_the_call(space)
+    kill_after_request(space)
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.DELETE.A")
+        raw.api_ok("$JS.API.STREAM.DELETE.A")
     plan, result = space.write(streams=[]).apply()
 
     assert not plan.has_changes
     assert result.exit_code == 0
-    assert owned(space) == set()
+    assert owned_addresses(space) == set()
 
 
-def die_after_the_call(space: Space) -> None:
+def kill_after_request(space: Space) -> None:
     """Session, history, server and begin are written; the end of the first step is not."""
     with pytest.MonkeyPatch.context() as patch:
-        Mortal(patch, 4)
-        with pytest.raises(Died):
+        JournalKiller(patch, 4)
+        with pytest.raises(SimulatedKill):
             space.apply(parallelism=1)
     state = read_state(space.folder)
     assert list(state.pending) == ["main/stream/A"]
@@ -283,7 +283,7 @@ def test_kill_9(seed: int, tmp_path: Path, server: Server) -> None:
     """A process that is really killed, somewhere in the middle: plan, drift and apply go on, and nothing is left unowned."""
     bodies = [{"name": f"S{n:02}", "subjects": [f"s{n}"], "consumers": [{"name": "C"}]} for n in range(40)]
     space = single_space(tmp_path, server).write(streams=bodies)
-    process = begin(tmp_path, "apply", "-y", "--parallelism", "4")
+    process = start_process(tmp_path, "apply", "-y", "--parallelism", "4")
     assert process.stderr is not None
     for _ in range(random.Random(seed).randrange(10, 60)):
         process.stderr.readline()
@@ -292,5 +292,5 @@ def test_kill_9(seed: int, tmp_path: Path, server: Server) -> None:
 
     assert jsplan(tmp_path, "drift").code == 0
     assert jsplan(tmp_path, "apply", "-y").code == 0
-    assert owned(space) == declared(*bodies)
+    assert owned_addresses(space) == declared(*bodies)
     assert jsplan(tmp_path, "plan", "--detailed-exitcode").code == 0

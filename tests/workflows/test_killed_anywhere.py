@@ -16,11 +16,11 @@ import pytest
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from tests.support.buckets import new_bucket
-from tests.support.process import begin
+from tests.support.kill_proxy import KillPoint, KillProxy, writes
+from tests.support.process import start_process
 from tests.support.raw import Raw, delete_all_streams, streams
-from tests.support.reaper import Boundary, Reaper, writes
-from tests.support.state import world_of
-from tests.support.workspaces import Quiet, Space, single_space
+from tests.support.state import load_context
+from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,13 +40,13 @@ SAMPLE = 2
 
 @dataclass(frozen=True)
 class Scenario:
-    """What there is, what there should be, what must be permitted for it, and how many messages each stream of `keeps` has all along."""
+    """What there is, what there should be, what must be permitted for it, and how many messages each stream of `message_counts` has all along."""
 
     name: str
     before: Bodies
     after: Bodies
     permitted: tuple[str, ...]
-    keeps: tuple[str, ...]
+    message_counts: tuple[str, ...]
     messages: int = 25
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ SCENARIOS = [
             *_streams("KEPT", 4, max_age="2d", consumers=[{"name": "C", "max_deliver": 3}]), *_streams("NEW", 3, consumers=[{"name": "C"}]),
             *_streams("PLAIN", 2),
         ],
-        permitted=("DELETES_STREAM", "REMOVES_SUBJECTS"), keeps=tuple(f"KEPT{n}" for n in range(4)),
+        permitted=("DELETES_STREAM", "REMOVES_SUBJECTS"), message_counts=tuple(f"KEPT{n}" for n in range(4)),
     ),
     Scenario(
         "replaced with what they hold",
@@ -75,7 +75,7 @@ SCENARIOS = [
             *_streams("KEPT", 2, storage="memory", lifecycle={"on_replace": "preserve"}, consumers=WITH_ACKS),
             *_streams("NEW", 2, consumers=[{"name": "C"}]),
         ],
-        permitted=("DELETES_STREAM", "REMOVES_SUBJECTS", "DUPLICATES_MESSAGES"), keeps=("KEPT0", "KEPT1"), messages=20_000,
+        permitted=("DELETES_STREAM", "REMOVES_SUBJECTS", "DUPLICATES_MESSAGES"), message_counts=("KEPT0", "KEPT1"), messages=20_000,
     ),
 ]  # fmt: skip
 
@@ -86,7 +86,7 @@ def _fill(raw: Raw, name: str, count: int) -> None:
         if number % 1000 and number < count:
             raw.publish(name.lower(), b"%d" % number)
         else:
-            raw.done(name.lower(), b"%d" % number)
+            raw.api_ok(name.lower(), b"%d" % number)
 
 
 class Scene:
@@ -106,7 +106,7 @@ class Scene:
         self.bucket = new_bucket()
         self.use(self.server.url, LONG, self.scenario.before).apply()
         with Raw(self.server.url, timeout=PATIENT) as raw:
-            for name in self.scenario.keeps:
+            for name in self.scenario.message_counts:
                 _fill(raw, name, self.scenario.messages)
 
     def use(self, url: str, lock_ttl: str, bodies: Bodies) -> Space:
@@ -116,12 +116,12 @@ class Scene:
             self.space.base["backend"] = {"kv": {"bucket": self.bucket, "lock_ttl": lock_ttl}}
         return self.space.write(streams=bodies)
 
-    def die_at(self, boundary: Boundary | None) -> list[str]:
+    def kill_at(self, boundary: KillPoint | None) -> list[str]:
         """Apply in a process that is killed there; the requests that it made."""
-        with Reaper(self.server.port, boundary) as reaper:
+        with KillProxy(self.server.port, boundary) as reaper:
             self.use(reaper.url, SHORT if boundary else LONG, self.scenario.after)
             allowed = [part for code in self.scenario.permitted for part in ("--allow-hazard", code)]
-            process = begin(self.space.folder, "apply", "-y", "--parallelism", "3", *allowed)
+            process = start_process(self.space.folder, "apply", "-y", "--parallelism", "3", *allowed)
             reaper.watch(process)
             _, err = process.communicate(timeout=50)
             ended = {-9, 0, 6} if boundary else {0}  # a few requests more or less: it may end; on a busy machine its lease may
@@ -129,17 +129,17 @@ class Scene:
             self.deaths += process.returncode == -9
             return list(reaper.seen)
 
-    def boundaries(self) -> list[Boundary]:
+    def kill_points(self) -> list[KillPoint]:
         """Every place where a whole apply can die and it makes a difference."""
         self.reset()
-        numbers = [number for number, subject in enumerate(self.die_at(None)) if writes(subject)]
+        numbers = [number for number, subject in enumerate(self.kill_at(None)) if writes(subject)]
         assert len(numbers) > 15
-        return [Boundary(number, moment) for number in numbers for moment in ("before it arrives", "before its answer")]
+        return [KillPoint(number, moment) for number in numbers for moment in ("before it arrives", "before its answer")]
 
-    def converges(self) -> None:
+    def require_converged(self) -> None:
         """The next plan tells the truth, and the next apply leaves just what the files say, all of it ours, and every message."""
         space, scenario = self.use(self.server.url, LONG, self.scenario.after), self.scenario
-        found = drift(space.load, DriftOptions(), Quiet())
+        found = drift(space.load, DriftOptions(), RecordingObserver())
         assert (found.resource_drift, found.unmanaged, found.exit_code) == ([], [], 2 if found.interrupted else 0)
         plan, result = space.apply(allow_hazards=scenario.permitted, lock_timeout=40_000_000_000)
         assert result.exit_code == 0, result
@@ -147,7 +147,7 @@ class Scene:
         assert plan.resource_drift == []
         assert not {change.action_reason for change in plan.resource_changes} & OUTSIDE
 
-        state = world_of(space.load).state
+        state = load_context(space.load).state
         declared = {f"main/stream/{body['name']}" for body in scenario.after}
         declared |= {f"main/consumer/{body['name']}/{c['name']}" for body in scenario.after for c in body.get("consumers", [])}
         assert {str(address) for address in state.resources} == declared
@@ -156,7 +156,7 @@ class Scene:
         with Raw(self.server.url, timeout=PATIENT) as raw:
             theirs = {name for name in streams(raw) if not name.startswith("KV_STATE_")}
             assert theirs == {body["name"] for body in scenario.after}
-            kept = [raw.done(f"$JS.API.STREAM.INFO.{name}")["state"]["messages"] for name in scenario.keeps]
+            kept = [raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["messages"] for name in scenario.message_counts]
         assert kept == [scenario.messages] * len(kept)
 
 
@@ -171,10 +171,10 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> Sce
 def test_killed_at_some_boundary(scene: Scene, scenario: Scenario) -> None:
     """A few boundaries, others with each backend, always the same: after a death there plan and apply go on as if nothing had happened."""
     scene.scenario = scenario
-    for boundary in random.Random(f"{scene.kind} {scenario}").sample(scene.boundaries(), SAMPLE):
+    for boundary in random.Random(f"{scene.kind} {scenario}").sample(scene.kill_points(), SAMPLE):
         scene.reset()
-        scene.die_at(boundary)
-        scene.converges()
+        scene.kill_at(boundary)
+        scene.require_converged()
     assert scene.deaths > 0
 
 
@@ -183,8 +183,8 @@ def test_killed_at_some_boundary(scene: Scene, scenario: Scenario) -> None:
 def test_killed_at_every_boundary(scene: Scene, scenario: Scenario) -> None:
     """Each boundary there is."""
     scene.scenario = scenario
-    for boundary in scene.boundaries():
+    for boundary in scene.kill_points():
         scene.reset()
-        scene.die_at(boundary)
-        scene.converges()
+        scene.kill_at(boundary)
+        scene.require_converged()
     assert scene.deaths > 20

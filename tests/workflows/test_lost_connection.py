@@ -40,8 +40,8 @@ class Scene:
         self.space, self.server, self.command = single_space(folder, server), server, command
         self.space.write(streams=BEFORE).apply()
         with Raw(server.url) as raw:
-            raw.done("$JS.API.STREAM.UPDATE.S5", {"name": "S5", "subjects": ["S5"], "max_msgs": 7})
-            raw.done("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER"})
+            raw.api_ok("$JS.API.STREAM.UPDATE.S5", {"name": "S5", "subjects": ["S5"], "max_msgs": 7})
+            raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER"})
 
     def run(self, failure: Failure, after: float) -> tuple[int, int]:
         """The exit code, and how many bytes the server answered."""
@@ -55,7 +55,7 @@ class Scene:
     def has_happened(self) -> bool:
         """Whether the servers are as the command is to leave them."""
         with Raw(self.server.url) as raw:
-            configs = [raw.done(f"$JS.API.STREAM.INFO.{name}")["config"] for name in streams(raw) if name != "OTHER"]
+            configs = [raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"] for name in streams(raw) if name != "OTHER"]
         return not configs if self.command == "destroy" else all(config["max_age"] for config in configs)
 
 
@@ -63,7 +63,7 @@ class Scene:
 DONE = {"plan": 2, "apply": 0, "destroy": 0, "drift": 2, "status": 0, "import": 0}
 
 
-def fresh(folder: Path, server: Server) -> Path:
+def reset_server(folder: Path, server: Server) -> Path:
     """A new folder, on a clean server."""
     with Raw(server.url) as raw:
         delete_all_streams(raw)
@@ -83,9 +83,9 @@ def answers(folder: Path, server: Server, command: str) -> int:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_only_domain_is_lost(tmp_path: Path, server: Server, command: str, failure: Failure, capfd: pytest.CaptureFixture[str]) -> None:
     """Whatever was answered before, a command that did not read and do everything ends with 1, or with 6 where it had begun to write."""
-    total = answers(fresh(tmp_path, server), server, command)
+    total = answers(reset_server(tmp_path, server), server, command)
     for part in (0.25, 0.6, 0.9):
-        scene = Scene(fresh(tmp_path, server), server, command)
+        scene = Scene(reset_server(tmp_path, server), server, command)
         code, _ = scene.run(failure, total * part)
 
         shown = "".join(capfd.readouterr())

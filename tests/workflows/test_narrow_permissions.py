@@ -9,15 +9,15 @@ import pytest
 from jsplan.address import Address
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.backup import BackupOptions, backup
-from jsplan.workflows.drift import drift, glance
+from jsplan.workflows.context import open_context, open_pool
+from jsplan.workflows.drift import check_addresses, drift
+from jsplan.workflows.event_loop import run_until_complete
 from jsplan.workflows.lint import lint
 from jsplan.workflows.options import DriftOptions
-from jsplan.workflows.running import run
 from jsplan.workflows.status import status
-from jsplan.workflows.world import open_pool, open_world
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import Quiet, Space
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,44 +40,44 @@ NOT_LISTED = "what else is in domain main cannot be listed, so what is unmanaged
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Server]:
+def restricted_server() -> Iterator[Server]:
     """A server whose user `ci` may manage LOGS alone."""
     with Sandbox.single(extra=USERS, binary=PROGRAM) as sandbox:
         yield sandbox["server"]
 
 
 @pytest.fixture
-def space(tmp_path: Path, guarded: Server) -> Space:
+def space(tmp_path: Path, restricted_server: Server) -> Space:
     """LOGS and its consumer, applied as that user; OTHER and a consumer of LOGS are somebody else's."""
-    with Raw(guarded.url) as raw:
+    with Raw(restricted_server.url) as raw:
         delete_all_streams(raw)
-        raw.done("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
-    connection = {"url": guarded.url, "user": "ci", "password": "ci"}
+        raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+    connection = {"url": restricted_server.url, "user": "ci", "password": "ci"}
     domains = {"main": {"connection": "main", "js_domain": None}}
     found = Space(tmp_path, {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains})
     found.write(defaults={"domain": "main"}, streams=[STREAM])
     assert found.apply()[1].exit_code == 0
-    with Raw(guarded.url) as raw:
-        raw.done("$JS.API.CONSUMER.CREATE.LOGS.THEIRS", {"stream_name": "LOGS", "config": {"durable_name": "THEIRS"}})
+    with Raw(restricted_server.url) as raw:
+        raw.api_ok("$JS.API.CONSUMER.CREATE.LOGS.THEIRS", {"stream_name": "LOGS", "config": {"durable_name": "THEIRS"}})
     return found
 
 
-def said(found: Any) -> list[tuple[str, str]]:
+def finding_texts(found: Any) -> list[tuple[str, str]]:
     """Code and summary of each finding, without the server's address."""
     return [(d.code, d.summary.split("nats://")[0]) for d in found.diagnostics]
 
 
-def test_drift_does_with_what_apply_needs(space: Space, guarded: Server) -> None:
+def test_drift_does_with_what_apply_needs(space: Space, restricted_server: Server) -> None:
     """It compares what is managed, and warns that what is unmanaged cannot be listed; that is an error only where it is asked for."""
-    found = drift(space.load, DriftOptions(), Quiet())
+    found = drift(space.load, DriftOptions(), RecordingObserver())
     assert (found.exit_code, found.resource_drift, found.unmanaged) == (0, [], [])
-    assert said(found) == [("JS447", NOT_LISTED)]
-    assert drift(space.load, DriftOptions(targets=("main/**",)), Quiet()).diagnostics == []
-    assert drift(space.load, DriftOptions(fail_on=frozenset({"changed", "unmanaged"})), Quiet()).exit_code == 1
+    assert finding_texts(found) == [("JS447", NOT_LISTED)]
+    assert drift(space.load, DriftOptions(targets=("main/**",)), RecordingObserver()).diagnostics == []
+    assert drift(space.load, DriftOptions(fail_on=frozenset({"changed", "unmanaged"})), RecordingObserver()).exit_code == 1
 
-    with Raw(guarded.url) as raw:
-        raw.done("$JS.API.CONSUMER.DELETE.LOGS.C")
-    found = drift(space.load, DriftOptions(), Quiet())
+    with Raw(restricted_server.url) as raw:
+        raw.api_ok("$JS.API.CONSUMER.DELETE.LOGS.C")
+    found = drift(space.load, DriftOptions(), RecordingObserver())
     assert (found.exit_code, [change.address for change in found.resource_drift]) == (2, ["main/consumer/LOGS/C"])
 
 
@@ -85,26 +85,26 @@ def test_the_scheduled_job_looks_at_what_it_may(space: Space) -> None:
     """An advisory about a stream that this user may not read is no error, and what is managed is compared."""
 
     async def look() -> Drift:
-        async with open_world(space.load) as world, open_pool(world, read_only=True, sealed=True) as pool:
+        async with open_context(space.load) as world, open_pool(world, read_only=True, guarded=True) as pool:
             named = ("main/stream/LOGS", "main/stream/OTHER", "main/consumer/OTHER/X", "main/consumer/LOGS/THEIRS")
-            return await glance(world, pool, [Address.parse(name) for name in named], DriftOptions())
+            return await check_addresses(world, pool, [Address.parse(name) for name in named], DriftOptions())
 
-    found = run(look())
+    found = run_until_complete(look())
     assert (found.exit_code, found.resource_drift, [u.address for u in found.unmanaged]) == (0, [], ["main/consumer/LOGS/THEIRS"])
-    assert said(found) == [("JS447", NOT_LISTED)]
+    assert finding_texts(found) == [("JS447", NOT_LISTED)]
 
 
 def test_the_other_commands_do_with_it_too(space: Space, tmp_path: Path) -> None:
     """`status` shows what is managed, `lint --live` warns, `backup` names what it needs besides, `plan` and `destroy` work."""
-    shown = status(space.load, Quiet())
+    shown = status(space.load, RecordingObserver())
     assert [one["address"] for one in (*shown.streams, *shown.consumers)] == ["main/stream/LOGS", "main/consumer/LOGS/C"]
-    assert said(shown) == [("JS447", "what it holds beyond this workspace cannot be listed: domain main: ")]
-    quiet = Quiet()
+    assert finding_texts(shown) == [("JS447", "what it holds beyond this workspace cannot be listed: domain main: ")]
+    quiet = RecordingObserver()
     assert lint(space.load, quiet, ask=True).summary["errors"] == 0
-    assert [text.split("nats://")[0] for text in quiet.said if "listed" in text] == [
+    assert [text.split("nats://")[0] for text in quiet.texts if "listed" in text] == [
         "what else is in domain main cannot be listed: domain main: "
     ]
-    saved = backup(space.load, BackupOptions(("main/stream/LOGS",), tmp_path / "bk"), Quiet())
+    saved = backup(space.load, BackupOptions(("main/stream/LOGS",), tmp_path / "bk"), RecordingObserver())
     assert ["$JS.API.CONSUMER.NAMES.LOGS" in why for why in saved.manifest.missing.values()] == [True]
     assert space.plan().steps == []
     assert space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))[1].exit_code == 0

@@ -10,7 +10,7 @@ from jsplan.cli.views import drift_view, plan_view
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions
 from jsplan.workflows.status import status
-from tests.support.workspaces import Quiet, Space, hub_leaf_space
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
     return space.write(streams=[{"name": "S", "domain": ["hub", "laef"]}])
 
 
-def warned(found: Iterable[Diagnostic]) -> list[tuple[str, str | None]]:
+def warnings_of(found: Iterable[Diagnostic]) -> list[tuple[str, str | None]]:
     return [(d.summary, d.address) for d in found if d.code == CODE and d.severity == "warning"]
 
 
@@ -39,10 +39,10 @@ def test_a_misspelt_leaf(space: Space) -> None:
     """Plan, apply, drift and status warn of a name that nothing answers to, and say what it may have been meant to be."""
     expected = [("domain laef has never answered", "laef/**")]
     plan, result = space.apply()
-    found, shown = drift(space.load, DriftOptions(), Quiet()), status(space.load, Quiet())
+    found, shown = drift(space.load, DriftOptions(), RecordingObserver()), status(space.load, RecordingObserver())
 
     assert (result.exit_code, [d.address for d in plan.deferred]) == (0, ["laef/stream/S"])
-    assert [warned(document.diagnostics) for document in (plan, found, shown)] == [expected] * 3
+    assert [warnings_of(document.diagnostics) for document in (plan, found, shown)] == [expected] * 3
     for document in (plan, found, shown):
         [one] = [d for d in document.diagnostics if d.code == CODE]
         assert 'Did you mean "leaf"?' in one.detail
@@ -65,8 +65,8 @@ def test_an_absence_is_no_typing_error(tmp_path: Path, clean_hub_leaf: Sandbox) 
     renamed = space.write(streams=streams).plan()
     clean_hub_leaf.start()
 
-    assert (len(offline.deferred), warned(offline.diagnostics)) == (1, [])
-    assert warned(renamed.diagnostics) == [("domain leaf has never answered as laef", "leaf/**")]
+    assert (len(offline.deferred), warnings_of(offline.diagnostics)) == (1, [])
+    assert warnings_of(renamed.diagnostics) == [("domain leaf has never answered as laef", "leaf/**")]
 
 
 def test_a_fleet_that_is_not_there_yet(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
@@ -76,7 +76,7 @@ def test_a_fleet_that_is_not_there_yet(tmp_path: Path, clean_hub_leaf: Sandbox) 
     space.write(streams=[{"name": "S", "domain": "label:store"}, {"name": "S", "domain": ["hub", "oslo"]}])
     plan = space.plan()
 
-    assert (len(plan.deferred), warned(plan.diagnostics)) == (201, [("201 domains have never answered: oslo, store-{001..200}", None)])
+    assert (len(plan.deferred), warnings_of(plan.diagnostics)) == (201, [("201 domains have never answered: oslo, store-{001..200}", None)])
 
 
 def test_its_connection_cannot_be_opened(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:

@@ -14,7 +14,7 @@ from jsplan.workflows import state as remembering
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
 from tests.support.raw import Raw, streams
-from tests.support.workspaces import Quiet, Space, hub_leaf_space, yes
+from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def test_frozen_while_planning(space: Space, clean_hub_leaf: Sandbox) -> None:
     started = time.monotonic()
     plan, result = space.apply()
     took = time.monotonic() - started
-    found = drift(space.load, DriftOptions(), Quiet())
+    found = drift(space.load, DriftOptions(), RecordingObserver())
     clean_hub_leaf["leaf"].thaw()
 
     assert took < 15, "one wait, not one for each of thirty"
@@ -90,7 +90,7 @@ def test_gone_between_plan_and_apply(space: Space, clean_hub_leaf: Sandbox, tmp_
     """A domain that has gone since is deferred with all its steps, imports too; the rest and copies are done; exit code 6."""
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
-        raw.done("$JS.API.STREAM.CREATE.THERE", {"name": "THERE"})
+        raw.api_ok("$JS.API.STREAM.CREATE.THERE", {"name": "THERE"})
     copy = {"name": "COPY", "domain": "hub", "mirror": {"name": "L", "domain": "leaf"}}
     space.write(streams=[*on("leaf", "THERE", "L"), *on("hub", "H"), copy])
     plan = space.plan()
@@ -109,7 +109,7 @@ def test_gone_between_plan_and_apply(space: Space, clean_hub_leaf: Sandbox, tmp_
     assert not space.plan().has_changes
 
 
-class Freezer(Quiet):
+class FreezingObserver(RecordingObserver):
     """Freezes the leaf as soon as its first step is done."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -126,7 +126,7 @@ def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
     """A leaf that freezes during an apply is waited for once, not once per step, and does not hold up the hub."""
     space.write(streams=[*on("leaf", *(f"L{n:02}" for n in range(40))), *on("hub", *(f"H{n:02}" for n in range(40)))])
     started = time.monotonic()
-    _, result = applying.apply(space.load, PlanOptions(parallelism=1), yes, Freezer(clean_hub_leaf))
+    _, result = applying.apply(space.load, PlanOptions(parallelism=1), approve, FreezingObserver(clean_hub_leaf))
     took = time.monotonic() - started
     clean_hub_leaf["leaf"].thaw()
 
@@ -142,7 +142,7 @@ def test_frozen_in_the_middle(space: Space, clean_hub_leaf: Sandbox) -> None:
     assert not space.plan().has_changes
 
 
-def test_destroy_with_a_domain_away(space: Space, clean_hub_leaf: Sandbox) -> None:
+def test_destroy_with_an_offline_domain(space: Space, clean_hub_leaf: Sandbox) -> None:
     """Destroy deletes what it can reach, ends with 6, and state keeps the rest for the next one."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")]).apply()
     clean_hub_leaf["leaf"].freeze()
@@ -154,7 +154,7 @@ def test_destroy_with_a_domain_away(space: Space, clean_hub_leaf: Sandbox) -> No
     assert (result.exit_code, remembering.list_(space.load, ())) == (0, [])
 
 
-def test_away_must_not_be(space: Space, clean_hub_leaf: Sandbox) -> None:
+def test_offline_fail(space: Space, clean_hub_leaf: Sandbox) -> None:
     """With --offline fail a domain that is away is an error; excluded, it is not even asked."""
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
     clean_hub_leaf["leaf"].freeze()
@@ -174,7 +174,7 @@ def test_a_server_that_is_down(space: Space, clean_hub_leaf: Sandbox) -> None:
     space.write(streams=[*on("leaf", "L"), *on("hub", "H")])
     clean_hub_leaf["leaf"].stop()
     plan, result = space.apply()
-    found = drift(space.load, DriftOptions(), Quiet())
+    found = drift(space.load, DriftOptions(), RecordingObserver())
     clean_hub_leaf.start()
 
     assert (result.exit_code, list(changes(plan)), len(plan.deferred)) == (0, ["hub/stream/H"], 1)

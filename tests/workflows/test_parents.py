@@ -12,7 +12,7 @@ from jsplan.errors import StalePlanError
 from jsplan.workflows import apply as applying
 from jsplan.workflows.options import PlanOptions
 from tests.support.raw import Raw
-from tests.support.workspaces import Quiet, Space, single_space, yes
+from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def stream(consumers: list[dict[str, Any]], **fields: Any) -> list[dict[str, Any
     return [{"name": "S", "subjects": ["s"], "consumers": consumers} | ignored | fields]
 
 
-def planned(space: Space, raw: Raw, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Plan:
+def plan_changes(space: Space, raw: Raw, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Plan:
     """A plan for what is there, with three messages in the stream."""
     assert space.write(streams=before).apply()[1].exit_code == 0
     for _ in range(3):
@@ -47,21 +47,21 @@ def planned(space: Space, raw: Raw, before: list[dict[str, Any]], after: list[di
     return space.write(streams=after).plan(allow_hazards=ANY_HAZARD)
 
 
-def found(raw: Raw) -> tuple[int, list[str]]:
+def server_counts(raw: Raw) -> tuple[int, list[str]]:
     """How many messages there are, and the consumers."""
-    names = raw.done("$JS.API.CONSUMER.NAMES.S")["consumers"] or []
-    return raw.done("$JS.API.STREAM.INFO.S")["state"]["messages"], sorted(names)
+    names = raw.api_ok("$JS.API.CONSUMER.NAMES.S")["consumers"] or []
+    return raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"], sorted(names)
 
 
 def keep_by_interest(raw: Raw) -> None:
-    config = raw.done("$JS.API.STREAM.INFO.S")["config"]
-    raw.done("$JS.API.STREAM.UPDATE.S", config | {"retention": "interest"})
+    config = raw.api_ok("$JS.API.STREAM.INFO.S")["config"]
+    raw.api_ok("$JS.API.STREAM.UPDATE.S", config | {"retention": "interest"})
 
 
 def recreate(raw: Raw) -> None:
-    config = raw.done("$JS.API.STREAM.INFO.S")["config"]
-    raw.done("$JS.API.STREAM.DELETE.S")
-    raw.done("$JS.API.STREAM.CREATE.S", config)
+    config = raw.api_ok("$JS.API.STREAM.INFO.S")["config"]
+    raw.api_ok("$JS.API.STREAM.DELETE.S")
+    raw.api_ok("$JS.API.STREAM.CREATE.S", config)
 
 
 @pytest.mark.parametrize("change", ["GOES", "CHANGES", "REPLACED", "NEW"])
@@ -71,32 +71,32 @@ def test_another_retention_makes_a_plan_stale(change: str, tmp_path: Path, serve
     names = {c["name"]: c for c in AFTER}
     kept = [c for c in BEFORE if c["name"] != change]
     with Raw(server.url) as raw:
-        plan = planned(space, raw, stream(BEFORE), stream(kept + ([names[change]] if change in names else [])))
+        plan = plan_changes(space, raw, stream(BEFORE), stream(kept + ([names[change]] if change in names else [])))
         assert [step.precondition["parent"]["retention"] for step in plan.steps] == ["limits"]
         keep_by_interest(raw)
 
         with pytest.raises(StalePlanError, match=r"main/stream/S has interest retention now, and had limits. Nothing was changed"):
             space.apply_saved(plan)
 
-        assert found(raw) == (3, ["CHANGES", "GOES", "REPLACED"])
+        assert server_counts(raw) == (3, ["CHANGES", "GOES", "REPLACED"])
 
 
 def test_another_stream_makes_a_plan_stale(tmp_path: Path, server: Server) -> None:
     """A stream of the same name is another one, even where only a new consumer is planned; so is none."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        plan = planned(space, raw, stream([]), stream([AFTER[2]]))
+        plan = plan_changes(space, raw, stream([]), stream([AFTER[2]]))
         recreate(raw)
         with pytest.raises(StalePlanError, match=r"main/stream/S was recreated. Nothing was changed"):
             space.apply_saved(plan)
-        assert found(raw) == (0, [])
+        assert server_counts(raw) == (0, [])
 
-        raw.done("$JS.API.STREAM.DELETE.S")
+        raw.api_ok("$JS.API.STREAM.DELETE.S")
         with pytest.raises(StalePlanError, match=r"main/stream/S was deleted. Nothing was changed"):
             space.apply_saved(plan)
 
 
-class Meddler(Quiet):
+class InterferingObserver(RecordingObserver):
     """Does something when the first step begins, after all preconditions were checked."""
 
     def __init__(self, meddle: Callable[[], object]) -> None:
@@ -114,18 +114,18 @@ def test_another_retention_stops_a_step_right_before_its_write(tmp_path: Path, s
     """What was checked before the first write is checked again before each: nothing is deleted by a retention that came in between."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        planned(space, raw, stream(BEFORE), stream(AFTER))
+        plan_changes(space, raw, stream(BEFORE), stream(AFTER))
 
-        result = applying.apply(space.load, PlanOptions(allow_hazards=ANY_HAZARD), yes, Meddler(lambda: keep_by_interest(raw)))[1]
+        result = applying.apply(space.load, PlanOptions(allow_hazards=ANY_HAZARD), approve, InterferingObserver(lambda: keep_by_interest(raw)))[1]
 
         assert result.exit_code == 6
         assert {step.status for step in result.steps} <= {"failed", "skipped"}
         assert all("was planned; nothing was written" in (s.error or "") for s in result.steps if s.status == "failed")
-        assert found(raw) == (3, ["CHANGES", "GOES", "REPLACED"])
+        assert server_counts(raw) == (3, ["CHANGES", "GOES", "REPLACED"])
 
 
 def delete_consumer(raw: Raw) -> None:
-    raw.done("$JS.API.CONSUMER.DELETE.S.C")
+    raw.api_ok("$JS.API.CONSUMER.DELETE.S.C")
 
 
 def recreate_consumer(raw: Raw) -> None:
@@ -136,7 +136,7 @@ def recreate_consumer(raw: Raw) -> None:
 
 def create_consumer(raw: Raw, name: str = "ODD") -> None:
     config = {"durable_name": name, "ack_policy": "explicit"}
-    raw.done(f"$JS.API.CONSUMER.DURABLE.CREATE.S.{name}", {"stream_name": "S", "config": config})
+    raw.api_ok(f"$JS.API.CONSUMER.DURABLE.CREATE.S.{name}", {"stream_name": "S", "config": config})
 
 
 CONSUMERS: list[tuple[Callable[[Raw], None], str]] = [
@@ -155,13 +155,13 @@ def test_other_consumers_make_a_replacement_with_messages_stale(
     consumers = [{"name": "C", "ack_policy": "explicit"}]
     kept = {"retention": "interest", "lifecycle": {"on_replace": "preserve"}}
     with Raw(server.url) as raw:
-        plan = planned(space, raw, stream(consumers, **kept), stream(consumers, storage="memory", **kept))
+        plan = plan_changes(space, raw, stream(consumers, **kept), stream(consumers, storage="memory", **kept))
         change(raw)
 
         with pytest.raises(StalePlanError, match=f"main/stream/S {says}. Nothing was changed"):
             space.apply_saved(plan, allow_hazards=("IRREVERSIBLE", "REMOVES_SUBJECTS"))
 
-        assert raw.done("$JS.API.STREAM.INFO.S")["config"]["storage"] == "file"
+        assert raw.api_ok("$JS.API.STREAM.INFO.S")["config"]["storage"] == "file"
 
 
 @pytest.mark.parametrize(("before", "after"), [("interest", "limits"), ("limits", "interest")])
@@ -169,9 +169,9 @@ def test_what_the_plan_does_to_the_stream_is_expected(before: str, after: str, t
     """A retention that an earlier step of the same plan changed stops nothing, whatever becomes of the consumers."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        plan = planned(space, raw, stream(BEFORE, retention=before), stream(AFTER, retention=after))
+        plan = plan_changes(space, raw, stream(BEFORE, retention=before), stream(AFTER, retention=after))
         assert space.apply_saved(plan).exit_code == 0
-        assert found(raw)[1] == ["CHANGES", "NEW", "REPLACED"]
+        assert server_counts(raw)[1] == ["CHANGES", "NEW", "REPLACED"]
     assert space.plan().steps == []
 
 

@@ -13,9 +13,9 @@ from jsplan.workflows import state as remembering
 from jsplan.workflows import validate as validating
 from jsplan.workflows.drift import drift
 from jsplan.workflows.options import DriftOptions, PlanOptions
-from tests.support.audit import audited, writes
+from tests.support.api_audit import audit_requests, writes
 from tests.support.raw import Raw, streams
-from tests.support.workspaces import Quiet, Space, hub_leaf_space, single_space, yes
+from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox, Server
 
 
-class Meddler(Quiet):
+class InterferingObserver(RecordingObserver):
     """Does something behind our back as soon as the first step begins."""
 
     def __init__(self, meddle: Callable[[], object]) -> None:
@@ -42,16 +42,16 @@ class Meddler(Quiet):
 
 def apply_while(space: Space, meddle: Callable[[], object], **options: Any) -> ApplyResult:
     """Apply one step after the other; `meddle` runs after all preconditions were checked and before the first write."""
-    return applying.apply(space.load, PlanOptions(parallelism=1, **options), yes, Meddler(meddle))[1]
+    return applying.apply(space.load, PlanOptions(parallelism=1, **options), approve, InterferingObserver(meddle))[1]
 
 
 def update(raw: Raw, name: str, **fields: Any) -> None:
-    config = raw.done(f"$JS.API.STREAM.INFO.{name}")["config"]
-    raw.done(f"$JS.API.STREAM.UPDATE.{name}", config | fields)
+    config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
+    raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config | fields)
 
 
 def config(raw: Raw, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = raw.done(f"$JS.API.STREAM.INFO.{name}")["config"]
+    found: dict[str, Any] = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
     return found
 
 
@@ -69,7 +69,7 @@ def test_a_writer_while_the_plan_is_being_approved(tmp_path: Path, server: Serve
             update(raw, "B", description="theirs")
 
         with pytest.raises(StalePlanError, match=r"main/stream/B.*Nothing was changed"):
-            applying.apply(space.load, PlanOptions(), slowly, Quiet())
+            applying.apply(space.load, PlanOptions(), slowly, RecordingObserver())
         assert config(raw, "A")["max_age"] == 0
 
 
@@ -90,11 +90,11 @@ def test_a_writer_between_the_check_and_the_write(tmp_path: Path, server: Server
     ]
 
 
-def test_somebody_makes_what_we_were_about_to_make(tmp_path: Path, server: Server) -> None:
+def test_created_outside_before_our_create(tmp_path: Path, server: Server) -> None:
     """A stream that appears before our create is neither overwritten nor taken for ours."""
     space = single_space(tmp_path, server).write(streams=[{"name": name, "max_msgs": 5} for name in "AB"])
     with Raw(server.url) as raw:
-        result = apply_while(space, lambda: raw.done("$JS.API.STREAM.CREATE.B", {"name": "B", "max_msgs": 6}))
+        result = apply_while(space, lambda: raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "max_msgs": 6}))
         assert config(raw, "B")["max_msgs"] == 6
 
     assert result.exit_code == 6
@@ -120,7 +120,7 @@ def test_more_messages_than_the_plan_said(tmp_path: Path, server: Server) -> Non
         raw.request("b", b"")
         with pytest.raises(StalePlanError, match=r"main/stream/B would delete 6 messages by now.*Nothing was changed"):
             space.apply_saved(plan)
-        raw.done("$JS.API.STREAM.PURGE.B")
+        raw.api_ok("$JS.API.STREAM.PURGE.B")
         assert space.apply_saved(plan).exit_code == 0
         assert streams(raw) == ["B"]
 
@@ -133,7 +133,7 @@ def test_more_messages_than_the_plan_said(tmp_path: Path, server: Server) -> Non
 # --- 3. nothing lost -----------------------------------------------------------------------------------------
 
 
-def without(monkeypatch: pytest.MonkeyPatch, table: Table, *names: str) -> None:
+def with_older_table(monkeypatch: pytest.MonkeyPatch, table: Table, *names: str) -> None:
     """Let the table be one of an older release, which has not heard of these fields."""
     rows = tuple(row for row in table.rows if row.name not in names)
     monkeypatch.setitem(vars(table), "rows", rows)
@@ -147,21 +147,21 @@ def test_fields_of_a_newer_server_survive(tmp_path: Path, server: Server, monkey
                   "consumers": [{"name": "C", "ack_policy": "explicit", "max_batch": 7}]}]
     )  # fmt: skip
     space.apply()
-    without(monkeypatch, STREAM, "republish", "allow_direct")
-    without(monkeypatch, CONSUMER, "max_batch")
+    with_older_table(monkeypatch, STREAM, "republish", "allow_direct")
+    with_older_table(monkeypatch, CONSUMER, "max_batch")
     space.write(
         streams=[
             {"name": "A", "subjects": ["a"], "max_age": "1h", "consumers": [{"name": "C", "ack_policy": "explicit", "max_deliver": 4}]}
         ]
     )
-    assert drift(space.load, DriftOptions(), Quiet()).resource_drift == []
+    assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
     plan, result = space.apply()
     assert (result.exit_code, [c.change.actions for c in plan.resource_changes]) == (0, [["update"], ["update"]])
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
         live = config(raw, "A")
         assert (live["max_age"], live["republish"], live["allow_direct"]) == (3600 * 10**9, {"src": "a", "dest": "b"}, True)
-        consumer = raw.done("$JS.API.CONSUMER.INFO.A.C")["config"]
+        consumer = raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["config"]
         assert (consumer["max_batch"], consumer["max_deliver"]) == (7, 4)
 
         space.write(streams=[{"name": "A", "subjects": ["a"], "x_raw": {"republish": {"src": "a", "dest": "c"}}}])
@@ -181,20 +181,20 @@ def test_who_only_looks_writes_nothing(tmp_path: Path, clean_hub_leaf: Sandbox) 
         {"name": "COPY", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}},
     ]
     space.write(streams=bodies)
-    with audited(clean_hub_leaf) as first:
+    with audit_requests(clean_hub_leaf) as first:
         space.apply()
     assert sorted(writes(first)) == ["hub CONSUMER.CREATE.A.C", "hub STREAM.CREATE.A", "leaf STREAM.CREATE.COPY"]
     with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:
         raw.request("A", b"what a deletion would cost")
 
-    with audited(clean_hub_leaf) as seen:
+    with audit_requests(clean_hub_leaf) as seen:
         space.apply()
         space.write(streams=[{"name": "A", "domain": "hub", "max_age": "1d"}, {"name": "NEW", "domain": "leaf"}])
         plan = space.plan(destroy=True)
         space.plan(), space.plan(refresh_only=True), space.plan(replace=("hub/stream/A",))
         with pytest.raises(RefusedError):
             space.apply()
-        drift(space.load, DriftOptions(), Quiet())
+        drift(space.load, DriftOptions(), RecordingObserver())
         validating.validate(space.load)
         remembering.list_(space.load, ())
         with pytest.raises(RefusedError):
@@ -212,13 +212,13 @@ def test_only_what_differs_is_written(tmp_path: Path, clean_hub_leaf: Sandbox) -
     space.write(streams=bodies).apply()
     bodies[3]["max_msgs"] = 5
     space.write(streams=bodies)
-    with audited(clean_hub_leaf) as seen:
+    with audit_requests(clean_hub_leaf) as seen:
         space.apply()
     assert writes(seen) == ["hub STREAM.UPDATE.S3"]
 
     (tmp_path / "other").mkdir()
     other = hub_leaf_space(tmp_path / "other", clean_hub_leaf).write(workspace="other", streams=bodies)
-    with audited(clean_hub_leaf) as seen:
+    with audit_requests(clean_hub_leaf) as seen:
         plan, result = other.apply()
     assert (result.exit_code, plan.summary["import"], writes(seen)) == (0, 16, [])
 
@@ -226,33 +226,33 @@ def test_only_what_differs_is_written(tmp_path: Path, clean_hub_leaf: Sandbox) -
 # --- 5. only what is ours ------------------------------------------------------------------------------------
 
 
-def test_strangers_are_left_alone(tmp_path: Path, server: Server) -> None:
+def test_unmanaged_resources_are_left_alone(tmp_path: Path, server: Server) -> None:
     """Streams and consumers of others survive apply and destroy; those that live on a stream that goes are counted in its hazard."""
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "subjects": ["a"]}])
     space.apply()
     with Raw(server.url) as raw:
-        raw.done("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
-        raw.done("$JS.API.CONSUMER.CREATE.A.THEIRS", {"stream_name": "A", "config": {"name": "THEIRS", "durable_name": "THEIRS"}})
+        raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
+        raw.api_ok("$JS.API.CONSUMER.CREATE.A.THEIRS", {"stream_name": "A", "config": {"name": "THEIRS", "durable_name": "THEIRS"}})
         space.write(streams=[{"name": "A", "subjects": ["a"], "max_age": "1d", "consumers": [{"name": "OURS"}]}]).apply()
         space.write(streams=[{"name": "A", "subjects": ["a"], "max_age": "1d"}]).apply()
-        assert raw.done("$JS.API.CONSUMER.NAMES.A")["consumers"] == ["THEIRS"]
+        assert raw.api_ok("$JS.API.CONSUMER.NAMES.A")["consumers"] == ["THEIRS"]
 
-        found = drift(space.load, DriftOptions(), Quiet())
+        found = drift(space.load, DriftOptions(), RecordingObserver())
         assert [u.address for u in found.unmanaged] == ["main/consumer/A/THEIRS", "main/stream/THEIRS"]
         plan, result = space.apply(destroy=True, allow_hazards=("DELETES_STREAM",))
         assert [h.consumers for c in plan.resource_changes for h in c.hazards] == [1]
         assert (result.exit_code, streams(raw)) == (0, ["THEIRS"])
 
 
-def test_what_somebody_made_again_is_not_deleted(tmp_path: Path, server: Server) -> None:
+def test_what_was_recreated_outside_is_not_deleted(tmp_path: Path, server: Server) -> None:
     """Another object under an old name is not ours: it leaves state and stays on the server, also in destroy."""
     for destroy in (False, True):
         space = single_space(tmp_path, server).write(streams=[{"name": "A", "consumers": [{"name": "C"}]}])
         space.apply()
         with Raw(server.url) as raw:
-            raw.done("$JS.API.STREAM.DELETE.A")
-            raw.done("$JS.API.STREAM.CREATE.A", {"name": "A"})
-            raw.done("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"name": "C", "durable_name": "C"}})
+            raw.api_ok("$JS.API.STREAM.DELETE.A")
+            raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
+            raw.api_ok("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"name": "C", "durable_name": "C"}})
             plan, result = (space if destroy else space.write(streams=[])).apply(destroy=destroy, allow_hazards=("DELETES_STREAM",))
 
             assert {c.address: c.change.actions for c in plan.resource_changes} == {
@@ -260,4 +260,4 @@ def test_what_somebody_made_again_is_not_deleted(tmp_path: Path, server: Server)
                 "main/consumer/A/C": ["forget"],
             }
             assert (result.exit_code, streams(raw), remembering.list_(space.load, ())) == (0, ["A"], [])
-            raw.done("$JS.API.STREAM.DELETE.A")
+            raw.api_ok("$JS.API.STREAM.DELETE.A")

@@ -9,9 +9,9 @@ import pytest
 
 from jsplan.cli.main import main
 from tests.support.buckets import new_bucket
-from tests.support.process import Ended, begin, process
+from tests.support.process import ProcessResult, run_process, start_process
 from tests.support.raw import Raw
-from tests.support.state import held, world_of
+from tests.support.state import hold_lock, load_context
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ class Commands:
         self.space = space
         self._capsys = capsys
 
-    def run(self, *args: str) -> Ended:
+    def run(self, *args: str) -> ProcessResult:
         """One command to its end."""
         self._capsys.readouterr()
         code = main(["-C", str(self.space.folder), *args])
         said = self._capsys.readouterr()
-        return Ended(code, said.out, said.err)
+        return ProcessResult(code, said.out, said.err)
 
     def pulled(self, *args: str) -> dict[str, Any]:
         """The document that `state pull` prints."""
@@ -83,7 +83,7 @@ def test_pull_and_push_again(commands: Commands) -> None:
 
 def test_push_from_standard_input(commands: Commands) -> None:
     """`-` is standard input, and with --json the result is a document."""
-    ended = process(commands.space.folder, "state", "push", "-", "--json", input=json.dumps(commands.pulled()))
+    ended = run_process(commands.space.folder, "state", "push", "-", "--json", input=json.dumps(commands.pulled()))
     result = json.loads(ended.out)
 
     assert (ended.code, result["kind"], result["serial"], result["overrode"]) == (0, "state-push", 3, [])
@@ -181,7 +181,7 @@ def damage(space: Space) -> None:
         (space.folder / "state" / "test.json").write_bytes(b'{"kind": "sta')
         return
     with Raw(space.base["connections"]["main"]["url"]) as raw:
-        raw.done(f"$KV.{backend['kv']['bucket']}.test", b'{"kind": "sta')
+        raw.api_ok(f"$KV.{backend['kv']['bucket']}.test", b'{"kind": "sta')
 
 
 def test_unlock(commands: Commands) -> None:
@@ -209,16 +209,16 @@ def hold(commands: Commands) -> None:
         (space.folder / "state" / "test.json.lock.info").write_text(json.dumps(HOLDER), "utf-8")
         return
     with Raw(space.base["connections"]["main"]["url"]) as raw:
-        raw.done(f"$KV.{backend['kv']['bucket']}._lock.test", {"lock": HOLDER, "lease": 600})
+        raw.api_ok(f"$KV.{backend['kv']['bucket']}._lock.test", {"lock": HOLDER, "lease": 600})
     assert commands.run("apply", "-y", "--lock-timeout", "0s").code == 5
 
 
 @pytest.mark.parametrize("command", ["apply -y", "state rm main/stream/B"])
-def test_whoever_waits_is_told_for_whom(space: Space, command: str) -> None:
+def test_a_waiting_command_names_the_lock_holder(space: Space, command: str) -> None:
     """While `--lock-timeout` runs, one line on stderr says who has the lock and since when; once it is free the command goes on."""
-    backend = world_of(space.load).backend
-    with held(backend, "destroy"):
-        process = begin(space.folder, *command.split(), "--lock-timeout", "5m")
+    backend = load_context(space.load).backend
+    with hold_lock(backend, "destroy"):
+        process = start_process(space.folder, *command.split(), "--lock-timeout", "5m")
         assert process.stderr is not None
         said = process.stderr.readline().decode()
         while said and "waiting for" not in said:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from jsplan.applying.agreement import RULES, require_agreement
+from jsplan.applying.step_consistency import OP_RULES, require_consistent_steps
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import dumps
 from jsplan.documents.plan import Op, Plan
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.render import plan_html
-from tests.documents.test_hostile import sealed
+from tests.documents.test_hostile import with_checksum
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Space, hub_leaf_space, single_space
 
@@ -35,7 +35,7 @@ def space(tmp_path: Path, server: Server) -> Space:
     found.apply()
     with Raw(server.url) as raw:
         for _ in range(10):
-            raw.done("ORDERS.a", b"x")
+            raw.api_ok("ORDERS.a", b"x")
     return found
 
 
@@ -108,14 +108,14 @@ def test_a_request_that_does_not_fit_its_step(space: Space, server: Server) -> N
     """Another verb, another object and a payload of another object are refused before anything is sent."""
     document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
     with Raw(server.url) as raw:
-        before = raw.done(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
+        before = raw.api_ok(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
         for edit in EDITS:
             edited = json.loads(dumps(document))
             edit(step_of(edited, "stream.update"))
             with pytest.raises(JsplanError, match="does not agree with itself") as refused:
-                space.apply_saved(Plan.from_json(sealed(edited), "t.plan"))
+                space.apply_saved(Plan.from_json(with_checksum(edited), "t.plan"))
             assert (refused.value.exit_code, "Nothing was changed" in str(refused.value)) == (1, True)
-        after = raw.done(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
+        after = raw.api_ok(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
 
     assert (before[0]["config"], before[0]["state"]["messages"], before[1]) == (after[0]["config"], after[0]["state"]["messages"], after[1])
 
@@ -135,7 +135,7 @@ def test_a_consumer_of_another_name(space: Space) -> None:
             inner = inner[key]
         inner[place[-1]] = value
         with pytest.raises(JsplanError, match="does not agree with itself"):
-            require_agreement(Plan.from_json(sealed(edited), "p"))
+            require_consistent_steps(Plan.from_json(with_checksum(edited), "p"))
 
 
 def test_a_guard_whose_finding_was_taken_out(space: Space, server: Server) -> None:
@@ -150,7 +150,7 @@ def test_a_guard_whose_finding_was_taken_out(space: Space, server: Server) -> No
         space.apply_saved(plan)
     assert "prevent_destroy: false" in str(refused.value.hint)
     with Raw(server.url) as raw:
-        assert raw.done(f"{API}.STREAM.INFO.ORDERS")["state"]["messages"] == 10
+        assert raw.api_ok(f"{API}.STREAM.INFO.ORDERS")["state"]["messages"] == 10
 
     space.write(streams=[{"name": "OTHER"}], removed=[{"address": "main/stream/ORDERS", "destroy": True, "prevent_destroy": False}])
     assert space.apply_saved(space.plan(allow_hazards=("DELETES_STREAM",))).exit_code == 0
@@ -162,16 +162,16 @@ def test_a_deletion_that_no_change_speaks_of(space: Space) -> None:
     step = step_of(document, "stream.update")
     step |= {"op": "stream.delete", "request": {"api": "STREAM.DELETE.ORDERS", "payload": None}, "record": None, "expect": None}
     with pytest.raises(JsplanError, match="no resource change of the plan deletes it"):
-        require_agreement(Plan.from_json(sealed(document), "p"))
+        require_consistent_steps(Plan.from_json(with_checksum(document), "p"))
 
 
 def test_names_that_operations_put_together() -> None:
     """What a step carries names its own resource, a staging stream or a placeholder consumer of it."""
-    from tests.documents import valid  # noqa: PLC0415 - the document of this test alone
+    from tests.documents import valid_documents  # noqa: PLC0415 - the document of this test alone
 
-    document = valid.plan()
+    document = valid_documents.plan()
     document["steps"] = [step for step in document["steps"] if step["id"] in ("a1", "a2")]
-    require_agreement(Plan.from_json(sealed(document), "p"))
+    require_consistent_steps(Plan.from_json(with_checksum(document), "p"))
     for number, field, value in (
         (0, "replacement", document["steps"][0]["params"]["replacement"] | {"staging": "hub/stream/PAYROLL"}),
         (1, "consumers", {"OLD": document["steps"][1]["params"]["consumers"]["NEW"]}),
@@ -181,12 +181,12 @@ def test_names_that_operations_put_together() -> None:
         edited = json.loads(dumps(document))
         edited["steps"][number]["params"][field] = value
         with pytest.raises(JsplanError, match="does not agree with itself"):
-            require_agreement(Plan.from_json(sealed(edited), "p"))
+            require_consistent_steps(Plan.from_json(with_checksum(edited), "p"))
 
 
 def test_every_op_has_a_rule() -> None:
     """The table says of every op what it may send."""
-    assert set(RULES) == set(get_args(Op))
+    assert set(OP_RULES) == set(get_args(Op))
 
 
 def test_a_severity_is_no_markup(space: Space) -> None:
@@ -195,8 +195,8 @@ def test_a_severity_is_no_markup(space: Space) -> None:
     finding = {"severity": '"><meta http-equiv=refresh content="0;url=http://x">', "code": "JS1", "summary": "", "detail": ""}
     document["diagnostics"] = [finding | {"address": None, "range": None}]
     with pytest.raises(JsplanError, match=r"p is damaged: diagnostics\[0\].severity must be one of error, warning, info$"):
-        Plan.from_json(sealed(document), "p")
-    found = Plan.from_json(sealed(document | {"diagnostics": []}), "p")
+        Plan.from_json(with_checksum(document), "p")
+    found = Plan.from_json(with_checksum(document | {"diagnostics": []}), "p")
     found.diagnostics = [Diagnostic.from_json(document["diagnostics"][0])]
     assert "<meta http-equiv=refresh" not in plan_html.render(found)
 

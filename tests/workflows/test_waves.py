@@ -15,9 +15,9 @@ from jsplan.errors import UsageError
 from jsplan.topology import Edge
 from jsplan.workflows import apply as applying
 from jsplan.workflows.options import PlanOptions
-from jsplan.workflows.waves import Wave, waves_of
-from tests.support.fleets import Fleet, fleet_space, sales
-from tests.support.workspaces import Quiet, yes
+from jsplan.workflows.rollout import Wave, split_into_waves
+from tests.support.fleets import Fleet, fleet_space, sales_streams
+from tests.support.workspaces import RecordingObserver, approve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,20 +61,20 @@ ALONE = tuple((f"x{n}", f"s{n}", list[str]()) for n in range(10))
 )
 def test_who_is_in_which_wave(terms: str, expected: list[list[str]]) -> None:
     """Each domain is in the first wave that takes it; a share counts all that were taken before."""
-    assert [list(wave.domains) for wave in waves_of(terms.split(","), planned(*ALONE), FLEET, TO_HUB)] == expected
+    assert [list(wave.domains) for wave in split_into_waves(terms.split(","), planned(*ALONE), FLEET, TO_HUB)] == expected
 
 
 def test_a_hub_goes_with_who_waits_for_it() -> None:
     """What leaves wait for is done with the first of them, what waits for leaves after the last, what nobody waits for at the end."""
     steps = [("prices", "hub", []), *ALONE, ("copy", "s3", ["prices"]), ("all", "hub", [x for x, _, _ in ALONE]), ("other", "hub", [])]
-    waves = waves_of(["label:canary", "50%", "100%"], planned(*cast("Any", steps)), FLEET, TO_HUB)
+    waves = split_into_waves(["label:canary", "50%", "100%"], planned(*cast("Any", steps)), FLEET, TO_HUB)
 
     assert ids(waves) == [["prices", "x3", "copy"], ["x0", "x1", "x2", "x4"], ["x5", "x6", "x7", "x8", "x9", "all", "other"]]
 
 
 def test_a_leaf_is_not_pulled_forward() -> None:
     """A step never runs before what it depends on: it waits for the wave of the other domain."""
-    waves = waves_of(["label:canary", "100%"], planned(("a", "s1", []), ("b", "s3", ["a"])), FLEET, TO_HUB)
+    waves = split_into_waves(["label:canary", "100%"], planned(("a", "s1", []), ("b", "s3", ["a"])), FLEET, TO_HUB)
 
     assert ids(waves) == [[], ["a", "b"]]
 
@@ -82,7 +82,7 @@ def test_a_leaf_is_not_pulled_forward() -> None:
 def test_a_fleet_that_is_not_covered() -> None:
     """Waves that leave domains out are wrong usage, before anything is done."""
     with pytest.raises(UsageError, match="s1 and 7 more are in no wave"):
-        waves_of(["label:canary", "20%"], planned(*ALONE), FLEET, TO_HUB)
+        split_into_waves(["label:canary", "20%"], planned(*ALONE), FLEET, TO_HUB)
 
 
 # --- on servers ------------------------------------------------------------------------------------------------
@@ -90,13 +90,13 @@ def test_a_fleet_that_is_not_covered() -> None:
 
 def test_waves_on_real_servers(fleet: Fleet, tmp_path: Path) -> None:
     """Each wave is done, read back and copying before the next begins; in the end everything is as planned."""
-    space, watch = fleet_space(tmp_path, fleet), Quiet()
-    space.write(streams=sales())
-    _, result = applying.apply(space.load, PlanOptions(waves=("label:canary", "50%", "100%")), yes, watch)
+    space, watch = fleet_space(tmp_path, fleet), RecordingObserver()
+    space.write(streams=sales_streams())
+    _, result = applying.apply(space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, watch)
     order = [event.result.address for event in watch.events if isinstance(event, StepFinished)]
 
     assert result.exit_code == 0
-    assert [text for text in watch.said if text.startswith("Wave")] == [
+    assert [text for text in watch.texts if text.startswith("Wave")] == [
         "Wave 1 of 3 (label:canary): 1 domain", "Wave 2 of 3 (50%): 2 domains", "Wave 3 of 3 (100%): 4 domains",
     ]  # fmt: skip
     assert order[0] == "store-001/stream/SALES"
@@ -105,7 +105,7 @@ def test_waves_on_real_servers(fleet: Fleet, tmp_path: Path) -> None:
     assert not space.plan().has_changes
 
 
-class Spoils(Quiet):
+class SpoilingObserver(RecordingObserver):
     """Changes a stream behind jsplan's back as soon as it is made."""
 
     def __init__(self, fleet: Fleet, address: str) -> None:
@@ -121,9 +121,9 @@ class Spoils(Quiet):
 
 def test_a_wave_that_fails_ends_it(fleet: Fleet, tmp_path: Path) -> None:
     """The check after a wave finds what is not as it was made; the other waves are not begun, state is exact, exit 6."""
-    space, watch = fleet_space(tmp_path, fleet), Spoils(fleet, "store-001/stream/SALES")
-    space.write(streams=sales())
-    _, result = applying.apply(space.load, PlanOptions(waves=("label:canary", "50%", "100%")), yes, watch)
+    space, watch = fleet_space(tmp_path, fleet), SpoilingObserver(fleet, "store-001/stream/SALES")
+    space.write(streams=sales_streams())
+    _, result = applying.apply(space.load, PlanOptions(waves=("label:canary", "50%", "100%")), approve, watch)
 
     assert result.exit_code == 6
     assert {step.address: step.status for step in result.steps} == {
@@ -140,18 +140,18 @@ def test_a_wave_that_fails_ends_it(fleet: Fleet, tmp_path: Path) -> None:
 def test_a_wave_may_fail_as_much_as_it_may(fleet: Fleet, tmp_path: Path) -> None:
     """With --max-failures 1 one refusal in a wave is told and the next wave begins; the result still is exit 6."""
     space = fleet_space(tmp_path, fleet)
-    space.write(streams=sales(max_msgs=5)).apply()
-    watch = Refused(fleet, "store-002")
-    space.write(streams=sales(max_msgs=6))
-    _, result = applying.apply(space.load, PlanOptions(waves=("50%", "100%"), max_failures=1, parallelism=1), yes, watch)
+    space.write(streams=sales_streams(max_msgs=5)).apply()
+    watch = RefusedStepObserver(fleet, "store-002")
+    space.write(streams=sales_streams(max_msgs=6))
+    _, result = applying.apply(space.load, PlanOptions(waves=("50%", "100%"), max_failures=1, parallelism=1), approve, watch)
 
     assert result.exit_code == 6
     assert {s.address for s in result.steps if s.status == "failed"} == {"store-002/stream/SALES"}
     assert sum(1 for s in result.steps if s.status == "done") == len(fleet.stores) - 1
-    assert any(text.startswith("store-002 failed in wave 1") for text in watch.said)
+    assert any(text.startswith("store-002 failed in wave 1") for text in watch.texts)
 
 
-class Refused(Quiet):
+class RefusedStepObserver(RecordingObserver):
     """Changes a stream of a store between the check of the whole plan and the step's own."""
 
     def __init__(self, fleet: Fleet, store: str) -> None:

@@ -12,16 +12,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from jsplan.address import Address
-from jsplan.applying.work import NotBegun, StepFailed, Work
+from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream.api import STREAM_NOT_FOUND
-from jsplan.planning.preserve.standins import marked
+from jsplan.planning.preserve.staging import belongs_to_replacement
 
-Record = dict[str, Any]
+ReplacementRecord = dict[str, Any]
 #: Seconds for a cluster to put up what it was told to make.
-READY: Final = 60.0
+READY_TIMEOUT: Final = 60.0
 
 
 def params(step: Step) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def params(step: Step) -> dict[str, Any]:
     return step.params or {}
 
 
-def record_of(work: Work, step: Step) -> Record:
+def require_record(work: StepContext, step: Step) -> ReplacementRecord:
     """What state has of the replacement that the step is a part of."""
     found = work.state.replacements.get(params(step)["state_address"])
     if found is None:
@@ -37,29 +37,29 @@ def record_of(work: Work, step: Step) -> Record:
     return found
 
 
-async def note(work: Work, step: Step, **more: Any) -> Record:
+async def update_record(work: StepContext, step: Step, **more: Any) -> ReplacementRecord:
     """Add to the record, on the disk. Raises StateError."""
     record = work.state.replacements.get(params(step)["state_address"], {}) | more
     await work.record({"replacing": record})
     return record
 
 
-def go_on(work: Work) -> None:
+def require_not_stopped(work: StepContext) -> None:
     """Raise NotBegun after Ctrl-C: between two requests the record says all that is needed to go on later."""
     if work.stop.is_set():
-        raise NotBegun
+        raise StepNotStarted
 
 
-def may_write(work: Work, seconds: float) -> None:
+def require_lock(work: StepContext, seconds: float) -> None:
     """Raise StateError where the lock may be lost before a write that takes so long is over."""
     try:
         work.backend.may_write(seconds)
     except StateError as error:
-        work.failure = error
+        work.state_failure = error
         raise
 
 
-async def delete_stream(work: Work, step: Step, verb: str) -> None:
+async def delete_stream(work: StepContext, step: Step, verb: str) -> None:
     """Send the deletion of a stream. One that is gone already is none to delete: an answer may have been lost."""
     try:
         await work.send(step, verb)
@@ -68,29 +68,29 @@ async def delete_stream(work: Work, step: Step, verb: str) -> None:
             raise
 
 
-async def ready(work: Work, address: Address) -> LiveObject | None:
+async def wait_until_ready(work: StepContext, address: Address) -> LiveObject | None:
     """The object once a cluster that has just made it has a leader for it and all its copies; None where there is none.
 
-    A server alone is ready at once. Raises StepFailed after `READY` seconds, NotBegun after Ctrl-C.
+    A server alone is ready at once. Raises StepFailed after `READY_TIMEOUT` seconds, NotBegun after Ctrl-C.
     """
-    end = time.monotonic() + READY
-    while (live := await work.read(address)) is not None and live.clustered:
-        if live.settled if address.kind != "consumer" else live.server.get("leader"):
+    end = time.monotonic() + READY_TIMEOUT
+    while (live := await work.read(address)) is not None and live.is_clustered:
+        if live.is_stable if address.kind != "consumer" else live.server.get("leader"):
             break
-        go_on(work)
+        require_not_stopped(work)
         if time.monotonic() > end:
-            raise StepFailed(f"{address} has no leader, or not all its copies, after {READY:.0f}s; the next plan goes on from there")
+            raise StepFailed(f"{address} has no leader, or not all its copies, after {READY_TIMEOUT:.0f}s; the next plan goes on from there")
         await asyncio.sleep(0.1)
     return live
 
 
-def require_ours(live: LiveObject, record: Record) -> None:
+def require_ours(live: LiveObject, record: ReplacementRecord) -> None:
     """Raise StepFailed for an object that this replacement did not make."""
-    if not marked(live.raw, record["id"]):
+    if not belongs_to_replacement(live.raw, record["id"]):
         raise StepFailed(f"{live.address} was made by somebody else; nothing was written")
 
 
-async def take_mark_out(work: Work, step: Step, record: Record, stream: Address) -> None:
+async def delete_end_marker(work: StepContext, step: Step, record: ReplacementRecord, stream: Address) -> None:
     """Delete the message that marked the end of a stream; it may not be there, and a stream that forbids deleting keeps it."""
     if record.get("end_marker"):
         with suppress(ServerRefusedError):

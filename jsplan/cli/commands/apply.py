@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options, backup_option, plan_options, planning_options, refuse_planning
+from jsplan.cli.plan_options import approval_options, backup_option, build_plan_options, planning_options, refuse_plan_options
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, Waves
 from jsplan.errors import UsageError
@@ -46,11 +46,11 @@ def command(ctx: click.Context, /, planfile: Path | None, auto_approve: bool, no
     if planning["max_failures"] and not planning["waves"]:
         raise UsageError("--max-failures goes with --wave")
     if planfile is not None:
-        return _saved(ctx, planfile, planning)
+        return _apply_saved(ctx, planfile, planning)
     if planning["deferred"]:
         raise UsageError("--deferred is about a saved plan that was applied", hint="Name it: jsplan apply PLANFILE --deferred")
     settings, output = start(ctx)
-    options = plan_options(planning)
+    options = build_plan_options(planning)
     from jsplan.cli.approval import Approval
     from jsplan.cli.views import apply_result
     from jsplan.workflows.apply import apply as apply_workflow
@@ -62,10 +62,10 @@ def command(ctx: click.Context, /, planfile: Path | None, auto_approve: bool, no
     return apply_result(output, plan, result, shown=approval.shown)
 
 
-def _saved(ctx: click.Context, planfile: Path, planning: dict[str, Any]) -> int:
+def _apply_saved(ctx: click.Context, planfile: Path, planning: dict[str, Any]) -> int:
     settings, output = start(ctx)
-    refuse_planning(ctx)
-    options = plan_options(planning)
+    refuse_plan_options(ctx)
+    options = build_plan_options(planning)
     from jsplan.cli.views import apply_result
     from jsplan.workflows.apply import apply_saved
 

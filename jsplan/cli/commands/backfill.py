@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsplan.cli.lazy import Entry, declare, group
-from jsplan.cli.planning import lock_timeout_option
+from jsplan.cli.lazy import CommandEntry, declare, group
+from jsplan.cli.plan_options import lock_timeout_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob, HazardPermission
 from jsplan.errors import UsageError
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from jsplan.workflows.backfill import BackfillOptions
 
 _TABLE = {
-    "plan": Entry("Show what would be copied, and how long it takes.", "backfill", "plan"),
-    "run": Entry("Copy the pending messages, then verify them.", "backfill", "run"),
-    "verify": Entry("Compare both streams, message by message.", "backfill", "verify"),
-    "status": Entry("Show the progress of each backfill.", "backfill", "status"),
+    "plan": CommandEntry("Show what would be copied, and how long it takes.", "backfill", "plan"),
+    "run": CommandEntry("Copy the pending messages, then verify them.", "backfill", "run"),
+    "verify": CommandEntry("Compare both streams, message by message.", "backfill", "verify"),
+    "status": CommandEntry("Show the progress of each backfill.", "backfill", "status"),
 }
-_master = click.option("--master", metavar="URL", help="Run on this Spark master.  [default: local[*], on this machine]")
+_master_option = click.option("--master", metavar="URL", help="Run on this Spark master.  [default: local[*], on this machine]")
 
 
 @group("backfill", _TABLE, examples=["jsplan backfill plan orders", "jsplan backfill run orders"])
@@ -39,14 +39,14 @@ def command() -> None:
     """
 
 
-def _ends(function: Callable[..., Any]) -> Callable[..., Any]:
+def _endpoint_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """NAME, or --from and --to."""
     function = click.option("--to", type=AddressGlob(), metavar="ADDRESS", help="With --from: the stream to copy to.")(function)
     function = click.option("--from", type=AddressGlob(), metavar="ADDRESS", help="Copy this stream, instead of an entry NAME.")(function)
     return click.argument("name", required=False)(function)
 
 
-def _ends_of(name: str | None, given: dict[str, Any]) -> tuple[str | None, str | None]:
+def _parse_endpoints(name: str | None, given: dict[str, Any]) -> tuple[str | None, str | None]:
     """`--from` and `--to`. Raises UsageError unless there is either a name or both of them."""
     origin, target = given["from"], given["to"]
     if (name is None) == (origin is None and target is None) or (origin is None) != (target is None):
@@ -58,14 +58,14 @@ def _ends_of(name: str | None, given: dict[str, Any]) -> tuple[str | None, str |
     "run",
     examples=["jsplan backfill run orders", "jsplan backfill run --from leaf/stream/A --to hub/stream/A"],
 )
-@_ends
+@_endpoint_options
 @click.option("--reset-range", is_flag=True, help="Pin a new range; messages that the target already has are not copied again.")
 @click.option("--fail-on-gap", is_flag=True, help="Exit with 2 if messages were deleted before they could be copied.")
 @click.option(
     "--allow-hazard", multiple=True, type=HazardPermission(), metavar="HAZARD[:ADDRESS]", help="Allow a hazard of the copy; repeatable."
 )
 @lock_timeout_option
-@_master
+@_master_option
 @click.pass_context
 def run(
     ctx: click.Context, /, name: str | None, reset_range: bool, fail_on_gap: bool, allow_hazard: tuple[str, ...], lock_timeout: int,
@@ -77,7 +77,7 @@ def run(
     copied twice. Ctrl-C stops it cleanly.
     """
     settings, output = start(ctx)
-    origin, target = _ends_of(name, ends)
+    origin, target = _parse_endpoints(name, ends)
     from jsplan.workflows import backfill
 
     options = backfill.BackfillOptions(name, origin, target, reset_range, fail_on_gap, allow_hazard, lock_timeout, master)
@@ -85,12 +85,12 @@ def run(
     output.progress.stop()
     from jsplan.render import backfill_text
 
-    output.result(result.to_json, partial(backfill_text.run, result))
+    output.result(result.to_json, partial(backfill_text.render_run, result))
     return result.exit_code
 
 
 @declare("plan", examples=["jsplan backfill plan orders", "jsplan backfill plan orders --job-file job.py"])
-@_ends
+@_endpoint_options
 @click.option("--job-file", type=AbsolutePath(), metavar="FILE", help="Pin the range in the state, and write a script for spark-submit.")
 @click.pass_context
 def plan(ctx: click.Context, /, name: str | None, job_file: Path | None, **ends: Any) -> int:
@@ -100,14 +100,14 @@ def plan(ctx: click.Context, /, name: str | None, job_file: Path | None, **ends:
     and writes a script that does what `run` does on a Spark cluster.
     """
     settings, output = start(ctx)
-    origin, target = _ends_of(name, ends)
+    origin, target = _parse_endpoints(name, ends)
     from jsplan.workflows import backfill
 
     found = backfill.plan(settings.load_options(), backfill.BackfillOptions(name, origin, target))
     output.progress.stop()
-    from jsplan.render import backfill_outlook_text
+    from jsplan.render import backfill_preview_text
 
-    output.result(found.to_json, partial(backfill_outlook_text.render, found))
+    output.result(found.to_json, partial(backfill_preview_text.render, found))
     if job_file is not None:
         _write_job(settings, output, backfill.BackfillOptions(name, origin, target), job_file)
     return 0
@@ -124,9 +124,9 @@ def _write_job(settings: Settings, output: Output, options: BackfillOptions, pat
 
 
 @declare("verify", examples=["jsplan backfill verify orders"])
-@_ends
+@_endpoint_options
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="Print the first N differences.")
-@_master
+@_master_option
 @click.pass_context
 def verify(ctx: click.Context, /, name: str | None, limit: int, master: str | None, **ends: Any) -> int:
     """Compare both streams of backfill NAME by the origin and the content of each message.
@@ -134,14 +134,14 @@ def verify(ctx: click.Context, /, name: str | None, limit: int, master: str | No
     Takes no lock and changes no stream. Exits with 2 if they differ; expired messages do not count.
     """
     settings, output = start(ctx)
-    origin, target = _ends_of(name, ends)
+    origin, target = _parse_endpoints(name, ends)
     from jsplan.workflows import backfill
 
     found = backfill.verify(settings.load_options(), backfill.VerifyOptions(name, origin, target, limit, master), output.progress)
     output.progress.stop()
     from jsplan.render import backfill_text
 
-    output.result(found.to_json, partial(backfill_text.verify, found))
+    output.result(found.to_json, partial(backfill_text.render_verification, found))
     return found.exit_code
 
 
@@ -156,5 +156,5 @@ def status(ctx: click.Context, names: tuple[str, ...]) -> int:
     found = backfill.status(settings.load_options(), names)
     from jsplan.render import backfill_text
 
-    output.result(found.to_json, partial(backfill_text.status, found))
+    output.result(found.to_json, partial(backfill_text.render_status, found))
     return 0

@@ -17,11 +17,11 @@ def command(ctx: click.Context, shell: str) -> int:
 
     For bash, add the line of the example to ~/.bashrc.
     """
-    from jsplan.cli.main import COMPLETE, PROGRAM, root
+    from jsplan.cli.main import COMPLETE_VARIABLE, PROGRAM, root
 
     _, output = start(ctx)
     made = get_completion_class(shell)
     assert made is not None
-    completer = made(root, {}, PROGRAM, COMPLETE)
+    completer = made(root, {}, PROGRAM, COMPLETE_VARIABLE)
     output.line((completer.source_template % completer.source_vars()).strip())
     return 0

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jsplan.cli.commands.init import name_of
-from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.commands.init import workspace_name
+from jsplan.cli.lazy import CommandEntry, declare, group
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, seen_from_here
+from jsplan.cli.types import AbsolutePath, display_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jsplan.config.model import LoadOptions
-    from jsplan.workflows.converting import Converted, Tool
+    from jsplan.workflows.convert import ConvertResult, Tool
 
 
 @group(
     "convert",
     {
-        "nats": Entry("JSON of the nats CLI: backups, `info --json`, configurations.", "convert", "nats"),
-        "nack": Entry("Custom resources of NACK, as YAML.", "convert", "nack"),
-        "terraform": Entry("The jetstream provider: HCL, `show -json` or state.", "convert", "terraform"),
+        "nats": CommandEntry("JSON of the nats CLI: backups, `info --json`, configurations.", "convert", "nats"),
+        "nack": CommandEntry("Custom resources of NACK, as YAML.", "convert", "nack"),
+        "terraform": CommandEntry("The jetstream provider: HCL, `show -json` or state.", "convert", "terraform"),
     },
     examples=["jsplan convert nats backup/ -o found.jsplan.yaml"],
 )
@@ -71,43 +71,43 @@ def terraform(ctx: click.Context, path: Path, domain: str | None, output: Path |
 
 def _convert(ctx: click.Context, tool: Tool, path: Path, domain: str | None, file: Path | None, **more: Any) -> int:
     settings, output = start(ctx)
-    from jsplan.workflows.converting import Target, convert, write_new
+    from jsplan.workflows.convert import ConvertTarget, convert, write_new
 
     load = settings.load_options()
     folder = file.parent if file is not None else load.directory
-    made = convert(tool, path, Target(load, name_of(folder), domain), **more)
+    made = convert(tool, path, ConvertTarget(load, workspace_name(folder), domain), **more)
     if file is not None:
         write_new(file, made.text)
     if not settings.json:
-        from jsplan.render.convert_text import notes
+        from jsplan.render.convert_text import render_notes
 
-        notes(made, output.err)
-    text = made.text.rstrip("\n") if file is None else _done(made, file, load)
+        render_notes(made, output.err)
+    text = made.text.rstrip("\n") if file is None else _success_text(made, file, load)
     output.result_lines(lambda: _document(made, file), text)
     return 0
 
 
-def _done(made: Converted, file: Path, load: LoadOptions) -> str:
+def _success_text(made: ConvertResult, file: Path, load: LoadOptions) -> str:
     from jsplan.render.summary import count
 
-    return f"Wrote {seen_from_here(file)}: {count(len(made.addresses), 'resource')}.\n\nNext: {_next(made, file, load)}"
+    return f"Wrote {display_path(file)}: {count(len(made.addresses), 'resource')}.\n\nNext: {_next_step(made, file, load)}"
 
 
-def _next(made: Converted, file: Path, load: LoadOptions) -> str:
+def _next_step(made: ConvertResult, file: Path, load: LoadOptions) -> str:
     """The command that reads the file, and what has to be done before it does."""
-    from jsplan.config.files import MAIN
-    from jsplan.workflows.converting import is_read
+    from jsplan.config.files import MAIN_FILE
+    from jsplan.workflows.convert import is_loaded
 
-    folder = file.parent if made.whole else load.directory
+    folder = file.parent if made.new_workspace else load.directory
     there = "" if folder.resolve() == Path.cwd() else f" -C {shlex.quote(str(folder))}"
-    if made.whole and file.name != MAIN:
-        return f"rename it to {MAIN}, since it is a whole workspace. Then: jsplan{there} plan"
-    if not made.whole and not is_read(load, made):
-        return f"name it under `include:` in {MAIN}, since no file there does. Then: jsplan{there} plan"
+    if made.new_workspace and file.name != MAIN_FILE:
+        return f"rename it to {MAIN_FILE}, since it is a whole workspace. Then: jsplan{there} plan"
+    if not made.new_workspace and not is_loaded(load, made):
+        return f"name it under `include:` in {MAIN_FILE}, since no file there does. Then: jsplan{there} plan"
     return f"jsplan{there} plan"
 
 
-def _document(made: Converted, file: Path | None) -> dict[str, Any]:
+def _document(made: ConvertResult, file: Path | None) -> dict[str, Any]:
     return {
         "format_version": "1.0",
         "kind": "convert",

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options, backup_option, destroy_options, plan_options
+from jsplan.cli.plan_options import approval_options, backup_option, build_plan_options, destroy_options
 from jsplan.cli.run import start
 
 QUESTION = "Do you really want to destroy all of this? There is no way back."
@@ -21,7 +21,7 @@ QUESTION = "Do you really want to destroy all of this? There is no way back."
 def command(ctx: click.Context, /, auto_approve: bool, no_input: bool, **planning: Any) -> int:
     """Show everything that this workspace manages, ask, and delete it."""
     settings, output = start(ctx)
-    options = plan_options(planning, destroy=True)
+    options = build_plan_options(planning, destroy=True)
     from jsplan.cli.approval import Approval
     from jsplan.cli.views import apply_result
     from jsplan.workflows.apply import apply as apply_workflow

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.lazy import CommandEntry, declare, group
 from jsplan.cli.run import start
 
 
 @group(
     "domains",
-    {"discover": Entry("Print the domains behind a connection as YAML.", "domains", "discover")},
+    {"discover": CommandEntry("Print the domains behind a connection as YAML.", "domains", "discover")},
     examples=["jsplan domains discover"],
 )
 def command() -> None:
@@ -31,7 +31,7 @@ def discover(ctx: click.Context, connection: str | None, system_connection: str 
 
     found = discover_domains(settings.load_options(), output.progress, connection=connection, system=system_connection)
     output.progress.stop()
-    from jsplan.render.discover_text import text_of
+    from jsplan.render.discover_text import render_text
 
-    output.result_lines(found.to_json, text_of(found))
+    output.result_lines(found.to_json, render_text(found))
     return 0

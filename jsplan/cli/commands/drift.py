@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from jsplan.cli import views
-from jsplan.cli.lazy import Entry, declare, group
-from jsplan.cli.planning import parallelism_option
+from jsplan.cli.lazy import CommandEntry, declare, group
+from jsplan.cli.plan_options import parallelism_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, Crontab, Duration, ParamType, Place
+from jsplan.cli.types import AbsolutePath, AddressGlob, Crontab, Duration, HostPort, ParamType
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CAUSES = ("changed", "missing", "replication", "unmanaged")
 KINDS = (*CAUSES, "offline", "check")
 
 
-class Causes(ParamType):
+class CauseList(ParamType):
     """`changed,missing`; `none` for never."""
 
     name = "CAUSES"
@@ -43,14 +43,14 @@ class Causes(ParamType):
 
 @group(
     "drift",
-    {"watch": Entry("Watch continuously and report drift.", "drift", "watch")},
+    {"watch": CommandEntry("Watch continuously and report drift.", "drift", "watch")},
     invoke_without_command=True,
     examples=["jsplan drift", "jsplan drift --fail-on changed,missing,unmanaged"],
 )
 @click.option("--target", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Check only these resources; repeatable.")
 @click.option("--exclude", multiple=True, type=AddressGlob(), metavar="ADDRESS", help="Skip these resources; repeatable.")
 @parallelism_option
-@click.option("--fail-on", type=Causes(), default="changed,missing,replication", show_default=True, metavar="CAUSES",
+@click.option("--fail-on", type=CauseList(), default="changed,missing,replication", show_default=True, metavar="CAUSES",
               help="Exit with 2 on drift of these kinds.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...], parallelism: int, fail_on: frozenset[str]) -> int:
@@ -87,7 +87,7 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
 )
 @click.option(
     "--notify",
-    type=Causes(KINDS),
+    type=CauseList(KINDS),
     default=",".join(KINDS),
     show_default=True,
     metavar="KINDS",
@@ -97,7 +97,7 @@ def command(ctx: click.Context, target: tuple[str, ...], exclude: tuple[str, ...
               help="Report an offline domain or a failed check only after this time.")  # fmt: skip
 @click.option(
     "--metrics",
-    type=Place(),
+    type=HostPort(),
     metavar="[HOST]:PORT",
     help="Serve /metrics, /healthz and /readyz, such as on 127.0.0.1:9464; :9464 is every interface.",
 )
@@ -118,20 +118,20 @@ def watch(
     Each alert is one line; with --format json, one JSON document.
     """
     settings, output = start(ctx)
-    from jsplan.cli.watching import Printed, describe
-    from jsplan.workflows import drift_watch
+    from jsplan.cli.drift_watch_view import AlertPrinter, describe_changes
+    from jsplan.workflows import drift_service
     from jsplan.workflows.options import WatchOptions
 
     options = WatchOptions(_schedule(every, cron, jitter), notify, grace, metrics, metrics_file, report)
-    return int(drift_watch.watch(settings.load_options(), options, Printed(output), output.progress, describe))
+    return int(drift_service.watch(settings.load_options(), options, AlertPrinter(output), output.progress, describe_changes))
 
 
 def _schedule(every: int | None, cron: str | None, jitter: int) -> Schedule:
-    from jsplan.drift.schedule import Cron, Every
+    from jsplan.drift.schedule import Cron, Interval
     from jsplan.units import SECOND
 
     if every is not None and cron is not None:
         raise UsageError("--every and --cron exclude each other")
     if every is not None and every < SECOND:
         raise UsageError("--every is at least 1s", hint="Changes are told as they happen; the full check is for what was not heard.")
-    return Cron(cron, jitter) if cron is not None else Every(every or 300 * SECOND, jitter)
+    return Cron(cron, jitter) if cron is not None else Interval(every or 300 * SECOND, jitter)

@@ -20,14 +20,14 @@ def command(ctx: click.Context, /, code: str | None) -> int:
     """
     _, output = start(ctx)
     from jsplan.render import explanation_text
-    from jsplan.workflows import explaining
+    from jsplan.workflows import explain
 
     if code is not None:
-        found = explaining.explain(code)
+        found = explain.explain(code)
         output.result(found.to_json, lambda console: explanation_text.render(found, console))
         return ExitCode.OK
-    from jsplan.documents.explanation import listing
+    from jsplan.documents.explanation import list_explanations
 
-    known = explaining.explanations()
-    output.result(lambda: listing(known), lambda console: explanation_text.overview(known, console))
+    known = explain.list_explanations()
+    output.result(lambda: list_explanations(known), lambda console: explanation_text.overview(known, console))
     return ExitCode.OK

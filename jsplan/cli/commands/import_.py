@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options, import_options, plan_options
+from jsplan.cli.plan_options import approval_options, build_plan_options, import_options
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob, seen_from_here
+from jsplan.cli.types import AbsolutePath, AddressGlob, display_path
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,29 +37,29 @@ def command(
 ) -> int:  # fmt: skip
     """Take resources that exist on the servers into the state. No server is changed."""
     settings, output = start(ctx)
-    wanted = _wanted(addresses, domain, everything=planning.pop("all"))
-    options = plan_options(planning)
+    wanted = _requested_globs(addresses, domain, everything=planning.pop("all"))
+    options = build_plan_options(planning)
     from jsplan.cli.approval import Approval
     from jsplan.cli.views import apply_result
-    from jsplan.workflows import imports
+    from jsplan.workflows import import_
 
     approval = Approval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
     load, written = settings.load_options(), None
     with approval.interruptible() as approve:
         if generate_config is None:
-            plan, result = imports.import_(load, wanted, options, approve, output.progress)
+            plan, result = import_.import_(load, wanted, options, approve, output.progress)
         else:
-            plan, result, written = imports.import_writing(load, wanted, options, approve, output.progress, generate_config)
+            plan, result, written = import_.import_with_config(load, wanted, options, approve, output.progress, generate_config)
     output.progress.stop()
     code = apply_result(output, plan, result, shown=approval.shown)
     if written is not None and generate_config is not None:
-        many = "" if written.resources == 1 else "s"
-        text = f"{seen_from_here(generate_config)} is new: {written.resources:,} resource{many}"
+        many = "" if written.resource_count == 1 else "s"
+        text = f"{display_path(generate_config)} is new: {written.resource_count:,} resource{many}"
         output.note(f"{text} in {written.text.count(chr(10)):,} lines.")
     return code
 
 
-def _wanted(addresses: tuple[str, ...], domains: tuple[str, ...], *, everything: bool) -> tuple[str, ...]:
+def _requested_globs(addresses: tuple[str, ...], domains: tuple[str, ...], *, everything: bool) -> tuple[str, ...]:
     """The addresses and globs that are meant; raises UsageError for none and for both ways at once."""
     if everything == bool(addresses):
         raise UsageError("give addresses, or --all, as in: jsplan import hub/stream/ORDERS")

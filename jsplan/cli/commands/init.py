@@ -26,7 +26,7 @@ def command(ctx: click.Context, directory: Path | None, template: str, name: str
     from jsplan.workflows.init import init as init_workflow
 
     folder = (settings.chdir or Path()) / (directory or "")
-    written = init_workflow(folder, template, name or name_of(folder))
+    written = init_workflow(folder, template, name or workspace_name(folder))
     shown = "\n".join(f"Wrote {path}" for path in written)
     there = "" if folder.resolve() == Path.cwd() else f" -C {shlex.quote(str(folder))}"
     document = {"format_version": "1.0", "kind": "init", "files": [str(path) for path in written]}
@@ -34,7 +34,7 @@ def command(ctx: click.Context, directory: Path | None, template: str, name: str
     return 0
 
 
-def name_of(folder: Path) -> str:
+def workspace_name(folder: Path) -> str:
     """A workspace name made of a folder's: lower case, what is not allowed becomes `-`."""
     import re
 

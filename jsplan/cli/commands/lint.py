@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("sarif", "github")
 #: What ends with 3, by the option: the severities that do.
-FAILS = {"error": ("error",), "warning": ("error", "warning"), "note": ("error", "warning", "info"), "never": ()}
+FAILING_SEVERITIES = {"error": ("error",), "warning": ("error", "warning"), "note": ("error", "warning", "info"), "never": ()}
 
 
 @declare("lint", examples=["jsplan lint", "jsplan lint --live --fail-on warning"])
 @click.option("--live", is_flag=True, help="Also read the servers, for rules about their content and for unmanaged streams.")
 @click.option("--explain", metavar="RULE", help="Explain one rule (as jsplan explain does); `all` lists the rules.")
-@click.option("--fail-on", type=click.Choice(tuple(FAILS)), default="error", show_default=True,
+@click.option("--fail-on", type=click.Choice(tuple(FAILING_SEVERITIES)), default="error", show_default=True,
               help="Exit with code 3 on findings of this severity or higher.")  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -> int:
@@ -47,7 +47,7 @@ def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -
     try:
         found = lint_workflow(load, output.progress, ask=live)
     except ConfigError as error:
-        _wrong_files(output, error, load)
+        _report_file_errors(output, error, load)
         raise
     output.progress.stop()
     views = {
@@ -55,26 +55,26 @@ def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -
         "github": lambda: _annotations(found.findings, found.root),
     }
     output.result(found.to_json, lambda console: lint_text.render(found, console, verbose=bool(settings.verbose)), views=views)
-    failed = any(d.severity in FAILS[fail_on] for d in found.findings)
+    failed = any(d.severity in FAILING_SEVERITIES[fail_on] for d in found.findings)
     return ExitCode.REFUSED if failed else ExitCode.OK
 
 
 def _explain(output: Output, code: str, *, live: bool) -> int:
     from jsplan.render import explanation_text, lint_text
-    from jsplan.workflows import explaining
+    from jsplan.workflows import explain
 
     if live:
         raise UsageError("--explain reads no server, so it does not go with --live")
     if code == "all":
-        rules = explaining.lint_rules()
+        rules = explain.list_lint_rules()
         output.result(lambda: {"rules": [rule.to_json() for rule in rules]}, lambda console: lint_text.overview(rules, console))
         return ExitCode.OK
-    rule = explaining.explain_rule(code)
+    rule = explain.explain_rule(code)
     output.result(rule.to_json, lambda console: explanation_text.render(rule, console))
     return ExitCode.OK
 
 
-def _wrong_files(output: Output, error: ConfigError, load: LoadOptions) -> None:
+def _report_file_errors(output: Output, error: ConfigError, load: LoadOptions) -> None:
     """In code review what is wrong with the files is a finding like the others; the error itself goes its usual way."""
     root = load.directory.absolute()
     if output.settings.format == "sarif":
@@ -86,9 +86,9 @@ def _wrong_files(output: Output, error: ConfigError, load: LoadOptions) -> None:
 def _sarif(findings: Sequence[Diagnostic], ignored: Sequence[tuple[Diagnostic, str]], root: Path, found: Lint | None = None) -> str:
     from jsplan import __version__
     from jsplan.render.json import dumps
-    from jsplan.render.sarif import sarif
+    from jsplan.render.sarif import render_sarif
 
-    document: dict[str, Any] = sarif(findings, ignored, found.rules if found is not None else [], root, __version__)
+    document: dict[str, Any] = render_sarif(findings, ignored, found.rules if found is not None else [], root, __version__)
     return dumps(document).rstrip("\n")
 
 

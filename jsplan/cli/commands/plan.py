@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import plan_options, planning_options
+from jsplan.cli.plan_options import build_plan_options, planning_options
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, seen_from_here
+from jsplan.cli.types import AbsolutePath, display_path
 from jsplan.codes import LINT
 from jsplan.errors import ExitCode
 
@@ -34,29 +34,29 @@ def command(ctx: click.Context, /, out: Path | None, destroy: bool, detailed_exi
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
     settings, output = start(ctx, PLAN_FORMATS)
-    options = plan_options(planning, destroy=destroy)
+    options = build_plan_options(planning, destroy=destroy)
     from jsplan.workflows.plan import plan as plan_workflow
-    from jsplan.workflows.plan import save
+    from jsplan.workflows.plan import save_plan
 
     plan = plan_workflow(settings.load_options(), options, output.progress)
     output.progress.stop()
     if out is not None and not plan.errored:
-        save(plan, out)
+        save_plan(plan, out)
     plan_result(output, plan)
     if plan.errored:
         return ExitCode.ERROR
     if out is not None:
-        saved(output, plan, out)
+        print_saved(output, plan, out)
     if any(d.severity == "error" and d.code in LINT for d in plan.diagnostics):
         return ExitCode.REFUSED
     return ExitCode.CHANGES if detailed_exitcode and plan.has_changes else ExitCode.OK
 
 
-def saved(output: Output, plan: Plan, out: Path) -> None:
+def print_saved(output: Output, plan: Plan, out: Path) -> None:
     """Where it is, seen from where the command was typed, and how to apply it."""
-    shown = seen_from_here(out)
+    shown = display_path(out)
     if plan.has_changes:
-        command = shlex.join(["jsplan", *output.settings.again(), "apply", shown])
+        command = shlex.join(["jsplan", *output.settings.workspace_args(), "apply", shown])
         output.note(f"\nSaved to {shown}. Apply exactly this with:\n  {command}")
     else:
         output.note(f"\nSaved to {shown}.")

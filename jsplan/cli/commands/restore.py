@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import approval_options, hazard_option, lock_timeout_option
+from jsplan.cli.plan_options import approval_options, hazard_option, lock_timeout_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob
 
@@ -41,7 +41,7 @@ def command(
 ) -> int:  # fmt: skip
     """Show what the backup in DIR holds, ask, and restore it. Nothing that exists is changed."""
     settings, output = start(ctx)
-    from jsplan.cli.restoring import RestoreApproval, restore_result
+    from jsplan.cli.restore_view import RestoreApproval, restore_result
     from jsplan.workflows.restore import RestoreOptions
     from jsplan.workflows.restore import restore as restore_workflow
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.planning import (
+from jsplan.cli.plan_options import (
     approval_options,
     backup_option,
+    build_plan_options,
     hazard_option,
     lock_timeout_option,
     measure_limit_option,
     offline_option,
     parallelism_option,
-    plan_options,
     safe_below_option,
 )
 from jsplan.cli.run import start
@@ -25,7 +25,7 @@ from jsplan.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.workflows.reverting import RevertOptions
+    from jsplan.workflows.revert import RevertOptions
 
 QUESTION = "Do you want jsplan to undo this?"
 
@@ -50,15 +50,15 @@ def command(ctx: click.Context, /, number: int, out: Path | None, auto_approve: 
     The files do not change: jsplan prints what to write into them.
     """
     settings, output = start(ctx)
-    from jsplan.workflows.reverting import RevertOptions
+    from jsplan.workflows.revert import RevertOptions
 
-    options = RevertOptions(number, planning.pop("target"), planning.pop("exclude"), plan_options(planning))
+    options = RevertOptions(number, planning.pop("target"), planning.pop("exclude"), build_plan_options(planning))
     if out is not None:
         if options.planning.backup is not None or auto_approve:
             raise UsageError("-o only plans: --backup and --auto-approve go with applying it")
-        return _planned(ctx, options, out)
-    from jsplan.cli.reverting import RevertApproval, revert_result
-    from jsplan.workflows.reverting import revert as revert_workflow
+        return _save_plan(ctx, options, out)
+    from jsplan.cli.revert_view import RevertApproval, revert_result
+    from jsplan.workflows.revert import revert as revert_workflow
 
     approval = RevertApproval(output, auto_approve=auto_approve, no_input=no_input, question=QUESTION)
     with approval.interruptible() as approve:
@@ -67,19 +67,19 @@ def command(ctx: click.Context, /, number: int, out: Path | None, auto_approve: 
     return revert_result(output, plan, result, shown=approval.shown)
 
 
-def _planned(ctx: click.Context, options: RevertOptions, out: Path) -> int:
+def _save_plan(ctx: click.Context, options: RevertOptions, out: Path) -> int:
     settings, output = start(ctx)
-    from jsplan.cli.commands.plan import saved
-    from jsplan.cli.reverting import planned_result
-    from jsplan.workflows.plan import save
-    from jsplan.workflows.reverting import plan_revert
+    from jsplan.cli.commands.plan import print_saved
+    from jsplan.cli.revert_view import planned_result
+    from jsplan.workflows.plan import save_plan
+    from jsplan.workflows.revert import plan_revert
 
     plan = plan_revert(settings.load_options(), options, output.progress)
     output.progress.stop()
     if not plan.errored:
-        save(plan, out)
+        save_plan(plan, out)
     planned_result(output, plan)
     if plan.errored:
         return ExitCode.ERROR
-    saved(output, plan, out)
+    print_saved(output, plan, out)
     return ExitCode.OK

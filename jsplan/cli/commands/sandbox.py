@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from jsplan.cli.lazy import Entry, declare, group
+from jsplan.cli.lazy import CommandEntry, declare, group
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath
 from jsplan.errors import UsageError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from jsplan.cli.output import Output
     from jsplan.sandbox import Sandbox
-    from jsplan.sandbox.up import Described
+    from jsplan.sandbox.foreground import SandboxDescription
 
 SHAPES = ("hub-and-leaf", "single", "cluster")
 
@@ -25,8 +25,8 @@ SHAPES = ("hub-and-leaf", "single", "cluster")
 @group(
     "sandbox",
     {
-        "up": Entry("Start servers and keep them until Ctrl-C.", "sandbox", "up"),
-        "fleet": Entry("Start a hub with many leaves and keep them until Ctrl-C.", "sandbox", "fleet"),
+        "up": CommandEntry("Start servers and keep them until Ctrl-C.", "sandbox", "up"),
+        "fleet": CommandEntry("Start a hub with many leaves and keep them until Ctrl-C.", "sandbox", "fleet"),
     },
     examples=["jsplan sandbox up"],
 )
@@ -50,21 +50,21 @@ def up(ctx: click.Context, /, shape: str, leaf: tuple[str, ...], domain: str | N
         raise UsageError("--leaf goes with hub-and-leaf only")
     if domain and shape == "hub-and-leaf":
         raise UsageError("--domain goes with single and cluster; in hub-and-leaf a server's name is its domain")
-    from jsplan.sandbox import up as servers
+    from jsplan.sandbox import foreground as servers
 
     kind = cast('Literal["hub-and-leaf", "single", "cluster"]', shape)
     ports = None if free_ports else servers.DOCUMENTED_PORTS[kind]
-    sandbox = servers.make(kind, ports=ports, folder=folder, leaves=leaf or ("leaf",), domain=domain)
+    sandbox = servers.make_sandbox(kind, ports=ports, folder=folder, leaves=leaf or ("leaf",), domain=domain)
 
-    def ready(described: Described) -> None:
+    def ready(described: SandboxDescription) -> None:
         output.progress.stop()
-        output.result_lines(described.to_json, text_of(described))
+        output.result_lines(described.to_json, render_text(described))
         output.note("Running. Ctrl-C ends it.")
         sys.stdout.flush()
 
     output.progress.phase("Starting nats-server")
-    servers.up(sandbox, ready)
-    _stopped(output)
+    servers.run_in_foreground(sandbox, ready)
+    _print_stopped(output)
     return 0
 
 
@@ -75,26 +75,26 @@ def fleet(ctx: click.Context, /, count: int) -> int:
     """Start a hub with N leaves (by default 20): store-001 and so on. Stop them at Ctrl-C."""
     _, output = start(ctx)
     from jsplan.sandbox import fleet as servers
-    from jsplan.sandbox.up import describe
+    from jsplan.sandbox.foreground import describe
 
     def ready(sandbox: Sandbox) -> None:
         output.progress.stop()
-        output.result_lines(describe(sandbox).to_json, servers.reached(sandbox, count))
+        output.result_lines(describe(sandbox).to_json, servers.describe_access(sandbox, count))
         output.note("Running. Ctrl-C ends it.")
         sys.stdout.flush()
 
     output.progress.phase(f"Starting a hub and {count} leaves")
-    servers.keep(count, ready)
-    _stopped(output)
+    servers.run_until_stopped(count, ready)
+    _print_stopped(output)
     return 0
 
 
-def _stopped(output: Output) -> None:
+def _print_stopped(output: Output) -> None:
     """The last line, below what the terminal shows for Ctrl-C."""
     output.note("\nStopped." if sys.stderr.isatty() else "Stopped.")
 
 
-def text_of(sandbox: Described) -> str:
+def render_text(sandbox: SandboxDescription) -> str:
     """Servers, users, and a workspace that reaches them."""
     lines = [
         f"{s['name']}: {s['url']}" + (f", domain {s['domain']}" if s["domain"] else "") + f", nats-server {s['version']}"

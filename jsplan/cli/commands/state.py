@@ -8,20 +8,20 @@ from typing import Any
 
 import click
 
-from jsplan.cli.lazy import Entry, declare, group
-from jsplan.cli.planning import lock_timeout_option
+from jsplan.cli.lazy import CommandEntry, declare, group
+from jsplan.cli.plan_options import lock_timeout_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AddressGlob
 from jsplan.errors import StateError
 
 _TABLE = {
-    "list": Entry("List the addresses in the state.", "state", "list_"),
-    "show": Entry("Show one resource as it was last applied.", "state", "show"),
-    "rm": Entry("Remove resources; they stay on the servers.", "state", "rm"),
-    "mv": Entry("Give a resource another address.", "state", "mv"),
-    "pull": Entry("Print the state document.", "state", "pull"),
-    "push": Entry("Replace the state with a document.", "state", "push"),
-    "unlock": Entry("Remove a lock that an earlier run left.", "state", "unlock"),
+    "list": CommandEntry("List the addresses in the state.", "state", "list_"),
+    "show": CommandEntry("Show one resource as it was last applied.", "state", "show"),
+    "rm": CommandEntry("Remove resources; they stay on the servers.", "state", "rm"),
+    "mv": CommandEntry("Give a resource another address.", "state", "mv"),
+    "pull": CommandEntry("Print the state document.", "state", "pull"),
+    "push": CommandEntry("Replace the state with a document.", "state", "push"),
+    "unlock": CommandEntry("Remove a lock that an earlier run left.", "state", "unlock"),
 }
 
 
@@ -157,17 +157,17 @@ def _read(file: str) -> tuple[str, bytes]:
     if file == "-":
         return "standard input", sys.stdin.buffer.read()
     from jsplan.disk import read_regular
-    from jsplan.documents.base import LARGEST
+    from jsplan.documents.base import MAX_BYTES
 
     try:
-        return file, read_regular(Path(file), LARGEST, pipe=True)
+        return file, read_regular(Path(file), MAX_BYTES, pipe=True)
     except OSError as error:
         raise StateError(f"cannot read {file}: {error.strerror}", hint="Give a document that jsplan state pull printed, or -.") from None
 
 
 def _lines(output: Any, document: dict[str, Any], lines: list[str]) -> None:
     """A result that is a list: one per line, nothing at all for none."""
-    from jsplan.render.safe import safe
+    from jsplan.render.escape import safe
 
     plain = "\n".join(safe(line) for line in lines)
     output.result_lines(lambda: document, plain)

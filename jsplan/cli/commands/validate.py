@@ -27,14 +27,14 @@ def command(ctx: click.Context) -> int:
 
     def text(console: Console) -> None:
         diagnostics_text.render(workspace.diagnostics, console, after=True)
-        console.print(sentence(workspace), style="green", soft_wrap=True)
+        console.print(summary_line(workspace), style="green", soft_wrap=True)
 
-    plain = None if workspace.diagnostics else sentence(workspace)
-    output.result(lambda: document(workspace), text, plain=plain)
+    plain = None if workspace.diagnostics else summary_line(workspace)
+    output.result(lambda: to_document(workspace), text, plain=plain)
     return 0
 
 
-def sentence(workspace: Workspace) -> str:
+def summary_line(workspace: Workspace) -> str:
     """The last line of the text."""
     from jsplan.render.summary import count
 
@@ -42,7 +42,7 @@ def sentence(workspace: Workspace) -> str:
     return f"The workspace is valid: {count(resources, 'resource')} in {count(domains, 'domain')}."
 
 
-def document(workspace: Workspace) -> dict[str, Any]:
+def to_document(workspace: Workspace) -> dict[str, Any]:
     """What `validate --json` prints."""
     return {
         "format_version": "1.0",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jsplan.config.node import Place, Source
-from jsplan.converting.model import Teller
+from jsplan.converting.model import NoteWriter
 from jsplan.errors import NotAvailableError
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class Block:
     attributes: dict[str, Attribute] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
 
-    def of(self, kind: str) -> list[Block]:
+    def blocks_of(self, kind: str) -> list[Block]:
         """The blocks of one type."""
         return [block for block in self.blocks if block.type == kind]
 
 
-def parse(source: Source, text: str, tell: Teller) -> Block | None:
+def parse(source: Source, text: str, notes: NoteWriter) -> Block | None:
     """The file as a block; None after a finding. Raises NotAvailableError where python-hcl2 is not installed."""
     try:
         import hcl2  # noqa: PLC0415 - an extra; building its parser takes a second
@@ -52,38 +52,38 @@ def parse(source: Source, text: str, tell: Teller) -> Block | None:
     try:
         tree: Any = hcl2.parses_to_tree(text)
     except UnexpectedInput as error:
-        tell.unreadable((source, *_where(error, text)), "broken HCL", "`terraform validate` says more.")
+        notes.unreadable((source, *_error_position(error, text)), "broken HCL", "`terraform validate` says more.")
         return None
-    return _block("", (), (source, 0, 0), tree.children[0], source)
+    return _build_block("", (), (source, 0, 0), tree.children[0], source)
 
 
-def _where(error: UnexpectedInput, text: str) -> tuple[int, int]:
+def _error_position(error: UnexpectedInput, text: str) -> tuple[int, int]:
     """Line and column, from 0; the end of the file where something is missing there."""
     if str(error.line).isdigit() and error.line > 0:
         return error.line - 1, max(error.column, 1) - 1
     return text.rstrip().count("\n"), 0
 
 
-def _block(kind: str, labels: tuple[str, ...], place: Place, body: Expression, source: Source) -> Block:
+def _build_block(kind: str, labels: tuple[str, ...], place: Place, body: Expression, source: Source) -> Block:
     block = Block(kind, labels, place)
-    for child in trees(body):
+    for child in child_trees(body):
         where = (source, child.meta.line - 1, child.meta.column - 1)
-        parts = list(trees(child))
+        parts = list(child_trees(child))
         if child.data == "attribute":
-            block.attributes[word(parts[0])] = Attribute(parts[1], where)
+            block.attributes[identifier_text(parts[0])] = Attribute(parts[1], where)
         elif child.data == "block":
-            names = tuple(word(part) for part in parts[:-1])
-            block.blocks.append(_block(names[0], names[1:], where, parts[-1], source))
+            names = tuple(identifier_text(part) for part in parts[:-1])
+            block.blocks.append(_build_block(names[0], names[1:], where, parts[-1], source))
     return block
 
 
-def trees(node: Expression) -> Iterator[Expression]:
+def child_trees(node: Expression) -> Iterator[Expression]:
     """The parts of an expression without punctuation, line ends and comments."""
     for child in node.children:
         if not isinstance(child, str) and child.data != "new_line_or_comment":
             yield child
 
 
-def word(node: Expression) -> str:
+def identifier_text(node: Expression) -> str:
     """An identifier or a label, which may stand in quotes."""
     return "".join(str(token) for token in node.scan_values(lambda part: str(part) != '"'))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jsplan.config.node import Node
-from jsplan.converting.model import MAIN, Conversion, Owner
-from jsplan.converting.terraform.resources import KINDS, LEFT_OUT, Block, convert_block
+from jsplan.converting.model import DEFAULT_CONNECTION, Conversion, Owner
+from jsplan.converting.terraform.resources import RESOURCE_TYPES, UNSUPPORTED_TYPES, ResourceInstance, convert_instance
 
 
 def is_terraform(node: Node) -> bool:
@@ -19,59 +19,59 @@ def convert_state(node: Node, out: Conversion) -> None:
     """Add every resource of the jetstream provider in the document."""
     version = _value(node, "version")
     if isinstance(version, int) and version < 4:
-        out.general.unreadable(
+        out.general_notes.unreadable(
             node, f"a state of version {version} is too old to be read", "Let a newer Terraform write it again, or use the .tf files."
         )
         return
-    blocks = list(_of_state(node)) if node.get("resources") is not None else list(_of_show(node))
+    blocks = list(_state_instances(node)) if node.get("resources") is not None else list(_show_instances(node))
     for block in blocks:
-        convert_block(block, out)
+        convert_instance(block, out)
     if not blocks:
-        out.general.lost(node, "has nothing of the jetstream provider", "Give the state that has its resources.")
+        out.general_notes.not_converted(node, "has nothing of the jetstream provider", "Give the state that has its resources.")
 
 
-def _of_show(node: Node) -> Iterator[Block]:
+def _show_instances(node: Node) -> Iterator[ResourceInstance]:
     """`values` of a state; of a plan, what is planned."""
     values = node.get("values") or node.get("planned_values")
     root = values.get("root_module") if values is not None else None
     if root is not None:
-        yield from _of_module(root)
+        yield from _module_instances(root)
 
 
-def _of_module(module: Node) -> Iterator[Block]:
+def _module_instances(module: Node) -> Iterator[ResourceInstance]:
     for one in _list(module, "resources"):
         kind = _value(one, "type")
-        if (kind in KINDS or kind in LEFT_OUT) and _value(one, "mode") in (None, "managed"):
+        if (kind in RESOURCE_TYPES or kind in UNSUPPORTED_TYPES) and _value(one, "mode") in (None, "managed"):
             values = one.get("values")
             label = str(_value(one, "address") or f"{kind}.{_value(one, 'name')}")
             if values is not None and isinstance(values.value, dict):
-                yield Block(str(kind), label, values, written=False, owner=_owner(_value(one, "provider_config_key")))
+                yield ResourceInstance(str(kind), label, values, is_source=False, owner=_owner_of_alias(_value(one, "provider_config_key")))
     for child in _list(module, "child_modules"):
-        yield from _of_module(child)
+        yield from _module_instances(child)
 
 
-def _of_state(node: Node) -> Iterator[Block]:
+def _state_instances(node: Node) -> Iterator[ResourceInstance]:
     for one in _list(node, "resources"):
         kind = _value(one, "type")
-        if (kind not in KINDS and kind not in LEFT_OUT) or _value(one, "mode") not in (None, "managed"):
+        if (kind not in RESOURCE_TYPES and kind not in UNSUPPORTED_TYPES) or _value(one, "mode") not in (None, "managed"):
             continue
         for instance in _list(one, "instances"):
             attributes = instance.get("attributes")
             module, key = _value(one, "module"), _value(instance, "index_key")
             label = f"{f'{module}.' if module else ''}{kind}.{_value(one, 'name')}{f'[{key!r}]' if key is not None else ''}"
             if attributes is not None and isinstance(attributes.value, dict):
-                yield Block(str(kind), label, attributes, written=False, owner=_owner(_alias(str(_value(one, "provider") or ""))))
+                yield ResourceInstance(str(kind), label, attributes, is_source=False, owner=_owner_of_alias(_provider_alias(str(_value(one, "provider") or ""))))
 
 
-def _alias(provider: str) -> str | None:
+def _provider_alias(provider: str) -> str | None:
     """`provider["registry.terraform.io/nats-io/jetstream"].leaf` has the alias leaf."""
     tail = provider.rpartition("]")[2]
     return tail.lstrip(".") or None
 
 
-def _owner(alias: Any) -> Owner:
-    name = str(alias).rpartition(":")[2].rpartition(".")[2] if alias else MAIN
-    return Owner(MAIN if name == "jetstream" else name)
+def _owner_of_alias(alias: Any) -> Owner:
+    name = str(alias).rpartition(":")[2].rpartition(".")[2] if alias else DEFAULT_CONNECTION
+    return Owner(DEFAULT_CONNECTION if name == "jetstream" else name)
 
 
 def _value(node: Node, key: str) -> Any:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from jsplan.documents.alert import AlertEvent
 from jsplan.documents.base import dumps
-from jsplan.documents.notice import Notice
 from jsplan.drift.sinks.sink import SinkError
 from jsplan.drift.worker import Worker
 from jsplan.secrets import conceal
 
 #: Seconds that one batch may take; a network file system may hang for as long as it likes.
-PATIENCE: float = 30.0
+WRITE_TIMEOUT: float = 30.0
 
 
 class FileSink:
@@ -26,25 +26,25 @@ class FileSink:
         self._worker = Worker(f"sink {path.name}")
         self.name = conceal(f"file {path.name}")
 
-    async def send(self, notices: Sequence[Notice]) -> None:
+    async def send(self, notices: Sequence[AlertEvent]) -> None:
         """Append them in one write and wait for the disk."""
         lines = b"".join(dumps(notice.to_json(), pretty=False) + b"\n" for notice in notices)
         try:
-            await self._worker.run(lambda: self._append(lines), PATIENCE)
+            await self._worker.run(lambda: self._append(lines), WRITE_TIMEOUT)
         except TimeoutError:
-            raise SinkError(f"cannot write {self._path}: the disk did not answer within {PATIENCE:g} s") from None
+            raise SinkError(f"cannot write {self._path}: the disk did not answer within {WRITE_TIMEOUT:g} s") from None
 
     def _append(self, lines: bytes) -> None:
         try:
             with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-                self._begin_a_line(file.fileno())
+                self._complete_last_line(file.fileno())
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise SinkError(f"cannot write {self._path}: {error.strerror}") from None
 
-    def _begin_a_line(self, number: int) -> None:
+    def _complete_last_line(self, number: int) -> None:
         """What was cut off by a full disk must not swallow the first line that comes after it."""
         if os.fstat(number).st_size:
             with self._path.open("rb") as file:

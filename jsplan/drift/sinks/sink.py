@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from jsplan.documents.notice import Notice
+from jsplan.documents.alert import AlertEvent
 from jsplan.errors import JsplanError
 
 
@@ -24,7 +24,7 @@ class Sink(Protocol):
     def batch(self) -> int:
         """How many notices it takes at once."""
 
-    async def send(self, notices: Sequence[Notice]) -> None:
+    async def send(self, notices: Sequence[AlertEvent]) -> None:
         """Hand them over; when this returns they are there. Raises SinkError; then any of them may be there all the same."""
 
     async def close(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jsplan.documents.alert import AlertEvent
 from jsplan.documents.base import dumps
-from jsplan.documents.notice import Notice
 from jsplan.drift.sinks.sink import SinkError
 from jsplan.errors import JsplanError
-from jsplan.jetstream.speaker import Speaker
+from jsplan.jetstream.publisher import Publisher
 from jsplan.secrets import conceal
 
 
@@ -17,17 +17,17 @@ class SubjectSink:
 
     batch = 100
 
-    def __init__(self, subject: str, speaker: Speaker) -> None:
+    def __init__(self, subject: str, speaker: Publisher) -> None:
         self.name = conceal(f"subject {subject}")
-        self._speaker = speaker
+        self._publisher = speaker
 
-    async def send(self, notices: Sequence[Notice]) -> None:
+    async def send(self, notices: Sequence[AlertEvent]) -> None:
         """Publish them, and wait until the server has them."""
         try:
-            await self._speaker.say([(notice.id, dumps(notice.to_json(), pretty=False)) for notice in notices])
+            await self._publisher.publish([(notice.id, dumps(notice.to_json(), pretty=False)) for notice in notices])
         except JsplanError as error:
             raise SinkError(f"{self.name}: {error}") from None
 
     async def close(self) -> None:
         """Hang up."""
-        await self._speaker.close()
+        await self._publisher.close()

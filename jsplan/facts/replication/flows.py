@@ -13,18 +13,18 @@ from jsplan.address import Address
 from jsplan.facts.live import LiveObject
 from jsplan.resources.nested import origin_key
 from jsplan.topology import Topology
-from jsplan.topology.flows import pairs
+from jsplan.topology.replication_graph import subject_mappings
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`copy` is a mirror of, or sources, a stream called `name` behind the API prefix `api` (None: its own JetStream).
+    """`downstream` is a mirror of, or sources, a stream called `name` behind the API prefix `api` (None: its own JetStream).
 
     `origin` is that stream, None where no domain of the workspace has the prefix. `key` tells sources of one copy apart. `config` is the
     mirror or source as its server has it; `imported` says that the prefix, or what is delivered, comes from another account.
     """
 
-    copy: Address
+    downstream: Address
     kind: str
     name: str
     api: str | None
@@ -41,10 +41,10 @@ class Flow:
     @property
     def filters(self) -> list[str]:
         """The subjects that it takes."""
-        return [src for src, _ in pairs(self.config)]
+        return [src for src, _ in subject_mappings(self.config)]
 
     @property
-    def whole(self) -> bool:
+    def is_unfiltered(self) -> bool:
         """Whether it takes every message."""
         return self.filters == [">"]
 
@@ -60,27 +60,27 @@ class Flow:
 
 
 #: Which stream the files mean by a name behind a prefix, in the copy that is named first.
-Meant = Mapping[tuple[Address, str, str | None], Address]
+DeclaredOrigins = Mapping[tuple[Address, str, str | None], Address]
 
 
-def flows_of(copies: Iterable[LiveObject], topology: Topology) -> list[Flow]:
+def list_flows(copies: Iterable[LiveObject], topology: Topology) -> list[Flow]:
     """Every mirror and source of these streams, in their order."""
-    meant = {(topology.real(e.copy), e.config["name"], _api(e.config)): topology.real(e.origin) for e in topology.edges}
-    return [flow for copy in copies if copy.address.kind != "consumer" for flow in _of_copy(copy, topology, meant)]
+    meant = {(topology.canonicalize(e.downstream), e.config["name"], _api_prefix(e.config)): topology.canonicalize(e.origin) for e in topology.edges}
+    return [flow for copy in copies if copy.address.kind != "consumer" for flow in _flows_into(copy, topology, meant)]
 
 
-def _of_copy(copy: LiveObject, topology: Topology, meant: Meant) -> Iterable[Flow]:
+def _flows_into(copy: LiveObject, topology: Topology, meant: DeclaredOrigins) -> Iterable[Flow]:
     configured = [("mirror", copy.raw["mirror"])] if copy.raw.get("mirror") else []
     configured += [("source", source) for source in copy.raw.get("sources") or ()]
     for kind, config in configured:
-        api, own = _api(config), copy.address.domain
-        domain = topology.reach.leads_to(own, api)
-        said = meant.get((topology.real(copy.address), config["name"], api))  # where one prefix is several domains, only the files know
+        api, own = _api_prefix(config), copy.address.domain
+        domain = topology.routes.resolve_prefix(own, api)
+        said = meant.get((topology.canonicalize(copy.address), config["name"], api))  # where one prefix is several domains, only the files know
         origin = Address.of_stream(domain, config["name"]) if domain is not None else said
-        imported = api is not None and (bool(config["external"].get("deliver")) or topology.reach.is_imported(own, api))
+        imported = api is not None and (bool(config["external"].get("deliver")) or topology.routes.is_imported(own, api))
         yield Flow(copy.address, kind, config["name"], api, origin_key(config), origin, imported, config)
 
 
-def _api(config: Mapping[str, Any]) -> str | None:
+def _api_prefix(config: Mapping[str, Any]) -> str | None:
     api: str | None = (config.get("external") or {}).get("api")
     return api

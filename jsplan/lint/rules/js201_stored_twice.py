@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.address import Address
-from jsplan.lint.hearing import Groups
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.view import Item, View
+from jsplan.lint.subject_reachability import DisjointSets
+from jsplan.lint.view import LintItem, View
 from jsplan.subjects import SubjectTree
 
 #: The keys of KV buckets stay in their domain (measured); those of object stores do not.
-_STAYS = ("kv",)
+_LOCAL_KINDS = ("kv",)
 
 
 def check(view: View) -> Iterator[Hit]:
     """One finding for all streams that share subjects, at the first of them."""
     wanted = {item.address for item in view.streams()}
-    for streams, subjects in _shared(view):
+    for streams, subjects in _overlapping_streams(view):
         known = sorted(item.address for item in streams)
         first = next((a for a in known if a in wanted), None)
         if first is not None:
@@ -28,43 +28,43 @@ def check(view: View) -> Iterator[Hit]:
             yield Hit(first, text, "subjects", also=tuple(others))
 
 
-def _shared(view: View) -> Iterator[tuple[list[Item], list[str]]]:
+def _overlapping_streams(view: View) -> Iterator[tuple[list[LintItem], list[str]]]:
     """Streams of several domains whose subjects overlap, and the subjects that do."""
-    by_subject: dict[tuple[str, str], list[Item]] = {}
-    for item in _several_domains(view):
-        group = view.hearing.group(item.address.domain)
+    by_subject: dict[tuple[str, str], list[LintItem]] = {}
+    for item in _multi_domain_streams(view):
+        group = view.connected_domains.group_of(item.address.domain)
         for subject in item.config.get("subjects", ()):
             by_subject.setdefault((group, subject), []).append(item)
     trees: dict[str, SubjectTree[str]] = {}
     for group, subject in by_subject:
         trees.setdefault(group, SubjectTree()).add(subject, subject)
-    together: Groups[tuple[str, str]] = Groups()
+    together: DisjointSets[tuple[str, str]] = DisjointSets()
     meeting: dict[tuple[str, str], None] = {}
     for (group, subject), here in by_subject.items():
-        for other in trees[group].overlapping(subject):
+        for other in trees[group].find_overlapping(subject):
             if len(_domains(view, [*here, *by_subject[group, other]])) > 1:
-                together.join((group, subject), (group, other))
+                together.union((group, subject), (group, other))
                 meeting |= {(group, subject): None, (group, other): None}
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for key in meeting:
-        found.setdefault(together.of(key), []).append(key)
+        found.setdefault(together.find(key), []).append(key)
     for keys in found.values():
         streams = {item.address: item for key in keys for item in by_subject[key]}
         yield list(streams.values()), [subject for _, subject in keys]
 
 
-def _several_domains(view: View) -> list[Item]:
+def _multi_domain_streams(view: View) -> list[LintItem]:
     """The streams of groups of more than one domain: most workspaces have one domain, and nothing to compare."""
     groups: dict[str, set[str]] = {}
     for domain in {item.address.domain for item in view.all_streams.values()}:
-        groups.setdefault(view.hearing.group(domain), set()).add(view.topology.reach.real(domain))
-    joined = {key for key in view.workspace.domains if len(groups.get(view.hearing.group(key), ())) > 1}
-    return [item for item in view.all_streams.values() if item.address.domain in joined and item.address.kind not in _STAYS]
+        groups.setdefault(view.connected_domains.group_of(domain), set()).add(view.topology.routes.canonicalize(domain))
+    joined = {key for key in view.workspace.domains if len(groups.get(view.connected_domains.group_of(key), ())) > 1}
+    return [item for item in view.all_streams.values() if item.address.domain in joined and item.address.kind not in _LOCAL_KINDS]
 
 
-def _domains(view: View, items: list[Item]) -> set[str]:
+def _domains(view: View, items: list[LintItem]) -> set[str]:
     def real(address: Address) -> str:
-        return view.topology.real(address).domain
+        return view.topology.canonicalize(address).domain
 
     return {real(item.address) for item in items}
 

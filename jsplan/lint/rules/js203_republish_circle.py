@@ -6,51 +6,51 @@ from collections.abc import Iterator
 
 from jsplan.address import Address
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.view import Item, View
-from jsplan.subjects import SubjectTree, overlap
-from jsplan.topology.flows import pairs
+from jsplan.lint.view import LintItem, View
+from jsplan.subjects import SubjectTree, overlaps
+from jsplan.topology.replication_graph import subject_mappings
 
 
 def check(view: View) -> Iterator[Hit]:
     """Every circle once, at the first of its streams."""
-    onward = _onward(view)
+    onward = _republish_targets(view)
     wanted = {item.address for item in view.streams()}
     told: set[frozenset[Address]] = set()
     for start in sorted(onward.keys() & wanted):
-        ring = _ring(start, onward)
+        ring = _find_cycle(start, onward)
         if ring and frozenset(ring) not in told:
             told.add(frozenset(ring))
             way = " republishes to ".join(map(str, [*ring, start]))
             yield Hit(start, f"{way}: each message goes round", "republish", also=tuple(ring))
 
 
-def _onward(view: View) -> dict[Address, list[Address]]:
+def _republish_targets(view: View) -> dict[Address, list[Address]]:
     """To which streams that republish in turn each stream republishes."""
     loud = [item for item in view.all_streams.values() if item.config.get("republish")]
-    trees: dict[str, SubjectTree[Item]] = {}
+    trees: dict[str, SubjectTree[LintItem]] = {}
     for item in loud:
-        tree = trees.setdefault(view.hearing.group(item.address.domain), SubjectTree())
+        tree = trees.setdefault(view.connected_domains.group_of(item.address.domain), SubjectTree())
         for subject in item.config.get("subjects", ()):
             tree.add(subject, item)
     found: dict[Address, list[Address]] = {}
     for item in loud:
-        dest = _goes_to(item)
-        tree = trees[view.hearing.group(item.address.domain)]
-        heard = {other.address for other in tree.overlapping(dest) if other is not item and overlap(dest, _src(other))}
+        dest = _destination(item)
+        tree = trees[view.connected_domains.group_of(item.address.domain)]
+        heard = {other.address for other in tree.find_overlapping(dest) if other is not item and overlaps(dest, _src(other))}
         found[item.address] = sorted(heard)
     return found
 
 
-def _src(item: Item) -> str:
+def _src(item: LintItem) -> str:
     return str(item.config["republish"].get("src", ">"))
 
 
-def _goes_to(item: Item) -> str:
-    (_, dest), *_ = pairs({"subject_transforms": [{"src": _src(item), "dest": item.config["republish"].get("dest", "")}]})
+def _destination(item: LintItem) -> str:
+    (_, dest), *_ = subject_mappings({"subject_transforms": [{"src": _src(item), "dest": item.config["republish"].get("dest", "")}]})
     return dest
 
 
-def _ring(start: Address, onward: dict[Address, list[Address]]) -> list[Address]:
+def _find_cycle(start: Address, onward: dict[Address, list[Address]]) -> list[Address]:
     """A way from the stream back to itself."""
     todo, seen = [[start]], {start}
     while todo:

@@ -11,29 +11,29 @@ from jsplan.subjects import SubjectTree
 from jsplan.topology import Edge
 
 
-def prefix_of(view: View, edge: Edge) -> str:
+def delivery_prefix(view: View, edge: Edge) -> str:
     """Where the server delivers to the copy, as far as the files say it."""
     external = edge.config.get("external") or {}
     written = str(external.get("deliver") or "")
-    return written or (view.topology.delivers.get(edge.copy, {}).get(origin_key(dict(edge.config)), "") if external else "")
+    return written or (view.topology.delivery_prefixes.get(edge.downstream, {}).get(origin_key(dict(edge.config)), "") if external else "")
 
 
 def check(view: View) -> Iterator[Hit]:
     """Streams whose subjects overlap with a delivery prefix of a domain that they hear."""
     trees: dict[str, SubjectTree[tuple[str, Edge]]] = {}
     for edge in view.topology.edges:
-        if prefix := prefix_of(view, edge):
-            trees.setdefault(view.hearing.group(edge.copy.domain), SubjectTree()).add(f"{prefix}.>", (prefix, edge))
+        if prefix := delivery_prefix(view, edge):
+            trees.setdefault(view.connected_domains.group_of(edge.downstream.domain), SubjectTree()).add(f"{prefix}.>", (prefix, edge))
     if not trees:
         return
     for item in view.streams():
-        tree = trees.get(view.hearing.group(item.address.domain))
+        tree = trees.get(view.connected_domains.group_of(item.address.domain))
         for subject in item.config.get("subjects", ()) if tree is not None else ():
             assert tree is not None
-            caught = next((found for found in tree.overlapping(subject)), None)
+            caught = next((found for found in tree.find_overlapping(subject)), None)
             if caught is not None:
-                text = f'"{subject}" stores what is delivered to {caught[1].copy} on {caught[0]}'
-                yield Hit(item.address, text, "subjects", also=(caught[1].copy,))
+                text = f'"{subject}" stores what is delivered to {caught[1].downstream} on {caught[0]}'
+                yield Hit(item.address, text, "subjects", also=(caught[1].downstream,))
 
 
 RULE = Rule(

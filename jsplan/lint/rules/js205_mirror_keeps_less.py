@@ -6,42 +6,42 @@ from collections.abc import Iterator
 from typing import Any
 
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.view import Item, View
-from jsplan.topology.flows import is_whole
+from jsplan.lint.view import LintItem, View
+from jsplan.topology.replication_graph import is_unfiltered
 from jsplan.units import format_duration
 
 #: Fields that end a message's life; 0 and -1 are none.
 LIMITS = ("max_age", "max_bytes", "max_msgs", "max_msgs_per_subject")
 
 
-def mirrors(view: View) -> Iterator[tuple[Item, Item]]:
+def full_mirrors(view: View) -> Iterator[tuple[LintItem, LintItem]]:
     """Mirrors of everything, each with its origin, where that is known."""
     for item in view.streams():
         if item.config.get("mirror"):
             for edge in view.origins.get(item.address, ()):
                 origin = view.all_streams.get(edge.origin)
-                if origin is not None and is_whole(edge.config):
+                if origin is not None and is_unfiltered(edge.config):
                     yield item, origin
 
 
-def limit(item: Item, name: str) -> int:
+def limit_of(item: LintItem, name: str) -> int:
     """The limit, or 0 for none."""
     return max(0, int(item.config.get(name) or 0))
 
 
-def shown(name: str, value: Any) -> str:
+def format_limit(name: str, value: Any) -> str:
     """A limit as people write it."""
     return format_duration(value) if name == "max_age" else f"{value:,}"
 
 
 def check(view: View) -> Iterator[Hit]:
     """Each limit that is lower in the mirror."""
-    for item, origin in mirrors(view):
+    for item, origin in full_mirrors(view):
         for name in LIMITS:
-            ours, theirs = limit(item, name), limit(origin, name)
+            ours, theirs = limit_of(item, name), limit_of(origin, name)
             if ours and (not theirs or ours < theirs):
-                kept = shown(name, theirs) if theirs else "no limit"
-                yield Hit(item.address, f"{name} is {shown(name, ours)}; its origin {origin.address} has {kept}", name)
+                kept = format_limit(name, theirs) if theirs else "no limit"
+                yield Hit(item.address, f"{name} is {format_limit(name, ours)}; its origin {origin.address} has {kept}", name)
 
 
 RULE = Rule(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.rules.js205_mirror_keeps_less import LIMITS, limit, mirrors, shown
+from jsplan.lint.rules.js205_mirror_keeps_less import LIMITS, format_limit, full_mirrors, limit_of
 from jsplan.lint.view import View
 
 
 def check(view: View) -> Iterator[Hit]:
     """Mirrors that nothing limits."""
-    for item, origin in mirrors(view):
-        theirs = [name for name in LIMITS if limit(origin, name)]
-        if theirs and not any(limit(item, name) for name in LIMITS):
-            said = ", ".join(f"{name} {shown(name, limit(origin, name))}" for name in theirs)
+    for item, origin in full_mirrors(view):
+        theirs = [name for name in LIMITS if limit_of(origin, name)]
+        if theirs and not any(limit_of(item, name) for name in LIMITS):
+            said = ", ".join(f"{name} {format_limit(name, limit_of(origin, name))}" for name in theirs)
             yield Hit(item.address, f"keeps everything for ever; its origin {origin.address} has {said}", "mirror")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
-from jsplan.resources.nested import header_of
+from jsplan.resources.nested import source_header
 
 
 def check(view: View) -> Iterator[Hit]:
@@ -17,15 +17,15 @@ def check(view: View) -> Iterator[Hit]:
         theirs = live.compact.get("sources", ()) if live is not None else ()
         if not theirs:
             continue
-        there = {header_of(source) for source in theirs}
+        there = {source_header(source) for source in theirs}
         for source in item.config.get("sources", ()):
-            if header_of(source) not in there and _name(source) in {_name(other) for other in theirs}:
+            if source_header(source) not in there and _name(source) in {_name(other) for other in theirs}:
                 text = f"the source {source['name']} gets another filter or transform: all of it is copied once more"
                 yield Hit(item.address, text, "sources")
 
 
 def _name(source: Mapping[str, Any]) -> str:
-    return header_of({name: source[name] for name in ("name", "external") if name in source})[0]
+    return source_header({name: source[name] for name in ("name", "external") if name in source})[0]
 
 
 RULE = Rule(
@@ -35,5 +35,5 @@ RULE = Rule(
         "passed the old filter and passes the new one is stored twice. `jsplan plan` counts it (DUPLICATES_MESSAGES).",
     fix="Give the new source an opt_start_seq or opt_start_time behind what is copied already, or leave the old one and add "
         "another.",
-    in_plan=False, asks=True,
+    in_plan=False, needs_live=True,
 )  # fmt: skip

@@ -13,8 +13,8 @@ def check(view: View) -> Iterator[Hit]:
     """Streams of two or more sources with a window that the files ask for."""
     for item in view.streams():
         origins = len(item.config.get("sources", ()))
-        if origins > 1 and item.said.get("duplicate_window"):
-            window = format_duration(item.said["duplicate_window"])
+        if origins > 1 and item.declared_fields.get("duplicate_window"):
+            window = format_duration(item.declared_fields["duplicate_window"])
             yield Hit(item.address, f"of messages with one Nats-Msg-Id from {origins} sources the first is kept, for {window}",
                       "duplicate_window")  # fmt: skip
 

@@ -11,7 +11,7 @@ from jsplan.lint.view import View
 def check(view: View) -> Iterator[Hit]:
     """Streams with subjects and sources whose files do not say the window."""
     for item in view.streams():
-        window = "duplicate_window" in item.said or item.config.get("duplicate_window")
+        window = "duplicate_window" in item.declared_fields or item.config.get("duplicate_window")
         if item.config.get("sources") and item.config.get("subjects") and not window:
             text = "publishers to it are not protected by Nats-Msg-Id: with sources there is no duplicate_window"
             yield Hit(item.address, text, "sources")

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
-from jsplan.subjects import meet
-from jsplan.topology.flows import pairs
+from jsplan.subjects import intersect
+from jsplan.topology.replication_graph import subject_mappings
 
 
 def check(view: View) -> Iterator[Hit]:
     """Each filter of each origin whose subjects are known."""
     for item in view.streams():
         for edge in view.origins.get(item.address, ()):
-            stored = view.stored(edge.origin)
-            for src, _ in pairs(edge.config) if stored else ():
-                if not any(meet(subject, src) is not None for subject in stored or ()):
+            stored = view.stored_subjects(edge.origin)
+            for src, _ in subject_mappings(edge.config) if stored else ():
+                if not any(intersect(subject, src) is not None for subject in stored or ()):
                     yield Hit(item.address, f'"{src}" matches no subject of {edge.origin}, which stores {", ".join(stored or ())}',
                               "mirror" if edge.kind == "mirror" else "sources")  # fmt: skip
 

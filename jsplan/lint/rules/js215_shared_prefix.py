@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.rules.js204_delivery_stored import prefix_of
+from jsplan.lint.rules.js204_delivery_stored import delivery_prefix
 from jsplan.lint.view import View
 from jsplan.subjects import SubjectTree
 
@@ -13,15 +13,15 @@ from jsplan.subjects import SubjectTree
 def check(view: View) -> Iterator[Hit]:
     """Prefixes that are equal, or one within the other, over different connections."""
     tree: SubjectTree[tuple[str, str, str]] = SubjectTree()
-    edges = [(edge, prefix) for edge in view.topology.edges if (prefix := prefix_of(view, edge))]
+    edges = [(edge, prefix) for edge in view.topology.edges if (prefix := delivery_prefix(view, edge))]
     wanted = {item.address for item in view.streams()} if edges else set()
     for edge, prefix in edges:
-        account = view.workspace.domains[view.topology.reach.real(edge.copy.domain)].connection
-        other = next((found for found in tree.overlapping(f"{prefix}.>") if found[0] != account), None)
-        if other is not None and edge.copy in wanted:
-            yield Hit(edge.copy, f"is delivered to on {prefix}, and {other[2]} in another account on {other[1]}",
+        account = view.workspace.domains[view.topology.routes.canonicalize(edge.downstream.domain)].connection
+        other = next((found for found in tree.find_overlapping(f"{prefix}.>") if found[0] != account), None)
+        if other is not None and edge.downstream in wanted:
+            yield Hit(edge.downstream, f"is delivered to on {prefix}, and {other[2]} in another account on {other[1]}",
                       "mirror" if edge.kind == "mirror" else "sources")  # fmt: skip
-        tree.add(f"{prefix}.>", (account, prefix, str(edge.copy)))
+        tree.add(f"{prefix}.>", (account, prefix, str(edge.downstream)))
 
 
 RULE = Rule(

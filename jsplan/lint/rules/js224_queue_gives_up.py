@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.rules.js205_mirror_keeps_less import limit
+from jsplan.lint.rules.js205_mirror_keeps_less import limit_of
 from jsplan.lint.view import View
 
 _SIZES = ("max_msgs", "max_bytes", "max_msgs_per_subject")
@@ -14,7 +14,7 @@ _SIZES = ("max_msgs", "max_bytes", "max_msgs_per_subject")
 def check(view: View) -> Iterator[Hit]:
     """Work queues that discard old messages at a size."""
     for item in view.streams():
-        full = [name for name in _SIZES if limit(item, name)]
+        full = [name for name in _SIZES if limit_of(item, name)]
         if item.retention == "workqueue" and full and item.config.get("discard", "old") == "old":
             yield Hit(item.address, f"when {' or '.join(full)} is reached, the oldest work is removed although nobody has done it", full[0])
 

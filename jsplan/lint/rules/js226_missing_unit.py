@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.view import Item, View
+from jsplan.lint.view import LintItem, View
 from jsplan.units import format_duration
 
 _TIMES = ("max_age", "duplicate_window", "ack_wait", "inactive_threshold", "priority_timeout", "idle_heartbeat")
@@ -21,15 +21,15 @@ def check(view: View) -> Iterator[Hit]:
             yield from _sizes(item)
 
 
-def _times(item: Item) -> Iterator[Hit]:
-    found = [(name, item.said.get(name) or 0) for name in _TIMES] + [("backoff", wait) for wait in item.said.get("backoff") or ()]
+def _times(item: LintItem) -> Iterator[Hit]:
+    found = [(name, item.declared_fields.get(name) or 0) for name in _TIMES] + [("backoff", wait) for wait in item.declared_fields.get("backoff") or ()]
     for name, value in found:
         if isinstance(value, int) and 0 < value < _MILLISECOND:
             yield Hit(item.address, f"{name} is {format_duration(value)}: an integer is nanoseconds", name, f"Was {name}: {value}s meant?")
 
 
-def _sizes(item: Item) -> Iterator[Hit]:
-    value = item.said.get("max_bytes") or 0
+def _sizes(item: LintItem) -> Iterator[Hit]:
+    value = item.declared_fields.get("max_bytes") or 0
     if isinstance(value, int) and 0 < value < _SMALL:
         text = f"max_bytes is {value} bytes: a message with its headers hardly fits, and is acknowledged all the same"
         yield Hit(item.address, text, "max_bytes", f"Was max_bytes: {value}GiB meant?")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.view import Item, View
+from jsplan.lint.view import LintItem, View
 
 _GLUED = re.compile(r"[^.][*>]|[*>][^.]")
 
@@ -20,8 +20,8 @@ def check(view: View) -> Iterator[Hit]:
                 yield Hit(item.address, f'"{subject}": in "{part}" there is no wildcard, only the letter', name)
 
 
-def _subjects(item: Item) -> Iterator[tuple[str, str]]:
-    said = item.said
+def _subjects(item: LintItem) -> Iterator[tuple[str, str]]:
+    said = item.declared_fields
     yield from (("subjects", subject) for subject in said.get("subjects") or ())
     yield from (("filter_subjects", subject) for subject in said.get("filter_subjects") or ())
     if said.get("filter_subject"):

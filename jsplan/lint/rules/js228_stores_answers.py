@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
-from jsplan.subjects import overlap
+from jsplan.subjects import overlaps
 
 
 def check(view: View) -> Iterator[Hit]:
     """Streams whose subjects overlap with where clients are answered."""
     for item in view.streams():
-        caught = next((subject for subject in item.config.get("subjects", ()) if overlap(subject, "_INBOX.>")), None)
+        caught = next((subject for subject in item.config.get("subjects", ()) if overlaps(subject, "_INBOX.>")), None)
         if caught is not None:
             yield Hit(item.address, f'"{caught}" catches _INBOX.>, where all requests are answered', "subjects")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from jsplan.lint.rule import Hit, Rule
 from jsplan.lint.view import View
-from jsplan.subjects import overlap
+from jsplan.subjects import overlaps
 
 #: What a stream may only store without acknowledging it (10052).
 _NEEDED = ("$JS.>", "$JSC.>", "$NRG.>", "$SYS.>")
@@ -16,7 +16,7 @@ def check(view: View) -> Iterator[Hit]:
     """Streams that do not acknowledge although their subjects would let them."""
     for item in view.streams():
         subjects = item.config.get("subjects", ())
-        if item.config.get("no_ack") and not any(overlap(subject, needed) for subject in subjects for needed in _NEEDED):
+        if item.config.get("no_ack") and not any(overlaps(subject, needed) for subject in subjects for needed in _NEEDED):
             yield Hit(item.address, "publishers get no answer, whether a message was stored or not", "no_ack")
 
 

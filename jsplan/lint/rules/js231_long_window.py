@@ -14,7 +14,7 @@ _LONG = 3600 * SECOND
 def check(view: View) -> Iterator[Hit]:
     """Streams that remember ids for longer than an hour."""
     for item in view.streams():
-        window = item.said.get("duplicate_window") or 0
+        window = item.declared_fields.get("duplicate_window") or 0
         if window > _LONG:
             yield Hit(item.address, f"the id of every message is kept in memory for {format_duration(window)}", "duplicate_window")
 

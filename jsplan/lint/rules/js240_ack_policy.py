@@ -11,7 +11,7 @@ from jsplan.lint.view import View
 def check(view: View) -> Iterator[Hit]:
     """Consumers without the word."""
     for item in view.consumers():
-        if item.said.get("ack_policy") is None:
+        if item.declared_fields.get("ack_policy") is None:
             yield Hit(item.address, "ack_policy is left out, so it is none: what a client loses is not delivered again")
 
 

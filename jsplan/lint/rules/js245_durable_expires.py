@@ -14,7 +14,7 @@ def check(view: View) -> Iterator[Hit]:
     for item in view.consumers():
         threshold = item.config.get("inactive_threshold", 0)
         if threshold and item.config.get("durable_name"):
-            said = bool(item.said.get("inactive_threshold"))
+            said = bool(item.declared_fields.get("inactive_threshold"))
             whose = "" if said else " (consumer_limits of its stream)"
             text = f"is durable, and deleted after {format_duration(threshold)} without a client{whose}"
             yield Hit(item.address, text, "inactive_threshold" if said else "")

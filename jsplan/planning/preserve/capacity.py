@@ -9,75 +9,75 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.facts.live import LiveObject, tier_of
-from jsplan.facts.stored import Resized
-from jsplan.planning.preserve.standins import stand_in
+from jsplan.facts.live import LiveObject, tier_name
+from jsplan.facts.stored_message import TargetStorage
+from jsplan.planning.preserve.staging import staging_config
 from jsplan.resources.fields import Config
 from jsplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from jsplan.planning.inputs import Inputs
+    from jsplan.planning.model import PlanInputs
 
 #: What an account uses of each storage, and what it may use.
-_USED: Final = {"file": ("storage", "max_storage"), "memory": ("memory", "max_memory")}
-_PER_STREAM: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
+_USAGE_FIELDS: Final = {"file": ("storage", "max_storage"), "memory": ("memory", "max_memory")}
+_MAX_STREAM_BYTES: Final = {"file": "storage_max_stream_bytes", "memory": "memory_max_stream_bytes"}
 
 
-def staging_of(inputs: Inputs, address: Address, old: LiveObject) -> Config:
+def sized_staging_config(inputs: PlanInputs, address: Address, old: LiveObject) -> Config:
     """The stand-in as it is made."""
     limits = inputs.live.domains[address.domain].info.get("limits") or {}
-    return with_room(stand_in(address, old, memory=limits.get("max_storage") == 0), old, limits)
+    return with_required_max_bytes(staging_config(address, old, memory=limits.get("max_storage") == 0), old, limits)
 
 
-def with_room(config: Config, old: LiveObject, limits: Mapping[str, Any]) -> Config:
+def with_required_max_bytes(config: Config, old: LiveObject, limits: Mapping[str, Any]) -> Config:
     """Where the account wants every stream bounded, twice what is there."""
     if not limits.get("max_bytes_required"):
         return config
     return config | {"max_bytes": max(int(old.raw.get("max_bytes") or 0), 2 * int(old.state.get("bytes") or 0) + 1_048_576)}
 
 
-def more_bytes(old: LiveObject, final: Config, info: Mapping[str, Any]) -> int:
+def additional_bytes(old: LiveObject, final: Config, info: Mapping[str, Any]) -> int:
     """What the new stream reserves per replica beyond the old one, which frees its part before; in another storage at least what is there.
 
     1 where that is nothing and the account requires a limit.
     """
-    limits, storage = _part(info, final).get("limits") or {}, _storage(final)
+    limits, storage = _tier_usage(info, final).get("limits") or {}, _storage(final)
     asked, same = max(0, int(final.get("max_bytes") or 0)), _storage(old.raw) == storage
-    most = limits.get(_PER_STREAM[storage], 0)
-    held = 0 if same else _least_bytes(old, storage)
+    most = limits.get(_MAX_STREAM_BYTES[storage], 0)
+    held = 0 if same else _min_bytes(old, storage)
     needed = max(asked, min(held, most) if most > 0 else held)
     freed = max(0, int(old.raw.get("max_bytes") or 0)) * _replicas(old.raw) if same else 0
     more = max(0, -(-(needed * _replicas(final) - freed) // _replicas(final)))
     return more or int(bool(limits.get("max_bytes_required")))
 
 
-def no_capacity(old: LiveObject, final: Config, stand_in: Config, info: Mapping[str, Any]) -> str | None:
+def capacity_problem(old: LiveObject, final: Config, staging: Config, info: Mapping[str, Any]) -> str | None:
     """Why the account cannot hold the stream twice, in words; None where it can, or where only the server knows."""
-    whole = _part(info, stand_in)
+    whole = _tier_usage(info, staging)
     streams, used_streams = (whole.get("limits") or {}).get("max_streams", -1), int(whole.get("streams") or 0)
     if 0 < streams <= used_streams:
         return f"that takes one more stream for a while, and the account uses {used_streams:,} of {streams:,} (max_streams)"
-    for config in (stand_in, final):
-        part, storage = _part(info, config), _storage(config)
-        used, limit = _USED[storage]
+    for config in (staging, final):
+        part, storage = _tier_usage(info, config), _storage(config)
+        used, limit = _USAGE_FIELDS[storage]
         most = (part.get("limits") or {}).get(limit, -1)
-        needed = _least_bytes(old, storage) * _replicas(config)
+        needed = _min_bytes(old, storage) * _replicas(config)
         if 0 <= most < int(part.get(used) or 0) + needed and needed:
             there = f"the account uses {format_bytes(int(part.get(used) or 0))} of {format_bytes(most)} ({limit})"
             return f"a copy of its messages takes {format_bytes(needed)} of {storage} storage while the others are there; {there}"
     return None
 
 
-def _part(info: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
+def _tier_usage(info: Mapping[str, Any], config: Config) -> Mapping[str, Any]:
     """Use and limits of the account for streams with as many replicas."""
     tiers = info.get("tiers")
-    return (tiers.get(tier_of(_replicas(config))) or {}) if tiers else info
+    return (tiers.get(tier_name(_replicas(config))) or {}) if tiers else info
 
 
-def _least_bytes(old: LiveObject, storage: str) -> int:
+def _min_bytes(old: LiveObject, storage: str) -> int:
     """What its messages take in the storage at least, per replica."""
     messages, size = int(old.state.get("messages") or 0), int(old.state.get("bytes") or 0)
-    return max(0, size + messages * Resized(storage).least(_storage(old.raw)))
+    return max(0, size + messages * TargetStorage(storage).min_growth(_storage(old.raw)))
 
 
 def _storage(config: Mapping[str, Any]) -> str:

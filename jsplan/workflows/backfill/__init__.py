@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.backfill.installed import require
+from jsplan.backfill.options import BackfillOptions, VerifyOptions
+from jsplan.backfill.spark_extra import require_spark
 from jsplan.errors import InterruptedByUser
-from jsplan.workflows.backfill.options import BackfillOptions, VerifyOptions
-from jsplan.workflows.running import run as run_workflow
+from jsplan.workflows.event_loop import run_until_complete as run_workflow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.config.model import LoadOptions
     from jsplan.documents.backfill import BackfillResult, BackfillStatus, Verification
-    from jsplan.documents.backfill_plan import Outlook
+    from jsplan.documents.backfill_preview import BackfillPreview
     from jsplan.workflows.options import Observer
 
 __all__ = ["BackfillOptions", "VerifyOptions", "plan", "run", "status", "verify", "write_job"]
@@ -29,8 +29,8 @@ def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> Back
     Raises RefusedError for what must be allowed, StateLockedError, ConnectError, NotAvailableError without Spark or Java,
     InterruptedByUser, and JsplanError or ApiError for a copy that broke off: run again, it goes on.
     """
-    require()
-    from jsplan.workflows.backfill.runs import run_backfill  # noqa: PLC0415
+    require_spark()
+    from jsplan.backfill.run import run_backfill  # noqa: PLC0415
 
     try:
         return run_workflow(run_backfill(load, options, observer))
@@ -40,24 +40,24 @@ def run(load: LoadOptions, options: BackfillOptions, observer: Observer) -> Back
         ) from None
 
 
-def plan(load: LoadOptions, options: BackfillOptions) -> Outlook:
+def plan(load: LoadOptions, options: BackfillOptions) -> BackfillPreview:
     """What is missing of an entry, measured, by what it would be copied and about how long that takes. Starts no Spark, takes no lock and
     writes nothing; counting takes consumers in memory. Raises UsageError, ConnectError, ApiError and NotAvailableError.
     """
-    require()
-    from jsplan.workflows.backfill.outlook import backfill_outlook  # noqa: PLC0415
+    require_spark()
+    from jsplan.backfill.preview import preview_backfill  # noqa: PLC0415
 
-    return run_workflow(backfill_outlook(load, options))
+    return run_workflow(preview_backfill(load, options))
 
 
 def write_job(load: LoadOptions, options: BackfillOptions, path: Path, observer: Observer) -> None:
     """Freeze the range of an entry, keep it in state, and write it as a job for `spark-submit`. Raises what a run raises before it copies,
     and RefusedError for a secret that stands in the files.
     """
-    require()
-    from jsplan.workflows.backfill.job_file import write  # noqa: PLC0415
+    require_spark()
+    from jsplan.backfill.spark_job import write_job  # noqa: PLC0415
 
-    run_workflow(write(load, options, path, observer))
+    run_workflow(write_job(load, options, path, observer))
 
 
 def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Verification:
@@ -65,14 +65,14 @@ def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Ver
 
     Raises UsageError, ConnectError, ApiError and NotAvailableError.
     """
-    require()
-    from jsplan.workflows.backfill.verifying import verify_backfill  # noqa: PLC0415
+    require_spark()
+    from jsplan.backfill.verify.command import verify_backfill  # noqa: PLC0415
 
     return run_workflow(verify_backfill(load, options, observer))
 
 
 def status(load: LoadOptions, names: tuple[str, ...] = ()) -> BackfillStatus:
     """How far each entry is and what lies around of it. Starts no Spark, takes no lock, writes nothing. Raises UsageError."""
-    from jsplan.workflows.backfill.standing import backfill_status  # noqa: PLC0415
+    from jsplan.backfill.status import read_backfill_status  # noqa: PLC0415
 
-    return run_workflow(backfill_status(load, names))
+    return run_workflow(read_backfill_status(load, names))

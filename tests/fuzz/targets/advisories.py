@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from jsplan.address import Address
-from jsplan.drift.advisories import SUBJECTS, read
+from jsplan.drift.advisories import SUBJECTS, parse_advisory
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 _STREAM: Final[dict[str, object]] = {
     "type": "io.nats.jetstream.advisory.v1.stream_action",
@@ -61,16 +61,16 @@ def seeds() -> list[Document]:
     return [{"$subject": name.encode(), "data.json": json.dumps(one, separators=(",", ":")).encode()} for name, one in said]
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """What it says, and the address that this becomes."""
-    event = read(scene.part("$subject").decode("utf-8", "replace"), scene.part("data.json"))
+    event = parse_advisory(scene.part("$subject").decode("utf-8", "replace"), scene.part("data.json"))
     if event is not None:
         address = (
             Address(event.js_domain or "hub", "consumer", f"{event.stream}/{event.consumer}")
             if event.consumer
             else Address.of_stream("hub", event.stream)
         )
-        _ = str(address), str(event.who), hash(event)
+        _ = str(address), str(event.actor), hash(event)
 
 
 TARGET: Final = Target("advisories", seeds, run, changes=lambda name: name in ("data.json", "$subject"), share=2)

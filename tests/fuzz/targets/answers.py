@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tests.fuzz.document_run import Violation
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
-from tests.fuzz.scene import Wrong
-from tests.fuzz.server import ANSWER, GREETING, MANY, play
-from tests.fuzz.targets.common import recorded
+from tests.fuzz.played_server import ANSWER, GREETING, MANY, play_servers
+from tests.fuzz.targets.common import recorded_seeds
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 #: The same answers for other forms of the same command.
 _FORMS: Final = {
@@ -29,7 +29,7 @@ _FORMS: Final = {
 
 def seeds() -> list[Document]:
     """Everything that was recorded."""
-    found = recorded(
+    found = recorded_seeds(
         "create",
         "apply",
         "unchanged",
@@ -48,12 +48,12 @@ def seeds() -> list[Document]:
     return [*found, *found, *more]
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document."""
-    play(scene.document)
+    play_servers(scene.document)
     ended = scene.jsplan(*scene.command())
     if scene.command()[0] == "import" and ended.code == 1 and "new.jsplan.yaml:" in ended.err:
-        raise Wrong("a generated file is wrong", ended.err)
+        raise Violation("a generated file is wrong", ended.err)
 
 
 TARGET: Final = Target(

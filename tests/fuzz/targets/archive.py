@@ -6,20 +6,20 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.backfill.job.archive import Archive, Chosen, covered, gaps_of, receipts
+from jsplan.backfill.parquet.location import find_orphaned_attempts, list_parquet_origins, resolve_origin_key
+from jsplan.backfill.parquet.log import Archive, Selection, find_covered_ranges, merge_gaps, read_receipts
 from jsplan.config import LoadOptions, load
 from jsplan.errors import JsplanError
 from jsplan.state import State
-from jsplan.topology import resolve
-from jsplan.workflows.backfill.archives import begun_archives, held_of, key_of
-from jsplan.workflows.world import World
+from jsplan.topology import build_topology
+from jsplan.workflows.context import Context
 from tests.fuzz.documents import Document
 from tests.fuzz.guard import GUARD
 from tests.fuzz.harness import Target
-from tests.fuzz.targets.common import WORKSPACE, files
+from tests.fuzz.targets.common import WORKSPACE, files_document
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 _WORKSPACE: Final = WORKSPACE | {
     "streams": [],
@@ -65,7 +65,7 @@ def _commit(number: int, attempt: str, **more: Any) -> dict[str, Any]:
 def seeds() -> list[Document]:
     """Two commits, one of them not brought to its end, and an attempt that died; beside the attempts stands what nobody may move."""
     log = "arc/_jsplan"
-    parts = files(
+    parts = files_document(
         **{
             f"{log}/commit-000001__json": _commit(1, "a"),
             f"{log}/commit-000002__json": _commit(2, "b", lost=["day=2026-01-01/part-0.parquet"]),
@@ -88,28 +88,28 @@ def seeds() -> list[Document]:
     ]
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """Everything that a run reads of an archive. It may write nowhere but in the archive."""
     workspace = load(LoadOptions(scene.ws))
-    world = World(workspace, resolve(workspace), None, State("w", None), {})  # type: ignore[arg-type]
+    world = Context(workspace, build_topology(workspace), None, State("w", None), {})  # type: ignore[arg-type]
     GUARD.folders = (str(Path(scene.ws / "arc").resolve()),)
-    for leftover in begun_archives(world):
-        scene.say(json.dumps(leftover.to_json() if hasattr(leftover, "to_json") else str(leftover)), "raw")
+    for leftover in find_orphaned_attempts(world):
+        scene.check_output(json.dumps(leftover.to_json() if hasattr(leftover, "to_json") else str(leftover)), "raw")
     archive = Archive.read(scene.ws / "arc")
     lost = [file for _, file in archive.files.values()]
-    gaps_of(archive.commits)
-    covered(archive.commits, Chosen(("A.x",)), lost)
-    for held in held_of(archive):
-        key_of(world, held.origin)
-        _ = held.files, held.info
-    for _, _, place in archive.attempts("w/b"):
-        receipts(place)
-    archive.finish()
-    _tried(archive.gone)
-    archive.require_whole()
+    merge_gaps(archive.commits)
+    find_covered_ranges(archive.commits, Selection(("A.x",)), lost)
+    for held in list_parquet_origins(archive):
+        resolve_origin_key(world, held.origin)
+        _ = held.files, held.stream_info
+    for _, _, place in archive.list_attempts("w/b"):
+        read_receipts(place)
+    archive.finish_commits()
+    _call_may_refuse(archive.find_missing_files)
+    archive.require_complete()
 
 
-def _tried(call: Any) -> None:
+def _call_may_refuse(call: Any) -> None:
     try:
         call()
     except JsplanError:

@@ -8,15 +8,15 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.state.parts import pack
+from jsplan.state.parts import split_document
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
-from tests.fuzz.server import KEY, Script, play
-from tests.fuzz.targets.common import recorded, with_commands
+from tests.fuzz.played_server import KEY, Script, play_servers
+from tests.fuzz.targets.common import recorded_seeds, with_commands
 from tests.fuzz.targets.state import PATH, journal
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 COMMANDS: Final = (
     "state list",
@@ -34,12 +34,12 @@ _SMALL: Final = {"workspace": "w", "environment": None, "lineage": "l", "serial"
 #: What a head says of a state that fits into one part.
 _HEAD: Final = {"format_version": "1.0", "kind": "state-in-parts", "encoding": "gzip", "parts": "3.abc", "count": 1, "serial": 3}
 #: So many bytes come out of one piece of a bomb.
-PIECE: Final = 64 << 20
+PART_BYTES: Final = 64 << 20
 
 
 @cache
-def _piece() -> bytes:
-    return gzip.compress(b" " * PIECE, 9, mtime=0)
+def _compressed_part() -> bytes:
+    return gzip.compress(b" " * PART_BYTES, 9, mtime=0)
 
 
 def with_bucket(document: Document) -> Document:
@@ -51,7 +51,7 @@ def with_bucket(document: Document) -> Document:
 
 def seeds() -> list[Document]:
     """A small document, and one in parts, with and without a journal."""
-    (there,) = recorded("status")
+    (there,) = recorded_seeds("status")
     state = json.loads(there[PATH])
     base = with_bucket(there) | {"pushed.json": there[PATH]}
     lines = journal(state).splitlines(keepends=True)
@@ -69,20 +69,20 @@ def seeds() -> list[Document]:
     ]
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document, on a bucket with what it says."""
-    script = play(scene.document)
+    script = play_servers(scene.document)
     if WHOLE in scene.document:
         _pack(scene, script)
     scene.jsplan(*scene.command())
 
 
-def _pack(scene: Scene, script: Script) -> None:
+def _pack(scene: DocumentRun, script: Script) -> None:
     """Put a document into the bucket in parts, under a head that says of it what the document wants."""
     bomb, whole = scene.part(BOMB), scene.part(WHOLE)
-    data = gzip.compress(whole, 1, mtime=0) + _piece() * (int(bomb) if bomb.isdigit() else 0)
+    data = gzip.compress(whole, 1, mtime=0) + _compressed_part() * (int(bomb) if bomb.isdigit() else 0)
     parts = [data[at : at + 200_000] for at in range(0, len(data), 200_000)]
-    head: Any = json.loads(pack(_SMALL, 1)[0]) | {
+    head: Any = json.loads(split_document(_SMALL, 1)[0]) | {
         "parts": "3.abc",
         "count": len(parts),
         "bytes": len(whole),

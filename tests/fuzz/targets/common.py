@@ -20,12 +20,12 @@ WORKSPACE: Final[dict[str, Any]] = {
 }
 
 
-def recorded(*names: str) -> list[Document]:
+def recorded_seeds(*names: str) -> list[Document]:
     """Documents that `tests.fuzz.record` made."""
     return [load(SEEDS / f"{name}.json") for name in names]
 
 
-def files(**parts: Any) -> Document:
+def files_document(**parts: Any) -> Document:
     """A document of files; what is no bytes is written as JSON. `__` in a name stands for the dot of its ending."""
     return {
         name.replace("__", "."): content if isinstance(content, bytes) else json.dumps(content, indent=1).encode()

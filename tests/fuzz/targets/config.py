@@ -12,22 +12,22 @@ import yaml
 from jsplan.config import LoadOptions, load
 from jsplan.errors import ConfigError
 from jsplan.state import State
-from jsplan.topology import resolve
-from jsplan.workflows.drift_outlets import sinks_of
-from jsplan.workflows.world import World
-from tests.fuzz import words
+from jsplan.topology import build_topology
+from jsplan.workflows.context import Context
+from jsplan.workflows.drift_outputs import build_sinks
+from tests.fuzz import hostile_values
+from tests.fuzz.document_run import CREDENTIALS
 from tests.fuzz.harness import WRONG, Target
-from tests.fuzz.scene import CREDENTIALS
-from tests.fuzz.server import play
-from tests.fuzz.targets.common import SEEDS, WORKSPACE, files, with_commands
+from tests.fuzz.played_server import play_servers
+from tests.fuzz.targets.common import SEEDS, WORKSPACE, files_document, with_commands
 
 if TYPE_CHECKING:
+    from tests.fuzz.document_run import DocumentRun
     from tests.fuzz.documents import Document
-    from tests.fuzz.scene import Scene
 
 ROOT: Final = Path(__file__).parents[3]
 #: Where a secret that stands in the files is one.
-_AS_SECRET: Final = re.compile(rf'"?(?:password|token)"?: "?{words.INLINE}(?="?[,}}\s])|"?url"?: "?[^"\s]*://(?:u:)?{words.INLINE}(?=@)')
+_AS_SECRET: Final = re.compile(rf'"?(?:password|token)"?: "?{hostile_values.INLINE}(?="?[,}}\s])|"?url"?: "?[^"\s]*://(?:u:)?{hostile_values.INLINE}(?=@)')
 #: Where a variable is a secret.
 _PASSWORD: Final = re.compile(r'"?(?:password|token)"?: ?"?\$\{var\.pw\}')
 
@@ -58,7 +58,7 @@ _LARGE: Final = WORKSPACE | {
 
 def seeds() -> list[Document]:
     """Everything at once, what is small, and the example of the contract; with one file more, and each with several commands."""
-    more = files(streams__yaml={"streams": [{"name": "N", "subjects": ["n"]}]}) | {
+    more = files_document(streams__yaml={"streams": [{"name": "N", "subjects": ["n"]}]}) | {
         "a.creds": CREDENTIALS.encode(),
         "n.nk": b"SUx",
         "link.txt": b"!symlink ../outside/secret.txt",
@@ -99,29 +99,29 @@ def seeds() -> list[Document]:
     return found
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document, on servers that know no stream."""
     text = scene.part("jsplan.yaml").decode("utf-8", "replace")
-    if text.count(words.INLINE) == len(_AS_SECRET.findall(text)):
-        scene.hide(words.INLINE)
+    if text.count(hostile_values.INLINE) == len(_AS_SECRET.findall(text)):
+        scene.hide(hostile_values.INLINE)
     variable = "FuzzSecretVariable"
     if "var.pw" in text and text.count("var.pw") == len(_PASSWORD.findall(text)):
         scene.hide(variable)
-    play({})
+    play_servers({})
     command = scene.command()
     if command == ["sinks"]:
         _make_sinks(scene, variable)
         return
     scene.jsplan(*command, *(["--var", f"pw={variable}"] if '"pw"' in text or "pw:" in text else []))
     if (scene.ws / "out.plan").is_file():
-        scene.say((scene.ws / "out.plan").read_text("utf-8"), "raw")
+        scene.check_output((scene.ws / "out.plan").read_text("utf-8"), "raw")
         scene.jsplan("show", "out.plan", "--format", "html")
 
 
-def _make_sinks(scene: Scene, variable: str) -> None:
+def _make_sinks(scene: DocumentRun, variable: str) -> None:
     """What `drift watch` does first."""
     environ = {
-        "FUZZ_SECRET": words.IN_ENVIRONMENT,
+        "FUZZ_SECRET": hostile_values.IN_ENVIRONMENT,
         "FUZZ_CREDS": CREDENTIALS,
         "FUZZ_URL": "nats://h",
     }
@@ -130,9 +130,9 @@ def _make_sinks(scene: Scene, variable: str) -> None:
         given = (f"pw={variable}",) if b'"pw"' in text or b"pw:" in text else ()
         workspace = load(LoadOptions(scene.ws, variables=given, environ=environ))
     except ConfigError as error:
-        scene.refused(error)
+        scene.check_refusal(error)
     else:
-        sinks_of(World(workspace, resolve(workspace), None, State("w", None), environ))  # type: ignore[arg-type]
+        build_sinks(Context(workspace, build_topology(workspace), None, State("w", None), environ))  # type: ignore[arg-type]
 
 
 TARGET: Final = Target(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.fuzz.harness import Target
-from tests.fuzz.server import play, stream
-from tests.fuzz.targets.common import WORKSPACE, files, with_commands
+from tests.fuzz.played_server import play_servers, stream
+from tests.fuzz.targets.common import WORKSPACE, files_document, with_commands
 
 if TYPE_CHECKING:
+    from tests.fuzz.document_run import DocumentRun
     from tests.fuzz.documents import Document
-    from tests.fuzz.scene import Scene
 
 _WORKSPACE: Final = WORKSPACE | {
     "streams": [
@@ -29,7 +29,7 @@ _WORKSPACE: Final = WORKSPACE | {
 
 def seeds() -> list[Document]:
     """Each file in each of its shapes."""
-    parts = files(
+    parts = files_document(
         jsplan__yaml=_WORKSPACE,
         a__json=stream("A"),
         b__yaml={"subjects": ["b.>"], "max_msgs": 10, "retention": "interest"},
@@ -39,7 +39,7 @@ def seeds() -> list[Document]:
         },
         k__json={"history": 3, "max_bytes": 1000},
         vars__yaml={"keep": "30d", "n": 3, "list": ["a", "b"]},
-    ) | files(
+    ) | files_document(
         **{
             "more.jsplan__yaml": {"streams": [{"name": "N", "subjects": ["n"]}], "vars": {"x": 1}},
             "other.jsplan__json": {"overrides": []},
@@ -53,9 +53,9 @@ def seeds() -> list[Document]:
     )
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document, on servers that know no stream."""
-    play({})
+    play_servers({})
     scene.jsplan(*scene.command())
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tests.fuzz import words
+from tests.fuzz import hostile_values
+from tests.fuzz.document_run import CREDENTIALS
 from tests.fuzz.harness import WRONG, Target
 from tests.fuzz.mutate import form_of
-from tests.fuzz.scene import CREDENTIALS
-from tests.fuzz.targets.common import WORKSPACE, files, with_commands
+from tests.fuzz.targets.common import WORKSPACE, files_document, with_commands
 
 if TYPE_CHECKING:
+    from tests.fuzz.document_run import DocumentRun
     from tests.fuzz.documents import Document
-    from tests.fuzz.scene import Scene
 
 _CONTEXT: Final = {
     "url": "nats://127.0.0.1:1",
     "user": "u",
-    "password": words.IN_CREDENTIALS,
-    "token": words.IN_CREDENTIALS,
+    "password": hostile_values.IN_CREDENTIALS,
+    "token": hostile_values.IN_CREDENTIALS,
     "creds": "",
     "nkey": "",
     "ca": "",
@@ -32,7 +32,7 @@ _CONTEXT: Final = {
     "jetstream_domain": "hub",
 }
 #: Where it is known for a secret.
-_AS_SECRET: Final = re.compile(rf'"?(?:password|token)"?: "?{words.IN_CREDENTIALS}(?="?[,}}\s])|://u:{words.IN_CREDENTIALS}(?=@)')
+_AS_SECRET: Final = re.compile(rf'"?(?:password|token)"?: "?{hostile_values.IN_CREDENTIALS}(?="?[,}}\s])|://u:{hostile_values.IN_CREDENTIALS}(?=@)')
 _CONTEXTS: Final = "home/.config/nats/context"
 
 
@@ -46,7 +46,7 @@ def seeds() -> list[Document]:
         {"url": "nats://127.0.0.1:1", "creds": "a.creds"},
         {"url": "nats://127.0.0.1:1", "nkey": "n.nk"},
         {"url": "tls://127.0.0.1:1", "tls": {"ca": "ca.pem", "cert": "ca.pem", "key": "ca.pem"}},
-        {"url": f"nats://u:{words.IN_CREDENTIALS}@127.0.0.1:1"},
+        {"url": f"nats://u:{hostile_values.IN_CREDENTIALS}@127.0.0.1:1"},
         {"url": "nats://127.0.0.1:1", "creds": "${env.FUZZ_CREDS}"},
         {"url": "nats://127.0.0.1:1", "nkey": "${env.FUZZ_SECRET}"},
         {"url": "nats://127.0.0.1:1", "tls": {"ca": "${env.FUZZ_SECRET}"}},
@@ -59,22 +59,22 @@ def seeds() -> list[Document]:
             "inbox_prefix": "${env.FUZZ_SECRET}",
         },
     ):
-        parts = files(jsplan__yaml=WORKSPACE | {"connections": {"main": connection}}) | files(**{f"{_CONTEXTS}/ctx__json": _CONTEXT})
+        parts = files_document(jsplan__yaml=WORKSPACE | {"connections": {"main": connection}}) | files_document(**{f"{_CONTEXTS}/ctx__json": _CONTEXT})
         parts |= {
             "home/.config/nats/context.txt": b"ctx",
             "a.creds": CREDENTIALS.encode(),
-            "n.nk": f"SU{words.IN_CREDENTIALS}".encode(),
+            "n.nk": f"SU{hostile_values.IN_CREDENTIALS}".encode(),
             "ca.pem": b"x",
         }
         found += with_commands(parts | {WRONG: b""}, "plan", "domains discover")  # there is no server
     return found
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document. What listens on no port refuses each connection."""
     for name in ("jsplan.yaml", f"{_CONTEXTS}/ctx.json"):
         text = scene.part(name).decode("utf-8", "replace")
-        if text.count(words.IN_CREDENTIALS) != len(_AS_SECRET.findall(text)):
+        if text.count(hostile_values.IN_CREDENTIALS) != len(_AS_SECRET.findall(text)):
             return  # a mutation put it where no secret is expected
     scene.jsplan(*scene.command())
 

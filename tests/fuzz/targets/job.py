@@ -13,15 +13,15 @@ from jsplan.cli import job
 from jsplan.config import LoadOptions
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.fuzz import words
+from tests.fuzz import hostile_values
 from tests.fuzz.documents import Document, text_of
 from tests.fuzz.harness import Target
-from tests.fuzz.server import play, playing
+from tests.fuzz.played_server import play_servers, played_servers
 from tests.fuzz.targets.common import WORKSPACE
-from tests.support.workspaces import Quiet
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 JOB: Final = "$job.json"
 #: Stands in a job for the folder of its workspace.
@@ -58,12 +58,12 @@ def seeds() -> list[Document]:
     plain = {"name": "b", "from": {"stream": "A"}, "to": {"stream": "B"}}
     found: list[Document] = []
     for entry in (first, plain, {"name": "b", "from": {"stream": "A"}, "to": {"parquet": "/arc"}}):
-        with tempfile.TemporaryDirectory() as name, playing({}, known=True):
+        with tempfile.TemporaryDirectory() as name, played_servers({}, known=True):
             folder = Path(name).resolve()
             (folder / "jsplan.yaml").write_text(json.dumps(WITH_BACKFILL | {"backfills": [entry]}), "utf-8")
             (folder / "clean.py").write_text("def run(frame):\n    return frame\n", "utf-8")
-            options = LoadOptions(folder, environ={"FUZZ_SECRET": words.IN_ENVIRONMENT})
-            backfill.write_job(options, BackfillOptions(name="b"), folder / "job.py", Quiet())
+            options = LoadOptions(folder, environ={"FUZZ_SECRET": hostile_values.IN_ENVIRONMENT})
+            backfill.write_job(options, BackfillOptions(name="b"), folder / "job.py", RecordingObserver())
             text = runpy.run_path(str(folder / "job.py"), run_name="job")["JOB"].replace(str(folder), HERE)
             state = (folder / "state/w.json").read_bytes()
         found.append({JOB: _settled(text).encode(), "state/w.json": _settled(state.decode()).encode()})
@@ -75,14 +75,14 @@ def _settled(text: str) -> str:
     return _LINEAGE.sub("00000000-0000-4000-8000-000000000000", _TIME.sub("2026-01-01T00:00:00Z", text))
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """Run it as far as Spark, which is not begun."""
-    play({}, known=True)
-    job._on_spark = lambda words: 0  # noqa: ARG005, SLF001
+    play_servers({}, known=True)
+    job._run_on_spark = lambda words: 0  # noqa: ARG005, SLF001
     text = text_of(scene.part(JOB).replace(HERE.encode(), str(scene.ws).encode()))
-    scene.ended(job.main, text, [])
+    scene.run_call(job.main, text, [])
 
 
 TARGET: Final = Target(
-    "job", seeds, run, changes=lambda name: name == JOB, words=("../shared.py", f"{words.BESIDE}/new.py", "a/../../x.py")
+    "job", seeds, run, changes=lambda name: name == JOB, words=("../shared.py", f"{hostile_values.BESIDE}/new.py", "a/../../x.py")
 )

@@ -10,21 +10,21 @@ from jsplan.config import LoadOptions, load
 from jsplan.errors import JsplanError
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.fuzz import words
+from tests.fuzz import hostile_values
+from tests.fuzz.document_run import Violation
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
-from tests.fuzz.scene import Wrong
-from tests.fuzz.server import play
-from tests.fuzz.targets.common import files
+from tests.fuzz.played_server import play_servers
+from tests.fuzz.targets.common import files_document
 from tests.fuzz.targets.job import WITH_BACKFILL
-from tests.support.workspaces import Quiet
+from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 _ENVIRON: Final = {
-    "FUZZ_SECRET": words.IN_ENVIRONMENT,
-    "FUZZ_URL": f"nats://u:{words.IN_ENVIRONMENT}@h",
+    "FUZZ_SECRET": hostile_values.IN_ENVIRONMENT,
+    "FUZZ_URL": f"nats://u:{hostile_values.IN_ENVIRONMENT}@h",
 }
 
 
@@ -43,16 +43,16 @@ def seeds() -> list[Document]:
     ]
     backends = [{"local": {"path": "state/w.json"}}, {"kv": {"domain": "hub", "bucket": "STATE"}}]
     return [
-        files(jsplan__yaml=WITH_BACKFILL | {"backfills": [entry], "backend": backend})
+        files_document(jsplan__yaml=WITH_BACKFILL | {"backfills": [entry], "backend": backend})
         | {"clean.py": b"def run(frame):\n    return frame\n"}
         for entry in entries
         for backend in backends
     ]
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """Write the job of the first backfill, and look at what kind of program it is."""
-    play({}, known=True)
+    play_servers({}, known=True)
     options = LoadOptions(scene.ws, environ=_ENVIRON)
     workspace = load(options)
     state = workspace.backend.path
@@ -61,20 +61,20 @@ def run(scene: Scene) -> None:
     name = next(iter(workspace.backfills), "b")
     path = scene.ws / "job.py"
     try:
-        backfill.write_job(options, BackfillOptions(name=name), path, Quiet())
+        backfill.write_job(options, BackfillOptions(name=name), path, RecordingObserver())
     except JsplanError as error:
-        scene.refused(error)
+        scene.check_refusal(error)
         return
     text = path.read_text("utf-8")
-    scene.say(text, "raw")
+    scene.check_output(text, "raw")
     _require_same_program(text)
 
 
 def _require_same_program(text: str) -> None:
     try:
-        tree = ast.parse(text.replace(words.CODE, "x"))  # with its name in it the guard would take it for an attempt
+        tree = ast.parse(text.replace(hostile_values.CODE, "x"))  # with its name in it the guard would take it for an attempt
     except (SyntaxError, ValueError) as error:
-        raise Wrong("the job file is no Python", f"{error}\n{text[:1500]}") from None
+        raise Violation("the job file is no Python", f"{error}\n{text[:1500]}") from None
     kinds = [type(node) for node in tree.body]
     calls = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     job = next((node.value for node in tree.body if isinstance(node, ast.Assign)), None)
@@ -82,10 +82,10 @@ def _require_same_program(text: str) -> None:
         "SystemExit(main(JOB))",
         "main(JOB)",
     }:
-        raise Wrong("text of the document becomes code of the job file", f"{kinds} {calls}\n{text[:1500]}")
+        raise Violation("text of the document becomes code of the job file", f"{kinds} {calls}\n{text[:1500]}")
     if not isinstance(job, ast.Constant) or not isinstance(job.value, str):
-        raise Wrong("the job file carries no text", text[:1500])
+        raise Violation("the job file carries no text", text[:1500])
     json.loads(job.value)
 
 
-TARGET: Final = Target("job-script", seeds, run, changes=lambda name: name == "jsplan.yaml", words=words.CODES)
+TARGET: Final = Target("job-script", seeds, run, changes=lambda name: name == "jsplan.yaml", words=hostile_values.CODES)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.fuzz.document_run import Violation
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import WRONG, Target
-from tests.fuzz.scene import Wrong
-from tests.fuzz.server import KEY, play
+from tests.fuzz.played_server import KEY, play_servers
 from tests.fuzz.targets import bucket
-from tests.fuzz.targets.common import recorded, with_commands
+from tests.fuzz.targets.common import recorded_seeds, with_commands
 from tests.fuzz.targets.state import PATH
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 _LOCK: Final = {
     "id": "l1",
@@ -35,7 +35,7 @@ COMMANDS: Final = (
 
 def seeds() -> list[Document]:
     """A lock that somebody holds, in each place."""
-    (there,) = recorded("status")
+    (there,) = recorded_seeds("status")
     in_file = there | {
         f"{PATH}.lock": b"",
         f"{PATH}.lock.info": json.dumps(_LOCK).encode(),
@@ -53,9 +53,9 @@ def seeds() -> list[Document]:
     ]
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document. No time passes, so a lock in a bucket, whatever it says, is nobody's but its holder's."""
-    script = play(scene.document)
+    script = play_servers(scene.document)
     before = script.sequence
     ended = scene.jsplan(*scene.command())
     if (
@@ -65,7 +65,7 @@ def run(scene: Scene) -> None:
         and script.sequence > before
         and _is_held(scene.part(_IN_BUCKET))
     ):
-        raise Wrong("a lock that somebody holds is taken", scene.part(_IN_BUCKET).decode("utf-8", "replace"))
+        raise Violation("a lock that somebody holds is taken", scene.part(_IN_BUCKET).decode("utf-8", "replace"))
 
 
 def _is_held(content: bytes) -> bool:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import WRONG, Target
-from tests.fuzz.server import play
-from tests.fuzz.targets.common import recorded, with_commands
+from tests.fuzz.played_server import play_servers
+from tests.fuzz.targets.common import recorded_seeds, with_commands
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 PATH: Final = "saved/manifest.json"
 COMMANDS: Final = (
@@ -25,13 +25,13 @@ REFUSED: Final = ("restore saved -y --as leaf/**", "restore saved --no-input --f
 
 def seeds() -> list[Document]:
     """A backup of two streams with a consumer."""
-    (there,) = recorded("restore")
+    (there,) = recorded_seeds("restore")
     return [*with_commands(there, *COMMANDS), *with_commands(there | {WRONG: b""}, *REFUSED)]
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document, on the servers that the backup was restored to."""
-    play(scene.document, known=scene.command()[0] == "backup")
+    play_servers(scene.document, known=scene.command()[0] == "backup")
     scene.jsplan(*scene.command())
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from jsplan.documents.base import digest
-from tests.fuzz import words
+from tests.fuzz import hostile_values
 from tests.fuzz.documents import Document, load
 from tests.fuzz.harness import Target
-from tests.fuzz.server import play
-from tests.fuzz.targets.common import SEEDS, recorded, with_commands
+from tests.fuzz.played_server import play_servers
+from tests.fuzz.targets.common import SEEDS, recorded_seeds, with_commands
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 
 def _with_more(content: bytes) -> bytes:
@@ -36,7 +36,7 @@ def seeds() -> list[Document]:
     found: list[Document] = []
     plans = load(SEEDS / "plans.json")
     for name, planned in plans.items():
-        (there,) = recorded(name.removesuffix(".plan"))
+        (there,) = recorded_seeds(name.removesuffix(".plan"))
         content = _with_more(planned)
         shown = [f"show p.plan --format {form}" for form in ("text", "text", "json", "markdown", "html")]
         applied = [
@@ -47,15 +47,15 @@ def seeds() -> list[Document]:
     return found
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document, on a plan whose checksum was made again."""
     with contextlib.suppress(orjson.JSONDecodeError, TypeError, RecursionError):
         raw: Any = orjson.loads(scene.part("p.plan"))
         if isinstance(raw, dict):
             raw["sha256"] = digest({key: value for key, value in raw.items() if key != "sha256"}).removeprefix("sha256:")
             (scene.ws / "p.plan").write_bytes(orjson.dumps(raw))
-    play(scene.document, known=True)
+    play_servers(scene.document, known=True)
     scene.jsplan(*scene.command())
 
 
-TARGET: Final = Target("plan", seeds, run, changes=lambda name: name == "p.plan", words=words.MARKUP, share=2)
+TARGET: Final = Target("plan", seeds, run, changes=lambda name: name == "p.plan", words=hostile_values.MARKUP, share=2)

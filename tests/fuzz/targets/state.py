@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from jsplan.backfill.records import Leg, Record
+from jsplan.backfill.model import BackfillState, OriginState
+from tests.fuzz.document_run import Violation
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
-from tests.fuzz.scene import Wrong
-from tests.fuzz.server import play
-from tests.fuzz.targets.common import recorded, with_commands
+from tests.fuzz.played_server import play_servers
+from tests.fuzz.targets.common import recorded_seeds, with_commands
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 PATH: Final = "state/w.json"
 COMMANDS: Final = (
@@ -83,7 +83,7 @@ def journal(state: dict[str, Any]) -> bytes:
 
 
 def _backfill() -> dict[str, Any]:
-    leg = Leg(
+    leg = OriginState(
         "leaf/stream/B",
         "hub/stream/A",
         "2026-01-01T00:00:00Z",
@@ -96,13 +96,13 @@ def _backfill() -> dict[str, Any]:
         skipped=[4],
     )
     unread = {"source": "S", "filters": [], "status": "planned", "end_seq": 5}
-    return Record("b", "x", [leg], "2026-01-01T00:00:00Z", unmeasured=[unread]).to_json()
+    return BackfillState("b", "x", [leg], "2026-01-01T00:00:00Z", unmeasured=[unread]).to_json()
 
 
 def seeds() -> list[Document]:
     """What an apply, an import and a change left, with servers that have all of it."""
     found: list[Document] = []
-    for there in recorded("unchanged", "status", "change"):
+    for there in recorded_seeds("unchanged", "status", "change"):
         state = json.loads(there[PATH])
         state["backfills"] = {"b": _backfill()}
         state["pending"] = {
@@ -124,9 +124,9 @@ def seeds() -> list[Document]:
     return found
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """The command of the document; what this release does not know stays in a file that it writes."""
-    play(scene.document, known=True)
+    play_servers(scene.document, known=True)
     ended = (
         scene.jsplan(*scene.command(), "--lock-timeout", "0s")
         if scene.command()[1:2] in (["rm"], ["mv"])
@@ -136,14 +136,14 @@ def run(scene: Scene) -> None:
         _require_kept(scene)
 
 
-def _require_kept(scene: Scene) -> None:
+def _require_kept(scene: DocumentRun) -> None:
     """A newer minor version may have fields that this release does not know: they survive it, or it refuses to write."""
     try:
         before, after = orjson.loads(scene.part(PATH)), orjson.loads((scene.ws / PATH).read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return
     if isinstance(before, dict) and isinstance(after, dict) and before.get("format_version") != after.get("format_version"):
-        raise Wrong(
+        raise Violation(
             "a newer state is rewritten as an older one",
             f"{before.get('format_version')} -> {after.get('format_version')}",
         )

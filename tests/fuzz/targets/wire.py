@@ -6,18 +6,18 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from jsplan.backfill.wire.asking import pending, stream_facts
-from jsplan.backfill.wire.frames import delivered, parts, scan, scan_many, statuses
-from jsplan.backfill.wire.reading import Range, read
-from jsplan.backfill.wire.socket import Wire
-from jsplan.backfill.wire.writing import Chain
-from jsplan.jetstream.contexts import Target as Place
+from jsplan.backfill.protocol.connection import RawConnection
+from jsplan.backfill.protocol.frames import cut_messages, find_status_messages, parse_deliveries, scan_frames, scan_small_frames
+from jsplan.backfill.protocol.publisher import FencedPublisher
+from jsplan.backfill.protocol.reader import ReadRequest, read
+from jsplan.backfill.protocol.stream_info import count_pending, fetch_stream_info
+from jsplan.jetstream.contexts import ConnectionSettings as Place
+from tests.fuzz.document_run import Violation
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import WRONG, Target
-from tests.fuzz.scene import Wrong
 
 if TYPE_CHECKING:
-    from tests.fuzz.scene import Scene
+    from tests.fuzz.document_run import DocumentRun
 
 #: Seconds in which what was sent before arrives.
 SOON: Final = 0.01
@@ -81,7 +81,7 @@ def seeds() -> list[Document]:
     return [*buffers, *buffers, *over]
 
 
-def run(scene: Scene) -> None:
+def run(scene: DocumentRun) -> None:
     """Cut the buffer into messages; or let a connection read, ask or write that gets these bytes and then nothing more."""
     content = scene.part("bytes")
     if scene.command() == ["frames"]:
@@ -92,24 +92,24 @@ def run(scene: Scene) -> None:
 
 def _cut(content: bytes) -> None:
     buffer = bytearray(content)
-    every = scan(buffer, 0, len(buffer))
+    every = scan_frames(buffer, 0, len(buffer))
     _require_within(every.offsets, len(buffer))
-    many = scan_many(bytearray(content), 0, len(content))
+    many = scan_small_frames(bytearray(content), 0, len(content))
     if many is not None:
         _require_within(many.offsets, len(content))
     if every.count:
-        found = parts(buffer, every)
-        if not len(statuses(found.headers)):
-            delivered(found)
+        found = cut_messages(buffer, every)
+        if not len(find_status_messages(found.headers)):
+            parse_deliveries(found)
 
 
 def _require_within(offsets: Any, size: int) -> None:
     places = [int(place) for place in offsets]
     if places != sorted(places) or any(place < 0 or place > size for place in places):
-        raise Wrong("a message has places outside of itself", str(places[:40]))
+        raise Violation("a message has places outside of itself", str(places[:40]))
 
 
-class _Connection(Wire):
+class _Connection(RawConnection):
     """A connection whose server says these bytes, and then nothing."""
 
     def __init__(self, content: bytes) -> None:
@@ -146,20 +146,20 @@ class _Connection(Wire):
 
 def _read(content: bytes) -> None:
     last = 0
-    for batch in read(lambda: _Connection(content), Range("$JS.API", "A", 1, 5), patience=0.0):
+    for batch in read(lambda: _Connection(content), ReadRequest("$JS.API", "A", 1, 5), patience=0.0):
         for seq in batch.column(0).to_pylist():
             if seq <= last:
-                raise Wrong("messages come out of order", f"{seq} after {last}")
+                raise Violation("messages come out of order", f"{seq} after {last}")
             last = seq
 
 
 def _ask(content: bytes) -> None:
     wire = _Connection(content)
     try:
-        facts = stream_facts(wire, "$JS.API", "A")
+        facts = fetch_stream_info(wire, "$JS.API", "A")
         if not all(isinstance(number, int) for number in (facts.first, facts.last, facts.messages)):
-            raise Wrong("a stream has a sequence that is no number", repr(facts))
-        pending(wire, "$JS.API", "A", 1)
+            raise Violation("a stream has a sequence that is no number", repr(facts))
+        count_pending(wire, "$JS.API", "A", 1)
     finally:
         wire.close()
 
@@ -169,7 +169,7 @@ def _write(content: bytes) -> None:
 
     wire = _Connection(content)
     try:
-        chain = Chain(wire, 0)
+        chain = FencedPublisher(wire, 0)
         for _ in range(3):
             chain.write(*(pa.array([value], pa.binary()) for value in (b"A.x", b"", b"data")))
         chain.finish()

@@ -1,0 +1,172 @@
+"""Check that op, address, request and payload of each step name the same object.
+
+One table says which API verb an op may send. Requests that an operation builds itself are not in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from jsplan.address import STAGING_PREFIX, Address
+from jsplan.documents.plan import Op, Plan, Step
+from jsplan.errors import JsplanError
+from jsplan.planning.interest import is_placeholder
+from jsplan.planning.pauses import PAUSE
+
+#: Payloads: a stream's configuration, one inside a restore, a consumer's, a pause, or none.
+PayloadKind = Literal["stream", "restore", "consumer", "pause", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpRule:
+    """The request of an op: `verb` with this payload, or none; with `optional` either.
+
+    `kind` is the kind of its address, `action` that of a consumer's request. `staging`: the step may touch a staging stream or a
+    placeholder consumer of the resource. `params` are fields that it needs; `deletes`: it deletes the resource's object.
+    """
+
+    kind: Literal["stream", "consumer", "any"]
+    verb: str = ""
+    payload: PayloadKind = "nothing"
+    action: str = ""
+    optional: bool = False
+    staging: bool = False
+    params: tuple[str, ...] = ()
+    deletes: bool = False
+
+
+_COPY_PARAMS: Final = ("state_address", "api_level", "from", "method", "into_new", "may_grow", "consumers", "may_shrink")
+OP_RULES: Final[Mapping[Op, OpRule]] = {
+    "stream.create": OpRule("stream", "STREAM.CREATE", "stream"),
+    "stream.update": OpRule("stream", "STREAM.UPDATE", "stream"),
+    "stream.delete": OpRule("stream", "STREAM.DELETE", deletes=True),
+    "stream.restore": OpRule("stream", "STREAM.RESTORE", "restore"),
+    "stream.probe": OpRule(
+        "stream", "STREAM.UPDATE", "stream", staging=True, params=("state_address", "api_level", "replacement", "initial_config")
+    ),
+    "stream.quiesce": OpRule("stream", "STREAM.UPDATE", "stream", optional=True, params=("state_address", "api_level", "replacement")),
+    "stream.pause_consumers": OpRule("stream", params=("state_address", "api_level")),
+    "stream.copy": OpRule("stream", "STREAM.RESTORE", "stream", staging=True, params=_COPY_PARAMS),
+    "stream.compare": OpRule("stream", staging=True, params=_COPY_PARAMS),
+    "stream.delete_old": OpRule("stream", "STREAM.DELETE", params=("state_address", "api_level"), deletes=True),
+    "stream.resume_consumers": OpRule("stream", params=("state_address", "api_level", "consumers")),
+    "stream.activate": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address", "api_level")),
+    "stream.delete_staging": OpRule("stream", "STREAM.DELETE", staging=True, params=("state_address",)),
+    "origin.delete": OpRule("stream", "STREAM.DELETE", params=("state_address",), deletes=True),
+    "origin.create": OpRule("stream", "STREAM.CREATE", "stream", params=("state_address",)),
+    "sources.detach": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")),
+    "sources.attach": OpRule("stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")),
+    "consumer.create": OpRule("consumer", "CONSUMER.CREATE", "consumer", "create"),
+    "consumer.update": OpRule("consumer", "CONSUMER.CREATE", "consumer", "update"),
+    "consumer.pause": OpRule("consumer", "CONSUMER.PAUSE", "pause"),
+    "consumer.delete": OpRule("consumer", "CONSUMER.DELETE", deletes=True),
+    "consumer.replace": OpRule("consumer", "CONSUMER.CREATE", "consumer", "create", params=("state_address", "api_level", PAUSE)),
+    "consumer.cleanup": OpRule("consumer", params=("state_address",)),
+    "consumer.create_placeholder": OpRule("consumer", "CONSUMER.CREATE", "consumer", staging=True),
+    "consumer.delete_placeholder": OpRule("consumer", "CONSUMER.DELETE", staging=True),
+    "consumer.verify": OpRule("consumer"),
+    "replication.verify": OpRule("stream", params=("flows", "managed")),
+    "state.import": OpRule("any"),
+    "state.forget": OpRule("any"),
+    "state.update": OpRule("any"),
+}
+
+
+def require_consistent_steps(plan: Plan) -> None:
+    """Raise JsplanError, before anything is sent, for a plan with a step that contradicts itself."""
+    going = {change.address for change in plan.resource_changes if "delete" in change.change.actions}
+    known: set[str] = set()
+    for step in plan.steps:
+        for flaw in (*_check_order(step, known), *_check_step(step, going)):
+            raise JsplanError(
+                f"step {step.id} ({step.op} of {step.address}) does not agree with itself: {flaw}. Nothing was changed",
+                hint="The plan was edited, or written by another release. Plan again: jsplan plan -o FILE",
+            )
+        known.add(step.id)
+
+
+def _check_order(step: Step, known: Collection[str]) -> Iterator[str]:
+    """Flaws in the order: a step waits for earlier ones only, so no two wait for each other."""
+    if step.id in known:
+        yield "another step has the same id"
+    if not set(step.depends_on) <= set(known):
+        yield "it waits for a step that is not before it"
+
+
+def _check_step(step: Step, going: Collection[str]) -> Iterator[str]:
+    rule, address, touched = OP_RULES[step.op], Address.parse(step.address), step.target_address
+    if rule.kind != "any" and (rule.kind == "consumer") != (address.kind == "consumer"):
+        yield "the address is of another kind"
+        return
+    if touched != address and not (rule.staging and _is_staging(address, touched)):
+        yield f"it touches {touched}"
+        return
+    if rule.deletes and step.address not in going:
+        yield "no resource change of the plan deletes it"
+    if missing := [name for name in rule.params if name not in (step.params or {})]:
+        yield f"params lack {', '.join(missing)}"
+        return
+    if not step.op.endswith((".delete", ".forget")) and step.record is not None and "declared" not in step.record:
+        yield "record does not say what state is to remember"
+    yield from _check_request(step, rule, touched)
+    yield from _of_params(step, address)
+
+
+def _is_staging(address: Address, touched: Address) -> bool:
+    """Check for a staging stream or placeholder consumer of the address: a reserved name, same domain."""
+    if address.kind == "consumer":
+        return is_placeholder(touched) and touched.parent == address.parent
+    return (touched.domain, touched.kind) == (address.domain, "stream") and touched.stream.startswith(STAGING_PREFIX)
+
+
+def _check_request(step: Step, rule: OpRule, touched: Address) -> Iterator[str]:
+    if not rule.verb or step.request is None:
+        if step.request is not None or (rule.verb and not rule.optional):
+            yield "it has a request" if step.request is not None else "it has no request"
+        return
+    name = f"{touched.stream}.{touched.consumer}" if touched.kind == "consumer" else touched.stream
+    if step.request["api"] != f"{rule.verb}.{name}":
+        yield f"its request is not {rule.verb}.{name}"
+    elif not _matches_payload(step.request["payload"], rule, touched):
+        yield "its payload is of another object, or is none for this request"
+
+
+def _matches_payload(payload: dict[str, Any] | None, rule: OpRule, touched: Address) -> bool:
+    """Check that the payload is of the request's kind and names the same object."""
+    match rule.payload:
+        case "nothing":
+            return payload is None
+        case "pause":
+            return payload is None or payload.keys() == {PAUSE}
+        case "stream":
+            return payload is not None and payload.get("name") == touched.stream
+        case "restore":
+            config = (payload or {}).get("config")
+            return isinstance(config, dict) and config.get("name") == touched.stream
+        case "consumer":
+            config = (payload or {}).get("config")
+            named = (payload or {}).get("stream_name") == touched.stream and (payload or {}).get("action") == rule.action
+            return named and isinstance(config, dict) and _config_names(config) == {touched.consumer}
+
+
+def _config_names(config: Mapping[str, Any]) -> set[Any]:
+    return {config[name] for name in ("name", "durable_name") if config.get(name)}
+
+
+def _of_params(step: Step, address: Address) -> Iterator[str]:
+    """Flaws in names from which operations build requests."""
+    carried = step.params or {}
+    other, begins, consumers = (carried.get(name) for name in ("from", "replacement", "consumers"))
+    if other is not None and Address.parse(other) != address and not _is_staging(address, Address.parse(other)):
+        yield f"it copies from {other}"
+    if begins is not None and not _is_staging(address, Address.parse(begins["staging"])):
+        yield f"its messages would be put into {begins['staging']}"
+    if "initial_config" in carried and carried["initial_config"].get("name") != step.target_address.stream:
+        yield f"it would make stream {carried['first'].get('name')}"
+    if step.op == "stream.resume_consumers" and not isinstance(consumers, dict):
+        yield "params do not say how consumers come back"
+    for name, coming in consumers.items() if isinstance(consumers, dict) else ():
+        if coming is not None and (_config_names(coming["config"]) != {name} or Address.parse(coming["address"]).parent != address):
+            yield f"consumer {name} would come back as another one"

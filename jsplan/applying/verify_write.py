@@ -1,0 +1,25 @@
+"""Whether the server kept what it was sent (promise 2). What to do about it is left to the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jsplan.documents.plan import Step
+from jsplan.facts.live import LiveObject
+from jsplan.planning.decide import table_of
+from jsplan.planning.diff import differing_fields
+
+
+def unkept_fields(step: Step, live: LiveObject) -> list[str]:
+    """The fields whose live value is not what the step asked for."""
+    return differing_fields(table_of(live.address), live.compact, step.expect or {})
+
+
+def describe_unkept(step: Step, live: LiveObject, lost: Iterable[str]) -> str:
+    """The lost fields in words: what was asked for and what is there."""
+    expect = step.expect or {}
+    return ", ".join(f"{name} (asked for {_format_value(expect[name])}, has {_format_value(live.compact.get(name))})" for name in lost)
+
+
+def _format_value(value: object) -> str:
+    return "the default" if value is None else str(value)

@@ -1,0 +1,133 @@
+"""What a message is in a table, and what a copy adds to it: header blocks and lists of them, origins. Pure, whole columns at once.
+
+Texts are handed on as the bytes they are: a subject or a header value that is no UTF-8 comes out as it went in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.protocol.arrow_split import get_buffers
+from jsplan.backfill.protocol.frames import BYTES, append_header_lines, concat_rows, format_numbers
+from jsplan.units import SECOND
+
+#: Where a message comes from: `<js_domain>/<stream>/<seq>/<RFC 3339 time with nanoseconds>` (contract, section 6).
+ORIGIN_HEADER: Final = "Jsplan-Origin"
+#: What a header becomes that would act again at the target.
+KEPT_PREFIX: Final = "Jsplan-Kept-"
+#: Headers by which a message tells a server what to do with it. The last ones are whatever begins like that.
+CONTROL_HEADERS: Final = (
+    "Nats-Msg-Id", "Nats-Rollup", "Nats-TTL", "Nats-Marker-Reason", "Nats-Incr", "Nats-Expected-[^:\r]*", "Nats-Batch-[^:\r]*",
+    "Nats-Schedule[^:\r]*", "Nats-Scheduler", "Nats-Required-Api-Level", "Nats-Stream-Source",
+)  # fmt: skip
+#: An origin of an origin: a message that was copied once before is known by where it is copied from now.
+KEPT_ORIGIN_HEADER: Final = f"{KEPT_PREFIX}Origin"
+_CONTROL_LINE: Final = f"(?i)\r\n({'|'.join(CONTROL_HEADERS)}):"
+_ORIGIN_LINE: Final = f"\r\n{ORIGIN_HEADER}: ?(?P<origin>[^\r]*)"
+#: Arrow cannot cut from a place to the end without being told where that is.
+_TO_END: Final = 1 << 30
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())]))
+TABLE_SCHEMA: Final = pa.schema(
+    [
+        ("domain", pa.string()), ("stream", pa.string()), ("seq", pa.int64()), ("time", pa.int64()), ("subject", pa.string()),
+        ("headers", HEADERS_TYPE), ("data", pa.binary()), ("origin", pa.string()),
+    ]
+)  # fmt: skip
+
+
+def contains_bytes(column: pa.BinaryArray, text: bytes, *, lower: bool = False) -> bool:
+    """Whether a text occurs anywhere in a column: one search over all of its bytes. `lower`: of the column in lower case."""
+    if not len(column):
+        return False
+    view, offsets = get_buffers(column)
+    found = view[int(offsets[0]) : int(offsets[-1])].tobytes()
+    return text in (found.lower() if lower else found)
+
+
+def format_origins(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> pa.BinaryArray:
+    """The identity of each message of a stream; `time` is nanoseconds since 1970, UTC."""
+    return concat_rows(*build_origin_parts(domain, stream, seq, time))
+
+
+def build_origin_parts(domain: str, stream: str, seq: pa.Array, time: pa.Array) -> list[pa.BinaryArray | bytes]:
+    """The pieces of which `format_origins` are made: whoever puts them into something longer need not make them first."""
+    second = pc.divide(time, SECOND)
+    encoded = pc.dictionary_encode(second)  # many messages have the same second; only its text costs
+    texts = pc.strftime(encoded.dictionary.cast(pa.int64()).view(pa.timestamp("s")), format="%Y-%m-%dT%H:%M:%S.").view(BYTES)
+    rest = pc.add(pc.subtract(time, pc.multiply(second, SECOND)), SECOND)
+    fraction = pc.binary_slice(format_numbers(rest), 1, 10)
+    return [f"{domain}/{stream}/".encode(), format_numbers(seq), b"/", texts.take(encoded.indices), fraction, b"Z"]
+
+
+def resolve_origins(blocks: pa.BinaryArray, own: pa.BinaryArray) -> pa.BinaryArray:
+    """Where each message comes from: what its header says, or for one that was published here its own identity."""
+    if not contains_bytes(blocks, f"{ORIGIN_HEADER}:".encode()):
+        return own
+    found = pc.extract_regex(blocks, pattern=_ORIGIN_LINE)
+    return pc.coalesce(pc.struct_field(found, "origin"), own)
+
+
+def neutralize_control_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
+    """Header blocks in which nothing acts on the next server: control headers are kept under a name of our own."""
+    if not contains_bytes(blocks, b"nats-", lower=True):
+        return blocks
+    return pc.replace_substring_regex(blocks, pattern=_CONTROL_LINE, replacement=f"\r\n{KEPT_PREFIX}\\1:")
+
+
+def neutralize_headers(blocks: pa.BinaryArray) -> pa.BinaryArray:
+    """Tamed header blocks that say nothing of where messages come from; what they said is kept."""
+    blocks = neutralize_control_headers(blocks)
+    if not contains_bytes(blocks, f"\r\n{ORIGIN_HEADER}:".encode()):
+        return blocks
+    return pc.replace_substring(blocks, f"\r\n{ORIGIN_HEADER}:", f"\r\n{KEPT_ORIGIN_HEADER}:")
+
+
+def add_origin_header(blocks: pa.BinaryArray, *own: pa.BinaryArray | bytes) -> pa.BinaryArray:
+    """Tamed header blocks that say where each message comes from, in a last line; `own` is that, or the pieces of it."""
+    return append_header_lines(neutralize_headers(blocks), f"{ORIGIN_HEADER}: ".encode(), *own, b"\r\n")
+
+
+def parse_headers(blocks: pa.BinaryArray) -> pa.ListArray:
+    """Header blocks as lists of names and values, in order, duplicates included; a message without headers has an empty list."""
+    lines = pc.split_pattern(blocks.view(pa.string()), "\r\n")
+    offsets = lines.offsets.to_numpy().astype(np.int64)
+    offsets = offsets - offsets[0] if len(offsets) else offsets
+    text = lines.flatten()
+    keep = pc.not_equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False).copy()
+    keep[offsets[:-1]] = False  # `NATS/1.0`, or the nothing of an empty block
+    counts = np.concatenate([[0], np.cumsum(keep)])[offsets]
+    halves = pc.split_pattern(concat_rows(text.filter(pa.array(keep)).view(BYTES), b":").view(pa.string()), ":", max_splits=1)
+    name, value = pc.list_element(halves, 0), pc.list_element(halves, 1)
+    value = pc.binary_slice(value.view(BYTES), 0, -1)  # without the colon that made sure of a second half
+    spaced = pc.starts_with(value, b" ")
+    value = pc.if_else(spaced, pc.binary_slice(value, 1, _TO_END), value).view(pa.string())
+    fields = pa.StructArray.from_arrays([name, value], names=["name", "value"])
+    return pa.ListArray.from_arrays(pa.array(counts, pa.int32()), fields)
+
+
+def encode_headers(headers: pa.ListArray) -> pa.BinaryArray:
+    """Lists of names and values as header blocks; an empty list, or null, is no block."""
+    fields = headers.flatten()
+    name, value = (pc.struct_field(fields, part).view(BYTES) for part in ("name", "value"))
+    lines = concat_rows(name, b": ", pc.coalesce(value, pa.scalar(b"", BYTES)), b"\r\n")
+    counts = pc.coalesce(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    text = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), lines), pa.scalar(b"", BYTES))
+    some = pa.array(counts > 0)
+    return pc.if_else(some, concat_rows(b"NATS/1.0\r\n", text, b"\r\n"), pa.scalar(b"", BYTES))
+
+
+def to_table(domain: str, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Messages as read (`wire.MESSAGES`) in the columns that users see (`TABLE_SCHEMA`)."""
+    count, own = rows.num_rows, format_origins(domain, stream, rows["seq"], rows["time"])
+    told = resolve_origins(rows["headers"], own)
+    columns: list[Any] = [
+        pa.repeat(pa.scalar(domain), count), pa.repeat(pa.scalar(stream), count), rows["seq"], rows["time"],
+        rows["subject"].view(pa.string()), parse_headers(rows["headers"]), rows["data"], told.view(pa.string()),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, schema=TABLE_SCHEMA)

@@ -1,0 +1,1 @@
+"""Parquet archives: reader, writer, log of commits."""

@@ -1,0 +1,113 @@
+"""Reads the files of an archive as what a stream delivers, in the order of its sequences. Which files there are is left to `archive`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from jsplan.backfill.message_schema import encode_headers
+from jsplan.backfill.parquet.log import ArchiveError, ArchiveFile
+from jsplan.backfill.protocol.frames import BYTES, MESSAGE_SCHEMA
+from jsplan.backfill.seq_arrays import SeqArray
+from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.disk import open_regular
+from jsplan.errors import RefusedError
+
+#: Where a file is, and what the archive's log says of it.
+LocatedFile = tuple[str, ArchiveFile]
+_READ_COLUMNS: Final = ["seq", "time", "subject", "headers", "raw_headers", "data"]
+#: About so many bytes are decoded at once.
+_BATCH_BYTES: Final = 8 << 20
+
+
+def require_unchanged_files(files: Iterable[LocatedFile]) -> None:
+    """Raise RefusedError for a file that is not what was written."""
+    for path, file in files:
+        digest = hashlib.sha256()
+        try:
+            with open_regular(Path(path)) as opened:
+                while piece := opened.read(1 << 20):
+                    digest.update(piece)
+        except OSError as error:
+            raise RefusedError(f"{path} cannot be read: {error.strerror}", hint="Every worker must reach it under this path.") from None
+        if digest.hexdigest() != file.sha256:
+            hint = "Take it away and run the backfill that wrote the archive: it copies what is missing."
+            raise RefusedError(f"{path} is not what was written: its sha256 is another one", hint=hint)
+
+
+def read_batches(files: Sequence[LocatedFile], span: SeqRange | None = None) -> Iterator[pa.RecordBatch]:
+    """The messages of the files in the columns of `wire.MESSAGE_SCHEMA`, in the order of their sequences; of `span` if one is given."""
+    for group in _group_overlapping(file for file in files if span is None or (file[1].last_seq >= span.first and file[1].first_seq <= span.last)):
+        for rows in _read_file(group[0]) if len(group) == 1 else _read_merged(group):
+            wanted = rows if span is None else _filter_range(rows, span)
+            if wanted.num_rows:
+                yield wanted
+
+
+def read_sequences(files: Iterable[LocatedFile]) -> tuple[SeqArray, SeqArray]:
+    """Sequence and time of every message, sorted."""
+    found = [_read_seqs_and_times(placed) for placed in files]
+    seqs, times = (np.concatenate([table[name].to_numpy() for table in found] or [np.empty(0, dtype=np.int64)]) for name in ("seq", "time"))
+    order = np.argsort(seqs, kind="stable")
+    return seqs[order], times[order]
+
+
+def _read_seqs_and_times(placed: LocatedFile) -> pa.Table:
+    with _explain_read_errors(placed):
+        return pq.read_table(placed[0], columns=["seq", "time"], partitioning=None)
+
+
+@contextlib.contextmanager
+def _explain_read_errors(placed: LocatedFile) -> Iterator[None]:
+    """A file that cannot be read says why: most often it is another than was written."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        require_unchanged_files([placed])
+        raise ArchiveError(f"{placed[0]} cannot be read: {error}") from None
+
+
+def _group_overlapping(files: Iterable[LocatedFile]) -> Iterator[list[LocatedFile]]:
+    """Files one after the other; those whose ranges overlap, at the turn of a day, together."""
+    group: list[LocatedFile] = []
+    last = -1
+    for placed in sorted(files, key=lambda one: (one[1].first_seq, one[1].last_seq)):
+        if group and placed[1].first_seq > last:
+            yield group
+            group = []
+        group.append(placed)
+        last = max(last, placed[1].last_seq)
+    if group:
+        yield group
+
+
+def _read_file(placed: LocatedFile) -> Iterator[pa.RecordBatch]:
+    with _explain_read_errors(placed), pq.ParquetFile(placed[0]) as file:
+        rows, size = max(1, file.metadata.num_rows), sum(file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups))
+        for batch in file.iter_batches(max(1, min(rows, _BATCH_BYTES * rows // max(1, size))), columns=_READ_COLUMNS):
+            yield _to_messages(batch)
+
+
+def _read_merged(group: list[LocatedFile]) -> Iterator[pa.RecordBatch]:
+    whole = pa.Table.from_batches([rows for placed in group for rows in _read_file(placed)], MESSAGE_SCHEMA)
+    yield from whole.take(pc.sort_indices(whole["seq"])).combine_chunks().to_batches()
+
+
+def _to_messages(rows: pa.RecordBatch) -> pa.RecordBatch:
+    headers = pc.coalesce(rows["raw_headers"], encode_headers(rows["headers"]))
+    columns: list[Any] = [rows["seq"], rows["time"], rows["subject"].view(BYTES), headers, rows["data"]]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
+
+
+def _filter_range(rows: pa.RecordBatch, span: SeqRange) -> pa.RecordBatch:
+    seq = rows["seq"].to_numpy()
+    inside = (seq >= span.first) & (seq <= span.last)
+    return rows if inside.all() else rows.filter(pa.array(inside))

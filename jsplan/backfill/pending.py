@@ -1,0 +1,252 @@
+"""What of a leg is to be copied: the pinned range without what the target has, and without what its own sources bring.
+
+Only looks; nothing is written here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from jsplan.backfill.pinning import Endpoints
+from jsplan.backfill.protocol import read
+from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.protocol.stream_info import count_pending, find_first_seq_at, parse_time
+from jsplan.backfill.seq_arrays import group_into_ranges, subtract_present
+from jsplan.backfill.seq_ranges import OriginState, SeqRange, count_sequences, intersect, subtract
+from jsplan.backfill.tasks.copy import MAX_READ_RANGES, ExistingMessages, SourceCoverage
+from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.source_resume import LastSourcedQuery, find_last_sourced
+from jsplan.backfill.tasks.staging_sources import require_stream_info
+from jsplan.backfill.tasks.staging_streams import hash_origin
+from jsplan.backfill.tasks.target_scan import TargetScan, scan_target
+from jsplan.errors import ServerRefusedError
+from jsplan.jetstream.api import STREAM_NOT_FOUND
+from jsplan.resources.nested import source_header
+from jsplan.topology import Topology
+
+#: Runs of messages that are there already and shorter than this are read again and left out one by one; the second number is for the
+#: longest few of them, which cost no more than a range each.
+MIN_SKIPPED_RUN, MIN_SKIPPED_LONGEST_RUN = 10_000, 100
+#: More deleted sequences than these are not asked for by name: their list would be larger than what a link between servers takes.
+MAX_DELETED_DETAILS: Final = 50_000
+#: So often a message is looked for that is known at the target and still at the origin.
+MAX_TRIES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRanges:
+    """`spans` are read, without what is `existing` or claimed. `is_exact`: what is known is of this very origin; otherwise some may be of an
+    earlier stream of its name, which only reading tells.
+    """
+
+    spans: tuple[SeqRange, ...]
+    existing: ExistingMessages
+    coverage: tuple[SourceCoverage, ...]
+    is_exact: bool = True
+
+    @property
+    def messages(self) -> int:
+        """At most so many messages are left: sequences, of which some may be gone or not match."""
+        return count_sequences(subtract_present(self.spans, self.existing.seq) if self.is_exact else self.spans)
+
+    def restrict(self, first: int, last: int) -> PendingRanges:
+        """What of it lies between two sequences, both included."""
+        return replace(self, spans=tuple(intersect(self.spans, [SeqRange(first, last)])))
+
+
+def find_skippable_runs(known: ExistingMessages) -> list[SeqRange]:
+    """Runs of known messages that are not read again: what is left is so many ranges at most as one task reads, or each run is long."""
+    largest = sorted(group_into_ranges(known.seq), key=lambda run: -run.size)
+    worth = (run for n, run in enumerate(largest) if run.size >= (MIN_SKIPPED_LONGEST_RUN if n < MAX_READ_RANGES - 1 else MIN_SKIPPED_RUN))
+    return sorted(worth)
+
+
+@dataclass(slots=True)
+class PendingScan:
+    """Finds what is missing of one leg."""
+
+    origin_state: OriginState
+    endpoints: Endpoints
+    topology: Topology
+
+    async def scan(self) -> PendingRanges:
+        """What is to be copied now. Raises ApiError."""
+        known, claims = await self._find_existing()
+        spans = await self._find_wanted(known)
+        if not spans:
+            return PendingRanges((), known, claims)
+        if not await self._is_same_origin(known):
+            return PendingRanges(tuple(spans), known, claims, is_exact=False)
+        return PendingRanges(tuple(subtract(spans, find_skippable_runs(known))) if subtract_present(spans, known.seq) else (), known, claims)
+
+    async def count_messages(self) -> int:
+        """How many messages the range has at the origin now. Raises ApiError."""
+        return await asyncio.to_thread(self._count_messages)
+
+    def _count_messages(self) -> int:
+        way, name = self.endpoints.source_endpoint, self.origin_state.origin_address.stream
+        wire = way.open()
+        try:
+            first, after = (
+                count_pending(wire, way.api_prefix, name, seq, tuple(self.origin_state.filters)) for seq in (self.origin_state.first, self.origin_state.last + 1)
+            )
+        finally:
+            wire.close()
+        return first - after
+
+    async def _find_existing(self) -> tuple[ExistingMessages, tuple[SourceCoverage, ...]]:
+        """What the target has already, and what its own sources will bring by themselves."""
+        info = await require_stream_info(self.endpoints.target, self.origin_state.target_address.stream)
+        sources = [s for s in info["config"].get("sources") or [] if self._is_origin(s)]
+        state = info["state"]
+        claims = tuple(await asyncio.gather(*(self._build_coverage(source) for source in sources)))
+        if not state["messages"]:
+            return ExistingMessages(), claims
+        names = {source_header(source)[0] for source in [*sources, self._build_source()]}
+        first, last, since = int(state["first_seq"]), int(state["last_seq"]), parse_time(self.origin_state.created)
+        stream, origin = self.origin_state.target_address.stream, self.origin_state.origin_address.stream
+        placed, mark = await self._is_restored(state), hash_origin(self.endpoints.origin_domain_name, origin, self.origin_state.created)
+        task = TargetScan(self.endpoints.target_endpoint, stream, first, last, self.endpoints.origin_domain_name, origin, tuple(sorted(names)), since, placed, mark)
+        known = await asyncio.to_thread(scan_target, task)
+        last_ones = [LastSourcedQuery(self.endpoints.target_endpoint, stream, first, last, source_header(source), since) for source in sources]
+        going_on = [self._resume_coverage(claim, known, one) for claim, one in zip(claims, last_ones, strict=True)]
+        return known, tuple(await asyncio.gather(*going_on))
+
+    @staticmethod
+    async def _resume_coverage(claim: SourceCoverage, known: ExistingMessages, source: LastSourcedQuery) -> SourceCoverage:
+        """What a source brings that the target had before: it begins behind what is there of it."""
+        if not (known.seq[known.time == 0] < claim.first).any():
+            return claim
+        last = await asyncio.to_thread(find_last_sourced, source)
+        return replace(claim, first=min(claim.first, last + 1)) if last else claim
+
+    async def _is_restored(self, state: dict[str, Any]) -> bool:
+        """Whether the target was made from a snapshot of the origin: a message is at its own sequence, with its own time."""
+        for seq in {int(state["first_seq"]), min(int(state["last_seq"]), self.origin_state.last)}:
+            here = await self._fetch_time(self.endpoints.target_endpoint, self.origin_state.target_address.stream, seq)
+            if here is not None and here == await self._fetch_time(self.endpoints.source_endpoint, self.origin_state.origin_address.stream, seq):
+                return True
+        return False
+
+    async def _fetch_time(self, way: Endpoint, stream: str, seq: int) -> int | None:
+        """When the message was stored; None where there is none. Without its payload, which may be more than a link takes in one answer."""
+        found = await self._fetch_first(way, stream, seq, seq)
+        return found[1] if found is not None else None
+
+    async def _fetch_first(self, way: Endpoint, stream: str, seq: int, last: int) -> tuple[int, int] | None:
+        """Sequence and time of the first message from `seq` on; None where there is none, or no stream."""
+
+        def first() -> tuple[int, int] | None:
+            what = ReadRequest(way.api_prefix, stream, seq, last, headers_only=True)
+            with contextlib.closing(read(way.open, what)) as batches:
+                return next(((rows["seq"][0].as_py(), rows["time"][0].as_py()) for rows in batches), None)
+
+        try:
+            return await asyncio.to_thread(first)
+        except ServerRefusedError as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                return None
+            raise
+
+    def _is_origin(self, source: dict[str, Any]) -> bool:
+        api = (source.get("external") or {}).get("api")
+        leads_to = self.topology.routes.resolve_prefix(self.origin_state.target_address.domain, api)
+        return bool(source["name"] == self.origin_state.origin_address.stream and leads_to == self.topology.canonicalize(self.origin_state.origin_address).domain)
+
+    def _build_source(self) -> dict[str, Any]:
+        """The origin as the target would name it in a source of its own."""
+        way = (
+            self.topology.routes.find_route(self.origin_state.target_address.domain, self.origin_state.origin_address.domain)
+            if self.origin_state.origin_address.domain != self.origin_state.target_address.domain
+            else None
+        )
+        api = way.api if way is not None else None
+        return {"name": self.origin_state.origin_address.stream} | ({"external": {"api": api}} if api else {})
+
+    async def _build_coverage(self, source: dict[str, Any]) -> SourceCoverage:
+        filters = tuple(t["src"] for t in source.get("subject_transforms") or []) or tuple(filter(None, [source.get("filter_subject")]))
+        if source.get("opt_start_seq"):
+            return SourceCoverage(int(source["opt_start_seq"]), filters)
+        if source.get("opt_start_time"):
+            return SourceCoverage(await asyncio.to_thread(self._find_first_seq_at, parse_time(source["opt_start_time"])), filters)
+        return SourceCoverage(1, filters)
+
+    def _find_first_seq_at(self, time: int) -> int:
+        wire = self.endpoints.source_endpoint.open()
+        try:
+            return find_first_seq_at(wire, self.endpoints.source_endpoint.api_prefix, self.origin_state.origin_address.stream, time)
+        finally:
+            wire.close()
+
+    async def _find_wanted(self, known: ExistingMessages) -> list[SeqRange]:
+        """What the target should have: the pinned range, of a done leg without what has expired since."""
+        spans = [self.origin_state.seq_range] if self.origin_state.first <= self.origin_state.last else []
+        return await self._drop_expired(spans, known) if self.origin_state.status == "done" else spans
+
+    async def _drop_expired(self, spans: list[SeqRange], known: ExistingMessages) -> list[SeqRange]:
+        """What was copied and has expired at the target is not brought back; nor is what a limit per subject has pushed out, which looks
+        like anything else that is missing.
+        """
+        info = await require_stream_info(self.endpoints.target, self.origin_state.target_address.stream)
+        if info["config"].get("max_msgs_per_subject", -1) > 0:
+            return []
+        there = subtract(spans, self._list_never_copied())
+        if int(info["state"]["first_seq"]) <= self.origin_state.target_next:
+            return there
+        return intersect(there, [SeqRange(int(known.seq[0]), self.origin_state.last)]) if len(known.seq) else []
+
+    def _list_never_copied(self) -> list[SeqRange]:
+        """What was not there to be copied, or was left out."""
+        gone = np.concatenate(
+            [np.arange(first, last + 1, dtype=np.int64) for first, last in self.origin_state.gaps] or [np.empty(0, dtype=np.int64)]
+        )
+        return group_into_ranges(np.unique(np.concatenate([np.array(self.origin_state.skipped, dtype=np.int64), gone])))
+
+    async def _is_same_origin(self, known: ExistingMessages) -> bool:
+        """Whether all that is known is of the origin as it is, and nothing of an earlier stream of its name: times grow with sequences
+        in each, and every message of the earlier one is older.
+        """
+        told = known.time[known.time > 0]
+        if not len(told):
+            return True
+        if (np.diff(known.seq) == 0).any() or (np.diff(told) < 0).any():
+            return False
+        return await self._has_same_message(known)
+
+    async def _has_same_message(self, known: ExistingMessages) -> bool:
+        """Whether the first known message that the origin still has is that message."""
+        seqs = known.seq[known.time > 0]
+        place, tries = 0, 0
+        while place < len(seqs) and tries < MAX_TRIES:
+            tries += 1
+            way, stream = self.endpoints.source_endpoint, self.origin_state.origin_address.stream
+            found = await self._fetch_first(way, stream, int(seqs[place]), int(seqs[-1]))
+            if found is None:
+                return True  # all of it is gone there; there is nothing that could be copied twice
+            place = int(np.searchsorted(seqs, found[0]))
+            if place < len(seqs) and seqs[place] == found[0]:
+                return bool(found[1] == known.time[known.time > 0][place])
+        return place >= len(seqs)
+
+    async def find_gone(self) -> list[SeqRange]:
+        """Sequences that the origin does not have any more."""
+        info = await require_stream_info(self.endpoints.origin, self.origin_state.origin_address.stream)
+        state = info["state"]
+        gone = [SeqRange(1, int(state["first_seq"]) - 1)] if state["first_seq"] > 1 else []
+        deleted = int(state.get("num_deleted") or 0)
+        if deleted > MAX_DELETED_DETAILS:
+            return subtract([SeqRange(1, int(state["last_seq"]))], await asyncio.to_thread(self._list_present))
+        if deleted:
+            detailed = await self.endpoints.origin.request(f"STREAM.INFO.{self.origin_state.origin_address.stream}", {"deleted_details": True})
+            gone += group_into_ranges(np.array(sorted(detailed["state"].get("deleted") or []), dtype=np.int64))
+        return gone
+
+    def _list_present(self) -> list[SeqRange]:
+        way, last = self.endpoints.source_endpoint, self.origin_state.last
+        what = ReadRequest(way.api_prefix, self.origin_state.origin_address.stream, self.origin_state.first, last, headers_only=True)
+        return group_into_ranges(np.concatenate([rows["seq"].to_numpy() for rows in read(way.open, what)] or [np.empty(0, dtype=np.int64)]))

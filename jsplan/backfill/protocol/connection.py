@@ -1,0 +1,322 @@
+"""One blocking connection to a server: TLS, authentication, requests, raw bytes both ways. What the bytes say is left to others.
+
+It takes the settings that nats-py gets (`jetstream.contexts.ConnectionSettings`) and means the same by them; asyncio and a parser that
+makes an object of each message are what it does without.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import nkeys  # type: ignore[import-untyped]  # it has no stubs
+
+from jsplan.backfill.protocol.frames import scan_frames
+from jsplan.disk import MEGABYTE, read_regular
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, NoRespondersError, NotPermittedError
+from jsplan.jetstream.connect_errors import no_tls_error
+from jsplan.jetstream.contexts import ConnectionSettings
+
+DEFAULT_PORT: Final = 4222
+#: Bytes that are asked of the socket at once, and what its buffers of the system should hold.
+RECEIVE_BYTES: Final = 1 << 20
+#: The subscription of all requests; readers take numbers above it.
+REQUEST_SID: Final = b"1"
+NOT_NATS_MESSAGE: Final = "what answers there is no nats-server"
+
+
+class RawConnection:
+    """An open connection. `info` is what the server said about itself; `inbox` begins the subjects of our own.
+
+    Raises ConnectError when it cannot be made. Not for several threads at once.
+    """
+
+    def __init__(self, target: ConnectionSettings) -> None:
+        self.target = target
+        self.info: dict[str, Any] = {}
+        self.inbox = f"{target.inbox_prefix or '_INBOX'}.{os.urandom(11).hex()}"
+        self._request_count = 0
+        self._sid = int(REQUEST_SID)
+        self.pushed_back = b""
+        self._socket = self._open()
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+
+    # --- opening ----------------------------------------------------------------------------------------------
+
+    def _open(self) -> socket.socket:
+        errors = []
+        for url in self.target.servers:
+            try:
+                return self._connect(url)
+            except ConnectError:
+                raise
+            except (OSError, ValueError) as error:
+                errors.append(str(error) or type(error).__name__)
+        where = f"connection {self.target.key} ({self.target.shown})"
+        raise ConnectError(
+            f"{where} cannot be reached: {'; '.join(errors)}", hint="Is the server running, and is the URL right?", is_offline=True
+        )
+
+    def _connect(self, url: str) -> socket.socket:
+        """Connect to one server; all of it, from the first packet to the server's PONG, within the timeout of the connection."""
+        parsed = urlsplit(url)
+        if parsed.scheme not in ("nats", "tls"):
+            raise self._build_error(f"messages are not copied over {parsed.scheme}://")
+        host = parsed.hostname or "127.0.0.1"
+        end = time.monotonic() + self.target.timeout
+        plain = socket.create_connection((host, parsed.port or DEFAULT_PORT), timeout=self.target.timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * RECEIVE_BYTES)
+            return self._greet(plain, host, _url_credentials(parsed.username, parsed.password), end)
+        except BaseException:
+            plain.close()
+            raise
+
+    def _greet(self, plain: socket.socket, host: str, of_url: dict[str, str], end: float) -> socket.socket:
+        """INFO, TLS, CONNECT, PING, in the order that the server wants; no credential leaves unencrypted where the settings ask for TLS."""
+        target = self.target
+        stream = self._start_tls(plain, host, end) if target.tls_first else plain
+        self._read_info(stream, end)
+        if not target.tls_first and (target.must_encrypt or self.info.get("tls_required")):
+            if not (self.info.get("tls_required") or self.info.get("tls_available")):
+                raise no_tls_error(target)
+            stream = self._start_tls(plain, host, end)
+        said = self._credentials() | of_url | {
+            "verbose": False, "pedantic": False, "lang": "python-jsplan", "version": "1", "protocol": 1, "headers": True,
+            "no_responders": True, "name": "jsplan backfill",
+        }  # fmt: skip
+        if target.must_encrypt and not isinstance(stream, ssl.SSLSocket):
+            raise no_tls_error(target)
+        stream.settimeout(_seconds_left(end))
+        stream.sendall(f"CONNECT {json.dumps(said)}\r\nSUB {self.inbox}.r.* {REQUEST_SID.decode()}\r\nPING\r\n".encode())
+        self._await_pong(stream, end)
+        return stream
+
+    def _start_tls(self, plain: socket.socket, host: str, end: float) -> socket.socket:
+        try:
+            context = ssl.create_default_context(cafile=self.target.ca)
+            if self.target.cert:
+                context.load_cert_chain(self.target.cert, self.target.key_file)
+            plain.settimeout(_seconds_left(end))
+            return context.wrap_socket(plain, server_hostname=host)
+        except (ssl.SSLError, OSError) as error:
+            raise self._build_error(f"TLS failed: {error}") from None
+
+    def _build_error(self, why: str) -> ConnectError:
+        return ConnectError(f"connection {self.target.key} ({self.target.shown}): {why}", hint="Check the settings of the connection.")
+
+    def _read_info(self, stream: socket.socket, end: float) -> None:
+        data = b""
+        while b"\r\n" not in data:
+            if len(data) > RECEIVE_BYTES:
+                raise OSError(NOT_NATS_MESSAGE)
+            if not (more := _receive(stream, end)):
+                raise OSError("the server closed the connection at once")
+            data += more
+        if not data.startswith(b"INFO "):
+            raise OSError(NOT_NATS_MESSAGE)
+        try:
+            info = json.loads(data[5 : data.index(b"\r\n")])
+        except (ValueError, RecursionError):
+            info = None
+        if not isinstance(info, dict) or not isinstance(info.get("max_payload", 0), int):
+            raise OSError(NOT_NATS_MESSAGE)
+        self.info = info
+
+    def _credentials(self) -> dict[str, Any]:
+        target, nonce = self.target, str(self.info.get("nonce", ""))
+        said: dict[str, Any] = {"user": target.user, "pass": target.password, "auth_token": target.token}
+        try:
+            if target.creds:
+                jwt, seed = _parse_credentials_file(read_regular(Path(target.creds), MEGABYTE))
+                said |= {"jwt": jwt, "sig": _sign_with_seed(seed, nonce)}
+            elif target.nkey:
+                key = nkeys.from_seed(bytearray(read_regular(Path(target.nkey), MEGABYTE).strip()))
+                said |= {"nkey": key.public_key.decode(), "sig": _sign(key, nonce)}
+        except (OSError, ValueError, nkeys.NkeysError) as error:
+            words = error.strerror if isinstance(error, OSError) else "it holds no usable key"
+            raise self._build_error(f"cannot read its credentials: {words}") from None
+        return {name: value for name, value in said.items() if value is not None}
+
+    def _await_pong(self, stream: socket.socket, end: float) -> None:
+        data = b""
+        while b"PONG\r\n" not in data:
+            if b"-ERR" in data and b"\r\n" in data[data.index(b"-ERR") :]:
+                text = data[data.index(b"-ERR") + 5 :].split(b"\r\n")[0].decode(errors="replace").strip("'")
+                raise self._build_error("the server refused the credentials" if "uthorization" in text or "uthentication" in text else text)
+            if len(data) > RECEIVE_BYTES:
+                raise OSError(NOT_NATS_MESSAGE)
+            if not (more := _receive(stream, end)):
+                raise self._build_error("the server closed the connection during the greeting")
+            data += more
+        self.pushed_back = data[data.index(b"PONG\r\n") + 6 :]
+
+    # --- bytes ------------------------------------------------------------------------------------------------
+
+    @property
+    def domain(self) -> str | None:
+        """The JetStream domain of the server at the other end; None: it has none, or no JetStream."""
+        found = self.info.get("domain")
+        return str(found) if found else None
+
+    @property
+    def max_payload(self) -> int:
+        """The most bytes that headers and payload of one message may have together."""
+        return int(self.info.get("max_payload", 1 << 20))
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Send all of it. Raises ApiError when the connection is lost, or takes nothing for as long as its timeout."""
+        try:
+            self._socket.settimeout(max(self.target.timeout, 30.0))
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self.build_lost_error(error) from None
+
+    def receive(self, into: memoryview, timeout: float) -> int:
+        """Read what there is, at least one byte; `timeout` is seconds. Raises TimeoutError, and ApiError when the connection is lost."""
+        if self.pushed_back:
+            count = min(len(into), len(self.pushed_back))
+            into[:count] = self.pushed_back[:count]
+            self.pushed_back = self.pushed_back[count:]
+            return count
+        try:
+            self._socket.settimeout(timeout)
+            count = self._socket.recv_into(into)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise self.build_lost_error(error) from None
+        if not count:
+            raise self.build_lost_error(OSError("the server closed it"))
+        return count
+
+    def has_data(self, patience: int = 0) -> bool:
+        """Whether there is something to be read, or comes within `patience` milliseconds."""
+        if self.pushed_back or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+            return True
+        return bool(self._poll.poll(patience))
+
+    def build_lost_error(self, error: Exception) -> ApiError:
+        """What is raised when the connection breaks."""
+        return ApiError(f"the connection to {self.target.shown} was lost: {error}", hint="Look at the server's log.")
+
+    def handle_control_lines(self, lines: list[bytes]) -> None:
+        """Answer what is no message: PING; raise what the server complains about."""
+        for line in lines:
+            if line == b"PING":
+                self.send(b"PONG\r\n")
+            elif line.startswith(b"-ERR"):
+                text = line[5:].decode(errors="replace").strip("'")
+                kind = NotPermittedError if "ermissions" in text else ApiError
+                raise kind(f"{self.target.shown}: {text}", hint=f"Look at the user of connection {self.target.key}.")
+
+    def subscribe(self, subject: str) -> int:
+        """Subscribe and return the number of the subscription. One number serves one subject only: the server ignores a second."""
+        self._sid += 1
+        self.send(f"SUB {subject} {self._sid}\r\n".encode())
+        return self._sid
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def request(
+        self, subject: str, payload: dict[str, Any] | bytes | None = None, timeout: float | None = None, headers: bytes = b""
+    ) -> dict[str, Any]:
+        """One request with a JSON answer; `timeout` is seconds, `headers` a whole block. What else arrives meanwhile is kept for
+        whoever reads next.
+
+        Raises NoRespondersError, ApiTimeoutError and ApiError; an error in the answer is returned.
+        """
+        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode() if payload is not None else b""
+        self._request_count += 1
+        reply = f"{self.inbox}.r.{self._request_count}".encode()
+        size = len(headers) + len(body)
+        self.send(b"HPUB %s %s %d %d\r\n%s%s\r\n" % (subject.encode(), reply, len(headers), size, headers, body))
+        answer = self._await_answer(subject, reply, time.monotonic() + (timeout or self.target.timeout))
+        try:
+            found = json.loads(answer)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ApiError(f"{subject} at {self.target.shown} was answered with something that is not JSON: {answer[:80]!r}")
+        return found
+
+    def _await_answer(self, subject: str, reply: bytes, end: float) -> bytes:
+        buffer, kept, piece = bytearray(), bytearray(), bytearray(RECEIVE_BYTES)
+        while (left := end - time.monotonic()) > 0:
+            try:
+                buffer += piece[: self.receive(memoryview(piece), left)]
+            except TimeoutError:
+                break
+            found = scan_frames(buffer, 0, len(buffer))
+            self.handle_control_lines(found.control)
+            answer = None
+            for line, headers, data, stop in zip(*(found.offsets[part::4] for part in range(4)), strict=True):
+                if answer is None and bytes(buffer[line:headers]).split(b" ")[1] == reply:
+                    answer = bytes(buffer[headers:data]), bytes(buffer[data:stop])
+                else:
+                    kept += buffer[line : stop + 2]
+            del buffer[: found.end]
+            if answer is not None:
+                self.pushed_back = bytes(kept + buffer) + self.pushed_back
+                if answer[0].startswith(b"NATS/1.0 503"):
+                    raise NoRespondersError(f"nobody answers {subject} at {self.target.shown}")
+                return answer[1]
+        self.pushed_back = bytes(kept + buffer) + self.pushed_back
+        raise ApiTimeoutError(f"no answer to {subject} from {self.target.shown}")
+
+    def close(self) -> None:
+        """Close the connection; never raises."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+
+def _seconds_left(end: float) -> float:
+    """Return the seconds until `end`. Raises TimeoutError when there are none left."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("no answer in time")
+    return left
+
+
+def _receive(stream: socket.socket, end: float) -> bytes:
+    stream.settimeout(_seconds_left(end))
+    return stream.recv(RECEIVE_BYTES)
+
+
+def _url_credentials(user: str | None, password: str | None) -> dict[str, str]:
+    """What stands before `@` in a URL: a user with a password, or a token alone."""
+    if user is None:
+        return {}
+    if password is None:
+        return {"auth_token": unquote(user)}
+    return {"user": unquote(user), "pass": unquote(password)}
+
+
+def _parse_credentials_file(text: bytes) -> tuple[str, bytearray]:
+    """The JWT and the seed of a credentials file: each stands alone between lines of dashes."""
+    blocks = [part.strip() for part in text.replace(b"\r\n", b"\n").split(b"-----") if part.strip(b"- \n")]
+    kept = [part for part in blocks if not part.strip(b"-").strip().startswith((b"BEGIN", b"END")) and b"\n" not in part]
+    jwts = [part for part in kept if part.count(b".") == 2]
+    seeds = [part for part in kept if part.startswith(b"S") and b"." not in part]
+    if not jwts or not seeds:
+        raise ValueError("no JWT and seed")
+    return jwts[0].decode(), bytearray(seeds[0])
+
+
+def _sign_with_seed(seed: bytearray, nonce: str) -> str:
+    return _sign(nkeys.from_seed(seed), nonce)
+
+
+def _sign(key: nkeys.KeyPair, nonce: str) -> str:
+    return base64.urlsafe_b64encode(key.sign(nonce.encode())).rstrip(b"=").decode()

@@ -1,0 +1,310 @@
+"""Finds the messages in a receive buffer and makes the frames of a send buffer, both for many at once. Pure functions.
+
+Per message runs only the walk from frame to frame (`scan_frames`), four calls of the C library; everything else is one
+Arrow kernel over all messages of the buffer. Sockets are left to `socket`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.protocol.arrow_split import Positions, cut_columns, find_byte, get_buffers, parse_numbers
+from jsplan.errors import ApiError
+
+#: What a message is on its way: `line` and `headers` as they came, `headers` with `NATS/1.0` and the empty line, or empty.
+MESSAGE_SCHEMA: Final = pa.schema(
+    [("seq", pa.int64()), ("time", pa.int64()), ("subject", pa.binary()), ("headers", pa.binary()), ("data", pa.binary())]
+)
+#: Where the sequence in the stream stands in an ack subject, by its number of tokens: without and with domain and account.
+#: After it come the sequence in the consumer, the time (ns) and how many are pending.
+_SEQ_TOKENS: Final = {9: 5, 11: 7, 12: 7}
+
+_MERGED_REPLY_PATTERN: Final = r"^(?P<reply>(?:[^.]+\.){8}(?:(?:[^.]+\.){2,3})?[0-9]+)@(?P<rest>(?s:.*))$"
+_H, _M, _NEWLINE, _SPACE, _AT, _DOT = ord("H"), ord("M"), ord("\n"), ord(" "), ord("@"), ord(".")
+#: Bytes of the shortest head of a message, `MSG s 1 0`.
+_MIN_HEAD_BYTES: Final = 9
+BYTES: Final = pa.binary()
+#: Bytes of the largest message that is believed, with how many digits that has, and of the longest line: a server allows 64 MiB at most.
+MAX_MESSAGE_BYTES: Final = 1 << 28
+_MAX_SIZE_DIGITS: Final = 9
+MAX_LINE_BYTES: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class FrameScan:
+    """The complete frames of a buffer.
+
+    `offsets` (a list or an array) has four numbers per message: where its line, its headers and its payload begin, and where it
+    ends. `control` are the lines that are no messages. `end` is where the first incomplete frame begins; with that one the
+    buffer would have to hold at least `needed_bytes` bytes from there (0: not known yet).
+    """
+
+    end: int
+    offsets: Any = field(default_factory=list)
+    control: list[bytes] = field(default_factory=list)
+    needed_bytes: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return len(self.offsets) // 4
+
+
+class ProtocolError(ApiError):
+    """What arrived is not what a nats-server sends."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"what arrived is not the protocol of NATS: {what}", hint="Does a nats-server answer there, or a proxy before it?")
+
+
+def scan_frames(buffer: bytearray, start: int, end: int) -> FrameScan:
+    """Walk the frames between `start` and `end`. Raises GarbledError for what is no NATS protocol."""
+    find, rfind, begins = buffer.find, buffer.rfind, buffer.startswith
+    offsets: list[int] = []
+    found = FrameScan(start, offsets)
+    place, add = start, offsets.extend
+    while (line_end := find(b"\r\n", place, end)) >= 0:
+        kind, body = buffer[place], line_end + 2
+        if kind == _H and begins(b"HMSG ", place):
+            last = rfind(b" ", place, line_end)
+            size = _parse_size(buffer, last + 1, line_end)
+            headers = _parse_size(buffer, rfind(b" ", place, last) + 1, last)
+            if headers > size:
+                raise ProtocolError(f"a header of {headers} bytes in a message of {size}")
+        elif kind == _M and begins(b"MSG ", place):
+            size = _parse_size(buffer, rfind(b" ", place, line_end) + 1, line_end)
+            headers = 0
+        else:
+            found.control.append(bytes(buffer[place:line_end]))
+            place = body
+            continue
+        stop = body + size
+        if stop + 2 > end:
+            found.needed_bytes = stop + 2 - place
+            break
+        add((place, body, body + headers, stop))
+        place = stop + 2
+    else:
+        if end - place > MAX_LINE_BYTES:
+            raise ProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes")
+    found.end = place
+    return found
+
+
+def _parse_size(buffer: bytearray, start: int, stop: int) -> int:
+    digits = buffer[start:stop]
+    if not digits.isdigit() or stop - start > _MAX_SIZE_DIGITS or (number := int(digits)) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"{bytes(digits[:20])!r} is not the size of a message")
+    return number
+
+
+def scan_small_frames(buffer: bytearray, start: int, end: int) -> FrameScan | None:
+    """The same as `scan_frames` for a buffer of many small messages and nothing else, all of them at once; None where it is not that.
+
+    Every line that looks like the head of a message is taken for one, and believed if each message ends where the next begins.
+    """
+    view = np.frombuffer(buffer, dtype=np.uint8, count=end)
+    lines = np.flatnonzero(view[start:end] == _NEWLINE) + start
+    begins = np.concatenate([[start], lines + 1])[:-1]  # of the lines that are complete
+    kind = view[begins]
+    heads = np.flatnonzero(((kind == _H) | (kind == _M)) & (lines - begins >= _MIN_HEAD_BYTES))
+    with_block = kind[heads] == _H
+    word = begins[heads] + with_block
+    is_head = (view[word] == _M) & (view[word + 1] == ord("S")) & (view[word + 2] == ord("G"))
+    heads, with_block = heads[is_head], with_block[is_head]
+    begins, stops = begins[heads], lines[heads] - 1
+    said = _parse_sizes(buffer, begins, stops, with_block) if len(begins) and begins[0] == start else None
+    if said is None:
+        return None
+    block, size = said
+    body = stops + 2
+    ends = body + size + 2
+    whole = ends <= end
+    if not whole[:-1].all() or not np.array_equal(ends[:-1], begins[1:]) or (whole[-1] and lines[-1] >= ends[-1]):
+        return None
+    count = int(whole.sum())
+    offsets = np.stack([begins, body, body + block, ends - 2], axis=1)[:count].ravel()
+    last = int(ends[count - 1]) if count else start
+    return FrameScan(last, offsets, [], 0 if whole.all() else int(ends[-1] - begins[-1]))
+
+
+def _parse_sizes(buffer: bytearray, begins: Positions, stops: Positions, with_block: Positions) -> tuple[Positions, Positions] | None:
+    """Of each head the size of the header block and of all; None where one is no head of a message."""
+    (heads,) = cut_columns(buffer, begins, stops)
+    _, offsets = get_buffers(heads)
+    spaces, counts = find_byte(heads, _SPACE)
+    if (np.diff(counts) < 3).any():  # MSG subject sid size
+        return None
+    before, last = spaces[counts[1:] - 2], spaces[counts[1:] - 1]
+    first, second = cut_columns(heads.buffers()[2], before + 1, last, last + 1, offsets[1:])
+    block = np.zeros(len(begins), dtype=np.int64)
+    try:
+        size = parse_numbers(second)
+        block[with_block] = parse_numbers(first if with_block.all() else first.filter(pa.array(with_block)))
+    except pa.ArrowInvalid:
+        return None
+    if (block < 0).any() or (block > size).any() or (size > MAX_MESSAGE_BYTES).any():  # `scan_frames` says what it is
+        return None
+    return block, size
+
+
+@dataclass(slots=True)
+class MessageColumns:
+    """The messages of one scan as columns: the line without its end, the header block, the payload. Copies, free of the buffer."""
+
+    line: pa.BinaryArray
+    headers: pa.BinaryArray
+    data: pa.BinaryArray
+
+
+def cut_messages(buffer: bytearray, found: FrameScan) -> MessageColumns:
+    """Cut the messages out of the buffer, which may be used again afterwards."""
+    places = np.asarray(found.offsets, dtype=np.int64).reshape(-1, 4)
+    begins, headers_at, data_at, stops = places.T
+    line, headers, data = cut_columns(buffer, begins, headers_at, headers_at, data_at, data_at, stops)
+    return MessageColumns(line, headers, data)
+
+
+def find_status_messages(headers: pa.BinaryArray) -> np.ndarray[Any, Any]:
+    """The places of what is no message of a stream but a word of the server: `NATS/1.0 100`, `204`, `404`, `409`."""
+    if not len(headers):
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(pc.starts_with(headers, b"NATS/1.0 ").to_numpy(zero_copy_only=False))
+
+
+def split_tokens(line: bytes) -> list[bytes]:
+    """The words of one line: `MSG subject sid [reply] size`."""
+    return line.rstrip(b"\r\n").split(b" ")
+
+
+@dataclass(slots=True)
+class DeliveredMessages:
+    """Messages that a consumer delivered: `rows` in the columns of `MESSAGE_SCHEMA`, the sequences that the consumer gave them, and how many
+    it had left after the last.
+    """
+
+    rows: pa.RecordBatch
+    consumer_seqs: np.ndarray[Any, Any]
+    pending: int
+
+
+def parse_deliveries(found: MessageColumns) -> DeliveredMessages:
+    """Read sequence and time out of the ack subjects, which every delivered message has as its reply.
+
+    Subjects may hold any byte but spaces: they are cut as text without being checked to be any. Raises GarbledError where a reply is
+    no ack subject.
+    """
+    try:
+        return _parse_deliveries(found)
+    except (pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, OverflowError):
+        lines = found.line.to_pylist()
+        raise ProtocolError(f"a message that no consumer delivers, among {len(lines)} that begin with {lines[:1]!r:.80}") from None
+
+
+def _parse_deliveries(found: MessageColumns) -> DeliveredMessages:
+    spaces, counts = find_byte(found.line, _SPACE)
+    if len(find_byte(found.line, _AT)[0]) or (np.diff(counts) < 4).any():  # MSG subject sid reply size
+        return _parse_deliveries_slowly(found)
+    first, second, third, fourth = (spaces[counts[:-1] + number] for number in range(4))
+    head = _reply_prefix(split_tokens(found.line[0].as_py())[3])
+    begins = third + 1 + len(head)
+    if (begins > fourth).any():
+        return _parse_deliveries_slowly(found)
+    subject, before, tail = cut_columns(found.line.buffers()[2], first + 1, second, third + 1, begins, begins, fourth)
+    cuts = _cut_numbers(tail) if pc.all(pc.equal(before, head)).as_py() else None
+    if cuts is None:
+        return _parse_deliveries_slowly(found)
+    seq, number, time = (parse_numbers(piece) for piece in cuts)
+    columns = [pa.array(seq), pa.array(time), subject, found.headers, found.data]
+    return DeliveredMessages(pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA), number, int(tail[-1].as_py().split(b".")[3]))
+
+
+def _cut_numbers(tail: pa.BinaryArray) -> list[pa.BinaryArray] | None:
+    """The three numbers with which each text begins, each with a dot behind it; None where there are fewer."""
+    dots, counts = find_byte(tail, _DOT)
+    if (np.diff(counts) < 3).any():
+        return None
+    _, offsets = get_buffers(tail)
+    one, two, three = (dots[counts[:-1] + number] for number in range(3))
+    return cut_columns(tail.buffers()[2], offsets[:-1], one, one + 1, two, two + 1, three)
+
+
+def _reply_prefix(reply: bytes) -> bytes:
+    """What is before the numbers of an ack subject: the same for all that one consumer delivers once."""
+    tokens = reply.split(b".")
+    return b"".join(token + b"." for token in tokens[: _SEQ_TOKENS[len(tokens)]])
+
+
+def _parse_deliveries_slowly(found: MessageColumns) -> DeliveredMessages:
+    """The same where replies differ in more than their numbers."""
+    words = pc.split_pattern(found.line.view(pa.string()), " ")
+    reply, subject = _split_merged_replies(pc.list_element(words, 3), pc.list_element(words, 1))
+    place = _SEQ_TOKENS[reply[0].as_py().count(".") + 1]
+    parts = pc.split_pattern(reply, ".")
+    seq, number, time = (pc.cast(pc.list_element(parts, place + k), pa.int64()) for k in range(3))
+    columns = [seq, time, subject.view(BYTES), found.headers, found.data]
+    return DeliveredMessages(pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA), number.to_numpy(), int(parts[-1].as_py()[place + 3]))
+
+
+def _split_merged_replies(reply: pa.StringArray, subject: pa.StringArray) -> tuple[pa.StringArray, pa.StringArray]:
+    """Replies and subjects as they were meant: between servers the subject travels behind the reply and an `@`, and servers before 2.11
+    cut at the last one, also where that is in the subject.
+    """
+    found = pc.extract_regex(reply.view(BYTES), pattern=_MERGED_REPLY_PATTERN)
+    meant, rest = pc.struct_field(found, "reply"), pc.struct_field(found, "rest")
+    whole = pc.if_else(pc.is_valid(rest), concat_rows(pc.coalesce(rest, b""), b"@", subject.view(BYTES)), subject.view(BYTES))
+    return pc.coalesce(meant, reply.view(BYTES)).view(pa.string()), whole.view(pa.string())
+
+
+def concat_rows(*pieces: pa.BinaryArray | pa.BinaryScalar | bytes) -> pa.BinaryArray:
+    """The pieces of each row, one after the other."""
+    parts = [pa.scalar(piece, BYTES) if isinstance(piece, bytes) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", BYTES))
+
+
+def format_numbers(numbers: pa.Array) -> pa.BinaryArray:
+    """Numbers as text."""
+    return pc.cast(numbers, pa.string()).view(BYTES)
+
+
+def append_header_lines(block: pa.BinaryArray, *lines: pa.BinaryArray | bytes) -> pa.BinaryArray:
+    """Header blocks with more lines at their end. A line ends with CRLF; an empty one adds nothing, but makes a block."""
+    return concat_rows(*_append_lines(block, lines))
+
+
+def _append_lines(block: pa.BinaryArray, lines: Sequence[pa.BinaryArray | bytes]) -> list[pa.BinaryArray | bytes]:
+    empty = pc.equal(pc.binary_length(block), 0)
+    begun = pc.binary_slice(block, 0, -2)
+    return [pc.if_else(empty, pa.scalar(b"NATS/1.0\r\n", BYTES), begun) if pc.any(empty).as_py() else begun, *lines, b"\r\n"]
+
+
+def build_frames(
+    subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray, *, prefix: bytes = b"", reply: pa.BinaryArray | None = None,
+    lines: Sequence[pa.BinaryArray | bytes] = (),
+) -> tuple[memoryview, np.ndarray[Any, Any]]:  # fmt: skip
+    """The frames that publish every row, in one buffer; and where each begins, with the end of the last.
+
+    `reply` has the space before it, or is empty: then nobody answers that message. `lines` are added to the headers as `append_header_lines`
+    adds them. Every frame has headers: the server takes a block of length 0.
+    """
+    pieces = _append_lines(headers, lines) if lines else [headers]
+    block = _sum_sizes(pieces)
+    answer = [] if reply is None else [reply]
+    words = [b"HPUB " + prefix, subject, *answer, b" ", format_numbers(block), b" ", format_numbers(pc.add(block, pc.binary_length(data))), b"\r\n"]
+    rows = concat_rows(*words, *pieces, data, b"\r\n")
+    offsets = get_buffers(rows)[1]
+    return memoryview(rows.buffers()[2]), offsets
+
+
+def _sum_sizes(pieces: Iterable[pa.BinaryArray | bytes]) -> pa.Array:
+    """How many bytes the pieces of each row have together."""
+    total: Any = 0
+    for piece in pieces:
+        total = pc.add(total, len(piece) if isinstance(piece, bytes) else pc.binary_length(piece))
+    return total

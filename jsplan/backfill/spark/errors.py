@@ -1,0 +1,79 @@
+"""What Spark says when a job of lanes fails: an error of ours that came with it, one of a user's code, or a worker that died."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from jsplan.backfill.spark.executors import WorkerDiedError, error_to_result, raise_failure
+from jsplan.backfill.spark.user_transforms import first_error_line
+from jsplan.errors import JsplanError, RefusedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jsplan.backfill.tasks.partitioning import PartitionPlan
+
+#: How an error of ours travels in the words of Spark.
+_ERROR_PATTERN = re.compile(r"jsplan-said:([A-Za-z0-9+/=]+):")
+#: Bytes that Spark hands to Python at once, where it can be told.
+_BATCH_SETTINGS: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20)}
+
+
+class CarriedError(Exception):
+    """An error of ours, as Spark carries it from a reader to the driver."""
+
+    def __init__(self, error: JsplanError) -> None:
+        super().__init__(f"jsplan-said:{base64.b64encode(json.dumps(error_to_result(error)).encode()).decode()}:")
+
+
+class UserFunctionError(RefusedError):
+    """A user's function failed while it ran."""
+
+
+def collect_plan_rows(session: SparkSession, frame: DataFrame, job: PartitionPlan, name: str) -> list[Any]:
+    """The rows of a frame of a job. Raises what `raise_spark_error` raises."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415 - it has no stubs
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - it costs a second, and only a job needs it
+
+    session.sparkContext.setJobDescription(name)
+    before = {key: session.conf.get(key, None) for key in _BATCH_SETTINGS}
+    try:
+        for key, value in _BATCH_SETTINGS.items():
+            session.conf.set(key, value)
+        return frame.collect()
+    except (PySparkException, Py4JError) as error:
+        raise_spark_error(error, job)
+    finally:
+        with contextlib.suppress(PySparkException, Py4JError):  # it may be stopped under us
+            for key, old in before.items():
+                session.conf.unset(key) if old is None else session.conf.set(key, old)
+
+
+def raise_spark_error(error: Exception, job: PartitionPlan) -> NoReturn:
+    """Raise what an error of Spark means: one of ours that came with it, one of the user's function or SQL, or a worker that died."""
+    text = str(error)
+    if (match := _ERROR_PATTERN.search(text)) is not None:
+        raise_failure([json.loads(base64.b64decode(match[1]))])
+    if job.transform is not None and "Traceback (most recent call last)" in text and job.transform.path in text:
+        raise UserFunctionError(f"transform {job.transform}: {_last_line(text)}") from None
+    if (job.where is not None or job.transform is not None) and (condition := _sql_error_name(error)):
+        if job.transform is not None:
+            raise UserFunctionError(f"transform {job.transform}: {condition} {first_error_line(error)}") from None
+        raise RefusedError(f"where: {condition} {first_error_line(error)}. Nothing of this attempt was copied") from None
+    raise WorkerDiedError(f"a worker died: {first_error_line(error)}", hint="The next attempt resumes it.") from None
+
+
+def _sql_error_name(error: Exception) -> str:
+    """What Spark calls an error of somebody's SQL; empty for any other."""
+    names = ("ArithmeticException", "NumberFormatException", "DateTimeException", "ArrayIndexOutOfBoundsException", "SparkRuntimeException")
+    return type(error).__name__ if type(error).__name__ in names else ""
+
+
+def _last_line(text: str) -> str:
+    """The error that a traceback ends with."""
+    lines = [line.strip() for line in text[text.index("Traceback (most recent call last)") :].splitlines()]
+    return next((line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception|Interrupt)?: ", line)), "it failed")[:300]

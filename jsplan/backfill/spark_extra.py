@@ -1,0 +1,17 @@
+"""Whether what backfill needs is installed: the extra `spark`. Asked before anything is imported that would say it less well."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from jsplan.errors import NotAvailableError
+
+_REQUIRED_PACKAGES: Final = ("pyspark", "pyarrow", "numpy")
+
+
+def require_spark() -> None:
+    """Raise NotAvailableError that says what to install, where something is missing."""
+    missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
+    if missing:
+        raise NotAvailableError(f"backfill needs {missing[0]}, which is not installed", hint='pip install "jsplan[spark]"')

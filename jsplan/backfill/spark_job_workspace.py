@@ -1,0 +1,152 @@
+"""A workspace, as much of it as a backfill needs and without a secret: what stands as `${env.X}` in the files stands so here.
+
+Who writes it where is left to `job_file`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jsplan.backfill.tasks.endpoints import declare_connection
+from jsplan.config import load as load_workspace
+from jsplan.config.model import LoadOptions
+from jsplan.errors import JsplanError, RefusedError
+from jsplan.units import format_duration
+
+if TYPE_CHECKING:
+    from jsplan.config.model import Backend, Backfill, BackfillSide, Connection, Domain, Workspace
+
+_REFERENCE: Final = re.compile(r"\$\{env\.[A-Za-z_][A-Za-z0-9_]*\}")
+_SIDE_FIELDS: Final = ("start_seq", "end_seq", "start_time", "end_time")
+_ENTRY_FIELDS: Final = ("order", "strategy", "mode", "oversize", "rate", "window", "where", "transform")
+
+
+def keep_references(options: LoadOptions) -> LoadOptions:
+    """The same files, read so that every `${env.X}` of them remains as it is written."""
+    kept = ("JSPLAN_",)  # which environment is meant, and variables
+    environ = {name: value if name.startswith(kept) else f"${{env.{name}}}" for name, value in options.environ.items()}
+    return replace(options, environ=environ)
+
+
+def build_job_workspace(workspace: Workspace, entry: Backfill) -> dict[str, Any]:
+    """The workspace file of a job. `workspace` was loaded `keep_references`. Raises RefusedError for a secret in the files."""
+    domains = {key: _format_domain(domain) for key, domain in workspace.domains.items()}
+    connections = {key: format_connection(one, workspace.root) for key, one in workspace.connections.items()}
+    found = {
+        "jsplan": 1, "workspace": workspace.name, "connections": connections, "domains": domains,
+        "backend": _format_backend(workspace.backend), "backfills": [_format_entry(entry)],
+        "imports": [_format_import(row) for row in workspace.imports],
+    }  # fmt: skip
+    if workspace.environment:
+        found["environments"] = {workspace.environment: {}}
+    return {key: _escape_references(value, filled=key in ("connections", "backend")) for key, value in found.items() if value}
+
+
+def _escape_references(value: Any, *, filled: bool) -> Any:
+    """Text as it is written in files, where `${` begins a reference; with `filled` those to the environment remain some."""
+    if isinstance(value, dict):
+        return {key: _escape_references(item, filled=filled) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escape_references(item, filled=filled) for item in value]
+    if not isinstance(value, str):
+        return value
+    kept = _REFERENCE.findall(value) if filled else []
+    pieces = [piece.replace("${", "$${") for piece in (_REFERENCE.split(value) if filled else [value])]
+    return "".join(text for pair in itertools.zip_longest(pieces, kept, fillvalue="") for text in pair)
+
+
+def format_connection(connection: Connection, root: Path) -> dict[str, Any]:
+    """A connection as the files have it. Raises RefusedError for a secret that stands there in the open."""
+    for name in ("password", "token"):
+        value = getattr(connection, name)
+        if value is not None and not _REFERENCE.fullmatch(value):
+            raise _build_secret_error(connection.key, f"`{name}`")
+    if any("@" in _REFERENCE.sub("", part) for part in (connection.url or "").split(",")):
+        raise _build_secret_error(connection.key, "`url`")
+    tls = connection.tls
+    found = {name: getattr(connection, name) for name in ("url", "context", "user", "password", "token", "inbox_prefix")}
+    found |= {name: _format_path(getattr(connection, name), root) for name in ("creds", "nkey")}
+    found["timeout"] = format_duration(connection.timeout) if connection.timeout else None
+    if tls is not None:
+        files = {name: _format_path(getattr(tls, name), root) for name in ("ca", "cert", "key")}
+        found["tls"] = _drop_nulls(files | {"handshake_first": tls.handshake_first or None})
+    return _drop_nulls(found)
+
+
+def declare_connections(options: LoadOptions, master: str | None) -> None:
+    """Let tasks that run on other machines find their connections: by what the files say, with secrets from the environment there.
+
+    A connection with a secret in its text is not described; those machines need its settings in their environment then.
+    """
+    if master is None or master.startswith("local"):
+        return
+    workspace = load_workspace(keep_references(options))
+    for key, connection in workspace.connections.items():
+        try:
+            declare_connection(key, format_connection(connection, workspace.root))
+        except RefusedError:
+            continue
+
+
+def _build_secret_error(key: str, what: str) -> RefusedError:
+    return RefusedError(
+        f"{what} of connection {key} is a secret that stands in the files, and a job file holds none",
+        hint="Write ${env.NAME} there and set NAME where the job runs, or use `creds:` or `context:`: files of each machine.",
+    )
+
+
+def _format_path(path: Path | None, root: Path) -> str | None:
+    """A path that begins with a reference is absolute once that is filled in."""
+    if path is None:
+        return None
+    text = str(path)
+    return text.removeprefix(f"{root}/") if text.startswith(f"{root}/${{env.") else text
+
+
+def _format_domain(domain: Domain) -> dict[str, Any]:
+    usual = f"$JS.{domain.js_domain}.API" if domain.js_domain else "$JS.API"
+    found = {
+        "connection": domain.connection, "api_prefix": domain.api_prefix if domain.api_prefix != usual else None,
+        "labels": sorted(domain.labels), "same_as": domain.same_as,
+    }  # fmt: skip
+    named = {} if domain.same_as or domain.js_domain == domain.key else {"js_domain": domain.js_domain}
+    return {key: value for key, value in found.items() if value} | named
+
+
+def _format_import(row: Any) -> dict[str, Any]:
+    said = {"from": row.origin, "into": row.into, "api": row.api, "deliver": row.deliver, "consumers": list(row.consumers)}
+    return {key: value for key, value in said.items() if value}
+
+
+def _format_backend(backend: Backend) -> dict[str, Any]:
+    if backend.kind == "local":
+        return {"local": {"path": str(backend.path)}}
+    return {"kv": {"domain": backend.domain, "bucket": backend.bucket, "lock_ttl": format_duration(backend.lock_ttl)}}
+
+
+def _format_entry(entry: Backfill) -> dict[str, Any]:
+    said = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
+    if entry.subject_transform is not None:
+        said["subject_transform"] = dict(zip(("src", "dest"), entry.subject_transform, strict=True))
+    return {"name": entry.name, "from": [_format_side(side) for side in entry.origins], "to": _format_side(entry.target)} | _drop_nulls(said)
+
+
+def _format_side(side: BackfillSide) -> dict[str, Any]:
+    if side.parquet is not None:
+        if not Path(side.parquet).is_absolute() and not side.parquet.startswith("file:"):
+            raise JsplanError(
+                f"{side.parquet} is relative to the workspace, which the machines of a cluster do not have",
+                hint="Write the path under which every worker reaches the archive.",
+            )
+        return {"parquet": side.parquet}
+    said: Mapping[str, Any] = {name: getattr(side, name) for name in _SIDE_FIELDS}
+    return {"domain": side.domain, "stream": side.stream} | _drop_nulls({**said, "filter_subjects": list(side.filters) or None})
+
+
+def _drop_nulls(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in said.items() if value is not None}

@@ -1,0 +1,153 @@
+"""backfill status: how far each entry is, and what its attempts left on the servers. Starts no Spark, takes no lock, writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+from jsplan.address import BACKFILL_INCOMPLETE, Address
+from jsplan.backfill.model import SKIPPED, BackfillState, hash_config
+from jsplan.backfill.parquet.location import find_orphaned_attempts
+from jsplan.backfill.tasks import staging_streams
+from jsplan.backfill.tasks.temporary_source import find_temporary_source, read_owner
+from jsplan.config.model import Backfill, LoadOptions
+from jsplan.diagnostics import did_you_mean
+from jsplan.documents.backfill import BackfillStatus, EntryStatus, Orphan
+from jsplan.errors import JsplanError, UsageError
+from jsplan.facts.live import is_backfill_incomplete
+from jsplan.jetstream import Pool
+from jsplan.workflows.context import Context, open_context, open_pool
+
+
+async def read_backfill_status(load: LoadOptions, names: tuple[str, ...]) -> BackfillStatus:
+    """Of these entries, or of all. Raises UsageError for a name that is neither in the files nor in state."""
+    async with open_context(load) as world:
+        entries = _list_entries(world, names)
+        found = BackfillStatus(world.workspace.name, world.workspace.environment, entries)
+        holder = await world.backend.read_holder()
+        found.locked = holder.to_json() if holder is not None else None
+        async with open_pool(world, read_only=True) as pool:
+            leftovers = await _find_orphans(world, pool, found.offline)
+        leftovers += await asyncio.to_thread(find_orphaned_attempts, world)
+    _assign_orphans(world, found, leftovers, include_unowned=not names)
+    return found
+
+
+def _list_entries(world: Context, names: tuple[str, ...]) -> list[EntryStatus]:
+    declared, kept = world.workspace.backfills, world.state.backfills
+    every = dict.fromkeys([*declared, *kept])
+    for name in names:
+        if name not in every:
+            raise UsageError(
+                f"there is no backfill {name}.{did_you_mean(name, every)}".rstrip("."), hint="See all of them: jsplan backfill status"
+            )
+    return [_build_entry_status(name, declared.get(name), kept.get(name)) for name in every if not names or name in names]
+
+
+def _build_entry_status(name: str, declared: Backfill | None, kept: dict[str, Any] | None) -> EntryStatus:
+    if kept is None:
+        return EntryStatus(name, "new", next=_format_run_command(name))
+    record = BackfillState.from_json(kept)
+    status = EntryStatus(name, "", record.pinned_at, record.done_at, kept["origins"])
+    done = bool(record.done_at) or (bool(record.origins) and all(leg.status == "done" for leg in record.origins))
+    status.skipped = any(leg.status == SKIPPED for leg in record.origins) or any(one["status"] == SKIPPED for one in record.unmeasured)
+    if declared is None and ">" not in name:
+        status.status = "missing"
+    elif declared is not None and record.entry_hash != hash_config(declared):
+        status.status, status.next = "changed", _format_run_command(name)
+    elif record.is_new:
+        status.status, status.next = "new", _format_run_command(name)
+    else:
+        status.status, status.next = ("done", "") if done else ("started", _format_run_command(name))
+    return status
+
+
+def _format_run_command(name: str) -> str:
+    """How an entry goes on; one that was made of two addresses has them as its name."""
+    origin, between, target = name.partition(">")
+    ends = f"--from {shlex.quote(origin)} --to {shlex.quote(target)}" if between else shlex.quote(name)
+    return f"jsplan backfill run {ends}"
+
+
+async def _find_orphans(world: Context, pool: Pool, unreachable: dict[str, str]) -> list[Orphan]:
+    """What lies around in every domain that a backfill of this workspace goes to or went to."""
+    domains = world.workspace.domains
+    keys = {entry.target.domain for entry in world.workspace.backfills.values() if entry.target.stream}
+    keys |= {leg["target"].partition("/")[0] for kept in world.state.backfills.values() for leg in kept["origins"]}
+    known = sorted(keys & domains.keys())
+    await pool.open(domains[key].connection for key in known)
+    found = await asyncio.gather(*(_find_domain_orphans(world, pool, key) for key in known), return_exceptions=True)
+    out: list[Orphan] = []
+    for key, one in zip(known, found, strict=True):
+        if isinstance(one, JsplanError):
+            unreachable[key] = one.full_text
+        elif isinstance(one, BaseException):
+            raise one
+        else:
+            out += one
+    return out
+
+
+async def _find_domain_orphans(world: Context, pool: Pool, key: str) -> list[Orphan]:
+    infos, _ = await pool.api(world.workspace.domains[key]).streams()
+    own = f"{world.workspace.state_name}/"
+    found = {}
+    for info in infos:
+        if info["config"]["name"].startswith(staging_streams.STAGING_PREFIX):
+            left = _to_orphan(key, info)
+            left.entry = left.entry.removeprefix(own)
+            found[left.stream] = left
+    for info in infos:
+        _add_sources(found, key, info["config"])
+        if (unfinished := _find_unfinished(key, info)) is not None:
+            unfinished.entry = unfinished.entry.removeprefix(own)
+            found[f"{unfinished.stream} {info['config']['name']}"] = unfinished
+    return [found[name] for name in sorted(found)]
+
+
+def _to_orphan(key: str, info: dict[str, Any]) -> Orphan:
+    config, state = info["config"], info["state"]
+    said = config.get("metadata") or {}
+    entry, origin = said.get(staging_streams.ENTRY_KEY, ""), said.get(staging_streams.ORIGIN_KEY, "")
+    return Orphan(key, config["name"], entry, origin, state["messages"], state["bytes"], bool(config.get("sealed")))
+
+
+def _find_unfinished(key: str, info: dict[str, Any]) -> Orphan | None:
+    """A source of ours in a stream, or a stream that was not made to its end."""
+    config, state = info["config"], info["state"]
+    if (source := find_temporary_source(config)) is not None and (whose := read_owner(config)) is not None:
+        entry, _, rest = whose.partition(" ")
+        into = str(Address.of_stream(key, config["name"]))
+        return Orphan(key, source["name"], entry, rest.partition(" ")[0], 0, 0, False, [into])
+    if is_backfill_incomplete(config):
+        whose = config["metadata"][BACKFILL_INCOMPLETE]
+        return Orphan(key, config["name"], whose, "", state["messages"], state["bytes"], False)
+    return None
+
+
+def _add_sources(found: dict[str, Orphan], key: str, config: dict[str, Any]) -> None:
+    """A stream that has a staging stream as its source, also one that is no more."""
+    for source in config.get("sources") or []:
+        name = source["name"]
+        if name.startswith(staging_streams.STAGING_PREFIX) and not source.get("external"):
+            left = found.setdefault(name, Orphan(key, name, "", "", 0, 0, True))
+            left.source_of.append(str(Address(key, "stream", config["name"])))
+
+
+def _assign_orphans(world: Context, found: BackfillStatus, leftovers: Iterable[Orphan], *, include_unowned: bool) -> None:
+    """Each leftover to its entry; what has none is a stray. What is left of a finished entry is for a run to clear away."""
+    by_name = {entry.name: entry for entry in found.entries}
+    known = {*world.workspace.backfills, *world.state.backfills}
+    for left in leftovers:
+        entry = by_name.get(left.entry)
+        if entry is not None:
+            entry.orphans.append(left)
+            if entry.status == "done":
+                entry.next = _format_run_command(entry.name)
+        elif include_unowned and left.entry not in known:
+            found.orphans.append(left)
+
+
+__all__ = ["read_backfill_status"]

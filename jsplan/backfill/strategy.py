@@ -1,0 +1,247 @@
+"""Which tool copies an entry: a source of the server, a snapshot, or Spark; and why. Pure; both planning and a run ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from jsplan.address import Address
+from jsplan.config.model import Backfill, BackfillSide
+from jsplan.topology import Topology
+from jsplan.topology.routes import NoRouteError
+from jsplan.units import format_duration
+
+Strategy = Literal["native", "snapshot", "spark"]
+#: Servers of this API level restore a snapshot under any name and into any storage.
+RESTORE_ANY_NAME_LEVEL: Final = 5
+#: Why Spark where `mode: tagged` asks for what nothing else does.
+TAGGED_REASON: Final = "copied by Spark, so that each message says where it comes from"
+NATIVE_REASON: Final = "a source of the target brings it: the server copies by itself, and the range has no end"
+SNAPSHOT_REASON: Final = "the whole stream into a target that does not exist yet: a snapshot keeps sequences and times"
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTraits:
+    """What is known of a stream: its configuration and state, the API level of its domain, and whether that is another account's import.
+
+    `exists` False: the configuration is what the files declare (empty: nothing does).
+    """
+
+    config: Config = field(default_factory=dict)
+    state: Config = field(default_factory=dict)
+    api_level: int = 0
+    exists: bool = True
+    imported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyFacts:
+    """One entry with its ends. `origins` are in the order of the entry. `already_sourced`: a source of the target brings some of an origin;
+    `unreachable_reason`: why the target's servers cannot reach an origin by themselves; `now` is UTC.
+    """
+
+    entry: Backfill
+    origins: tuple[StreamTraits, ...]
+    target: StreamTraits
+    now: datetime
+    already_sourced: bool = False
+    unreachable_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyChoice:
+    """What copies, and why. `obstacle` is why it is not what the entry asks for: then it must not be run."""
+
+    strategy: Strategy
+    reason: str
+    obstacle: str = ""
+
+
+def choose_strategy(facts: StrategyFacts) -> StrategyChoice:
+    """The tool for an entry. `auto` takes another one than Spark only where sequence and time are to be kept, not where from."""
+    asked, against_snapshot, against_native = facts.entry.strategy, _find_snapshot_obstacle(facts), _find_native_obstacle(facts)
+    if asked == "snapshot":
+        return StrategyChoice("snapshot", SNAPSHOT_REASON, against_snapshot)
+    if asked == "native":
+        return StrategyChoice("native", NATIVE_REASON, against_native)
+    against = next(filter(None, (find_read_obstacle(one.config) for one in facts.origins)), "")
+    if asked == "spark":
+        return StrategyChoice("spark", "copied by Spark, as the entry says", against)
+    if facts.entry.mode != "exact":
+        return StrategyChoice("spark", TAGGED_REASON, against)
+    if not against_snapshot:
+        return StrategyChoice("snapshot", SNAPSHOT_REASON)
+    if not against_native:
+        return StrategyChoice("native", f"{NATIVE_REASON} (no snapshot: {against_snapshot})")
+    return StrategyChoice("spark", f"copied by Spark (no snapshot: {against_snapshot}; no source: {against_native})", against)
+
+
+def has_strategy_choice(entry: Backfill) -> bool:
+    """Whether anything but Spark may come into question, so that it is worth asking the servers."""
+    return entry.strategy in ("native", "snapshot") or (entry.strategy == "auto" and entry.mode == "exact")
+
+
+def explain_obstacle(entry: Backfill, choice: StrategyChoice) -> tuple[str, str]:
+    """What to say of an entry that must not be run, and what to do."""
+    if choice.strategy == "spark":
+        return f"backfill {entry.name} is not possible: {choice.obstacle}", "Take the entry out; a source can take what comes from now on."
+    text = f"backfill {entry.name}: `strategy: {entry.strategy}` is not possible: {choice.obstacle}"
+    return text, "Leave it to `strategy: auto`."
+
+
+def find_read_obstacle(config: Config) -> str:
+    """Why the history of a stream of this configuration cannot be read; empty where it can."""
+    if config.get("retention") != "workqueue":
+        return ""
+    return f"{config.get('name', 'the origin')} is a work queue, and only a consumer that takes messages out of it can read it (10098)"
+
+
+#: What a target must not have, and why. Asked of servers: the messages would be stored under other subjects, never, or the source refused.
+_TARGET_PROBLEMS: Final = {
+    "subject_transform": "changes the subjects of what it stores (`subject_transform`), also of what is copied into it",
+    "allow_msg_counter": "counts (`allow_msg_counter`), and takes no messages that are not for its counters",
+    "allow_msg_schedules": "schedules messages (`allow_msg_schedules`), and such a stream takes no source, not even for a while",
+}
+
+
+def find_target_problem(config: Config) -> tuple[str, str]:
+    """Why nothing can be copied exactly once into a stream of this configuration, and what to do; both empty where it can."""
+    if config.get("mirror"):
+        return "is a mirror, which takes nothing but what its origin has", "Name a stream of its own as the target."
+    if config.get("sealed"):
+        return "is sealed and takes nothing any more", ""
+    for name, why in _TARGET_PROBLEMS.items():
+        if config.get(name):
+            return why, "Name a stream without that as the target."
+    if config.get("retention", "limits") != "limits":
+        why = f"has retention {config['retention']}: what is acknowledged vanishes from it, so nobody could say what has arrived"
+        return why, "Copy into a stream with retention limits, and let a source carry it on from there."
+    return "", ""
+
+
+def complete_reason(entry: Backfill, choice: StrategyChoice) -> StrategyChoice:
+    """The choice, with the hours in which an entry is copied among its reasons, and that what has no room for a header has none."""
+    if choice.strategy != "spark":
+        return choice
+    if entry.oversize == "native":
+        choice = replace(choice, reason=f"{choice.reason}; what exceeds max_payload with that goes without (`oversize: native`)")
+    if entry.window is None:
+        return choice
+    hours = f"only from {entry.window.replace('-', ' to ')}, by the clock of the machine that runs it"
+    return replace(choice, reason=f"{choice.reason}; {hours}")
+
+
+def _find_server_copy_obstacle(facts: StrategyFacts) -> str:
+    """What neither of them does. An entry whose origin is not there yet is judged by what it says."""
+    entry = facts.entry
+    if entry.mode != "exact":
+        return "it keeps no Jsplan-Origin; say `mode: exact` to do without"
+    if any(side.parquet is not None for side in (*entry.origins, entry.target)):
+        return "an archive is read and written by Spark"
+    if entry.window is not None:
+        return "a server that copies by itself cannot be paused when the window closes"
+    for name in ("where", "transform", "subject_transform", "rate"):
+        if getattr(entry, name) is not None:
+            return f"only Spark knows `{name}`"
+    if entry.oversize == "native":
+        return "it takes what is too large as well, so `oversize: native` is for copies by Spark"
+    if entry.order != "stream":
+        return f"it keeps the order of the stream, and `order: {entry.order}` is Spark's"
+    if any(side.end_seq is not None or side.end_time is not None for side in entry.origins):
+        return "the range has an end"
+    return ""
+
+
+def _find_native_obstacle(facts: StrategyFacts) -> str:
+    if both := _find_server_copy_obstacle(facts):
+        return both
+    if any(len(side.filters) > 1 for side in facts.entry.origins):
+        return "a source has one filter, and the entry has several"
+    if facts.already_sourced:
+        return "a source of the target brings some of that stream already, and both would bring the same"
+    if facts.unreachable_reason:
+        return facts.unreachable_reason
+    if any(one.config.get("retention", "limits") != "limits" for one in facts.origins):
+        return "the origin lets go of what a source takes (its retention is not limits)"
+    for name, what in (("allow_rollup_hdrs", "delete by rollup"), ("allow_msg_ttl", "expire by a time to live of their own")):
+        if facts.target.config.get(name):
+            return f"messages would act again in the target: they may {what} (`{name}`)"
+    return ""
+
+
+def _find_snapshot_obstacle(facts: StrategyFacts) -> str:
+    if both := _find_server_copy_obstacle(facts):
+        return both
+    side, target = facts.entry.origins[0], facts.target
+    if len(facts.entry.origins) > 1:
+        return "a snapshot is of one stream, and the entry has several origins"
+    if not _is_whole_stream(side):
+        return "a snapshot is of the whole stream, and the entry has a start or filters"
+    if target.exists:
+        return "the target exists already"
+    if not target.config:
+        return "the target is in no file, so nothing says how it is to be configured"
+    if any(target.config.get(name) for name in ("mirror", "sources")):
+        return "the target has a mirror or sources of its own, which would bring messages again"
+    if not facts.origins:
+        return "the origin does not exist"
+    return _find_server_obstacle(facts) or _find_limit_obstacle(facts.origins[0], target.config, facts.now)
+
+
+def _is_whole_stream(side: BackfillSide) -> bool:
+    return side.start_seq is None and side.start_time is None and not side.filters
+
+
+def _find_server_obstacle(facts: StrategyFacts) -> str:
+    origin, target = facts.origins[0], facts.target
+    if origin.imported or target.imported:
+        return "snapshots do not come over another account's import"
+    if origin.api_level >= RESTORE_ANY_NAME_LEVEL > target.api_level:
+        return "the target's server is older than nats-server 2.15 and cannot read the origin's snapshot"
+    if origin.api_level < RESTORE_ANY_NAME_LEVEL:
+        if origin.config.get("name") != facts.entry.target.stream:
+            return "servers before 2.15 restore a stream under its own name only"
+        if {origin.config.get("storage", "file"), target.config.get("storage", "file")} != {"file"}:
+            return "servers before 2.15 make and restore snapshots of file storage only"
+    return ""
+
+
+def _find_limit_obstacle(origin: StreamTraits, config: Config, now: datetime) -> str:
+    """What the target would let go as soon as it has it: that is for somebody to decide who sees it."""
+    state = origin.state
+    for name, key in (("max_msgs", "messages"), ("max_bytes", "bytes")):
+        limit = int(config.get(name) or -1)
+        if 0 < limit < int(state[key]):
+            return f"the target would not keep all of it (`{name}`)"
+    if int(config.get("max_msgs_per_subject") or -1) > 0 and state["messages"]:
+        return "the target would not keep all of it (`max_msgs_per_subject`)"
+    age = int(config.get("max_age") or 0)
+    if age and state["messages"] and datetime.fromisoformat(state["first_ts"]) < now - timedelta(microseconds=age / 1000):
+        return f"a snapshot keeps the times, and the target would expire what is older than {format_duration(age)}"
+    return ""
+
+
+def build_strategy_facts(topology: Topology, entry: Backfill, origins: Iterable[StreamTraits], target: StreamTraits, now: datetime) -> StrategyFacts:
+    """An entry with its ends as far as they are known."""
+    sides = [side for side in entry.origins if side.parquet is None]
+    ways = [_find_reach_obstacle(topology, side, entry.target) for side in sides] if entry.target.parquet is None else []
+    sourced = any(_is_sourced(topology, side, entry.target, target.config) for side in sides)
+    return StrategyFacts(entry, tuple(origins), target, now, sourced, next(filter(None, ways), ""))
+
+
+def _find_reach_obstacle(topology: Topology, side: BackfillSide, to: BackfillSide) -> str:
+    try:
+        topology.routes.find_route(to.domain, side.domain)
+    except NoRouteError as error:
+        return str(error)
+    return ""
+
+
+def _is_sourced(topology: Topology, side: BackfillSide, to: BackfillSide, config: Any) -> bool:
+    real = topology.canonicalize(Address.of_stream(side.domain, side.stream)).domain
+    named = [source for source in config.get("sources") or () if source["name"] == side.stream]
+    return any(topology.routes.resolve_prefix(to.domain, (source.get("external") or {}).get("api")) == real for source in named)

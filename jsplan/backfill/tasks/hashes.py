@@ -1,0 +1,147 @@
+"""Proves that messages arrived: a hash over each block of them, made of what was read at the origin and of what is stored in the end.
+
+Equal lists of hashes are equal messages, in equal order, each once: subject, headers and payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes
+from jsplan.backfill.protocol.arrow_split import cut_columns, find_byte, find_tails, get_buffers, parse_numbers
+from jsplan.backfill.protocol.frames import BYTES, concat_rows
+
+#: Messages per hash: what differs is then looked for among so many.
+BLOCK_MESSAGES: Final = 4096
+SOURCE_HEADER: Final = "Nats-Stream-Source"
+_CARRIAGE_RETURN: Final = ord("\r")
+_TRANSPORT_HEADERS: Final = f"\r\n(?:{SOURCE_HEADER}|Nats-Expected-Last-Sequence):[^\r]*"
+
+
+def strip_transport_headers(headers: pa.BinaryArray) -> pa.BinaryArray:
+    """Header blocks without what servers and the way through a staging stream add."""
+    if not contains_bytes(headers, b"Nats-"):
+        return headers
+    return pc.replace_substring_regex(headers, pattern=_TRANSPORT_HEADERS, replacement="")
+
+
+def encode_canonical(subject: pa.BinaryArray, headers: pa.BinaryArray, data: pa.BinaryArray) -> pa.BinaryArray:
+    """Each message as bytes that no other message has."""
+    sizes = np.stack([pc.binary_length(column).to_numpy() for column in (subject, headers, data)], axis=1).astype("<i4")
+    places = np.arange(len(subject) + 1, dtype=np.int32) * sizes.itemsize * 3
+    lengths = pa.Array.from_buffers(BYTES, len(subject), [None, pa.py_buffer(places), pa.py_buffer(np.ascontiguousarray(sizes))])
+    return concat_rows(lengths, subject, headers, data)
+
+
+class BlockHasher:
+    """The hashes of messages that come in batches of any size, in order."""
+
+    def __init__(self, size: int = BLOCK_MESSAGES) -> None:
+        self.count = 0
+        self._size = size
+        self._hash = hashlib.sha256()
+        self._done: list[str] = []
+
+    def add(self, rows: pa.BinaryArray) -> None:
+        """Take more messages, as `encode_canonical` has them."""
+        if not len(rows):
+            return
+        offsets = get_buffers(rows)[1]
+        bytes_ = memoryview(rows.buffers()[2])
+        start = 0
+        while start < len(rows):
+            stop = min(len(rows), start + self._size - self.count % self._size)
+            self._hash.update(bytes_[offsets[start] : offsets[stop]])
+            self.count += stop - start
+            if self.count % self._size == 0:
+                self._finish_block()
+            start = stop
+
+    def _finish_block(self) -> None:
+        self._done.append(self._hash.hexdigest())
+        self._hash = hashlib.sha256()
+
+    def hashes(self) -> list[str]:
+        """One for each block, the last one for what was begun."""
+        return [*self._done, *([self._hash.hexdigest()] if self.count % self._size else [])]
+
+
+def parse_origin_header(headers: pa.BinaryArray, domain: str, stream: str) -> tuple[pa.Array, pa.Array]:
+    """Sequence and time text of the messages that say that they come from this stream; null for all others."""
+    prefix = f"{domain}/{stream}/"
+    pattern = f"\r\n{ORIGIN_HEADER}: ?{escape_regex(prefix)}(?P<seq>[0-9]+)/(?P<time>[^\r]*)"
+    if not contains_bytes(headers, prefix.encode()):
+        return pa.nulls(len(headers), pa.int64()), pa.nulls(len(headers), pa.string())
+    found = pc.extract_regex(headers, pattern=pattern)
+    return _to_numbers(pc.struct_field(found, "seq")), pc.struct_field(found, "time").view(pa.string())
+
+
+def parse_source_header(headers: pa.BinaryArray, name: str) -> pa.Array:
+    """The sequence in the source `name` (a stream, or `stream:hash`) of messages that a server copied from there; null for all others."""
+    pattern = f"\r\n{SOURCE_HEADER}: ?{escape_regex(name)} (?P<seq>[0-9]+)"
+    if not contains_bytes(headers, f"{SOURCE_HEADER}: {name} ".encode()):
+        return pa.nulls(len(headers), pa.int64())
+    return _to_numbers(pc.struct_field(pc.extract_regex(headers, pattern=pattern), "seq"))
+
+
+def extract_sourced(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
+    """The rows that a server copied from the stream `name`, their header blocks as `strip_transport_headers` has them, and their sequences there.
+
+    A server puts its line behind all others, so what the last lines say is everything. Where anything else is found, the slow way decides.
+    """
+    line, headers = f"\r\n{SOURCE_HEADER}: {name} ".encode(), rows["headers"]
+    kept, tail = _split_tail(headers, 3)
+    mine = pc.starts_with(tail, line)
+    if not pc.all(mine).as_py():
+        if contains_bytes(headers.filter(pc.invert(mine)), line):
+            return _extract_sourced_slowly(rows, name)
+        rows, kept, tail = rows.filter(mine), kept.filter(mine), tail.filter(mine)
+    spaces, counts = find_byte(tail, ord(" "))
+    if contains_bytes(kept, b"\r\nNats-") or (np.diff(counts) < line.count(b" ") + 1).any():
+        return _extract_sourced_slowly(rows, name)
+    begins = get_buffers(tail)[1][:-1]
+    (number,) = cut_columns(tail.buffers()[2], begins + len(line), spaces[counts[:-1] + line.count(b" ")]) if len(tail) else (tail,)
+    return rows, concat_rows(kept, b"\r\n\r\n"), parse_numbers(number)
+
+
+def _extract_sourced_slowly(rows: pa.RecordBatch, name: str) -> tuple[pa.RecordBatch, pa.BinaryArray, np.ndarray[Any, Any]]:
+    number = parse_source_header(rows["headers"], name)
+    found = pc.is_valid(number)
+    return rows.filter(found), strip_transport_headers(rows["headers"].filter(found)), number.filter(found).to_numpy()
+
+
+def split_last_line(headers: pa.BinaryArray, line: bytes, ends: int = 1) -> tuple[pa.BinaryArray, pa.BinaryArray] | None:
+    """Each block without its last line, and of that what follows `line`; `ends`: how many line ends there are from there on.
+
+    None where a block has no such line, or not as its last one.
+    """
+    if not len(headers):
+        return None
+    kept, tail = _split_tail(headers, ends)
+    if not pc.all(pc.starts_with(tail, line)).as_py() or contains_bytes(kept, line):
+        return None
+    return kept, pc.binary_slice(tail, len(line), 1 << 30)
+
+
+def _split_tail(headers: pa.BinaryArray, ends: int) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """Each block up to its last line, and the rest: so many line ends and what stands between them. It is empty where there are fewer."""
+    at, offsets = find_tails(headers, _CARRIAGE_RETURN, ends), get_buffers(headers)[1]
+    kept, tail = cut_columns(headers.buffers()[2], offsets[:-1], at, at, offsets[1:])
+    return kept, tail
+
+
+def _to_numbers(texts: pa.Array) -> pa.Array:
+    return pc.cast(texts.view(pa.string()), pa.int64())
+
+
+def escape_regex(text: str) -> str:
+    """For the regular expressions of Arrow, which are RE2's."""
+    return "".join(c if c.isalnum() or c in "_/" else f"\\x{{{ord(c):x}}}" for c in text)
+
+
+__all__ = ["BLOCK_MESSAGES", "BYTES", "BlockHasher", "encode_canonical", "escape_regex", "extract_sourced", "parse_origin_header", "parse_source_header", "split_last_line", "strip_transport_headers"]

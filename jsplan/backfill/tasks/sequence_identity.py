@@ -1,0 +1,34 @@
+"""Messages that have no room for `Jsplan-Origin` are known by where they were staged: their staging stream has the origin in its name and
+gives each of them the sequence that it had there, and servers write both into `Nats-Stream-Source` of the target.
+
+Of the other messages of such a stream that says nothing: they have the header. How they get there is left to `oversize`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jsplan.address import BACKFILL_PREFIX
+from jsplan.backfill.message_schema import ORIGIN_HEADER, contains_bytes
+from jsplan.backfill.protocol.frames import BYTES
+from jsplan.backfill.tasks.hashes import SOURCE_HEADER
+
+#: A header block without a header: what a server makes of a message that had none.
+EMPTY_BLOCK: Final = b"NATS/1.0\r\n\r\n"
+
+
+def find_staged_sequences(headers: pa.BinaryArray, origin_hash: str) -> pa.Array:
+    """The sequence at the origin of the messages that came without saying where from; null for all others."""
+    if not origin_hash or not contains_bytes(headers, f"_{origin_hash} ".encode()):
+        return pa.nulls(len(headers), pa.int64())
+    found = pc.extract_regex(headers, pattern=f"\r\n{SOURCE_HEADER}: ?{BACKFILL_PREFIX}[0-9a-f]+_{origin_hash} (?P<seq>[0-9]+)")
+    seqs = pc.cast(pc.struct_field(found, "seq").view(pa.string()), pa.int64())
+    return pc.if_else(pc.match_substring(headers, f"\r\n{ORIGIN_HEADER}:".encode()), pa.scalar(None, pa.int64()), seqs)
+
+
+def to_stored_headers(headers: pa.BinaryArray) -> pa.BinaryArray:
+    """Header blocks as the target has them, without the line that the server adds."""
+    return pc.if_else(pc.equal(pc.binary_length(headers), 0), pa.scalar(EMPTY_BLOCK, BYTES), headers)

@@ -1,0 +1,1 @@
+"""Verify a copy by comparing messages on both sides."""

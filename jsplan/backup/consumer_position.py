@@ -1,0 +1,18 @@
+"""Where a consumer stands, reduced to what a restore must bring back. Reading it is left to `facts`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: What of CONSUMER.INFO says where a consumer stands.
+POSITION_FIELDS = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_pending")
+
+
+def extract_position(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Sequences without the times of the last deliveries, and counts, from a consumer's INFO."""
+    return {name: _without_times(state.get(name)) for name in POSITION_FIELDS}
+
+
+def _without_times(value: Any) -> Any:
+    return {key: value.get(key, 0) for key in ("consumer_seq", "stream_seq")} if isinstance(value, dict) else value or 0

@@ -1,0 +1,233 @@
+"""The folder of a backup: archives that appear whole or not at all, and a manifest that never names one that is not there.
+
+An archive is written under a temporary name, synced, renamed to a name that contains its checksum, and only then
+named by the manifest, which is replaced atomically. What the manifest does not name any more is removed after that. What
+a manifest means is left to `manifest`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import filelock
+
+from jsplan.address import Address
+from jsplan.backup.manifest import UNUSABLE_HINT, Manifest, SavedStream, StreamSnapshot
+from jsplan.disk import open_regular, read_regular
+from jsplan.documents.base import MAX_BYTES, dumps, parse
+from jsplan.documents.safe_paths import resolve_inside
+from jsplan.errors import JsplanError
+from jsplan.units import format_timestamp
+
+MANIFEST = "manifest.json"
+LOCK = ".lock"
+#: Ends of the names of our files; anything else makes the folder somebody else's.
+SNAPSHOT_SUFFIX, PARTIAL_SUFFIX = ".snap", ".part"
+#: Part of the time that may go into writing the manifest again and again.
+MANIFEST_TIME_SHARE = 0.05
+READ_BYTES = 1024 * 1024
+
+
+class BackupError(JsplanError):
+    """A backup's folder cannot be used, or what is in it is not what its manifest says."""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a backup. Raises BackupError when there is none, DocumentError for a damaged or foreign one."""
+    path = folder / MANIFEST
+    try:
+        data = read_regular(path, MAX_BYTES)
+    except FileNotFoundError:
+        raise BackupError(f"{folder} is not a backup folder: it has no {MANIFEST}", hint=_nested_backups_hint(folder)) from None
+    except OSError as error:
+        raise BackupError(f"cannot read {path}: {error.strerror}") from None
+    return Manifest.from_json(parse(data, str(path), UNUSABLE_HINT), str(path))
+
+
+def _nested_backups_hint(folder: Path) -> str:
+    inside = sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}")) if folder.is_dir() else []
+    return f"There are backups in it: {', '.join(inside[-3:])}." if inside else "Give the folder that jsplan backup wrote."
+
+
+def find_damage(folder: Path, archive: StreamSnapshot) -> str | None:
+    """What is wrong with an archive, in words; None if it is as the manifest says."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        path = resolve_inside(folder, archive.file)
+    except ValueError as error:
+        return str(error)
+    if path.parent != folder:
+        return f"{archive.file} is not a plain file name"
+    try:
+        with open_regular(path) as file:
+            while data := file.read(READ_BYTES):
+                digest.update(data)
+                size += len(data)
+    except OSError as error:
+        return f"{archive.file} cannot be read: {error.strerror}"
+    if size != archive.bytes:
+        return f"{archive.file} has {size:,} bytes, its manifest says {archive.bytes:,}"
+    return None if digest.hexdigest() == archive.sha256 else f"{archive.file} does not have the checksum that its manifest says"
+
+
+class BackupFolder:
+    """A backup that is being written; opened by `open_for_writing`."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.unrecorded: set[str] = set()  # archives that are there and not in the manifest yet
+        self._last_written = self._write_seconds = 0.0
+
+    def create_draft(self, address: Address) -> SnapshotDraft:
+        """A file for an archive that is about to come."""
+        return SnapshotDraft(self, address)
+
+    def add(self, saved: SavedStream) -> None:
+        """Take in a stream whose archive is there. The manifest follows at once, or soon, where there are very many."""
+        self.manifest.streams[saved.address] = saved
+        self.unrecorded.discard(saved.archive.file)
+        self.manifest.missing.pop(str(saved.address), None)
+        if time.monotonic() - self._last_written >= self._write_seconds / MANIFEST_TIME_SHARE:
+            self.write()
+
+    def write(self) -> None:
+        """Replace the manifest, then remove what it does not name. Raises BackupError."""
+        started, temporary = time.monotonic(), self.path / f"{MANIFEST}{PARTIAL_SUFFIX}"
+        with _raise_backup_error(temporary):
+            with _open_private(temporary) as file:
+                file.write(dumps(self.manifest.to_json()))
+                _sync(file)
+            temporary.rename(self.path / MANIFEST)
+            _sync_folder(self.path)
+            self._remove_unnamed()
+        self._last_written = time.monotonic()
+        self._write_seconds = self._last_written - started
+
+    def _remove_unnamed(self) -> None:
+        """Archives that a newer one has replaced, or that nobody came to record."""
+        named = {saved.archive.file for saved in self.manifest.streams.values()} | self.unrecorded
+        for path in self.path.glob(f"*{SNAPSHOT_SUFFIX}"):
+            if path.name not in named:
+                path.unlink()
+
+
+class SnapshotDraft:
+    """An archive on its way: `write` its bytes, then `finish`; left without that, nothing stays."""
+
+    def __init__(self, folder: BackupFolder, address: Address) -> None:
+        self._folder = folder
+        self._stem = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in str(address).replace("/", "."))[:100]
+        self._path = folder.path / f"{self._stem}.{uuid.uuid4().hex[:8]}{PARTIAL_SUFFIX}"
+        self._digest = hashlib.sha256()
+        self._file: IO[bytes] | None = None
+        self.bytes = 0
+
+    def __enter__(self) -> Self:
+        with _raise_backup_error(self._path):
+            self._file = _open_private(self._path)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def write(self, chunk: bytes) -> None:
+        """Append; raises BackupError when the disk does not take it."""
+        assert self._file is not None
+        with _raise_backup_error(self._path):
+            self._file.write(chunk)
+        self._digest.update(chunk)
+        self.bytes += len(chunk)
+
+    def finish(self, form: str) -> StreamSnapshot:
+        """On the disk, under its own name. Waits for the disk, so call it from a thread. Raises BackupError."""
+        assert self._file is not None
+        archive = StreamSnapshot(f"{self._stem}.{self._digest.hexdigest()[:12]}{SNAPSHOT_SUFFIX}", self._digest.hexdigest(), self.bytes, form)
+        self._folder.unrecorded.add(archive.file)
+        with _raise_backup_error(self._path):
+            _sync(self._file)
+            self._path.rename(self._folder.path / archive.file)
+        return archive
+
+
+@contextlib.contextmanager
+def open_for_writing(path: Path, workspace: str, environment: str | None) -> Iterator[BackupFolder]:
+    """Make the folder, or go on in one that holds a backup of the same workspace. Nobody else writes there meanwhile.
+
+    Raises BackupError for a folder that holds anything else, or that somebody else is writing to.
+    """
+    with _raise_backup_error(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_backup_folder(path)
+        lock = filelock.FileLock(path / LOCK, mode=0o600)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise BackupError(f"another jsplan is writing a backup into {path}", hint="Wait for it, or give another folder.") from None
+    try:
+        yield _open_folder(path, workspace, environment)
+    finally:
+        lock.release()
+
+
+def _open_folder(path: Path, workspace: str, environment: str | None) -> BackupFolder:
+    manifest = Manifest(workspace, environment, str(uuid.uuid4()), format_timestamp())
+    if (path / MANIFEST).exists():
+        manifest = read_manifest(path)
+        if (manifest.workspace, manifest.environment) != (workspace, environment):
+            theirs = f"{manifest.workspace}, environment {manifest.environment or 'none'}"
+            raise BackupError(f"{path} holds a backup of workspace {theirs}", hint="Give this one a folder of its own.")
+    manifest.complete, manifest.finished_at = False, None
+    with _raise_backup_error(path):
+        for left in path.glob(f"*{PARTIAL_SUFFIX}"):
+            left.unlink()
+    folder = BackupFolder(path, manifest)
+    folder.write()
+    return folder
+
+
+def _require_backup_folder(path: Path) -> None:
+    names = {entry.name for entry in path.iterdir()}
+    ours = {name for name in names if name in (MANIFEST, LOCK) or name.endswith((SNAPSHOT_SUFFIX, PARTIAL_SUFFIX))}
+    if names - ours or (ours and MANIFEST not in ours and not ours <= {LOCK, f"{MANIFEST}{PARTIAL_SUFFIX}"}):
+        strange = min(names - ours or ours)
+        raise BackupError(f"{path} holds something else than a backup: {strange}", hint="Give a new or empty folder.")
+
+
+def _open_private(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+@contextlib.contextmanager
+def _raise_backup_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BackupError(
+            f"cannot write {path}: {error.strerror or error}", hint="Is there room on the disk, and may you write there?"
+        ) from None

@@ -1,0 +1,148 @@
+"""The manifest of a backup: what each archive holds, and how the stream and its consumers stood. Pure data.
+
+Where the files are and how they are kept whole is left to `folder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jsplan import __version__
+from jsplan.address import Address
+from jsplan.documents.base import check_format, known_fields
+from jsplan.documents.validation import require_valid
+
+FORMAT_VERSION = "1.0"
+#: What to do about a manifest that is damaged.
+UNUSABLE_HINT = "Its archives cannot be used without it. Take the backup again, or restore another one."
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSnapshot:
+    """One file beside the manifest. `format` is `natsarc1` (2.15 and later) or `tar`; `bytes` is the file's size."""
+
+    file: str
+    sha256: str
+    bytes: int
+    format: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The value of `archive`."""
+        return {"file": self.file, "sha256": self.sha256, "bytes": self.bytes, "format": self.format}
+
+
+@dataclass(frozen=True, slots=True)
+class SavedConsumer:
+    """A consumer of a saved stream. `before` and `after` are its position as the snapshot began and when it had ended."""
+
+    name: str
+    config: dict[str, Any]
+    created: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `consumers`."""
+        return {"name": self.name, "config": self.config, "created": self.created, "before": self.before, "after": self.after}
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStream:
+    """One stream. `before` and `after` are its `state` as the snapshot began and when it had ended: equal where nothing moved.
+
+    `server` is `{"js_domain", "name", "version", "api_level", "clustered"}` as far as they are known; `config` is without `_nats.*`.
+    """
+
+    address: Address
+    config: dict[str, Any]
+    created: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    consumers: tuple[SavedConsumer, ...]
+    archive: StreamSnapshot
+    server: dict[str, Any]
+    taken_at: str
+
+    def resets_to_ack_floor(self, consumer: SavedConsumer) -> bool:
+        """Whether the archive has the consumer at its ack floor only, without what was delivered and what was acknowledged above it.
+
+        Clusters since 2.15 save it so while anything waits for acknowledgement (measured).
+        """
+        return self.archive.format == "natsarc1" and bool(self.server.get("clustered")) and consumer.before["num_ack_pending"] > 0
+
+    @property
+    def messages(self) -> int:
+        """Messages in it, as the snapshot began."""
+        return int(self.before["messages"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The element of `streams`."""
+        return {
+            "address": str(self.address), "config": self.config, "created": self.created, "before": self.before, "after": self.after,
+            "consumers": [consumer.to_json() for consumer in self.consumers], "archive": self.archive.to_json(), "server": self.server,
+            "taken_at": self.taken_at,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> SavedStream:
+        """The reverse of `to_json`."""
+        consumers = tuple(SavedConsumer(**known_fields(SavedConsumer, one)) for one in raw["consumers"])
+        archive = StreamSnapshot(**known_fields(StreamSnapshot, raw["archive"]))
+        return cls(
+            Address.parse(raw["address"]), raw["config"], raw["created"], raw["before"], raw["after"], consumers, archive, raw["server"],
+            raw["taken_at"],
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The document. `streams` by address; `missing` are those that were asked for and could not be saved, with why.
+
+    `complete` is false while a run is under way and after one that was cut off.
+    """
+
+    workspace: str
+    environment: str | None
+    id: str
+    started_at: str
+    finished_at: str | None = None
+    complete: bool = False
+    streams: dict[Address, SavedStream] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        streams = [saved for _, saved in sorted(self.streams.items())]
+        return {
+            "format_version": FORMAT_VERSION, "kind": "backup", "jsplan_version": __version__, "workspace": self.workspace,
+            "environment": self.environment, "id": self.id, "started_at": self.started_at, "finished_at": self.finished_at,
+            "complete": self.complete, "streams": [saved.to_json() for saved in streams],
+            "missing": [{"address": address, "reason": reason} for address, reason in sorted(self.missing.items())],
+            "summary": summarize(streams),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, raw: Any, where: str) -> Manifest:
+        """Read a manifest; raises DocumentError for anything else, and for a damaged one."""
+        raw = check_format(raw, "backup", FORMAT_VERSION, where)
+        require_valid(raw, "backup", where, UNUSABLE_HINT)
+        streams = [SavedStream.from_json(one) for one in raw["streams"]]
+        missing = {one["address"]: one["reason"] for one in raw["missing"]}
+        return cls(
+            raw["workspace"], raw["environment"], raw["id"], raw["started_at"], raw["finished_at"], raw["complete"],
+            {saved.address: saved for saved in streams}, missing,
+        )  # fmt: skip
+
+
+def summarize(streams: Iterable[SavedStream]) -> dict[str, int]:
+    """How much is saved: streams, consumers, messages, bytes of the messages, bytes of the archives."""
+    listed = list(streams)
+    return {
+        "streams": len(listed),
+        "consumers": sum(len(saved.consumers) for saved in listed),
+        "messages": sum(saved.messages for saved in listed),
+        "bytes": sum(int(saved.before["bytes"]) for saved in listed),
+        "archive_bytes": sum(saved.archive.bytes for saved in listed),
+    }

@@ -1,0 +1,65 @@
+"""What the scheduled drift job prints, and what its report file holds: glue between the workflow and the views."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan.cli.views import drift_view
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.cli.output import Output
+    from jsplan.documents.alert import AlertEvent
+    from jsplan.documents.drift import Drift
+    from jsplan.documents.plan import ResourceChange
+
+_FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "markdown", ".xml": "junit"}
+_FAILING_KINDS = ("changed", "missing", "replication")
+
+
+class AlertPrinter:
+    """Notices on stdout as they come: a line each, or a JSON document per line."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def notice(self, notice: AlertEvent) -> None:
+        """Print one."""
+        from jsplan.documents.base import dumps
+        from jsplan.render.escape import safe
+
+        if self._output.settings.json:
+            self._output.line(dumps(notice.to_json(), pretty=False).decode())
+        else:
+            self._output.line(f"{notice.timestamp} {notice.occasion}: {safe(notice.text)}")
+
+    def report(self, drift: Drift, path: Path) -> bytes:
+        """The report in the format that the file's name says."""
+        if path.suffix == ".json":
+            from jsplan.render.json import dumps
+
+            return dumps(drift.to_json()).encode()
+        if path.suffix in _FORMAT_BY_SUFFIX:
+            return drift_view(drift, _FORMAT_BY_SUFFIX[path.suffix], _FAILING_KINDS).encode()
+        return _render_text(drift)
+
+
+def _render_text(drift: Drift) -> bytes:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from jsplan.cli.output import UNLIMITED_WIDTH
+    from jsplan.render import drift_text
+
+    stream = StringIO()
+    drift_text.render(drift, Console(file=stream, width=UNLIMITED_WIDTH, force_terminal=False, color_system=None), verbose=True)
+    return stream.getvalue().encode("utf-8", "backslashreplace")
+
+
+def describe_changes(resource: ResourceChange) -> tuple[str, ...]:
+    """The changed fields of a resource as people read them."""
+    from jsplan.render.drift_rows import details
+
+    return details(resource)

@@ -1,0 +1,170 @@
+"""The options that `plan`, `apply`, `destroy` and `import` share, and their way into `PlanOptions`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from jsplan.cli.types import AbsolutePath, AddressGlob, Duration, HazardPermission
+from jsplan.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from jsplan.workflows.options import PlanOptions
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+#: What a saved plan has settled. It may still be given permission, and how the work is carried out.
+PLAN_SHAPING_OPTIONS = frozenset(
+    {
+        "target",
+        "exclude",
+        "replace",
+        "refresh_only",
+        "adopt",
+        "safe_below",
+        "measure_limit",
+        "offline",
+        "reinstalled",
+        "no_backfill",
+        "rehearse",
+    }
+)
+
+#: Options are named as they are written, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
+_FIELD_BY_OPTION = {"target": "targets", "exclude": "excludes", "allow_hazard": "allow_hazards"}
+#: Options that other commands have too.
+hazard_option = click.option(
+    "--allow-hazard",
+    multiple=True,
+    type=HazardPermission(),
+    metavar="HAZARD[:ADDRESS]",
+    help="Allow a hazard of the plan; repeatable.",
+)
+safe_below_option = click.option(
+    "--safe-below",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Do not count the deletion of at most N messages as a hazard.",
+)
+measure_limit_option = click.option(
+    "--measure-limit",
+    type=click.IntRange(min=0),
+    default=100_000,
+    show_default=True,
+    metavar="N",
+    help="Read at most N messages to count the deletions of one change; report bounds beyond that.",
+)
+offline_option = click.option(
+    "--offline",
+    type=click.Choice(("defer", "fail")),
+    default="defer",
+    show_default=True,
+    help="How to treat an offline domain: leave its changes for a later apply, or stop.",
+)
+parallelism_option = click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Send at most N requests to a domain at once.",
+)
+lock_timeout_option = click.option(
+    "--lock-timeout", type=Duration(), default="10s", show_default=True, metavar="DURATION", help="Wait this long for the state lock."
+)
+_ADDRESSES: dict[str, Any] = {"multiple": True, "type": AddressGlob(), "metavar": "ADDRESS"}
+_SELECTION_OPTIONS = (
+    click.option("--target", **_ADDRESSES, help="Include only these resources and their dependencies; repeatable."),
+    click.option("--exclude", **_ADDRESSES, help="Skip these resources; repeatable."),
+    click.option("--replace", **_ADDRESSES, help="Force the replacement of these resources; repeatable."),
+    click.option("--refresh-only", is_flag=True, help="Only update the state from the servers; change no server."),
+    hazard_option,
+    safe_below_option,
+    measure_limit_option,
+    click.option("--no-backfill", is_flag=True, help="Skip the backfills."),
+    click.option("--rehearse", is_flag=True, help="First try the plan on embedded servers of the same shape."),
+)
+_EXECUTION_OPTIONS = (
+    click.option(
+        "--reinstalled",
+        multiple=True,
+        metavar="DOMAIN",
+        help="Accept that this domain came back empty, and create its resources again; repeatable.",
+    ),
+    click.option("--adopt", is_flag=True, help="Take over existing resources that differ from the files."),
+    offline_option,
+    parallelism_option,
+    lock_timeout_option,
+)
+_OPTIONS = (*_SELECTION_OPTIONS, *_EXECUTION_OPTIONS)
+_APPROVAL_OPTIONS = (
+    click.option("-y", "--auto-approve", is_flag=True, help="Approve the plan without a question."),
+    click.option("--no-input", is_flag=True, help="Never ask; fail if approval is needed."),
+)
+
+
+def planning_options(function: F) -> F:
+    """Add the planning options; the function gets them as keywords for `build_plan_options`."""
+    return _add_options(_OPTIONS, function)
+
+
+def destroy_options(function: F) -> F:
+    """Add the planning options; help lists only those that matter for a deletion."""
+    return _hide_options({"replace", "refresh_only", "no_backfill", "reinstalled", "adopt"}, planning_options(function))
+
+
+def import_options(function: F) -> F:
+    """Add the options that say how to work, not which resources to choose."""
+    return _hide_options({"reinstalled"}, _add_options(_EXECUTION_OPTIONS, function))
+
+
+def _hide_options(names: Collection[str], function: F) -> F:
+    for param in getattr(function, "__click_params__", ()):
+        if isinstance(param, click.Option) and param.name in names:
+            param.hidden = True
+    return function
+
+
+def _add_options(options: tuple[Callable[[F], F], ...], function: F) -> F:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def backup_option(function: F) -> F:
+    """Add `--backup`, which goes to `build_plan_options` with the others."""
+    text = "Back up each stream to a folder below DIR before its messages are deleted."
+    return click.option("--backup", type=AbsolutePath(), metavar="DIR", help=text)(function)
+
+
+def approval_options(function: F) -> F:
+    """Add `--auto-approve` and `--no-input`."""
+    return _add_options(_APPROVAL_OPTIONS, function)
+
+
+def build_plan_options(given: dict[str, Any], **more: Any) -> PlanOptions:
+    """Raises UsageError for options that contradict each other."""
+    from jsplan.workflows.options import PlanOptions
+
+    backfill = not given.pop("no_backfill", False)
+    fields = {_FIELD_BY_OPTION.get(name, name): value for name, value in given.items()}
+    options = PlanOptions(**fields, **more, backfill=backfill)
+    if options.refresh_only and (options.destroy or options.replace):
+        raise UsageError("--refresh-only changes no server, so it does not go with --destroy or --replace")
+    return options
+
+
+def refuse_plan_options(ctx: click.Context) -> None:
+    """Raises UsageError if an option that shapes a plan was given beside a saved plan."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name or "")
+        if param.name in PLAN_SHAPING_OPTIONS and source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            raise UsageError(
+                f"{param.opts[-1]} shapes a plan, and a saved plan is applied exactly as it is",
+                hint="Give it to: jsplan plan -o FILE. A saved plan takes --allow-hazard, --parallelism and --lock-timeout.",
+            )

@@ -1,0 +1,44 @@
+"""What `restore` shows and asks: the plan of an apply, with what the archives hold before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan.cli.approval import Approval
+from jsplan.cli.views import print_plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.cli.output import Output
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+
+
+class RestoreApproval(Approval):
+    """Shows what the backup holds, then the plan."""
+
+    no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand."
+
+    def print(self, plan: Plan, console: Console, *, verbose: bool) -> None:
+        """The archives, then the plan."""
+        from jsplan.render import restore_text
+
+        restore_text.render(plan, console)
+        print_plan(plan, console, verbose=verbose)
+
+
+def restore_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:
+    """How a restore ended, as the result of the command; returns its exit code."""
+
+    def text(console: Console) -> None:
+        from jsplan.render import apply_text, restore_text
+
+        if not shown:
+            restore_text.render(plan, console)
+        else:
+            console.print()
+        apply_text.render(result, console, restore_text.summary_line(plan, result))
+
+    output.result(result.to_json, text)
+    return int(result.exit_code)

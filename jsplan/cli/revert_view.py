@@ -1,0 +1,43 @@
+"""What `revert` asks and prints in the end; its plan is shown as any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan.cli.approval import Approval
+from jsplan.cli.views import print_plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.cli.output import Output
+    from jsplan.documents.apply import ApplyResult
+    from jsplan.documents.plan import Plan
+
+
+class RevertApproval(Approval):
+    """That of an apply, with the words of this command."""
+
+    no_terminal_hint = "Pass --auto-approve (-y) to approve it beforehand, or save it with -o FILE and apply that."
+
+
+def planned_result(output: Output, plan: Plan) -> None:
+    """A plan that is not carried out now, as the result of the command."""
+    verbose = bool(output.settings.verbose)
+    output.result(plan.to_json, lambda console: print_plan(plan, console, verbose=verbose))
+
+
+def revert_result(output: Output, plan: Plan, result: ApplyResult, *, shown: bool) -> int:
+    """How a revert ended, as the result of the command; returns its exit code."""
+
+    def text(console: Console) -> None:
+        from jsplan.render import apply_text, revert_text
+
+        if not shown:
+            print_plan(plan, console, verbose=bool(output.settings.verbose))
+        if plan.has_changes:
+            console.print()
+            apply_text.render(result, console, revert_text.summary_line(plan, result))
+
+    output.result(result.to_json, text)
+    return int(result.exit_code)

@@ -1,0 +1,111 @@
+"""What most entries of a kind say goes into `defaults:`, and the few that do not say it say the server's own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from jsplan.address import KINDS, Kind
+from jsplan.codegen import value_format
+from jsplan.codegen.entries import FileEntry
+from jsplan.codegen.model import CodegenContext
+from jsplan.resources import TABLES
+from jsplan.resources.buckets import CREATOR_DEFAULTED, is_bucket, usual_value
+from jsplan.resources.fields import ABSENT, Field
+
+#: A default is worth its line from here on.
+_MIN_ENTRIES: Final = 3
+#: What belongs to one resource, whatever others say.
+_RESOURCE_FIELDS: Final = frozenset(
+    {"description", "subjects", "mirror", "sources", "metadata", "durable_name", "filter_subject", "filter_subjects", "deliver_subject"}
+)
+
+
+def extract_defaults(entries: list[FileEntry], context: CodegenContext) -> dict[str, Any]:
+    """The `defaults:` of the file by kind; takes from the entries what they say. What the workspace has already is regarded."""
+    found: dict[str, Any] = {}
+    for kind in KINDS:
+        some = [entry for entry in _with_consumers(entries) if entry.kind == kind]
+        if context.existing_defaults.get(kind):
+            _apply_existing_defaults(some, kind, context.existing_defaults[kind])
+        elif kind in context.extractable_kinds and (taken := _extract_for_kind(some, kind)):
+            found[kind] = taken
+    return found
+
+
+def _with_consumers(entries: list[FileEntry]) -> Iterator[FileEntry]:
+    for entry in entries:
+        yield entry
+        yield from entry.consumers
+
+
+def _extract_for_kind(entries: list[FileEntry], kind: Kind) -> dict[str, Any]:
+    out = {}
+    for row in TABLES[kind].rows:
+        value = None if row.name in _RESOURCE_FIELDS else _most_common_value(entries, kind, row)
+        if value is not None:
+            out[row.name] = value
+            _move_to_defaults(entries, kind, row, value)
+    return out
+
+
+def _most_common_value(entries: list[FileEntry], kind: Kind, row: Field) -> Any:
+    """The value that saves most lines as a default; None where none does."""
+    said = Counter(json.dumps(entry.fields[row.name]) for entry in entries if entry.fields.get(row.name) is not None)
+    if not said:
+        return None
+    text, count = said.most_common(1)[0]
+    missing = sum(1 for entry in entries if row.name not in entry.fields)
+    worth = count >= _MIN_ENTRIES and count > 3 * missing
+    return json.loads(text) if worth and (not missing or _explicit_default(kind, row) is not None) else None
+
+
+def _move_to_defaults(entries: list[FileEntry], kind: Kind, row: Field, value: Any) -> None:
+    for entry in entries:
+        if row.name not in entry.fields:
+            entry.fields[row.name] = _explicit_default(kind, row)
+        elif entry.fields[row.name] == value:
+            del entry.fields[row.name]
+
+
+def _explicit_default(kind: Kind, row: Field) -> Any:
+    """How what a field is without being said is written; None where it depends on the rest, or cannot be written."""
+    if is_bucket(kind) and row.name in CREATOR_DEFAULTED:
+        return usual_value(kind, row)
+    if row.type == "bool":
+        return False
+    simple = row.default is not ABSENT and isinstance(row.default, int | str) and row.default != ""
+    return value_format.format_value(row, row.default) if simple else None
+
+
+def _apply_existing_defaults(entries: list[FileEntry], kind: Kind, existing: Mapping[str, Any]) -> None:
+    """Where the workspace has defaults, an entry that leaves a field out takes theirs: it names the server's own instead."""
+    for entry in entries:
+        for name, value in existing.items():
+            row = TABLES[kind].by_name.get(name)
+            if row is None:
+                continue
+            if name not in entry.fields:
+                entry.fields[name] = _explicit_default(kind, row)
+            elif value is not None and entry.fields[name] == _format_default(row, value):
+                del entry.fields[name]
+
+
+def _format_default(row: Field, value: Any) -> Any:
+    """A default of the workspace in the form that entries have, so that the two can be compared."""
+    try:
+        return value_format.format_value(row, row.parse(value)) if row.table is None else value_format.escape_references(value)
+    except ValueError:
+        return None
+
+
+def choose_default_domain(entries: list[FileEntry], context: CodegenContext) -> str | None:
+    """The domain that most entries are in, if saying it once saves lines."""
+    own = [key for key, domain in context.domains.items() if domain.same_as is None]
+    if not context.may_set_default_domain or context.default_domain is not None or len(own) < 2:
+        return None
+    alone = Counter(entry.domains[0] for entry in entries if len(entry.domains) == 1)
+    key, count = alone.most_common(1)[0] if alone else ("", 0)
+    return key if count >= _MIN_ENTRIES and 2 * count > len(entries) else None

@@ -1,0 +1,108 @@
+"""YAML as people write it: an entry on a line where it fits, else a line per field; text in quotes where it could be read otherwise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from jsplan.config.scalars import resolve
+
+#: Columns that a line may have.
+WIDTH: Final = 110
+#: Text that no YAML reader can take for anything else; what only looks like text is found by `_is_plain_text`.
+_PLAIN = re.compile(r"(label:)?[A-Za-z0-9_$][A-Za-z0-9_$./+%@-]*")
+#: Words with blanks, as in descriptions.
+_PLAIN_PHRASE = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*( [A-Za-z0-9_(][A-Za-z0-9_./+()-]*)+")
+_ESCAPED = re.compile("[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_NAMED_ESCAPES: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_RESOLVER: Any = yaml.resolver.Resolver()
+
+
+def format_section(name: str, entries: Sequence[tuple[tuple[str, ...], Mapping[str, Any]]]) -> Iterator[str]:
+    """The lines of a top-level list: each entry with the comments above it."""
+    yield f"{name}:"
+    for comment, entry in entries:
+        yield from format_comments(comment, "  ")
+        yield from _format_element(entry, "  ")
+
+
+def format_comments(lines: Iterable[str], indent: str = "") -> Iterator[str]:
+    """Comment lines; text with a line break in it stays within its comment."""
+    yield from (f"{indent}# {' '.join(line.splitlines())}".rstrip() for line in lines)
+
+
+def format_block(name: str, value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """The lines of a mapping under a key."""
+    yield f"{indent}{format_scalar(name)}:"
+    for key, item in value.items():
+        yield from _format_field(key, item, indent + "  ")
+
+
+def _format_element(entry: Mapping[str, Any], indent: str) -> Iterator[str]:
+    line = f"{indent}- {format_flow(entry)}"
+    if len(line) <= WIDTH and not any(_needs_block(value) for value in entry.values()) and (len(entry) < 4 or "consumers" not in entry):
+        yield line
+        return
+    first = f"{indent}- "
+    for key, value in entry.items():
+        for text in _format_field(key, value, indent + "  "):
+            yield first + text[len(first) :] if first else text
+            first = ""
+
+
+def _format_field(key: str, value: Any, indent: str) -> Iterator[str]:
+    if key == "consumers" or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value)):
+        yield f"{indent}{format_scalar(key)}:"
+        for item in value:
+            yield from _format_element(item, indent + "  ")
+        return
+    line = f"{indent}{format_scalar(key)}: {format_flow(value)}"
+    if len(line) <= WIDTH or not value or isinstance(value, str | int):
+        yield line
+    elif isinstance(value, Mapping):
+        yield from format_block(key, value, indent)
+    else:
+        yield f"{indent}{format_scalar(key)}:"
+        yield from (f"{indent}  - {format_flow(item)}" for item in value)
+
+
+def _needs_block(value: Any) -> bool:
+    """Whether a value reads better on lines of its own."""
+    return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+
+
+def format_flow(value: Any) -> str:
+    """The value on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{format_scalar(key)}: {format_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(format_flow(item) for item in value) + "]"
+    return format_scalar(value)
+
+
+def format_scalar(value: Any) -> str:
+    """A scalar that every reader of YAML 1.1 and 1.2 takes for the same."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return str(value)
+    plain = (_PLAIN.fullmatch(value) or _PLAIN_PHRASE.fullmatch(value)) and _is_plain_text(value)
+    return value if plain else f'"{_escape(value)}"'
+
+
+def _is_plain_text(value: str) -> bool:
+    """Whether both versions of YAML take it for text: `on`, `1e3`, `010` and `12:30` are none in one of them."""
+    return isinstance(resolve(value), str) and _RESOLVER.resolve(yaml.ScalarNode, value, (True, False)) == "tag:yaml.org,2002:str"
+
+
+def _escape(value: str) -> str:
+    def code(found: re.Match[str]) -> str:
+        character = found[0]
+        return _NAMED_ESCAPES.get(character) or (f"\\u{ord(character):04X}" if ord(character) < 0x10000 else f"\\U{ord(character):08X}")
+
+    return _ESCAPED.sub(code, value.replace("\\", "\\\\").replace('"', '\\"'))

@@ -1,0 +1,51 @@
+"""What a workspace has already that a new file of it would share: `defaults:`, and sections in which something is declared.
+
+For whoever writes such a file; what the sections mean is left to `load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jsplan.address import KINDS, Kind
+from jsplan.config.files import WorkspaceFiles
+from jsplan.config.findings import Findings
+from jsplan.config.model import LoadOptions
+from jsplan.config.node import Node, to_plain
+
+_KIND_BY_SECTION: Mapping[str, Kind] = {"streams": "stream", "consumers": "consumer", "kv": "kv", "object_stores": "object_store"}
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingDefaults:
+    """`domain` and `fields` are those of `defaults:`, as written, references included; `declared_kinds` the kinds of which anything is
+    declared, in whatever environment.
+    """
+
+    domain: str | None
+    fields: Mapping[Kind, Mapping[str, Any]]
+    declared_kinds: frozenset[Kind]
+
+
+def read_existing_defaults(options: LoadOptions) -> ExistingDefaults:
+    """Read the files of a workspace that loads. Raises ConfigError when they cannot be read any more."""
+    findings = Findings()
+    document = WorkspaceFiles(options.directory.absolute(), findings).load_document()
+    findings.raise_if_failed()
+    assert document is not None, "a workspace that cannot be read has a finding"
+    defaults = document.get("defaults")
+    domain = defaults.get("domain") if defaults else None
+    fields = {kind: to_plain(node) for kind in KINDS if defaults and (node := defaults.get(kind)) is not None and isinstance(node.value, dict)}
+    return ExistingDefaults(to_plain(domain) if domain is not None else None, fields, frozenset(_declared_kinds(document)))
+
+
+def _declared_kinds(document: Node) -> set[Kind]:
+    found: set[Kind] = set()
+    for section, kind in _KIND_BY_SECTION.items():
+        node = document.get(section)
+        entries = node.value if node is not None and isinstance(node.value, list) else []
+        found |= {kind} if entries else set()
+        found |= {"consumer"} if any(entry.get("consumers") is not None for entry in entries) else set()
+    return found

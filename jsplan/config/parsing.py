@@ -1,0 +1,212 @@
+"""The small words of the grammar: mappings with known keys, text, flags, lists; each reports what is wrong and goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import date
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from jsplan.address import KINDS, Address, is_glob
+from jsplan.config.findings import Findings
+from jsplan.config.node import Node
+from jsplan.diagnostics import did_you_mean
+
+T = TypeVar("T")
+_CODE = re.compile(r"JS\d{3}")
+
+
+def read_mapping(node: Node | None, what: str, findings: Findings) -> Iterator[tuple[str, Node]]:
+    """The entries of a mapping; nothing (a key without a value) is an empty one."""
+    if node is None or node.value is None:
+        return iter(())
+    if not isinstance(node.value, dict):
+        findings.wrong_type(node, what, "a mapping")
+        return iter(())
+    return iter(node.value.items())
+
+
+def read_list(node: Node | None, what: str, findings: Findings) -> list[Node]:
+    """The elements of a list; nothing is an empty one."""
+    if node is None or node.value is None:
+        return []
+    if not isinstance(node.value, list):
+        findings.wrong_type(node, what, "a list")
+        return []
+    return node.value
+
+
+def check_mapping(node: Node, what: str, known: Collection[str], findings: Findings, hint: Callable[[str], str] | None = None) -> bool:
+    """Whether the node is a mapping; keys that are not known are reported, with `hint(key)` or a close word."""
+    if not isinstance(node.value, dict):
+        findings.wrong_type(node, what, "a mapping")
+        return False
+    if not node.value.keys() <= set(known):
+        for key in node.value:
+            if key not in known:
+                report_unknown_key(node, key, what, known, findings, hint(key) if hint else "")
+    return True
+
+
+def report_unknown_key(node: Node, key: str, what: str, known: Iterable[str], findings: Findings, hint: str = "") -> None:
+    """Report one unknown key of a mapping."""
+    names = sorted(known)
+    advice = hint or did_you_mean(key, names).strip()
+    findings.error("JS105", node.key_place(key), f'"{key}" is not a key of {what}', advice or f"The keys are {', '.join(names)}.")
+
+
+def read_text(node: Node | None, what: str, findings: Findings) -> str | None:
+    """Text that is not empty; None when there is nothing, or after a finding."""
+    if node is None or node.value is None:
+        return None
+    if not isinstance(node.value, str):
+        findings.wrong_type(node, what, "text")
+        return None
+    if not node.value:
+        findings.error("JS104", node, f"{what} is empty", "Write a value, or leave the key out.")
+        return None
+    return node.value
+
+
+def read_required_text(parent: Node, key: str, what: str, findings: Findings) -> str | None:
+    """The text under a key that must be there."""
+    node = parent.get(key)
+    if node is None or node.value is None:
+        findings.error("JS106", parent, f"{what} has no `{key}`", f"Add `{key}:`.")
+        return None
+    return read_text(node, f"`{key}`", findings)
+
+
+def read_path(node: Node | None, what: str, findings: Findings) -> str | None:
+    """Text that can be the name of a file."""
+    value = read_text(node, what, findings)
+    if value is None or value.isprintable():
+        return value
+    assert node is not None
+    findings.error("JS130", node, f"{what} has a character that no file's name should have", "Remove tabs, line breaks and the like.")
+    return None
+
+
+def url_problem(value: str, schemes: Collection[str]) -> str:
+    """Say why text is not a URL of one of the schemes; empty if it is one. It never repeats what stands before `@` or behind the host."""
+    scheme, mark, rest = value.partition("://")
+    if "${env." in value:  # read without its environment, for a job file
+        return ""
+    if not mark or scheme not in schemes:
+        return f'"{scheme}" is not one of {", ".join(schemes)}' if mark and scheme.isalnum() else "it has no scheme"
+    if any(c.isspace() or not c.isprintable() for c in value):
+        return "it has a blank or an invisible character"
+    port = re.split("[/?#]", rest)[0].rpartition("@")[2].rpartition("]")[2].partition(":")[2]
+    if port and not (port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 65536):
+        return f'"{port}" is no port'
+    try:
+        host = urlsplit(value).hostname
+    except ValueError:
+        return "its host is no name and no address"
+    return "" if host else "it names no host"
+
+
+def read_flag(node: Node | None, what: str, findings: Findings) -> bool | None:
+    """A boolean; None when there is nothing, or after a finding."""
+    if node is None or node.value is None:
+        return None
+    if not isinstance(node.value, bool):
+        findings.wrong_type(node, what, "true or false")
+        return None
+    return node.value
+
+
+def read_texts(node: Node | None, what: str, findings: Findings) -> list[str]:
+    """A list of text; one text alone is a list of one."""
+    if node is not None and isinstance(node.value, str):
+        return [node.value]
+    found = (read_text(item, f"an element of {what}", findings) for item in read_list(node, what, findings))
+    return [item for item in found if item is not None]
+
+
+def read_parsed(node: Node | None, what: str, parse: Callable[[object], T], findings: Findings) -> T | None:
+    """The value as `parse` reads it; its ValueError becomes a finding that never shows a secret."""
+    if node is None or node.value is None:
+        return None
+    try:
+        return parse(node.value)
+    except ValueError as error:
+        reason = "the secret value is not accepted" if node.secret else str(error)
+        findings.error("JS130", node, f"{what}: {reason}", "Correct the value.")
+        return None
+
+
+def read_choice(node: Node | None, what: str, values: Collection[str], findings: Findings) -> str | None:
+    """One of a few words."""
+    value = read_text(node, what, findings)
+    if value is None or value in values:
+        return value
+    assert node is not None
+    findings.error("JS130", node, f'{what} cannot be "{value}"', f"It can be {', '.join(values)}.{did_you_mean(value, values)}")
+    return None
+
+
+def read_code(node: Node, parent_key: str, findings: Findings) -> str | None:
+    """A code such as JS201."""
+    value = read_text(node, parent_key, findings)
+    if value is None or _CODE.fullmatch(value):
+        return value
+    findings.error("JS140", node, f'"{value}" is not a lint code', "A code is JS and three digits, as in JS201.")
+    return None
+
+
+def read_date(node: Node | None, what: str, findings: Findings) -> str | None:
+    """A date such as 2026-12-31."""
+    value = read_text(node, what, findings)
+    if value is None:
+        return None
+    assert node is not None
+    if not _is_date(value):
+        findings.error("JS142", node, f'{what}: "{value}" is not a date', "Write it as 2026-12-31.")
+        return None
+    return value
+
+
+def _is_date(value: str) -> bool:
+    try:
+        return date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
+
+
+def read_address(node: Node | None, what: str, findings: Findings) -> str | None:
+    """An address or a glob over addresses, as text."""
+    value = read_text(node, what, findings)
+    if value is None:
+        return None
+    assert node is not None
+    problem = address_problem(value)
+    if problem:
+        findings.error(
+            "JS143", node, f"{what}: {problem}", "Write an address such as hub/stream/ORDERS, or a glob such as hub/stream/* or store-*/**."
+        )
+        return None
+    return value
+
+
+def address_problem(value: str) -> str:
+    """What is wrong with an address or glob; empty if nothing is."""
+    if not is_glob(value):
+        try:
+            Address.parse(value)
+        except ValueError as error:
+            return str(error)
+        return ""
+    parts = value.split("/")
+    if not all(parts):
+        return f'"{value}" has an empty part'
+    if "**" in value:
+        kind = parts[1] if len(parts) > 1 and "**" not in parts[0] else ""
+    elif len(parts) in (3, 4):
+        kind = parts[1]
+    else:
+        return f'"{value}" matches no address; an address is DOMAIN/KIND/NAME'
+    if kind and not is_glob(kind) and kind not in KINDS:
+        return f'"{kind}" in "{value}" is not a kind; the kinds are {", ".join(KINDS)}'
+    return ""

@@ -1,0 +1,53 @@
+"""Whether what was read can be a configuration at all: shapes and values, by the field tables. What servers make of it is not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jsplan.converting.model import Conversion, ConvertedResource
+from jsplan.resources import TABLES
+from jsplan.resources.fields import Table
+from jsplan.resources.stream import STREAM
+
+
+def check_values(conversion: Conversion) -> None:
+    """Note an error for each value that no field takes; a file that holds such a thing is not what it seems to be."""
+    for resource in conversion.resources:
+        tell = conversion.notes_about(resource.kind, resource.name, resource.owner)
+        for path, problem in _value_problems(_table_of(resource), resource.config, ""):
+            tell.unreadable(resource.place, f"{path}: {problem}", "Correct the value where it comes from.")
+
+
+def _table_of(resource: ConvertedResource) -> Table:
+    if resource.kind == "consumer" or resource.has_bucket_fields:
+        return TABLES[resource.kind]
+    return STREAM
+
+
+def _value_problems(table: Table, config: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    for name, value in config.items():
+        row = table.by_name.get(name)
+        if row is None or value is None:
+            continue
+        if row.table is None:
+            try:
+                row.parse(value)
+            except ValueError as error:
+                yield f"{path}{name}", str(error)
+        elif row.type == "objects" and not isinstance(value, list):
+            yield f"{path}{name}", "must be a list of mappings"
+        else:
+            items = value if row.type == "objects" else [value]
+            for number, item in enumerate(items):
+                if item in items[:number]:
+                    yield f"{path}{name}", "has the same twice, which the server refuses"
+                yield from _item_problems(row.table, item, f"{path}{name}")
+
+
+def _item_problems(table: Table, item: Any, path: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(item, Mapping):
+        yield path, "must be a mapping"
+        return
+    yield from ((f"{path}.{row.name}", "is missing") for row in table.rows if row.required and not item.get(row.name))
+    yield from _value_problems(table, item, f"{path}.")

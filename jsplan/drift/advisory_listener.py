@@ -1,0 +1,140 @@
+"""Hears the advisories of every connection and knows what they name: the ears of the scheduled job. Looking is left to the workflow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from jsplan.address import Address
+from jsplan.config.model import Workspace
+from jsplan.drift.advisories import SUBJECTS, Actor, parse_advisory
+from jsplan.drift.asyncio_utils import cancel_and_wait
+from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.subscriber import Subscriber, listen_until_cancelled
+
+#: Addresses that may wait to be looked at; where there are more, everything is looked at.
+MAX_CHANGED: Final = 5_000
+
+#: Says that advisories of a connection are heard, or why not.
+ReportConnection = Callable[[str, bool, str], None]
+
+
+class AdvisoryListener:
+    """`changed` are addresses that something is said to have happened to, `actors` the last one who asked for it, as far as is known.
+
+    `has_gap` is set whenever something may have gone unheard; `wake` whenever there is anything new.
+    """
+
+    def __init__(self, workspace: Workspace, environ: Mapping[str, str], report: ReportConnection, count_advisory: Callable[[], None]) -> None:
+        self.changed: set[Address] = set()
+        self.actors: OrderedDict[str, Actor] = OrderedDict()
+        self.has_gap = False
+        self.wake = asyncio.Event()
+        self._report = report
+        self._count_advisory = count_advisory
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._domains: dict[tuple[str, str], list[str]] = {}
+        self._settings: object = None
+        self._ending_tasks: list[asyncio.Task[None]] = []
+        self._connected: dict[str, asyncio.Event] = {}
+        self._denied: dict[str, str] = {}
+        self.update_workspace(workspace, environ)
+
+    def update_workspace(self, workspace: Workspace, environ: Mapping[str, str]) -> None:
+        """Listen to what the workspace has now; connections that are as they were are kept."""
+        own = [domain for domain in workspace.domains.values() if domain.same_as is None]
+        domains: dict[tuple[str, str], list[str]] = {}
+        for domain in own:
+            domains.setdefault((domain.connection, domain.js_domain or ""), []).append(domain.key)
+        self._domains = domains
+        settings = {key: workspace.connections[key] for key, _ in domains}
+        if settings == self._settings:
+            return
+        self._cancel()
+        self._settings = settings
+        self._connected = {key: asyncio.Event() for key in settings}
+        for key, connection in settings.items():
+            target = resolve_settings(connection, environ)
+            make = partial(
+                Subscriber,
+                target,
+                SUBJECTS,
+                on_message=partial(self._on_advisory, key),
+                on_gap=partial(self._on_gap, key),
+                on_denied=partial(self._on_denied, key),
+            )
+            self._tasks[key] = asyncio.create_task(listen_until_cancelled(make, partial(self._on_connection_change, key)))
+
+    async def wait_connected(self, seconds: float) -> None:
+        """Wait until every connection is heard, but no longer than that: the first look comes after it."""
+        waits = [asyncio.create_task(event.wait()) for event in self._connected.values()]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=seconds)
+            for task in late:
+                task.cancel()
+        self.has_gap = False
+
+    def take_changed(self) -> set[Address]:
+        """What is to be looked at; afterwards nothing is."""
+        taken, self.changed = self.changed, set()
+        return taken
+
+    def forget_actors(self, addresses: Iterable[Address]) -> None:
+        """Who did something to these was told, or is nobody's business."""
+        for address in addresses:
+            self.actors.pop(str(address), None)
+
+    def _on_advisory(self, connection: str, subject: str, data: bytes) -> None:
+        event = parse_advisory(subject, data)
+        for key in self._domains.get((connection, event.js_domain), ()) if event is not None else ():
+            assert event is not None
+            address = Address.of_stream(key, event.stream)
+            if event.consumer:
+                address = Address(key, "consumer", f"{event.stream}/{event.consumer}")
+            self._record_change(address, event.actor)
+
+    def _record_change(self, address: Address, who: Actor | None) -> None:
+        self._count_advisory()
+        self.changed.add(address)
+        if who is not None:
+            self.actors[str(address)] = who
+            self.actors.move_to_end(str(address))
+            if len(self.actors) > 2 * MAX_CHANGED:
+                self.actors.popitem(last=False)
+        if len(self.changed) > MAX_CHANGED:
+            self.changed.clear()
+            self.has_gap = True
+        self.wake.set()
+
+    def _on_gap(self, connection: str, reason: str) -> None:
+        self._connected[connection].set()
+        self._report(connection, connection not in self._denied, self._denied.get(connection, reason))
+        self.has_gap = True
+        self.wake.set()
+
+    def _on_denied(self, connection: str, reason: str) -> None:
+        if not reason:
+            self._denied.pop(connection, None)
+            return
+        self._denied[connection] = reason
+        self._report(connection, False, reason)
+
+    def _on_connection_change(self, connection: str, listener: Subscriber | None, reason: str) -> None:
+        if listener is None:
+            self._report(connection, False, reason)
+        else:
+            self._denied.pop(connection, None)
+
+    def _cancel(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        self._ending_tasks += self._tasks.values()
+        self._tasks = {}
+
+    async def close(self) -> None:
+        """Hang up everywhere."""
+        self._cancel()
+        await cancel_and_wait(self._ending_tasks)

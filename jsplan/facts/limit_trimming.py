@@ -1,0 +1,144 @@
+"""Which messages an update's limits delete: the server's own order, replayed over what is stored. Pure arithmetic.
+
+The server trims `max_msgs` and `max_bytes` from the old end first, then `max_msgs_per_subject`, then `max_age`
+(proved per version by tests). So a message goes when it is in the trimmed prefix, or too old, or not among the last of
+its subject. Walking from either end finds the same; the shorter way is taken. Reading is left to `messages`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jsplan.facts.stored_message import StoredMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ExceededLimits:
+    """The limits that will hold and that are exceeded; 0: that one is not. `max_age` is ns, `max_bytes` bytes.
+
+    `max_msgs` and `max_bytes` are only given where the stream discards old messages.
+    """
+
+    max_msgs: int = 0
+    max_bytes: int = 0
+    max_age: int = 0
+    max_msgs_per_subject: int = 0
+
+    @property
+    def causes(self) -> list[str]:
+        """The names of the limits that are set."""
+        return [name for name in ("max_msgs", "max_bytes", "max_age", "max_msgs_per_subject") if getattr(self, name)]
+
+
+@dataclass(slots=True)
+class DeletionTally:
+    """What has been found to go so far. `until` and `newest` are time and sequence of the newest message that goes."""
+
+    messages: int = 0
+    bytes: int = 0
+    until: str = ""
+    newest: int = 0
+
+    def add(self, message: StoredMessage) -> None:
+        """Count one message."""
+        self.messages += 1
+        self.bytes += message.size
+        self.until = max(self.until, message.time)
+        self.newest = max(self.newest, message.seq)
+
+
+@dataclass
+class ForwardTrim:
+    """Walks from the first message on. `messages` and `bytes` are those of the whole stream.
+
+    `first_unexpired_seq` is the first sequence that max_age leaves alone; `counts` the messages per subject.
+    """
+
+    limits: ExceededLimits
+    messages: int
+    bytes: int
+    first_unexpired_seq: int
+    counts: Mapping[str, int] = field(default_factory=dict)
+    deleted: DeletionTally = field(default_factory=DeletionTally)
+    _next: int = 0
+    _excess: dict[str, int] = field(default_factory=dict)
+    _left: int = 0
+
+    def __post_init__(self) -> None:
+        keep = self.limits.max_msgs_per_subject
+        self._excess = {subject: count - keep for subject, count in self.counts.items() if count > keep} if keep else {}
+        self._left = sum(self._excess.values())
+
+    def visit(self, message: StoredMessage) -> bool:
+        """Look at the next message; whether more can follow that go."""
+        goes = self._is_trimmed() or (message.seq < self.first_unexpired_seq and not message.never_expires)
+        if self._excess.get(message.subject, 0) > 0:
+            self._excess[message.subject] -= 1
+            self._left -= 1
+            goes = True
+        self.messages -= 1
+        self.bytes -= message.size
+        if goes:
+            self.deleted.add(message)
+        self._next = message.seq + 1
+        return self._left > 0 or not self.is_prefix_known
+
+    @property
+    def is_prefix_known(self) -> bool:
+        """Whether only `max_msgs_per_subject` can delete what follows; then `total` is right."""
+        return not self._is_trimmed() and self._next >= self.first_unexpired_seq
+
+    @property
+    def total(self) -> int:
+        """All messages that go, once the prefix is known: what follows is known from the counts."""
+        return self.deleted.messages + self._left
+
+    def _is_trimmed(self) -> bool:
+        limits = self.limits
+        return bool((limits.max_msgs and self.messages > limits.max_msgs) or (limits.max_bytes and self.bytes > limits.max_bytes))
+
+
+@dataclass
+class BackwardTrim:
+    """Walks from the last message back and counts what stays. `ttl`: old messages may be exempt from max_age."""
+
+    limits: ExceededLimits
+    first_unexpired_seq: int
+    ttl: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
+    kept: DeletionTally = field(default_factory=DeletionTally)
+    until: str = ""
+    newest: int = 0
+    _seen: Counter[str] = field(default_factory=Counter)
+    _messages: int = 0
+    _bytes: int = 0
+    _stay: int = -1
+
+    def __post_init__(self) -> None:
+        keep = self.limits.max_msgs_per_subject
+        if keep and self.limits.causes == ["max_msgs_per_subject"]:
+            self._stay = sum(min(count, keep) for count in self.counts.values())
+
+    def visit(self, message: StoredMessage) -> bool:
+        """Look at the next older message; whether more can follow that stay."""
+        limits = self.limits
+        self._messages += 1
+        self._bytes += message.size_for_limit
+        trimmed = (limits.max_msgs and self._messages > limits.max_msgs) or (limits.max_bytes and self._bytes > limits.max_bytes)
+        old = message.seq < self.first_unexpired_seq
+        if trimmed or (old and not self.ttl):
+            self._goes(message)
+            return False
+        self._seen[message.subject] += 1
+        crowded = limits.max_msgs_per_subject and self._seen[message.subject] > limits.max_msgs_per_subject
+        if crowded or (old and not message.never_expires):
+            self._goes(message)
+        else:
+            self.kept.add(message)
+        return self.kept.messages != self._stay
+
+    def _goes(self, message: StoredMessage) -> None:
+        self.until = self.until or message.time
+        self.newest = self.newest or message.seq

@@ -1,0 +1,280 @@
+"""Reads the world: which domains answer, and the live configuration of what somebody asked for. Never writes.
+
+Many requests are in flight at once on each connection; domains are read in parallel. Deciding what a
+difference means is left to `planning`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.config.model import Domain
+from jsplan.errors import OFFLINE_ERRORS, ApiError, ConnectError, NoRespondersError, NotPermittedError, ServerRefusedError
+from jsplan.facts.duplicate_servers import DuplicateServerCheck
+from jsplan.facts.live import DomainFacts, Live, LiveObject, is_backfill_incomplete
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.jetstream.api import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, STREAM_OFFLINE
+from jsplan.topology.routes import is_import
+
+#: Requests under way at once per domain; the link bounds them again over all domains that share it.
+MAX_WORKERS = 64
+#: Seconds to wait for the connected server itself, once a domain behind it has not answered in its time.
+CHECK_TIMEOUT = 2.0
+
+
+async def read_live(
+    pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[Address], known: frozenset[str] = frozenset(), identify_only: Iterable[str] = ()
+) -> Live:
+    """Read every wanted address, and who each of its domains is; and who the domains in `also` are.
+
+    `known` are domain keys that have answered before (they are in state): one of them may be away even when it
+    is the only one of its connection. Raises ConnectError when a connection answers as somebody else, or when
+    no domain at all can be reached, and when two servers answer for one domain.
+    """
+    by_domain = {key: list[Address]() for key in sorted(identify_only)} | _group_by_domain(wanted, domains)
+    await pool.open(domains[key].connection for key in by_domain)
+    async with DuplicateServerCheck() as witnesses:
+        live = Live({facts.key: facts for facts in await identify_domains(pool, [domains[key] for key in by_domain], domains, known, witnesses)})
+        require_reachable(pool, live)
+        reachable = [key for key in by_domain if live.is_reachable(key)]
+        await asyncio.gather(*(_read_domain(pool, domains[key], live, by_domain[key], _workers_per_domain(len(reachable))) for key in reachable))
+        require_reachable(pool, live)
+        await witnesses.require_single_servers()
+    live.requested = {address for addresses in by_domain.values() for address in addresses}
+    _fill_server_names(live)
+    return live
+
+
+def _group_by_domain(wanted: Iterable[Address], domains: Mapping[str, Domain]) -> dict[str, list[Address]]:
+    found: dict[str, list[Address]] = {}
+    for address in sorted(wanted):
+        if address.domain in domains:
+            found.setdefault(address.domain, []).append(address)
+    return found
+
+
+def _workers_per_domain(domains: int) -> int:
+    """Tasks per domain: the link bounds what is under way over all of them, so many domains need few tasks each."""
+    return max(4, MAX_WORKERS // max(1, domains))
+
+
+async def identify_domains(
+    pool: Pool, asked: Iterable[Domain], domains: Mapping[str, Domain], known: frozenset[str], witnesses: DuplicateServerCheck
+) -> list[DomainFacts]:
+    """Who each of the domains is, all asked at once: those that do not answer cost one wait together. Raises as `identify_domain` does.
+
+    `witnesses` go on listening for a second server behind each; whoever calls this settles them.
+    """
+
+    async def one(domain: Domain) -> DomainFacts:
+        facts = await identify_domain(pool, domain, domains, known)
+        if facts.reachable:
+            witnesses.watch(pool.api(domain), facts)
+        return facts
+
+    return list(await asyncio.gather(*(one(domain) for domain in asked)))
+
+
+def require_reachable(pool: Pool, live: Live) -> None:
+    """Raise ConnectError where none of the domains answers, or none does any more: nothing is known then, not even that nothing changed."""
+    if live.domains and not any(facts.reachable for facts in live.domains.values()):
+        raise all_offline_error(pool, live.domains)
+
+
+def all_offline_error(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:
+    """The error for a command of which no domain answers."""
+    reasons = "; ".join(dict.fromkeys(f.reason for f in facts.values()))
+    hints = {error.hint for error in pool.failures.values() if error.hint}
+    hint = hints.pop() if len(hints) == 1 else "Look at the connections in jsplan.yaml and at the servers."
+    return ConnectError(f"no domain can be reached: {reasons}", hint=hint)
+
+
+async def open_answering(pool: Pool, domains: Iterable[Domain]) -> dict[str, DomainApi]:
+    """The APIs of those of the domains that answer at all; nothing is raised for the others."""
+    listed = list(domains)
+    await pool.open(domain.connection for domain in listed)
+
+    async def one(domain: Domain) -> DomainApi | None:
+        try:
+            api = pool.api(domain)
+            await api.request("INFO")
+        except (ApiError, ConnectError):
+            return None
+        return api
+
+    found = await asyncio.gather(*map(one, listed))
+    return {domain.key: api for domain, api in zip(listed, found, strict=True) if api is not None}
+
+
+async def identify_domain(pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> DomainFacts:
+    """Ask one domain who it is. Raises ConnectError if its connection leads to a server that the files do not mean."""
+    try:
+        info = await pool.api(domain).request("INFO")
+    except ConnectError as error:
+        if not error.is_offline:
+            raise
+        return DomainFacts(domain.key, reachable=False, reason=str(error))
+    except ServerRefusedError as error:
+        raise _no_jetstream_error(domain, error) from None
+    except NotPermittedError as error:
+        raise ConnectError(str(error), hint=error.hint) from None
+    except OFFLINE_ERRORS as error:
+        if is_import(domain):
+            _require_import(domain, known, error)
+        else:
+            await _require_right_server(pool, domain, domains, known)
+        return DomainFacts(domain.key, reachable=False, reason=str(error))
+    answered = info.get("domain")
+    if domain.js_domain is None and answered:
+        raise _wrong_name_error(domain, answered)
+    return _build_facts(pool, domain, info)
+
+
+def _build_facts(pool: Pool, domain: Domain, info: dict[str, Any]) -> DomainFacts:
+    server = pool.connections[domain.connection].server
+    own = (server.get("domain") or None) == (info.get("domain") or None)
+    identity = {name: str(server[key]) for name, key in (("name", "server_name"), ("cluster", "cluster")) if own and server.get(key)}
+    level = int((info.get("api") or {}).get("level") or 0)
+    return DomainFacts(domain.key, True, level=level, version=server.get("version") if own else None, server=identity, info=info)
+
+
+def _no_jetstream_error(domain: Domain, error: ServerRefusedError) -> ConnectError:
+    if error.err_code in (NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT):
+        return ConnectError(
+            f"domain {domain.key}: JetStream is not enabled for this account ({error.description})",
+            hint="Enable jetstream in the server's configuration and in the account, or use another connection.",
+        )
+    return ConnectError(f"domain {domain.key}: {error.description}", hint=error.hint)
+
+
+def _require_import(domain: Domain, known: frozenset[str], error: ApiError) -> None:
+    """What the connected server is says nothing about an import; one that never answered is taken for missing, not for away."""
+    if domain.key not in known and isinstance(error, NoRespondersError):
+        raise ConnectError(
+            f"domain {domain.key}: nobody answers {domain.api_prefix} over connection {domain.connection}",
+            hint="Its account has to import that prefix from the owner: jsplan access prints how, and --check tries it.",
+        )
+
+
+async def _require_right_server(pool: Pool, domain: Domain, domains: Mapping[str, Domain], known: frozenset[str]) -> None:
+    """Before a domain counts as away: does its connection lead where the files say?
+
+    It does when the connected server is the domain of another entry on the same connection, or when the domain
+    has answered before. Then the domain itself is away.
+    """
+    link = pool.connections[domain.connection]
+    plain = Domain(domain.key, domain.connection, None, "$JS.API")
+    try:
+        info = await DomainApi(plain, link, read_only=True).request("INFO", timeout=min(link.settings.timeout, CHECK_TIMEOUT))
+    except ServerRefusedError as error:
+        raise _no_jetstream_error(domain, error) from None
+    except NoRespondersError:
+        if not link.server.get("jetstream") and domain.key not in known and not _others_on_connection(domain, domains):
+            raise ConnectError(
+                f"domain {domain.key}: the server at {link.settings.shown} has no JetStream",
+                hint="Enable jetstream in the server's configuration, or use another connection.",
+            ) from None
+        return
+    except ApiError:
+        return
+    answered = info.get("domain") or None
+    if domain.key in known or any(other.js_domain == answered for other in _others_on_connection(domain, domains)):
+        return
+    raise _wrong_name_error(domain, answered)
+
+
+def _others_on_connection(domain: Domain, domains: Mapping[str, Domain]) -> list[Domain]:
+    return [d for d in domains.values() if d.connection == domain.connection and d.key != domain.key]
+
+
+def _wrong_name_error(domain: Domain, answered: str | None) -> ConnectError:
+    line = f"{domain.key}: {{connection: {domain.connection}, js_domain: {answered or 'null'}}}"
+    called = f"calls its JetStream domain {answered}" if answered else "has a JetStream without a domain"
+    return ConnectError(
+        f"domain {domain.key} does not answer as {domain.js_domain or 'a server without a domain'}: the server behind connection "
+        f"{domain.connection} {called}",
+        hint=f"If that is the one you mean, write under domains:  {line}",
+    )
+
+
+async def read_into(api: DomainApi, live: Live, address: Address) -> None:
+    """Read one object into `live`; one that is offline on its server is among the broken. Raises ApiError."""
+    try:
+        found = await read_object(api, address)
+    except ServerRefusedError as error:
+        if error.err_code != STREAM_OFFLINE:
+            raise
+        live.unreadable[address] = error.description
+    else:
+        if found is not None:
+            live.objects[address] = found
+
+
+async def _read_domain(pool: Pool, domain: Domain, live: Live, addresses: list[Address], workers: int) -> None:
+    api = pool.api(domain)
+    try:
+        await run_parallel(partial(read_into, api, live), addresses, workers)
+    except OFFLINE_ERRORS as error:
+        mark_offline(live, domain.key, error)
+
+
+def mark_offline(live: Live, key: str, error: ApiError) -> None:
+    """Count a domain as offline that stopped answering while it was read."""
+    live.domains[key] = DomainFacts(key, reachable=False, reason=f"{error} (it answered a moment ago)")
+
+
+async def run_parallel(work: Callable[[Address], Awaitable[None]], addresses: Iterable[Address], workers: int = MAX_WORKERS) -> None:
+    """Run the work over all addresses with so many tasks; the first error ends all of them and is raised."""
+    listed = list(addresses)
+    todo = iter(listed)
+
+    async def worker() -> None:
+        for address in todo:
+            await work(address)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(workers, len(listed))):
+                group.create_task(worker())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def read_object(api: DomainApi, address: Address) -> LiveObject | None:
+    """One INFO; None when the server says that there is no such object."""
+    if address.kind == "consumer":
+        answer = await api.consumer_info(address.stream, address.consumer)
+        return parse_consumer(address, answer) if answer else None
+    answer = await api.stream_info(address.stream)
+    if not answer or is_backfill_incomplete(answer["config"]):
+        return None
+    return parse_stream(address, answer)
+
+
+def parse_stream(address: Address, answer: dict[str, Any]) -> LiveObject:
+    """A stream from its INFO, or from an element of a LIST."""
+    flows = [*filter(None, [answer.get("mirror")]), *(answer.get("sources") or ())]
+    found = LiveObject(address, answer["config"], answer["created"], answer["state"], answer.get("cluster") or {}, flows)
+    found.answered_at = str(answer.get("ts") or "")
+    return found
+
+
+def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
+    """A consumer from its INFO, or from an element of a LIST."""
+    counts = ("delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting", "num_pending", "push_bound")
+    found = LiveObject(address, answer["config"], answer["created"], {k: answer.get(k) for k in counts}, answer.get("cluster") or {})
+    found.answered_at = str(answer.get("ts") or "")
+    return found
+
+
+def _fill_server_names(live: Live) -> None:
+    """A domain that is not the connected server's own is named by the answers of its streams."""
+    for address, found in live.objects.items():
+        facts = live.domains[address.domain]
+        if not facts.server and found.server:
+            names = {"name": found.server.get("leader"), "cluster": found.server.get("name") if found.is_clustered else None}
+            facts.server = {key: value for key, value in names.items() if value}

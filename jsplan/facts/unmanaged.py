@@ -1,0 +1,85 @@
+"""Reads what a plan runs into without managing it: streams that hold a subject it takes, consumers of a stream it changes.
+
+Asked only where a plan needs it, and only where the counts that are known already say that somebody else is there.
+What a neighbour means for the plan is left to `planning.refusals`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jsplan.address import Address
+from jsplan.config.model import Domain
+from jsplan.errors import ApiError, ServerRefusedError
+from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.measurement import UnmanagedRequest
+from jsplan.facts.reader import parse_consumer, read_object, run_parallel
+from jsplan.jetstream import DomainApi, Pool
+
+#: Streams in one page of STREAM.LIST.
+PAGE_STREAMS = 256
+
+
+async def read_unmanaged(pool: Pool, domains: Mapping[str, Domain], wanted: Iterable[UnmanagedRequest], live: Live) -> None:
+    """Put what is there beside the known objects into `live`; a domain that does not let itself be asked into `live.unlisted`.
+
+    Costs nothing where the account has no more streams, and the stream no more consumers, than are known.
+    """
+    await asyncio.gather(*(_read_domain(pool.api(domains[one.domain]), one, live) for one in wanted))
+
+
+async def _read_domain(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> None:
+    try:
+        if (wanted.subjects or wanted.all_streams) and _has_unmanaged_streams(wanted.domain, live):
+            await _read_streams(api, wanted, live)
+        for stream in wanted.streams:
+            if _has_more_consumers(stream, live):
+                await _read_consumers(api, stream, live)
+    except ApiError as error:
+        live.unlisted[wanted.domain] = str(error)
+
+
+def _has_unmanaged_streams(domain: str, live: Live) -> bool:
+    known = sum(1 for _ in live.streams(domain))
+    return live.domains[domain].streams > known
+
+
+def _has_more_consumers(stream: Address, live: Live) -> bool:
+    found = live.get(stream)
+    known = sum(1 for address in live.objects if address.kind == "consumer" and address.parent == stream)
+    return found is not None and int(found.state.get("consumer_count") or 0) > known
+
+
+async def _read_streams(api: DomainApi, wanted: UnmanagedRequest, live: Live) -> None:
+    """By subject where these are few, else all streams page by page: whatever takes fewer requests."""
+    pages = 1 + live.domains[wanted.domain].streams // PAGE_STREAMS
+    if wanted.all_streams or len(wanted.subjects) > 4 * pages:
+        for info in await _list_all(api, "STREAM.LIST", "streams"):
+            address = Address.of_stream(wanted.domain, info["config"]["name"])
+            live.objects.setdefault(address, LiveObject(address, info["config"], info["created"], info["state"], info.get("cluster") or {}))
+        return
+    found = await asyncio.gather(*(_list_all(api, "STREAM.NAMES", "streams", subject=subject) for subject in wanted.subjects))
+    names = {Address.of_stream(wanted.domain, name) for some in found for name in some}
+
+    async def read(address: Address) -> None:
+        try:
+            stranger = await read_object(api, address)
+        except ServerRefusedError as error:
+            live.unreadable[address] = error.description
+        else:
+            live.objects |= {address: stranger} if stranger is not None else {}
+
+    await run_parallel(read, sorted(address for address in names if live.get(address) is None and address not in live.unreadable))
+
+
+async def _read_consumers(api: DomainApi, stream: Address, live: Live) -> None:
+    for info in await _list_all(api, f"CONSUMER.LIST.{stream.stream}", "consumers"):
+        address = Address(stream.domain, "consumer", f"{stream.stream}/{info['name']}")
+        live.objects.setdefault(address, parse_consumer(address, info))
+
+
+async def _list_all(api: DomainApi, request: str, key: str, **query: str) -> list[Any]:
+    """All elements of a paged answer. One that moves under us may be there twice."""
+    return [element async for page in api.pages(request, key, query) for element in page.get(key) or ()]

@@ -1,0 +1,247 @@
+"""The shape of what jsplan reads in servers' answers: one place that refuses what is not JetStream's.
+
+Only fields that jsplan uses are looked at, and only for what kind of value they hold: unknown fields, and values that a newer
+server may add to a field, pass. A field that is null is taken out of the answer, as if it had been left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Final
+
+import orjson
+
+from jsplan import units
+from jsplan.resources import CONSUMER, STREAM
+from jsplan.resources.fields import Field, Table
+from jsplan.resources.nested import NAME
+
+Check = Callable[[Any, str], None]
+#: What is no verb of the JetStream API: the answer to the end of a restore, and two of the servers' own.
+RESTORE_DONE, USER_INFO, ACCOUNT_INFO = "STREAM.RESTORE", "$SYS.REQ.USER.INFO", "$SYS.REQ.SERVER.*.ACCOUNTZ"
+#: Levels that a value which jsplan does not know may have: it is kept, compared and written again.
+MAX_DEPTH: Final = 64
+#: How much of a wrong value is shown.
+_MAX_SHOWN: Final = 40
+_NAME: Final = re.compile(NAME)
+_UINT64_LIMIT: Final = 1 << 64
+
+
+class InvalidAnswer(Exception):
+    """What is wrong with an answer, in words."""
+
+    def __init__(self, path: str, value: Any, expected: str) -> None:
+        shown = "missing" if value is None else repr(value)
+        super().__init__(f"{path} is {shown if len(shown) <= _MAX_SHOWN else shown[:_MAX_SHOWN] + '…'}, expected {expected}")
+
+
+def parse_system_answer(kind: str, data: bytes) -> dict[str, Any]:
+    """An answer of the servers themselves, `USER_INFO` or `ACCOUNT_INFO`. Raises WrongShape."""
+    try:
+        answer = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise InvalidAnswer("the answer", data, "JSON") from None
+    SHAPES[kind](answer, "")
+    return dict(answer)
+
+
+def check_answer(api: str, answer: dict[str, Any]) -> None:
+    """Raise WrongShape where an answer to `api` (such as `STREAM.INFO.ORDERS`) lacks, or has otherwise, what jsplan reads of it."""
+    for verb, shape in SHAPES.items():
+        if api == verb or (api.startswith(verb) and verb.endswith(".")):
+            shape(answer, "")
+            _require_same_name(verb, api.removeprefix(verb), answer)
+            return
+
+
+def check_error(error: Any) -> None:
+    """Raise WrongShape where the `error` of an answer is none that a server makes."""
+    _ERROR(error, "error")
+
+
+def _require_same_name(verb: str, name: str, answer: Mapping[str, Any]) -> None:
+    """An answer about another stream or consumer than was asked for is none."""
+    if verb == "STREAM.INFO." and answer["config"]["name"] != name:
+        raise InvalidAnswer("config.name", answer["config"]["name"], repr(name))
+    if verb == "CONSUMER.INFO." and f"{answer['stream_name']}.{answer['name']}" != name:
+        raise InvalidAnswer("name", f"{answer['stream_name']}.{answer['name']}", repr(name))
+
+
+# --- kinds of values -------------------------------------------------------------------------------------------
+
+
+def _text(value: Any, path: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidAnswer(path, value, "text")
+
+
+def _name(value: Any, path: str) -> None:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise InvalidAnswer(path, value, "a name")
+
+
+def _whole(value: Any, path: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidAnswer(path, value, "a whole number")
+
+
+def _whole_or_flag(value: Any, path: str) -> None:
+    if not isinstance(value, int):
+        raise InvalidAnswer(path, value, "a whole number")
+
+
+def _count(value: Any, path: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _UINT64_LIMIT:
+        raise InvalidAnswer(path, value, "a number of at least 0")
+
+
+def _flag(value: Any, path: str) -> None:
+    if not isinstance(value, bool):
+        raise InvalidAnswer(path, value, "true or false")
+
+
+def _time(value: Any, path: str) -> None:
+    try:
+        units.parse_time(value if isinstance(value, str) else "")
+    except ValueError:
+        raise InvalidAnswer(path, value, "a time") from None
+
+
+def _base64(value: Any, path: str) -> None:
+    try:
+        base64.b64decode(value if isinstance(value, str) else "!", validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidAnswer(path, value, "base64") from None
+
+
+def _any_value(value: Any, path: str) -> None:
+    """A value that is kept as it is: no deeper than can be written again."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())]
+        if not level:
+            return
+    raise InvalidAnswer(path, "…", f"at most {MAX_DEPTH} levels")
+
+
+def _drop_nulls(value: dict[str, Any], known: Container[str]) -> None:
+    for name in [name for name, each in value.items() if each is None and name in known]:
+        del value[name]
+
+
+def _list(item: Check) -> Check:
+    def checked(value: Any, path: str) -> None:
+        if not isinstance(value, list):
+            raise InvalidAnswer(path, value, "a list")
+        for number, each in enumerate(value):
+            item(each, f"{path}[{number}]")
+
+    return checked
+
+
+def _map(item: Check) -> Check:
+    def checked(value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            raise InvalidAnswer(path, value, "an object")
+        _drop_nulls(value, value)
+        for key, each in value.items():
+            item(each, f"{path}.{key}")
+
+    return checked
+
+
+def _object(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None, others: Check | None = None) -> Check:
+    """An object with these fields; `others` looks at the rest."""
+    known = {**(optional or {}), **required}
+
+    def checked(value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            raise InvalidAnswer(path or "the answer", value, "an object")
+        _drop_nulls(value, known)
+        for name, each in value.items():
+            looks = known.get(name, others)
+            if looks is not None:
+                looks(each, f"{path}.{name}" if path else name)
+        for name in required:
+            if value.get(name) is None:
+                raise InvalidAnswer(f"{path}.{name}" if path else name, None, "a value")
+
+    return checked
+
+
+# --- configurations --------------------------------------------------------------------------------------------
+
+_CHECK_BY_TYPE: Final[dict[str, Check]] = {
+    "string": _text, "enum": _text, "percent": _text, "bool": _flag, "int": _whole, "duration": _whole, "size": _whole, "time": _time,
+    "strings": _list(_text), "durations": _list(_whole), "metadata": _map(_text),
+}  # fmt: skip
+
+
+def _table(table: Table) -> Check:
+    """The fields of a configuration as the tables know them."""
+    fields = {row.name: _field(row) for row in table.rows}
+    required = {row.name: fields[row.name] for row in table.rows if row.required and table is not CONSUMER}
+    return _object(required, fields, _any_value)
+
+
+def _field(row: Field) -> Check:
+    if row.table is None:
+        return _CHECK_BY_TYPE.get(row.type, _any_value)
+    return _list(_table(row.table)) if row.type == "objects" else _table(row.table)
+
+
+# --- answers ---------------------------------------------------------------------------------------------------
+
+_ERROR: Final = _object({}, {"code": _whole, "err_code": _whole, "description": _text})
+_SEQUENCE_PAIR: Final = _object({"consumer_seq": _count, "stream_seq": _count})
+_ORIGIN_INFO: Final = _object(
+    {"name": _text},
+    {"external": _object({}, {"api": _text, "deliver": _text}), "lag": _whole, "active": _whole, "seq": _count, "error": _ERROR,
+     "filter_subject": _text, "subject_transforms": _list(_object({}, {"src": _text, "dest": _text}))},
+)  # fmt: skip
+_PEER: Final = _object({}, {"name": _text, "current": _flag, "offline": _flag, "active": _whole, "lag": _whole})
+_CLUSTER: Final = _object({}, {"name": _text, "leader": _text, "replicas": _list(_PEER)})
+_STREAM_STATE: Final = _object(
+    {"messages": _count, "bytes": _count, "first_seq": _count, "last_seq": _count, "first_ts": _time, "last_ts": _time},
+    {"num_subjects": _count, "num_deleted": _count, "deleted": _list(_count), "subjects": _map(_count), "consumer_count": _count},
+)
+_STREAM_INFO: Final = _object(
+    {"config": _table(STREAM), "created": _time, "state": _STREAM_STATE},
+    {"cluster": _CLUSTER, "mirror": _ORIGIN_INFO, "sources": _list(_ORIGIN_INFO), "total": _count, "ts": _time},
+)
+_CONSUMER_INFO: Final = _object(
+    {"stream_name": _name, "name": _name, "config": _table(CONSUMER), "created": _time, "delivered": _SEQUENCE_PAIR, "ack_floor": _SEQUENCE_PAIR,
+     "num_ack_pending": _count, "num_redelivered": _count, "num_pending": _count},
+    {"num_waiting": _count, "push_bound": _flag, "cluster": _CLUSTER, "ts": _time},
+)  # fmt: skip
+_LIMITS: Final = _map(_whole_or_flag)
+_ACCOUNT_USAGE: Final[dict[str, Check]] = {
+    "memory": _whole, "storage": _whole, "reserved_memory": _whole, "reserved_storage": _whole, "streams": _count, "consumers": _count,
+    "limits": _LIMITS,
+}  # fmt: skip
+_API_INFO: Final = _object({}, _ACCOUNT_USAGE | {"domain": _text, "api": _object({}, {"level": _count}), "tiers": _map(_object({}, _ACCOUNT_USAGE))})
+_GRANT: Final = _object({}, {"approved_accounts": _list(_text)})
+_MESSAGE: Final = _object({"subject": _text, "seq": _count, "time": _time}, {"hdrs": _base64, "data": _base64})
+
+#: What each answer must be, by API verb; one that ends with a dot is followed by names.
+SHAPES: Final[dict[str, Check]] = {
+    "INFO": _API_INFO,
+    "STREAM.INFO.": _STREAM_INFO,
+    "STREAM.CREATE.": _STREAM_INFO,
+    "STREAM.UPDATE.": _STREAM_INFO,
+    "STREAM.NAMES": _object({}, {"streams": _list(_name), "total": _count}),
+    "STREAM.LIST": _object({}, {"streams": _list(_STREAM_INFO), "offline": _map(_text), "total": _count}),
+    "STREAM.MSG.GET.": _object({"message": _MESSAGE}),
+    "STREAM.SNAPSHOT.": _object({"config": _table(STREAM), "state": _STREAM_STATE}),
+    "STREAM.RESTORE.": _object({"deliver_subject": _text}),
+    RESTORE_DONE: _STREAM_INFO,
+    "CONSUMER.INFO.": _CONSUMER_INFO,
+    "CONSUMER.CREATE.": _CONSUMER_INFO,
+    "CONSUMER.NAMES.": _object({}, {"consumers": _list(_name), "total": _count}),
+    "CONSUMER.LIST.": _object({}, {"consumers": _list(_CONSUMER_INFO), "total": _count}),
+    USER_INFO: _object({}, {"server": _object({}, {"id": _text}), "data": _object({}, {"account": _text})}),
+    ACCOUNT_INFO: _object({}, {"data": _object({}, {"account_detail": _object({}, {"exports": _list(_GRANT), "imports": _list(_GRANT)})})}),
+}

@@ -1,0 +1,310 @@
+"""One connection to one account: connecting, request and reply, and every foreign exception mapped once.
+
+nats-py does authentication, TLS and reconnecting; requests and answers stay bytes. What the requests mean is
+left to `api`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import nats
+import nats.errors
+from nats.aio.subscription import Subscription
+
+from jsplan.errors import ApiError, ApiTimeoutError, ConnectError, ConnectionLostError, NoRespondersError, NotPermittedError
+from jsplan.jetstream.client import Client
+from jsplan.jetstream.connect_errors import (
+    NO_TLS,
+    build_connect_error,
+    check_files,
+    denied_subject,
+    denies_inbox,
+    describe_error,
+    load_credentials,
+)
+from jsplan.jetstream.contexts import ConnectionSettings
+from jsplan.jetstream.read_only import ReadOnlyGuard
+
+#: What jsplan reads of the greeting of a server.
+_SERVER_INFO_TYPES: Final[dict[str, type]] = {
+    "server_id": str, "server_name": str, "cluster": str, "domain": str, "version": str, "max_payload": int, "api_lvl": int,
+}  # fmt: skip
+#: Requests under way at once on one connection: beyond this a server on the same machine gets no faster.
+MAX_IN_FLIGHT = 64
+#: Messages of one batch at most: more than is ever asked for at once.
+MAX_ANSWERS = 10_000
+#: Seconds after which a request that is not answered gives its place to another.
+SLOT_TIMEOUT = 0.5
+#: Seconds for an orderly end of a connection: TLS would wait for half a minute for a server that says nothing any more.
+CLOSE_TIMEOUT = 2.0
+#: Seconds for the server to take what waits to be sent, once that is more than nats-py keeps.
+FLUSH_TIMEOUT = 60.0
+
+
+def valid_server_info(said: dict[str, Any]) -> dict[str, Any]:
+    """The greeting of a server without what is of another type than servers send; halves of characters are question marks."""
+    found = {name: value for name, value in said.items() if isinstance(value, _SERVER_INFO_TYPES.get(name, object))}
+    return {name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value for name, value in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class InboxMessage:
+    """One message of an `Inbox`: where it wants its answer (empty: nowhere), its status (`204`, `408 No Flow Response`) and payload."""
+
+    reply: str
+    status: str
+    data: bytes
+
+
+class Inbox:
+    """A subject of our own and what arrives there, in order; made by `Link.open_inbox`."""
+
+    def __init__(self, link: NatsConnection, subscription: Subscription) -> None:
+        self.subject = str(subscription.subject)
+        self._connection = link
+        self._subscription = subscription
+
+    async def next(self, timeout: float, waiting_for: str) -> InboxMessage:
+        """The next message; raises ApiTimeoutError after `timeout` seconds, and ConnectionLostError."""
+        shown = self._connection.settings.shown
+        try:
+            message = await self._subscription.next_msg(timeout)
+        except (TimeoutError, nats.errors.TimeoutError):
+            raise ApiTimeoutError(f"{waiting_for}: nothing came from {shown} for {timeout:g} s") from None
+        except (nats.errors.Error, OSError) as error:
+            raise self._connection.lost_error(error, waiting_for) from None
+        headers = message.headers or {}
+        status = f"{headers.get('Status', '')} {headers.get('Description', '')}".strip()
+        return InboxMessage(message.reply, status, bytes(message.data))
+
+
+class NatsConnection:
+    """An open connection. Errors that the server sends out of band are kept, to explain a later timeout.
+
+    With a `guard` it sends nothing but what that lets pass.
+    """
+
+    def __init__(self, settings: ConnectionSettings, guard: ReadOnlyGuard | None = None) -> None:
+        self.settings = settings
+        self.guard = guard
+        self._client = Client(must_encrypt=self.settings.must_encrypt)
+        self._server_errors: list[str] = []
+        self._pending_requests: dict[str, list[asyncio.Timeout]] = {}
+        self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """The greeting of the connected server: server_name, cluster, domain, version, api_lvl; nothing of another type."""
+        return valid_server_info(self._client._server_info)  # noqa: SLF001 - nats-py offers no public view of all of it
+
+    async def open(self) -> None:
+        """Connect. Raises ConnectError that names the URL without secrets and says what to look at."""
+        target = self.settings
+        check_files(target)
+        try:
+            await asyncio.wait_for(self._client.connect(**self._options()), target.timeout + 1)
+        except BaseException as error:
+            await self._discard_client()
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | ConnectError):
+                raise
+            raise build_connect_error(target, error, self._server_errors) from None
+
+    async def reopen(self) -> None:
+        """Connect anew after the connection was lost for good (`is_closed`). Raises ConnectError."""
+        await self._discard_client()
+        self._client = Client(must_encrypt=self.settings.must_encrypt)
+        await self.open()
+
+    async def _discard_client(self) -> None:
+        """A client that failed to connect may still hold a socket and tasks."""
+        await self._client.close_within(CLOSE_TIMEOUT)
+
+    def _options(self) -> dict[str, Any]:
+        target = self.settings
+        options: dict[str, Any] = {
+            "servers": list(target.servers), "name": "jsplan", "connect_timeout": target.timeout, "flush_timeout": FLUSH_TIMEOUT,
+            "allow_reconnect": True, "max_reconnect_attempts": 1, "reconnect_time_wait": 0, "error_cb": self._on_error,
+            "user": target.user, "password": target.password, "token": target.token,
+            "user_credentials": load_credentials(target.creds), "nkeys_seed": target.nkey, "tls_handshake_first": target.tls_first,
+        }  # fmt: skip
+        if target.inbox_prefix:
+            options["inbox_prefix"] = target.inbox_prefix
+        if target.must_encrypt:
+            options["tls"] = self._ssl_context()
+        return options
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.settings.ca)
+        if self.settings.cert:
+            context.load_cert_chain(self.settings.cert, self.settings.key_file)
+        return context
+
+    async def _on_error(self, error: Exception) -> None:
+        """Errors that the server sends out of band; one about a request that is waited for ends the wait at once."""
+        self._server_errors.append(str(error))
+        del self._server_errors[:-20]
+        for subject, scopes in self._pending_requests.items():
+            if denied_subject(str(error), subject) or denies_inbox(str(error)):
+                for scope in scopes:
+                    scope.reschedule(asyncio.get_running_loop().time())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection was lost for good: a new link is needed then."""
+        return bool(self._client.is_closed)
+
+    @contextlib.asynccontextmanager
+    async def _request_slot(self) -> AsyncIterator[None]:
+        """A place among the requests under way. Domains that are silent must not hold up those that answer: see `SLOT_TIMEOUT`."""
+        await self._slots.acquire()
+        left = asyncio.Event()
+
+        def leave() -> None:
+            if not left.is_set():
+                left.set()
+                self._slots.release()
+
+        timer = asyncio.get_running_loop().call_later(SLOT_TIMEOUT, leave)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            leave()
+
+    async def request(self, subject: str, payload: bytes, timeout: float | None = None, *, headers: dict[str, str] | None = None) -> bytes:
+        """One request, of which `MAX_IN_FLIGHT` are waited for at once, those in vain not counted; `timeout` is seconds.
+
+        Raises NoRespondersError at once where nobody listens, NotPermittedError as soon as the server says so,
+        ApiTimeoutError where somebody might answer and does not, and ConnectionLostError.
+        """
+        self._check_guard(subject)
+        timeout = timeout or self.settings.timeout
+        async with self._request_slot():
+            try:
+                return await self._request_once(subject, payload, timeout, headers)
+            except nats.errors.NoRespondersError:
+                raise NoRespondersError(f"nobody answers {subject} at {self.settings.shown}") from None
+            except (TimeoutError, nats.errors.TimeoutError):
+                raise self._timeout_error(subject, timeout) from None
+            except (nats.errors.Error, OSError) as error:
+                raise self.lost_error(error, subject) from None
+
+    def _check_guard(self, subject: str) -> None:
+        if self.guard is not None:
+            self.guard.check(subject)
+
+    async def _request_once(self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None) -> bytes:
+        async with asyncio.timeout(timeout) as scope:
+            scopes = self._pending_requests.setdefault(subject, [])
+            scopes.append(scope)
+            try:
+                return bytes((await self._client.request(subject, payload, timeout=timeout, headers=headers)).data)
+            finally:
+                scopes.remove(scope)
+                if not scopes:
+                    del self._pending_requests[subject]
+
+    async def request_many(self, subject: str, payload: bytes, timeout: float | None = None) -> list[tuple[bytes, bytes]]:
+        """One request with many answers: header block and payload of each, the last one being that with a status.
+
+        The block is as it came, from `NATS/1.0` to the empty line. `timeout` is seconds between two answers.
+        Raises what `request` raises.
+        """
+        self._check_guard(subject)
+        timeout = timeout or self.settings.timeout
+        async with self._request_slot():
+            try:
+                return await self._collect_answers(subject, payload, timeout)
+            except (TimeoutError, nats.errors.TimeoutError):
+                raise self._timeout_error(subject, timeout) from None
+            except (nats.errors.Error, OSError) as error:
+                raise self.lost_error(error, subject) from None
+
+    async def _collect_answers(self, subject: str, payload: bytes, timeout: float) -> list[tuple[bytes, bytes]]:
+        inbox = self._client.new_inbox()
+        async with asyncio.timeout(timeout):
+            subscription = await self._client.subscribe(inbox)
+        queue = self._client.raw_queues[subscription._id] = asyncio.Queue()  # noqa: SLF001 - there is no public name for it
+        try:
+            async with asyncio.timeout(timeout):
+                await self._client.publish(subject, payload, reply=inbox)
+                answers = [await queue.get()]
+            while not answers[-1][0].startswith(b"NATS/1.0 "):
+                if len(answers) > MAX_ANSWERS:
+                    raise ApiError(f"{subject} at {self.settings.shown} is answered without an end")
+                answers.append(queue.get_nowait() if not queue.empty() else await asyncio.wait_for(queue.get(), timeout))
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone has no subscriptions
+                await subscription.unsubscribe()
+            del self._client.raw_queues[subscription._id]  # noqa: SLF001
+        if answers[-1][0].startswith(b"NATS/1.0 503"):
+            raise NoRespondersError(f"nobody answers {subject} at {self.settings.shown}")
+        return answers
+
+    @contextlib.asynccontextmanager
+    async def open_inbox(self, subject: str | None = None) -> AsyncIterator[Inbox]:
+        """A subject to receive on, as long as the context lasts: the given one, or a new one of our own.
+
+        Raises ConnectionLostError. A subject that the user may not receive stays silent.
+        """
+        try:
+            subscription = await self._client.subscribe(subject or self._client.new_inbox())
+        except (nats.errors.Error, OSError) as error:
+            raise self.lost_error(error) from None
+        try:
+            yield Inbox(self, subscription)
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):  # a connection that is gone has no subscriptions
+                await subscription.unsubscribe()
+
+    async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
+        """Send one message; answers come to `reply`. Raises ConnectionLostError."""
+        self._check_guard(subject)
+        try:
+            await self._client.publish(subject, payload, reply=reply)
+        except (nats.errors.Error, OSError) as error:
+            raise self.lost_error(error) from None
+
+    async def flush(self) -> None:
+        """Wait until the server has taken what was sent, and what it had for us is here. Raises ApiError."""
+        try:
+            await self._client.flush(max(1, int(self.settings.timeout)))
+        except (nats.errors.Error, OSError) as error:
+            raise self.lost_error(error) from None
+
+    def lost_error(self, error: BaseException, during: str = "") -> ConnectionLostError:
+        """Make the error for a connection that ended; it names TLS where that is why it did not come back."""
+        refused = any(NO_TLS in text for text in self._server_errors)
+        what = f" during {during}" if during else ""
+        return ConnectionLostError(
+            f"the connection to {self.settings.shown} was lost{what}: {NO_TLS if refused else describe_error(error)}",
+            hint="Look at the server's log; then run the command again.",
+        )
+
+    def _timeout_error(self, subject: str, timeout: float) -> ApiError:
+        if self.is_closed:
+            return self.lost_error(TimeoutError(), subject)
+        user = f"the user of connection {self.settings.key}"
+        if named := next(filter(None, (denied_subject(text, subject) for text in reversed(self._server_errors))), None):
+            said = "it" if named == subject else f"{named} (as the server names it)"
+            return NotPermittedError(
+                f"{self.settings.shown} does not permit this user to publish to {subject}",
+                hint=f"Give {user} permission to publish to {said}, or use another user.",
+            )
+        if any(denies_inbox(text) for text in self._server_errors):
+            inbox = f"{self.settings.inbox_prefix or '_INBOX'}.>"
+            return NotPermittedError(
+                f"{self.settings.shown}: this user may not receive answers to {subject}",
+                hint=f"Give {user} permission to subscribe to {inbox}, or name what it may subscribe to with `inbox_prefix`.",
+            )
+        return ApiTimeoutError(f"no answer to {subject} from {self.settings.shown} within {timeout:g} s")
+
+    async def close(self) -> None:
+        """Close the connection; never raises."""
+        await self._discard_client()

@@ -1,0 +1,27 @@
+"""JS249: a stream that keeps messages for consumers, of which there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.view import View
+
+
+def check(view: View) -> Iterator[Hit]:
+    """Streams with interest retention and subjects, for which no consumer is declared, and which nobody copies."""
+    copied = {edge.origin for edge in view.topology.edges}
+    for item in view.streams():
+        waited_for = view.consumers_by_stream.get(item.address) or item.address in copied
+        if item.retention == "interest" and item.config.get("subjects") and not waited_for:
+            yield Hit(item.address, "no consumer of it is declared: what is published before there is one is acknowledged and not kept",
+                      "retention")  # fmt: skip
+
+
+RULE = Rule(
+    "JS249", "note", check,
+    why="With interest retention the server keeps what some consumer waits for. Without a consumer every publish is "
+        "acknowledged and gone at once; if consumers are made by applications, that is what happens until the first of them "
+        "starts.",
+    fix="Declare the consumers with the stream, or use retention: limits.",
+)  # fmt: skip

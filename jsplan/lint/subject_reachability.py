@@ -1,0 +1,79 @@
+"""Which domains hear each other's messages, and which subjects a stream holds: what rules about the whole graph rest on.
+
+Domains over one connection are in one account whose servers are joined, by leafnodes or as one: what is published in one is heard in
+all of them, unless a leafnode denies the subject, which no file of ours says. An import joins nothing but what it names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from jsplan.topology.replication_graph import apply_transform, map_subjects
+from jsplan.topology.routes import is_import
+
+if TYPE_CHECKING:
+    from jsplan.address import Address
+    from jsplan.config.model import Workspace
+    from jsplan.lint.view import View
+    from jsplan.topology import Topology
+
+T = TypeVar("T")
+
+
+class DisjointSets(dict[T, T]):
+    """Things that belong together, by whom they are known as."""
+
+    def find(self, one: T) -> T:
+        """Who stands for the group."""
+        while (up := self.get(one, one)) != one:
+            one = up
+        return one
+
+    def union(self, one: T, other: T) -> None:
+        """Put two groups together."""
+        a, b = self.find(one), self.find(other)
+        if a != b:
+            self[b] = a
+
+
+class ConnectedDomains:
+    """Groups of domains that hear each other."""
+
+    def __init__(self, workspace: Workspace, topology: Topology) -> None:
+        self._groups: DisjointSets[str] = DisjointSets()
+        self._reach = topology.routes
+        first: dict[str, str] = {}
+        for key, domain in workspace.domains.items():
+            if domain.same_as is None and not is_import(domain):
+                self._groups.union(first.setdefault(domain.connection, key), key)
+        for edge in topology.edges:
+            api = (edge.config.get("external") or {}).get("api")
+            if api and not topology.routes.is_imported(edge.downstream.domain, api):
+                self._groups.union(self.group_of(edge.downstream.domain), self.group_of(edge.origin.domain))
+
+    def group_of(self, domain: str) -> str:
+        """The name of a domain's group."""
+        return self._groups.find(self._reach.canonicalize(domain))
+
+    def shares_interest(self, one: str, other: str) -> bool:
+        """Whether what is published in one domain is heard in the other."""
+        return self.group_of(one) == self.group_of(other)
+
+
+def stored_subjects(view: View, address: Address) -> list[str] | None:
+    """See `View.stored`."""
+    item = view.all_streams.get(address)
+    if item is None:
+        return None
+    config = item.config
+    found = apply_transform(config.get("subjects", ()), config.get("subject_transform"))
+    edges = view.origins.get(address, [])
+    if len(edges) < len(config.get("sources", ())) + bool(config.get("mirror")):
+        return None
+    for edge in edges:
+        theirs = view.stored_subjects(edge.origin)
+        if theirs is None:
+            return None
+        arriving = map_subjects(theirs, edge.config)
+        found += [*arriving, *apply_transform(arriving, config.get("subject_transform"))]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,101 @@
+"""What an apply that died had written without recording it: found again by what its step was to leave behind.
+
+A create whose end nobody recorded is ours, not a stranger's that needs `--adopt` (contract, promise 7).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jsplan.address import Address
+from jsplan.facts.live import LiveObject
+from jsplan.planning.decide import table_of
+from jsplan.planning.diff import differing_fields
+from jsplan.planning.model import PlanInputs
+from jsplan.planning.pauses import PAUSE
+from jsplan.planning.preserve.interrupted import load_interrupted
+from jsplan.planning.replication.detached_sources import restore_detached_view
+from jsplan.state.document import Entry
+
+#: How the operations end whose one request leaves what the step expects.
+_WRITE_SUFFIXES: Final = (".create", ".update", ".rejoin", ".pause", ".restore")
+
+
+def recover_interrupted(inputs: PlanInputs) -> None:
+    """Give `inputs.entries` what the pending steps turn out to have done; `inputs.live` must cover them.
+
+    Only an object that is just as the step was to leave it counts as done: before its call the step had seen the
+    object absent (or ours), and nobody but us knows that exact configuration.
+    """
+    _recover_deletions(inputs)
+    _recover_replacements(inputs)
+    load_interrupted(inputs)
+    for address, begun in inputs.unfinished_steps.items():
+        live = inputs.live.get(address)
+        if live is None or not _was_written(inputs, address, begun, live):
+            continue
+        record = begun["record"]
+        if record is None:
+            inputs.entries[address] = inputs.entries[address].with_fields(begun["expect"], live.config)
+            inputs.recovered.add(address)
+            continue
+        inputs.entries[address] = Entry(
+            config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
+            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
+            seen=live.answered_at,
+        )  # fmt: skip
+        inputs.recovered.add(address)
+    restore_detached_view(inputs)
+
+
+def _recover_deletions(inputs: PlanInputs) -> None:
+    """Resources that the dead apply had begun to delete and that are gone are no entries any more, nor are their consumers."""
+    deleted = {a for a, begun in inputs.unfinished_steps.items() if begun.get("op", "").endswith(".delete") and inputs.live.is_absent(a)}
+    inputs.recovered_deletions = {a for a in inputs.entries if a in deleted or a.parent in deleted}
+    for address in inputs.recovered_deletions:
+        del inputs.entries[address]
+
+
+def describe_interruption(inputs: PlanInputs, address: Address) -> str:
+    """How far an interrupted replacement of the resource came, in words; empty where none holds it or has deleted it."""
+    stream = inputs.interrupted.get(address.parent or address)
+    if stream is not None:
+        return f"its messages are in {stream.messages_location}"
+    begun, live = inputs.replacement_records.get(address), inputs.live.get(address)
+    if begun is None or address.kind != "consumer":
+        return ""
+    held = live is None or (begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"])
+    return "its position is kept" if held else ""
+
+
+def _recover_replacements(inputs: PlanInputs) -> None:
+    """The new objects of replacements that were not recorded: ready, or still held by the very pause that they were made with."""
+    for address, begun in inputs.replacement_records.items():
+        live, record, entry = inputs.live.get(address), begun.get("record"), inputs.entries.get(address)
+        if live is None or record is None or live.created == begun.get("created"):
+            continue
+        if entry is not None and entry.created == live.created:
+            continue
+        unfinished = begun.get("hold_until") is not None and live.compact.get(PAUSE) == begun["hold_until"]
+        if not unfinished and differing_fields(table_of(address), live.compact, begun.get("expect") or {}):
+            continue
+        inputs.entries[address] = Entry(
+            config=live.config, declared=record["declared"], created=live.created, origin=record["origin"],
+            prevent_destroy=record["prevent_destroy"], depends_on=record["depends_on"], starts=record.get("starts", {}),
+            seen=live.answered_at,
+        )  # fmt: skip
+        (inputs.unready_replacements if unfinished else inputs.recovered).add(address)
+
+
+def _was_written(inputs: PlanInputs, address: Address, begun: dict[str, Any], live: LiveObject) -> bool:
+    if not begun.get("op", "").endswith(_WRITE_SUFFIXES):
+        return False
+    entry = inputs.entries.get(address)
+    known = entry is not None and entry.created == live.created
+    if not begun.get("record") and not (known and begun.get("expect")):
+        return False
+    if begun["op"].endswith(".create") and known:
+        return False
+    if not begun["op"].endswith(".create") and entry is not None and not known:
+        return False
+    return not differing_fields(table_of(address), live.compact, begun.get("expect") or {})

@@ -1,0 +1,67 @@
+"""What changed behind our back: live against last applied, free of what the files say now."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from jsplan.address import Address
+from jsplan.documents.plan import Change, FieldChange, ResourceChange, Severity
+from jsplan.facts.live import LiveObject
+from jsplan.planning.bucket_aliases import with_bucket_names
+from jsplan.planning.decide import table_of
+from jsplan.planning.diff import field_changes
+from jsplan.planning.pauses import without_expired_pause
+from jsplan.resources.fields import Config, Table
+from jsplan.state.document import Entry
+
+#: Fields whose change nobody's data or delivery notices.
+COSMETIC = ("description", "metadata")
+#: Fields whose change can make the server delete messages.
+DESTRUCTIVE = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject", "retention", "discard", "created")
+
+
+def detect_drift(
+    address: Address, entry: Entry, live: LiveObject | None, level: int, ignore: tuple[str, ...] = (), *, now: datetime
+) -> ResourceChange | None:
+    """The drift of one managed resource, or None. `ignore` are its `ignore_changes`; a pause that is over at `now` is none."""
+    if live is None:
+        return _drift_change(address, Change(["delete"], entry.config, None), "destructive", "drift_missing", "absent")
+    if live.created == entry.created and live.config == entry.config:
+        return None
+    table = table_of(address)
+    before, after = (_comparable(table, entry, c, ignore) for c in (table.compact(entry.config), live.compact))
+    fields = field_changes(table, without_expired_pause(before, now), without_expired_pause(after, now), level)
+    if live.created != entry.created:
+        fields.insert(0, FieldChange("created", entry.created, live.created, "replace"))
+    if not fields:
+        return None
+    change = Change(["update"], entry.config, live.config, with_bucket_names(address, fields))
+    return _drift_change(
+        address, change, drift_severity(fields), "drift_recreated" if fields[0].path == "created" else "drift_changed", live.fingerprint
+    )
+
+
+def _comparable(table: Table, entry: Entry, config: Config, ignore: tuple[str, ...]) -> Config:
+    """A side without what is no drift: fields people move at run time, and fields a newer server began to echo."""
+    out = {}
+    for name, value in config.items():
+        row = table.by_name.get(name)
+        moves = row is not None and row.operational and name not in entry.declared
+        if name not in ignore and not moves and (row is not None or name in entry.config):
+            out[name] = value
+    return out
+
+
+def drift_severity(fields: list[FieldChange]) -> Severity:
+    """The gravest of the changed fields."""
+    names = {field.path.split(".")[0].split("[")[0] for field in fields}
+    if names & set(DESTRUCTIVE):
+        return "destructive"
+    return "cosmetic" if names <= set(COSMETIC) else "functional"
+
+
+def _drift_change(address: Address, change: Change, severity: Severity, reason: str, fingerprint: str) -> ResourceChange:
+    return ResourceChange(
+        address=str(address), type=address.kind, domain=address.domain, name=address.name, change=change,
+        action_reason=reason, fingerprint=fingerprint, severity=severity,
+    )  # fmt: skip

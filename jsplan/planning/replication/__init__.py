@@ -1,0 +1,1 @@
+"""Mirrors and sources of a stream that a plan changes."""

@@ -1,0 +1,55 @@
+"""What an apply cost that nobody can give back: written into the history as it begins, and said when it is to be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jsplan.diagnostics import Diagnostic, quote_shell
+from jsplan.documents.plan import Hazard
+
+#: Hazards whose effect stays whatever the configuration is later, and what to say of it.
+_LOSS_TEXTS = {
+    "DELETES_STREAM": "{messages} that were deleted with the stream cannot be restored",
+    "DELETES_MESSAGES": "{messages} that were deleted cannot be restored",
+    "LOSES_CONSUMER_POSITION": "the position that the consumer had does not come back",
+    "DELETES_CONSUMER": "the position that the consumer had does not come back",
+    "DUPLICATES_MESSAGES": "messages that were copied twice stay",
+}
+
+
+def permanent_cost(hazard: Hazard) -> dict[str, Any] | None:
+    """What the history keeps of a hazard; None where undoing the change undoes its effect too."""
+    if hazard.code not in _LOSS_TEXTS:
+        return None
+    known = {"messages": hazard.messages, "at_least": hazard.at_least, "at_most": hazard.at_most, "consumers": hazard.consumers}
+    return {"code": hazard.code} | {name: value for name, value in known.items() if value}
+
+
+def warn_of_losses(item: Mapping[str, Any], backup: str | None) -> Iterable[Diagnostic]:
+    """What of one change stays lost, each with a warning that says where it might still be."""
+    if "/consumer/" in item["address"] and item["actions"] in (["delete"], ["delete", "create"]):
+        yield Diagnostic("warning", "JS491", _LOSS_TEXTS["DELETES_CONSUMER"], "", str(item["address"]))
+        return
+    for cost in (cost for cost in item.get("costs", ()) if _has_losses(cost)):
+        detail = ""
+        if backup and cost["code"] in ("DELETES_STREAM", "DELETES_MESSAGES"):
+            kind, _, name = str(item["address"]).partition("/")[2].partition("/")
+            word = quote_shell(item["address"])
+            detail = (
+                f"That apply saved the {kind} before. To have the messages too, leave {name} out with --exclude {word} and run: "
+                f"jsplan restore {quote_shell(backup)} --target {word}"
+            )
+        yield Diagnostic("warning", "JS491", _LOSS_TEXTS[cost["code"]].format(messages=_format_messages(cost)), detail, str(item["address"]))
+
+
+def _has_losses(cost: Mapping[str, Any]) -> bool:
+    """Whether there was anything: a stream that was deleted empty lost nothing."""
+    return not cost["code"].startswith("DELETES_") or any(cost.get(name) for name in ("messages", "at_most", "at_least"))
+
+
+def _format_messages(cost: Mapping[str, Any]) -> str:
+    exact, most = cost.get("messages"), cost.get("at_most")
+    count = most or exact or cost.get("at_least") or 0
+    bound = "at most " if most and most != cost.get("at_least") else "" if exact else "at least "
+    return f"{bound}{count:,} message{'' if count == 1 else 's'}"

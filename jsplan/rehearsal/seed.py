@@ -1,0 +1,146 @@
+"""Puts the live configuration, without data, on the embedded servers. Where it is read is left to `surroundings`.
+
+What exists on a server need not be what the server would create: updates may do more, and rules have changed since. So
+what is refused as a whole is made with what only a creation can set, and updated to the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final
+
+from jsplan.address import Address
+from jsplan.errors import ApiError, ServerRefusedError
+from jsplan.facts.inventory import OWN_STREAMS
+from jsplan.facts.live import LiveObject
+from jsplan.facts.reader import read_object, run_parallel
+from jsplan.jetstream import DomainApi
+from jsplan.resources.fields import Config, strip_metadata
+
+#: Seconds that one creation may take on a busy machine, and that a cluster may take to settle.
+REQUEST_TIMEOUT = 30.0
+#: What only a creation sets, or what the server checks against the rest of the account when it creates.
+_CREATION_FIELDS: Final = (
+    "name", "subjects", "retention", "storage", "mirror", "sources", "first_seq", "max_consumers", "max_bytes", "allow_msg_counter",
+    "allow_msg_ttl", "persist_mode", "placement",
+)  # fmt: skip
+#: May be in the past by now, which is refused for a new consumer; updates leave it alone anyway.
+_PAUSE_FIELD = "pause_until"
+
+
+@dataclass(slots=True)
+class SeededObjects:
+    """What is on the embedded servers now. `missing` says of the rest why it could not be made there."""
+
+    created: dict[Address, LiveObject] = field(default_factory=dict)
+    missing: dict[Address, str] = field(default_factory=dict)
+
+
+async def seed_servers(api: DomainApi, streams: Iterable[LiveObject], consumers: Iterable[LiveObject], cluster: str | None) -> SeededObjects:
+    """Make the streams, origins before their copies, and then the consumers. Raises ApiError when the server does not answer."""
+    seeds = SeededObjects()
+    found = {o.address: o for o in streams}
+
+    async def stream(address: Address) -> None:
+        await _seed_object(seeds, found[address], lambda: _create_stream(api, found[address], cluster))
+
+    for batch in _order_by_origin(found.values()):
+        await run_parallel(stream, batch)
+    those = {o.address: o for o in consumers}
+
+    async def consumer(address: Address) -> None:
+        if address.parent in seeds.missing:
+            seeds.missing[address] = f"so is its stream {address.parent}"
+        else:
+            await _seed_object(seeds, those[address], lambda: _create_consumer(api, those[address]))
+
+    await run_parallel(consumer, those)
+    return seeds
+
+
+async def _seed_object(seeds: SeededObjects, live: LiveObject, make: Callable[[], Any]) -> None:
+    try:
+        await make()
+    except ServerRefusedError as error:
+        if not live.address.stream.startswith(OWN_STREAMS):
+            seeds.missing[live.address] = f"the embedded server refuses what is live: {error.description} ({error.err_code})"
+    else:
+        seeds.created[live.address] = live
+
+
+def _order_by_origin(streams: Iterable[LiveObject]) -> list[list[Address]]:
+    """Batches in which every stream comes after those it copies in its own JetStream. Streams that copy each other come last."""
+    found = {o.address: {Address.of_stream(o.address.domain, name) for name in _local_origins(o.raw)} for o in streams}
+    sorter = TopologicalSorter({address: sorted(after & found.keys()) for address, after in found.items()})
+    try:
+        sorter.prepare()
+    except CycleError:
+        return [sorted(found, key=lambda address: bool(found[address]))]
+    batches = []
+    while sorter.is_active():
+        batches.append(sorted(sorter.get_ready()))
+        sorter.done(*batches[-1])
+    return batches
+
+
+def _local_origins(config: Config) -> list[str]:
+    origins = [config["mirror"]] if config.get("mirror") else []
+    return [origin["name"] for origin in (*origins, *(config.get("sources") or ())) if not origin.get("external")]
+
+
+def client_config(config: Config, cluster: str | None = None) -> Config:
+    """The configuration as a client would send it; a placement in a cluster that is not rehearsed is left to the server."""
+    plain = {name: value for name, value in config.items() if name != "metadata"}
+    if metadata := strip_metadata(config.get("metadata") or {}):
+        plain["metadata"] = metadata
+    placement = plain.get("placement") or {}
+    if placement.get("cluster") not in (None, "", cluster):
+        plain["placement"] = {name: value for name, value in placement.items() if name != "cluster"}
+    return plain
+
+
+async def _create_stream(api: DomainApi, live: LiveObject, cluster: str | None) -> None:
+    config, name = client_config(live.raw, cluster), live.address.stream
+    try:
+        await api.request(f"STREAM.CREATE.{name}", config, timeout=REQUEST_TIMEOUT)
+    except ServerRefusedError:
+        await _create_then_update(api, config)
+        await _wait_until_stable(api, live.address)
+
+
+async def _create_then_update(api: DomainApi, config: Config) -> None:
+    name = config["name"]
+    await api.request(f"STREAM.CREATE.{name}", {key: config[key] for key in _CREATION_FIELDS if key in config}, timeout=REQUEST_TIMEOUT)
+    try:
+        await api.request(f"STREAM.UPDATE.{name}", config, timeout=REQUEST_TIMEOUT)
+    except ServerRefusedError:
+        await api.request(f"STREAM.DELETE.{name}", timeout=REQUEST_TIMEOUT)
+        raise
+
+
+async def _wait_until_stable(api: DomainApi, address: Address) -> None:
+    """Wait until a cluster has made the copies that an update asked for; raises ApiError when it does not."""
+    end = time.monotonic() + REQUEST_TIMEOUT
+    while (live := await read_object(api, address)) is not None and live.is_clustered and not live.is_stable:
+        if time.monotonic() > end:
+            raise ApiError(f"the embedded cluster does not settle {address}")
+        await asyncio.sleep(0.05)
+
+
+async def _create_consumer(api: DomainApi, live: LiveObject) -> None:
+    config, address = client_config(live.raw), live.address
+    request = f"CONSUMER.CREATE.{address.stream}.{address.consumer}"
+
+    def payload(config: Mapping[str, Any]) -> dict[str, Any]:
+        return {"stream_name": address.stream, "config": config, "action": "create"}
+
+    try:
+        await api.request(request, payload(config), timeout=REQUEST_TIMEOUT)
+    except ServerRefusedError:
+        if _PAUSE_FIELD not in config:
+            raise
+        await api.request(request, payload({name: value for name, value in config.items() if name != _PAUSE_FIELD}), timeout=REQUEST_TIMEOUT)

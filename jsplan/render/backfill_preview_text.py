@@ -1,0 +1,74 @@
+"""What a backfill would copy, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jsplan import units
+from jsplan.documents.backfill_preview import COMPARED
+from jsplan.render.backfill_text import format_range
+from jsplan.render.escape import safe
+from jsplan.render.lines import Lines
+from jsplan.render.summary import count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from jsplan.documents.backfill_preview import BackfillPreview, OriginPreview
+
+_STATUS = {"new": ("not run yet", "warn"), "started": ("started, not finished", "warn"), "done": ("done", "good")}
+_MEASURED = {
+    COMPARED: "compared with what the target has, by headers only", "counted": "counted by the origin's server", "unknown": "not known"
+}  # fmt: skip
+
+
+def render(found: BackfillPreview, console: Console) -> None:
+    """Each origin with what is missing, then by what it is copied, about how long that takes, and the command."""
+    lines = Lines()
+    words, role = _STATUS[found.status]
+    lines.add(0, (safe(found.name), "strong"), "  ", (words, role))
+    for leg in found.origins:
+        _render_origin(lines, leg, at_most="at most " if found.filtered_by else "")
+    if found.filtered_by and found.messages:
+        words = " and ".join(f"`{name}`" for name in found.filtered_by)
+        lines.add(2, f"counted before {words}: what that leaves out Spark finds when it copies")
+    if found.status != "done":
+        lines.add(2, f"by {found.strategy}: {safe(found.reason)}")
+        if found.strategy_problem:
+            lines.add(2, ("not possible: ", "bad"), safe(found.strategy_problem))
+        if found.estimate is not None and found.messages:
+            lines.add(2, f"about {_time(found.estimate['seconds'])}, an estimate: {safe(found.estimate['basis'])}")
+    lines.blank()
+    lines.add(0, (summary_line(found), "strong"))
+    if found.status != "done" and not found.strategy_problem:
+        lines.add(0, f"To copy it: {safe(found.command)}")
+    lines.print(console)
+
+
+def _render_origin(lines: Lines, origin: OriginPreview, *, at_most: str) -> None:
+    pinned = ", pinned" if origin.pinned else ""
+    words = f"  {format_range(origin.first, origin.last)}{pinned}" if not origin.error else ""
+    lines.add(2, (safe(origin.origin), "strong"), " -> ", (safe(origin.target), "strong"), words)
+    if origin.error:
+        lines.add(6, ("not measured: ", "bad"), safe(origin.error))
+    elif origin.done:
+        lines.add(6, ("done. A run copies what is missing by now", "dim"))
+    else:
+        missing = f"{at_most}{count(origin.messages or 0, 'message')} pending, about {units.format_bytes(origin.bytes or 0)}"
+        lines.add(6, missing, (f" ({_MEASURED[origin.measured]})", "dim"))
+    if origin.in_target:
+        lines.add(6, f"{count(origin.in_target, 'message')} already in the target")
+    if origin.gap_messages:
+        lines.add(6, ("gap: ", "warn"), f"{count(origin.gap_messages, 'message')} of the range no longer at the origin")
+
+
+def summary_line(found: BackfillPreview) -> str:
+    """`Backfill: 1,000 messages to copy.`, or that there is nothing."""
+    if found.status == "done":
+        return "Backfill: done. Nothing to copy."
+    at_most = "at most " if found.filtered_by else ""
+    return f"Backfill: {at_most}{count(found.messages, 'message')} to copy." if found.messages else "Backfill: nothing to copy."
+
+
+def _time(seconds: float) -> str:
+    return units.format_duration(max(1, round(seconds)) * units.SECOND)

@@ -1,0 +1,50 @@
+"""Finds the row of the field table that a path of a plan speaks of. The tables are `resources`'."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from jsplan.resources import TABLES
+
+if TYPE_CHECKING:
+    from jsplan.address import Kind
+    from jsplan.resources import Field, Table
+
+_SEGMENT = re.compile(r'\.?([^.\["\]]+)|\["((?:[^"\\]|\\.)*)"\]|\[(\d+)\]')
+
+
+def table_of(kind: str) -> Table | None:
+    """The field table of a kind; None for a kind that a newer release wrote."""
+    known: dict[Kind, Table] = TABLES
+    return known.get(kind)  # type: ignore[call-overload, no-any-return]
+
+
+def top_level(path: str) -> str:
+    """The top-level field of a path."""
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
+
+
+def row_of(kind: str, path: str) -> Field | None:
+    """The row behind the last name of a path; None for fields that no row knows, and for keys of metadata.
+
+    An element (`sources["X"]`) has the row of its list.
+    """
+    table, row = table_of(kind), None
+    for match in _SEGMENT.finditer(path):
+        if match[1] is None:
+            continue
+        row = table.by_name.get(match[1]) if table else None
+        table = row.table if row else None
+    return row
+
+
+def is_element(path: str) -> bool:
+    """Whether a path names an element of a list rather than a field."""
+    return path.endswith("]")
+
+
+def element_path(path: str, key: str) -> str:
+    """The path of a named element."""
+    escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{path}["{escaped}"]'

@@ -1,0 +1,103 @@
+"""How large things are in a picture: a card for each node, with its lines. Where cards go is left to `graph_layout`.
+
+There is nothing here that could measure text, so widths are taken from a table of common sans-serif letters, a little too wide.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from jsplan.documents.graph import Node
+
+#: Sizes of text in px.
+NAME, TEXT, SMALL = 13.0, 11.0, 10.0
+LINE, PAD, BAR = 15.0, 10.0, 5.0
+MAX_WIDTH: Final = 340.0
+#: Subjects and consumers that are written out on one card.
+MAX_SUBJECTS: Final = 8
+_NARROW, _WIDE = "fijlrtI.,:;'|!()[]{}·-", "mwMW@%"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a card: its text as it fits, the whole of it, and what it is."""
+
+    text: str
+    full_text: str
+    role: str
+    fate: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A node with its lines, in px."""
+
+    node: Node
+    rows: tuple[Row, ...]
+    width: float
+    height: float
+
+
+@lru_cache(maxsize=8192)
+def text_width(text: str, size: float, *, mono: bool = False, bold: bool = False) -> float:
+    """About how wide a text is, in px; fixed-width letters are told exactly."""
+    total = 0.0
+    for letter in text:
+        if unicodedata.east_asian_width(letter) in "WF":
+            total += 1.05
+        elif mono:
+            total += 0.61
+        else:
+            total += 0.4 if letter in _NARROW else 0.95 if letter in _WIDE else 0.7 if letter.isupper() else 0.62
+    return total * size * (1.14 if bold else 1.0)
+
+
+def truncate_middle(text: str, room: float, size: float, *, mono: bool = False, bold: bool = False) -> str:
+    """The text, cut in its middle where it is wider than the room: both ends of a subject say something."""
+    if text_width(text, size, mono=mono, bold=bold) <= room:
+        return text
+    keep = len(text)
+    while keep > 2:
+        keep -= 1
+        shown = f"{text[: keep - keep // 2]}…{text[len(text) - keep // 2 :]}"
+        if text_width(shown, size, mono=mono, bold=bold) <= room:
+            return shown
+    return "…"
+
+
+#: Size, fixed width and weight of each role.
+STYLE: Final = {
+    "name": (NAME, False, True), "subject": (TEXT, True, False), "facts": (SMALL, False, False), "reader": (TEXT, False, False),
+    "more": (SMALL, False, False),
+}  # fmt: skip
+
+
+def build_card(node: Node) -> Card:
+    """The card of a node: name, subjects, facts, consumers."""
+    wanted = [("name", node.name, "")]
+    wanted += [("subject", subject, "") for subject in _visible_subjects(node.subjects)]
+    wanted += [("more", f"and {len(node.subjects) - MAX_SUBJECTS} more subjects", "")] if len(node.subjects) > MAX_SUBJECTS + 1 else []
+    wanted += [("facts", node.facts, "")] if node.facts else []
+    readers = node.consumers if len(node.consumers) <= MAX_SUBJECTS + 1 else node.consumers[:MAX_SUBJECTS]
+    wanted += [("reader", f"▸ {r.name}" + (f"  {r.words}" if r.words else ""), r.fate) for r in readers]
+    wanted += [("more", f"and {len(node.consumers) - MAX_SUBJECTS} more consumers", "")] if len(node.consumers) > MAX_SUBJECTS + 1 else []
+    room = MAX_WIDTH - 2 * PAD - BAR
+    badge = 74.0 if node.fate or node.kind != "stream" else 0.0
+    rows = []
+    for role, text, fate in wanted:
+        size, mono, bold = STYLE[role]
+        rows.append(Row(truncate_middle(text, room - (badge if role == "name" else 0), size, mono=mono, bold=bold), text, role, fate))
+    needed = max(_row_width(row) + (badge if row.role == "name" else 0) for row in rows)
+    return Card(node, tuple(rows), max(110.0, needed + 2 * PAD + BAR), len(rows) * LINE + 2 * PAD - 4)
+
+
+def _visible_subjects(subjects: tuple[str, ...]) -> tuple[str, ...]:
+    return subjects if len(subjects) <= MAX_SUBJECTS + 1 else subjects[:MAX_SUBJECTS]
+
+
+def _row_width(row: Row) -> float:
+    size, mono, bold = STYLE[row.role]
+    return text_width(row.text, size, mono=mono, bold=bold)

@@ -1,0 +1,163 @@
+"""Finds what is alike in many domains, so that a plan over five hundred of them stays readable. How it looks is left to the views.
+
+What is said of one domain holds for all of a group once its own name is written `${domain}`, as in the files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jsplan.address import compress_names, matches
+from jsplan.diagnostics import quote_shell
+from jsplan.documents.plan import Change, FieldChange, Hazard, ResourceChange
+
+if TYPE_CHECKING:
+    from jsplan.documents.plan import Plan
+
+T = TypeVar("T")
+#: Fewer than this are written out.
+MIN_GROUP = 4
+#: Stands for the name of each domain of a group.
+ANY_DOMAIN = "${domain}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One change in one or many domains. `resource` speaks for all `members`: for one it is that one itself."""
+
+    resource: ResourceChange
+    members: tuple[ResourceChange, ...]
+
+    @property
+    def where(self) -> str:
+        """`in 497 domains: store-{001..497}`; nothing for one domain."""
+        return format_domains([member.domain for member in self.members]) if len(self.members) > 1 else ""
+
+
+def group_resources(resources: Sequence[ResourceChange], plan: Plan | None = None) -> list[Group]:
+    """The changes with those that are alike together, in the order of the first of each.
+
+    Alike are changes that differ in nothing but the name of their own domain, and in the numbers of their hazards. `plan`
+    is what the permissions of a group are checked against: its flag permits nothing else there.
+    """
+    alike: dict[str, list[ResourceChange]] = {}
+    for resource in resources:
+        alike.setdefault(_group_key(resource), []).append(resource)
+    found = []
+    for members in alike.values():
+        if len(members) < MIN_GROUP:
+            found += [Group(member, (member,)) for member in members]
+        else:
+            found.append(Group(_representative(members, plan), tuple(members)))
+    return found
+
+
+def group_by_domain(items: Iterable[tuple[str, T]]) -> Iterator[tuple[T, list[str]]]:
+    """Things that are said of a domain each, as `(domain, what)`: what is alike once, with its domains.
+
+    `what` is text or a tuple of texts; with one domain it is as it came, with more the name in it is `${domain}`.
+    """
+    alike: dict[Any, list[tuple[str, T]]] = {}
+    for domain, what in items:
+        alike.setdefault(replace_domain(what, domain), []).append((domain, what))
+    for key, members in alike.items():
+        yield (members[0][1] if len(members) == 1 else key), [domain for domain, _ in members]
+
+
+@lru_cache(maxsize=4096)
+def _word_pattern(domain: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-]){re.escape(domain)}(?![\w-])")
+
+
+def replace_domain(value: Any, domain: str) -> Any:
+    """Plain data with the domain's name, where it is a word of its own, as `${domain}`."""
+    if isinstance(value, str):
+        return _word_pattern(domain).sub(ANY_DOMAIN, value) if domain in value else value
+    if isinstance(value, dict):
+        return {replace_domain(name, domain): replace_domain(item, domain) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(replace_domain(item, domain) for item in value)
+    return value
+
+
+def _group_key(resource: ResourceChange) -> str:
+    change = resource.change
+    shown = {
+        "what": [resource.type, resource.name, resource.previous_address, resource.severity, change.actions, change.importing],
+        "fields": [field.to_json() for field in change.fields], "replaces": change.replace_paths,
+        "after": change.after if change.actions == ["create"] else change.after is None,
+        "hazards": [(h.code, h.blocking, h.allowed, bool(h.messages)) for h in resource.hazards],
+    }  # fmt: skip
+    return str(replace_domain(json.dumps(shown, sort_keys=True, default=str), resource.domain))
+
+
+def _representative(members: Sequence[ResourceChange], plan: Plan | None) -> ResourceChange:
+    """The first of them with every name of its domain as `${domain}` and the hazards of all."""
+    first = members[0]
+
+    def name(value: Any) -> Any:
+        return replace_domain(value, first.domain)
+
+    change = first.change
+    fields = [FieldChange(name(f.path), name(f.before), name(f.after), f.effect) for f in change.fields]
+    paths = [name(path) for path in change.replace_paths]
+    template = Change(change.actions, None, name(change.after), fields, paths, change.importing)
+    hazards = [_merge_hazards([member.hazards[index] for member in members], members, plan) for index in range(len(first.hazards))]
+    return replace(
+        first, address=name(first.address), name=name(first.name), domain=ANY_DOMAIN, change=template, hazards=hazards,
+        previous_address=name(first.previous_address),
+    )  # fmt: skip
+
+
+def _merge_hazards(hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None) -> Hazard:
+    """One hazard of many domains: numbers add up, and the worst of them is named."""
+    worst = max(range(len(hazards)), key=lambda index: hazards[index].messages or 0)
+    said = {replace_domain(hazard.message, member.domain) for hazard, member in zip(hazards, members, strict=True)}
+    total = _sum(hazards, "messages")
+    message = said.pop() if len(said) == 1 else f"{members[worst].domain}, where it is most: {hazards[worst].message}"
+    if said and total:
+        message = f"{total:,} messages in {len(hazards)} domains; in {message}"
+    return replace(
+        hazards[0], message=message, flag=_merge_flags(hazards, members, plan), messages=total, bytes=_sum(hazards, "bytes"),
+        consumers=_sum(hazards, "consumers"), exact=all(h.exact for h in hazards) if hazards[0].exact is not None else None,
+        at_least=_sum(hazards, "at_least"), at_most=_sum(hazards, "at_most"),
+    )  # fmt: skip
+
+
+def _sum(hazards: list[Hazard], name: str) -> int | None:
+    numbers = [getattr(hazard, name) for hazard in hazards]
+    return None if all(number is None for number in numbers) else sum(number or 0 for number in numbers)
+
+
+def _merge_flags(hazards: list[Hazard], members: Sequence[ResourceChange], plan: Plan | None) -> str:
+    """One flag for all of them, if there is a glob that permits nothing else in the plan; else the flag of each."""
+    code, wanted = hazards[0].code, {member.address for member in members}
+    if plan is not None:
+        asking = [r.address for r in plan.resource_changes if any(h.code == code and not h.allowed for h in r.hazards)]
+        for glob in _common_globs(members):
+            if {address for address in asking if matches(glob, address)} <= wanted:
+                return "--allow-hazard " + quote_shell(f"{code}:{glob}")
+    return " ".join(hazard.flag for hazard in hazards)
+
+
+def _common_globs(members: Sequence[ResourceChange]) -> Iterator[str]:
+    """Globs that match every member, the narrowest first."""
+    rest = {member.address.partition("/")[2] for member in members}
+    if len(rest) == 1:
+        start = _common_prefix([member.domain for member in members])
+        yield from dict.fromkeys([f"{start}*/{next(iter(rest))}", f"*/{next(iter(rest))}"])
+
+
+def _common_prefix(names: list[str]) -> str:
+    low, high = min(names), max(names)
+    return low[: next((index for index, letter in enumerate(low) if letter != high[index : index + 1]), len(low))]
+
+
+def format_domains(names: list[str], *, whole: bool = False) -> str:
+    """`in 19 domains: store-{001..016}, store-{018..020}`; many runs are cut unless all are wanted."""
+    return f"in {len(names):,} domains: {compress_names(names, show_all=whole)}"

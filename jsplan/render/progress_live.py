@@ -1,0 +1,132 @@
+"""Progress on a terminal: a spinner per phase, during an apply what is under way. Loads rich; lines for logs are `progress`'s."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live as RichLive
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from jsplan.documents.apply import ApplyStarted, BytesMoved, StepStarted
+from jsplan.documents.backfill import MessagesMoved
+from jsplan.render.escape import safe
+from jsplan.render.progress import MAX_STEP_LINES, finished_line, format_copied
+from jsplan.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from jsplan.documents.apply import ApplyEvent
+
+
+class LiveProgress:
+    """A spinner per phase; during an apply a bar, with what is under way below it. Ends leave a line each."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: RichLive | None = None
+        self._running: dict[str, tuple[str, float]] = {}
+        self._moved: dict[str, tuple[int, int]] = {}
+        self._copies: dict[str, MessagesMoved] = {}
+        self._noun = "step"
+        self._phase, self._began = "", time.monotonic()
+        self._total = self._done = 0
+        self._wheel = Spinner("dots")  # one for the whole life, so that it turns evenly
+
+    def phase(self, text: str) -> None:
+        """A phase begins."""
+        self._phase, self._began = safe(text), time.monotonic()
+        self._copies.clear()
+        self._show()
+
+    def event(self, event: ApplyEvent) -> None:
+        """A step started or finished."""
+        if isinstance(event, ApplyStarted):
+            self._total, self._done, self._noun = event.steps, 0, event.noun
+            return
+        if isinstance(event, BytesMoved):
+            self._moved[event.id] = (event.done, event.total)
+            return
+        if isinstance(event, MessagesMoved):
+            self._copies[event.id] = event
+            return
+        if isinstance(event, StepStarted):
+            self._running[event.id] = (safe(event.title), time.monotonic())
+            self._show()
+            return
+        self._running.pop(event.result.id, None)
+        self._moved.pop(event.result.id, None)
+        self._done += 1
+        done = event.result.status == "done"
+        if self._total <= MAX_STEP_LINES or not done:
+            self._print_line(finished_line(event), "green" if done else "bold red")
+
+    def warn(self, text: str) -> None:
+        """Something to know now."""
+        self._print_line(f"Warning: {safe(text)}", "yellow")
+
+    def stop(self) -> None:
+        """Clear the screen of the moving part."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._running.clear()
+
+    def _print_line(self, line: str, style: str) -> None:
+        head, colon, rest = line.partition(":")
+        self._console.print(Text.assemble((head, style), colon + rest), soft_wrap=True)
+
+    def _show(self) -> None:
+        if self._live is None:
+            self._live = RichLive(get_renderable=self._render_frame, console=self._console, transient=True, refresh_per_second=12)
+            self._live.start()
+
+    def _render_frame(self) -> RenderableType:
+        now = time.monotonic()
+        if not self._running:
+            wheel = self._spinner(Text(f" {self._phase} {_format_seconds(now - self._began)}"))
+            return Group(wheel, _render_copies(list(self._copies.values())[:8])) if self._copies else wheel
+        nouns = f"{self._noun}s"
+        head = Text(f" {self._done} of {self._total} {nouns}" if self._total else f" {self._done} {nouns} done", "bold")
+        running = list(self._running.items())[:8]
+        rows: list[RenderableType] = [
+            Text(f"    {title} {_format_seconds(now - began)}", "dim", overflow="ellipsis", no_wrap=True)
+            for id_, (title, began) in running
+            if id_ not in self._moved
+        ]
+        bars = [(title, began, *self._moved[id_]) for id_, (title, began) in running if id_ in self._moved]
+        return Group(self._spinner(head), *rows, *([_render_bars(bars, now)] if bars else []))
+
+    def _spinner(self, text: Text) -> Spinner:
+        self._wheel.update(text=text)
+        return self._wheel
+
+
+def _render_bars(moving: list[tuple[str, float, int, int]], now: float) -> Table:
+    """A row for each that moves data: title, bar, how much of how much, and how fast. Totals are estimates: never above them."""
+    table = Table.grid(padding=(0, 1, 0, 1))
+    table.add_column(max_width=50, overflow="ellipsis", no_wrap=True)
+    for title, began, done, total in moving:
+        rate = done / max(now - began, 0.1)
+        shown = f"{format_bytes(min(done, total))} of {format_bytes(total)}" if total else format_bytes(done)
+        bar = ProgressBar(total=total or None, completed=min(done, total), width=24, pulse=not total)
+        table.add_row(Text(f"   {title}"), bar, Text(shown, "dim"), Text(f"{format_bytes(int(rate))}/s {_format_seconds(now - began)}", "dim"))
+    return table
+
+
+def _render_copies(copies: list[MessagesMoved]) -> Table:
+    """A row for each copy: bar, how many of how many messages, how fast, and how long it will take."""
+    table = Table.grid(padding=(0, 1, 0, 1))
+    for copy in copies:
+        bar = ProgressBar(total=copy.total or None, completed=min(copy.done, copy.total), width=24, pulse=not copy.total)
+        table.add_row(Text("   "), bar, Text(format_copied(copy), "dim"))
+    return table
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:.0f}s" if seconds >= 1 else ""

@@ -1,0 +1,116 @@
+"""What `jsplan sandbox up` does: a sandbox in the foreground until somebody ends it; printing is left to `cli`."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jsplan.errors import SandboxError
+from jsplan.sandbox import shapes
+from jsplan.sandbox.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+#: The ports of the NATS documentation, for those who follow it with the sandbox.
+DOCUMENTED_PORTS: Mapping[shapes.Shape, Mapping[str, int]] = {
+    "hub-and-leaf": {"hub": 4222, "hub.leafnodes": 7422, "leaf": 4111},
+    "single": {"server": 4222},
+    "cluster": {"n1": 4222, "n2": 4223, "n3": 4224},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxDescription:
+    """What one needs to use a running sandbox.
+
+    `servers` are {name, url, domain, pid, log, version}; `users` are {account, user, password}; `workspace` is the text
+    of a `jsplan.yaml` that reaches every domain.
+    """
+
+    shape: shapes.Shape
+    folder: str
+    servers: tuple[dict[str, Any], ...]
+    users: tuple[dict[str, str | None], ...]
+    workspace: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The result of `jsplan sandbox up --format json`."""
+        return {
+            "kind": "sandbox",
+            "shape": self.shape,
+            "folder": self.folder,
+            "servers": list(self.servers),
+            "users": list(self.users),
+            "workspace": self.workspace,
+        }
+
+
+def describe(sandbox: Sandbox) -> SandboxDescription:
+    """The running sandbox as data; raises SandboxError for a server that is not running, OSError if it is frozen."""
+    servers = [
+        {
+            "name": server.name,
+            "url": server.url,
+            "domain": server.node.domain,
+            "pid": server.pid,
+            "log": str(server.log_path),
+            "version": server.info()["version"],
+        }
+        for server in sandbox.servers.values()
+    ]
+    accounts = sandbox.layout.nodes[0].accounts
+    users = [{"account": user.account, "user": user.user, "password": user.password} for user in (shapes.ACC, shapes.SYS)]
+    return SandboxDescription(
+        sandbox.layout.shape, str(sandbox.folder), tuple(servers), tuple(users if accounts else ()), shapes.render_workspace(sandbox.layout)
+    )
+
+
+def make_sandbox(
+    shape: shapes.Shape,
+    *,
+    ports: Mapping[str, int] | None = None,
+    folder: Path | None = None,
+    leaves: tuple[str, ...] = ("leaf",),
+    domain: str | None = None,
+) -> Sandbox:
+    """A sandbox of this shape that is not started yet; `leaves` is for hub-and-leaf, `domain` for the others."""
+    where: dict[str, Any] = {"ports": ports, "folder": folder}
+    if shape == "hub-and-leaf":
+        return Sandbox.hub_and_leaf(leaves=leaves, **where)
+    if shape == "cluster":
+        return Sandbox.cluster(domain=domain, **where)
+    return Sandbox.single(domain=domain, **where)
+
+
+def run_in_foreground(sandbox: Sandbox, on_ready: Callable[[SandboxDescription], None], *, stop: threading.Event | None = None) -> None:
+    """Start it, say so once through `on_ready`, and keep it until Ctrl-C, SIGTERM or `stop`; then stop everything.
+
+    Raises SandboxError when it cannot start or when one of its servers ends by itself. Outside of the main thread
+    only `stop` ends it, since signals arrive in the main thread alone.
+    """
+    ended = stop or threading.Event()
+    with set_on_signals(ended), sandbox:
+        on_ready(describe(sandbox))
+        while not ended.wait(0.2):
+            lost = [server for server in sandbox.servers.values() if not server.is_running]
+            if lost:
+                raise SandboxError(f"nats-server {lost[0].name} has ended by itself", hint=f"Its log: {lost[0].log_path}")
+
+
+@contextlib.contextmanager
+def set_on_signals(event: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM set the event instead of ending the process; outside of the main thread nothing is changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

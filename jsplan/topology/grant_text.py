@@ -1,0 +1,109 @@
+"""Writes grants down as people apply them: per account as server configuration, and as `render_nsc_commands` commands. Pure text.
+
+What is needed is worked out in `access`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from jsplan.subjects import is_subset
+from jsplan.topology.access import PUBLIC_KEY, Grant
+
+
+@dataclass(slots=True)
+class Export:
+    """What one account offers, with the accounts that take it. `token_position` is the place of the importing account's key (from 1)."""
+
+    kind: str
+    subject: str
+    streamed: bool = False
+    importers: list[str] = field(default_factory=list)
+    token_position: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """For documents."""
+        found: dict[str, object] = {"type": self.kind, "subject": self.subject, "accounts": sorted(self.importers)}
+        found |= {"response_type": "stream"} if self.streamed else {}
+        return found | ({"account_token_position": self.token_position} if self.token_position else {})
+
+
+def list_accounts(grants: Iterable[Grant]) -> list[str]:
+    """Every account that exports or imports something."""
+    return sorted({account for grant in grants for account in (grant.owner, grant.user)})
+
+
+def collect_exports(account: str, grants: Iterable[Grant]) -> list[Export]:
+    """What the account exports, each subject once: nsc takes no export within another of the same kind."""
+    found: dict[tuple[str, str], Export] = {}
+    for grant in grants:
+        if grant.owner == account:
+            subject, token = _with_token_position(grant)
+            made = found.setdefault((grant.kind, subject), Export(grant.kind, subject, token_position=token))
+            made.streamed |= grant.streams_responses
+            made.importers += [grant.user] if grant.user not in made.importers else []
+    wide = [e for e in found.values() if not any(o is not e and o.kind == e.kind and is_subset(e.subject, o.subject) for o in found.values())]
+    for inner in found.values():
+        for outer in wide:
+            if outer is not inner and outer.kind == inner.kind and is_subset(inner.subject, outer.subject):
+                outer.importers += [user for user in inner.importers if user not in outer.importers]
+                outer.streamed |= inner.streamed
+    return sorted(wide, key=lambda e: (e.kind, e.subject))
+
+
+def _with_token_position(grant: Grant) -> tuple[str, int | None]:
+    """A delivery subject that has the importing account's key in it is offered to each account for its own key only."""
+    parts = grant.subject.split(".")
+    place = next((index for index, part in enumerate(parts) if PUBLIC_KEY.fullmatch(part)), None)
+    if grant.kind != "stream" or place is None:
+        return grant.subject, None
+    return ".".join("*" if index == place else part for index, part in enumerate(parts)), place + 1
+
+
+def render_account_config(account: str, grants: Sequence[Grant]) -> str:
+    """The `collect_exports` and `imports` of the account, to go into its block in `accounts { … }`."""
+    offered, taken = collect_exports(account, grants), [grant for grant in grants if grant.user == account]
+    lines = ["exports: [", *(f"    {_render_export(export)}" for export in offered), "]"] if offered else []
+    lines += ["imports: [", *(f"    {_render_import(grant)}" for grant in taken), "]"] if taken else []
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _render_export(export: Export) -> str:
+    parts = [f"{export.kind}: {_quote(export.subject)}"]
+    parts += ["response_type: stream"] if export.streamed else []
+    parts += [f"account_token_position: {export.token_position}"] if export.token_position else [f"accounts: [{', '.join(map(_quote_if_needed, sorted(export.importers)))}]"]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _render_import(grant: Grant) -> str:
+    renamed = f", to: {_quote(grant.local_subject)}" if grant.local_subject != grant.subject else ""
+    return f"{{{grant.kind}: {{account: {_quote_if_needed(grant.owner)}, subject: {_quote(grant.subject)}}}{renamed}}}"
+
+
+def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
+    """The `render_nsc_commands` commands that give the account its exports and imports."""
+    made = []
+    for export in collect_exports(account, grants):
+        words = ["nsc", "add", "export", "--account", account, "--name", export.subject, "--subject", export.subject]
+        words += ["--service"] if export.kind == "service" else []
+        words += ["--response-type", "Stream"] if export.streamed else []
+        words += ["--account-token-position", str(export.token_position)] if export.token_position else []
+        made.append(shlex.join(words))
+    for grant in (grant for grant in grants if grant.user == account):
+        words = ["nsc", "add", "import", "--account", account, "--src-account", grant.owner, "--name", grant.local_subject]
+        words += ["--remote-subject", grant.subject]
+        words += ["--local-subject", grant.local_subject, "--service"] if grant.kind == "service" else []
+        made.append(shlex.join(words))
+    return made
+
+
+def _quote_if_needed(name: str) -> str:
+    """A name as the server's configuration takes it without mistaking it for a number or a variable."""
+    return name if name.replace("_", "").replace("-", "").isalnum() and name[:1].isalpha() else _quote(name)
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

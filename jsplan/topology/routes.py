@@ -1,0 +1,107 @@
+"""How one domain's account names the JetStream of another, and which JetStream a name leads to. Pure.
+
+An API prefix means something only inside an account: `$JS.hub.API` is the domain hub of whoever asks, `JS.acc@hub.API`
+what an import calls it. What becomes of a mirror or source is left to `resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from jsplan.config.model import Domain, ImportRow, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoute:
+    """How a domain reaches an origin. `api` None is its own JetStream; `deliver` is the `deliver` of the imports row."""
+
+    api: str | None
+    deliver: str | None = None
+    import_row: ImportRow | None = None
+
+
+class NoRouteError(Exception):
+    """The files do not say how one domain reaches the other; the text is what is wrong, `detail` what to write."""
+
+    def __init__(self, text: str, detail: str) -> None:
+        super().__init__(text)
+        self.detail = detail
+
+
+class DomainRoutes:
+    """The ways between the domains of one workspace. Domains are given and answered by their keys."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._domains = workspace.domains
+        self._imports = workspace.imports
+        self._imported_domains = [domain for domain in self._domains.values() if is_import(domain)]
+        self._by_prefix: dict[str, list[Domain]] = {}
+        for domain in self._domains.values():
+            self._by_prefix.setdefault(domain.api_prefix, []).append(domain)
+
+    def canonicalize(self, key: str) -> str:
+        """The domain that stands for itself, where `key` may be another way to it (`same_as`)."""
+        return self._domains[key].same_as or key
+
+    def find_route(self, own: str, target: str) -> ApiRoute:
+        """How streams of `own` reach `target`: an imports row, an import that a domain of the same connection names, or the domain's name.
+
+        Raises NoWay: the server refuses `$JS.API` as external (10021), and one name is never two JetStreams.
+        """
+        own, target = self.canonicalize(own), self.canonicalize(target)
+        if own == target or self._is_same_jetstream(own, target):
+            return ApiRoute(None)
+        row = next((r for r in self._imports if r.into_domain == own and self.canonicalize(r.from_domain) == target), None)
+        if row is not None:
+            return ApiRoute(row.api, row.deliver, row)
+        named = next((d.api_prefix for d in self._siblings(own, self._imported_domains) if self.canonicalize(d.key) == target), None)
+        return ApiRoute(named) if named is not None else self._route_by_name(self._domains[own], self._domains[target])
+
+    def resolve_prefix(self, own: str, api: str | None) -> str | None:
+        """The domain that a prefix leads to for streams of `own`; None where the files know none."""
+        own = self.canonicalize(own)
+        if api is None:
+            return own
+        row = next((r for r in self._imports if r.into_domain == own and r.api == api), None)
+        if row is not None:
+            return self.canonicalize(row.from_domain)
+        called = self._by_prefix.get(api, [])
+        near = next(self._siblings(own, called), None)
+        far = [d for d in called if d.same_as is None and not is_import(d)]
+        return self.canonicalize(near.key) if near is not None else far[0].key if len(far) == 1 else None
+
+    def is_imported(self, own: str, api: str) -> bool:
+        """Whether the files say that `own` knows the prefix by an import."""
+        own = self.canonicalize(own)
+        rows = (row for row in self._imports if row.into_domain == own and row.api == api)
+        return any(rows) or any(d.api_prefix == api for d in self._siblings(own, self._imported_domains))
+
+    def _is_same_jetstream(self, own: str, target: str) -> bool:
+        one, other = self._domains[own], self._domains[target]
+        return (one.connection, one.api_prefix) == (other.connection, other.api_prefix)
+
+    def _siblings(self, own: str, some: Iterable[Domain]) -> Iterator[Domain]:
+        """Those of `some` that are over the same connection: they see the same names."""
+        connection = self._domains[own].connection
+        return (d for d in some if d.connection == connection)
+
+    @staticmethod
+    def _route_by_name(own: Domain, target: Domain) -> ApiRoute:
+        row = f"{{from: {target.key}, into: {own.key}, api: …, deliver: …}}"
+        if target.js_domain is None:
+            raise NoRouteError(
+                f"{target.key} has no JetStream domain, so {own.key} cannot reach it as $JS.<domain>.API",
+                f"The server refuses $JS.API as external. Write an imports row: {row}.",
+            )
+        if target.js_domain == own.js_domain:
+            raise NoRouteError(
+                f"{target.key} and {own.key} both call themselves {own.js_domain}: what {own.key} knows by that name is itself",
+                f"In another account it needs an imports row: {row}. If both are one JetStream, write same_as: {own.key}.",
+            )
+        return ApiRoute(f"$JS.{target.js_domain}.API")
+
+
+def is_import(domain: Domain) -> bool:
+    """Whether the files give the domain a prefix that is not its server's own."""
+    return domain.api_prefix != (f"$JS.{domain.js_domain}.API" if domain.js_domain else "$JS.API")

@@ -1,0 +1,196 @@
+"""Everything that the scheduled drift job tells: sinks, files, metrics, health. What there is to tell is left to `drift_watcher`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from jsplan.documents.alert import AlertEvent
+from jsplan.documents.drift import Drift
+from jsplan.drift.asyncio_utils import cancel_and_wait
+from jsplan.drift.endpoint import Answer, serve, text_answer
+from jsplan.drift.sinks.delivery import Delivery, deliver_all
+from jsplan.drift.sinks.file import FileSink
+from jsplan.drift.sinks.sink import Sink
+from jsplan.drift.sinks.snapshot_file import SnapshotFile
+from jsplan.drift.sinks.subject import SubjectSink
+from jsplan.drift.sinks.webhook import Webhook
+from jsplan.jetstream.contexts import resolve_settings
+from jsplan.jetstream.publisher import Publisher
+from jsplan.workflows.context import Context
+from jsplan.workflows.options import Observer, WatchOptions
+
+if TYPE_CHECKING:
+    from jsplan.drift.metrics import Metrics
+
+#: Seconds that sinks get at the end for what they do not have yet.
+FINAL_DELIVERY_TIMEOUT: Final = 3.0
+
+
+class Views(Protocol):
+    """How notices and reports look: the caller's, since layout is no business of a workflow."""
+
+    def notice(self, notice: AlertEvent) -> None:
+        """Print one."""
+
+    def report(self, drift: Drift, path: Path) -> bytes:
+        """The content of a report file; its name may say in which format."""
+
+
+class JobHealth:
+    """What the endpoint says about the job. `period` is how many seconds may be between two full checks."""
+
+    def __init__(self, period: float, grace: float) -> None:
+        self._max_check_age = 2 * period + grace
+        self._started = self.last_beat = time.monotonic()
+        self.last_checked: float | None = None
+        self.failing = False
+        self.stopping = False
+
+    def answer_liveness(self) -> Answer:
+        """Whether the job goes on; Kubernetes starts it again where it does not."""
+        if time.monotonic() - self.last_beat > self._max_check_age + 600:
+            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "no sign of life from the checks")
+        return text_answer(HTTPStatus.OK, "alive")
+
+    def answer_readiness(self) -> Answer:
+        """Whether what it tells can be relied on: a full check has succeeded, and not too long ago. It gives no names or reasons."""
+        if self.stopping:
+            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "ending")
+        if self.last_checked is None:
+            first = "no full check has succeeded yet; the log says why" if self.failing else "the first check is under way"
+            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, first)
+        age = time.monotonic() - self.last_checked
+        if age > self._max_check_age:
+            return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the last full check was {age:.0f} s ago")
+        return text_answer(HTTPStatus.OK, f"the last full check was {age:.0f} s ago")
+
+
+def build_sinks(world: Context) -> list[Sink]:
+    """The sinks of `drift.sinks`. Raises ConnectError for a connection whose settings cannot be read, SinkError for a wrong URL."""
+    workspace, found = world.workspace, list[Sink]()
+    for number, written in enumerate(workspace.drift.sinks, 1):
+        if "webhook" in written:
+            hook = written["webhook"]
+            found.append(Webhook(number, str(hook["url"]), hook.get("headers") or {}))
+        elif "subject" in written:
+            domain = workspace.domains[written.get("domain") or next(iter(workspace.domains))]
+            target = resolve_settings(workspace.connections[domain.connection], world.environ)
+            found.append(SubjectSink(str(written["subject"]), Publisher(target, str(written["subject"]))))
+        else:
+            found.append(FileSink(workspace.root / str(written["file"])))
+    return found
+
+
+class DriftOutputs:
+    """All of it together. Used as `async with outlets.open()`; on the way out sinks get what they do not have yet."""
+
+    def __init__(self, sinks: Sequence[Sink], options: WatchOptions, name: str, views: Views, observer: Observer) -> None:
+        self.drift: Drift | None = None
+        self.health = JobHealth(options.schedule.period, options.grace / 1e9)
+        self.metrics = _create_metrics(name) if options.metrics is not None or options.metrics_file is not None else None
+        self._listen_address = options.metrics
+        self._views = views
+        self._observer = observer
+        self._deliveries = [Delivery(sink, self._report_delivery) for sink in sinks]
+        self._counted_deliveries: dict[str, tuple[int, int]] = {}
+        self._failing_since: dict[str, float] = {}
+        self._report_files = self._snapshot_files(options.report, self._render_report)
+        self._metrics_files = self._snapshot_files(options.metrics_file, self._render_metrics, public=True)
+
+    def _snapshot_files(self, path: Path | None, make: Callable[[], bytes | None], *, public: bool = False) -> list[SnapshotFile]:
+        if path is None:
+            return []
+        return [SnapshotFile(path, make, lambda path, error: self._report_change(f"file {path.name}", error), public=public)]
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Serve, deliver and write as long as the context lasts. Raises JsplanError when the endpoint's address cannot be had."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._listen_address is not None:
+                routes = {"/metrics": self._answer_metrics, "/healthz": self.health.answer_liveness, "/readyz": self.health.answer_readiness}
+                port = await stack.enter_async_context(serve(self._listen_address, routes))
+                self._observer.phase(f"Serving /metrics, /healthz and /readyz on port {port}")
+            files = [*self._report_files, *self._metrics_files]
+            tasks = [asyncio.create_task(delivery.run()) for delivery in self._deliveries]
+            tasks += [asyncio.create_task(file.run()) for file in files]
+            try:
+                yield
+                self.health.stopping = True
+                await deliver_all(self._deliveries, FINAL_DELIVERY_TIMEOUT)
+            finally:
+                await cancel_and_wait(tasks)
+                await asyncio.gather(*(file.write(FINAL_DELIVERY_TIMEOUT) for file in files))
+                await asyncio.gather(*(delivery.sink.close() for delivery in self._deliveries))
+        self._warn_undelivered()
+
+    def _warn_undelivered(self) -> None:
+        for delivery in self._deliveries:
+            if delivery.queued:
+                self._observer.warn(
+                    f"{delivery.sink.name} does not have {delivery.queued} notification(s); open alerts are sent again next time"
+                )
+
+    def publish(self, notices: Iterable[AlertEvent]) -> None:
+        """Hand notices to everybody; never waits."""
+        listed = list(notices)
+        for notice in listed:
+            self._views.notice(notice)
+            if self.metrics is not None:
+                self.metrics.count_event(notice.occasion, notice.situation.severity)
+        for delivery in self._deliveries:
+            delivery.put(listed)
+
+    def update_report(self, drift: Drift) -> None:
+        """What there is now, for the report."""
+        self.drift = drift
+        for file in (*self._report_files, *self._metrics_files):
+            file.mark_changed()
+
+    def _render_report(self) -> bytes | None:
+        return self._views.report(self.drift, self._report_files[0].path) if self.drift is not None else None
+
+    def _render_metrics(self) -> bytes | None:
+        self._update_sink_metrics()
+        return self.metrics.expose() if self.metrics is not None else None
+
+    def _answer_metrics(self) -> Answer:
+        from jsplan.drift.metrics import CONTENT_TYPE  # noqa: PLC0415 - the library is loaded only where it is wanted
+
+        return HTTPStatus.OK, CONTENT_TYPE, self._render_metrics() or b""
+
+    def _update_sink_metrics(self) -> None:
+        for delivery in self._deliveries if self.metrics is not None else ():
+            assert self.metrics is not None
+            name, (delivered, dropped) = delivery.sink.name, self._counted_deliveries.get(delivery.sink.name, (0, 0))
+            self.metrics.update_sink(
+                name, delivery.queued, delivery.delivered - delivered, delivery.dropped - dropped, up=name not in self._failing_since
+            )
+            self._counted_deliveries[name] = (delivery.delivered, delivery.dropped)
+
+    def report_check(self, error: str | None) -> None:
+        """Log that full checks begin to fail, and why; with None that they succeed again."""
+        self.health.failing = error is not None
+        self._report_change("the full check", error and f"the full check failed: {error}")
+
+    def _report_delivery(self, delivery: Delivery, error: str | None) -> None:
+        self._report_change(delivery.sink.name, error)
+
+    def _report_change(self, name: str, error: str | None) -> None:
+        """Once when something begins to fail, once when it works again."""
+        if error is not None and name not in self._failing_since:
+            self._failing_since[name] = time.monotonic()
+            self._observer.warn(f"{error}; it is tried again until it works")
+        elif error is None and name in self._failing_since:
+            self._observer.warn(f"{name} works again after {time.monotonic() - self._failing_since.pop(name):.0f} s")
+
+
+def _create_metrics(name: str) -> Metrics:
+    from jsplan.drift.metrics import Metrics  # noqa: PLC0415 - the library is loaded only where it is wanted
+
+    return Metrics(name)

@@ -1,0 +1,151 @@
+"""Writes an apply into the history as it begins and as it ends. What is kept is said by `state.history`, what can be undone by `planning`.
+
+Everything in an entry comes from the plan and from state, neither of which has a secret; errors of servers are cleaned of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from jsplan import __version__
+from jsplan.address import Address
+from jsplan.documents.apply import ApplyResult, StepResult
+from jsplan.documents.base import digest
+from jsplan.documents.plan import Plan, ResourceChange
+from jsplan.errors import ExitCode
+from jsplan.planning.decide import table_of
+from jsplan.planning.revert.costs import permanent_cost
+from jsplan.secrets import conceal
+from jsplan.state import Entry, LockInfo, State
+from jsplan.state.history import JsonObject, pack_changes
+from jsplan.units import format_timestamp
+from jsplan.workflows.context import Context
+
+_OPERATIONS: Final = {"destroy": "destroy", "refresh-only": "refresh", "restore": "restore", "revert": "revert"}
+#: How a change ended, the worst first: what is said of a resource with several steps.
+_STATUS_ORDER: Final = ("failed", "unknown", "started", "skipped", "done")
+
+
+def operation_name(plan: Plan) -> str:
+    """The word for what is done, as the history has it."""
+    return _OPERATIONS.get(plan.mode, "import" if plan.options.get("import") else "apply")
+
+
+@dataclass
+class HistoryWriter:
+    """The entry of one writing session. `before` is what state had when it began."""
+
+    context: Context
+    plan: Plan
+    entry: JsonObject
+    before: Mapping[Address, Entry]
+    changes: list[JsonObject] = field(default_factory=list)
+
+    @classmethod
+    def record_begin(cls, world: Context, plan: Plan) -> HistoryWriter | None:
+        """Write down what is about to happen. None for a session that only brings state up to date, without a word."""
+        if not plan.has_changes:
+            return None
+        entry = _build_entry(world.state, operation_name(plan)) | {
+            "plan": {"id": plan.id, "sha256": plan.sha256 or plan.to_json()["sha256"]}, "summary": plan.summary, "result": "started",
+        }  # fmt: skip
+        copies = [one["name"] for one in plan.runnable_backfills]
+        entry |= {"backfills": copies} if copies else {}
+        entry |= {"reverts": plan.options["revert"]["id"]} if "revert" in plan.options else {}
+        recording = cls(world, plan, entry, dict(world.state.resources))
+        recording.changes = [recording._start_change(change) for change in _changed_resources(plan)]
+        recording._write()
+        return recording
+
+    def record_end(self, results: Iterable[StepResult], result: ApplyResult) -> None:
+        """Write down how it ended: of each resource, and of all. Raises StateError."""
+        ended = list(results)
+        for item in self.changes:
+            self._finish_change(item, ended)
+        self.entry |= {"ended": format_timestamp(), "result": _determine_outcome(self.plan, ended, result), "summary": result.summary}
+        self.entry |= {"backup": result.backup["folder"]} if result.backup else {}
+        self._write()
+
+    def _write(self) -> None:
+        self.context.backend.append(self.context.state, {"history": self.entry | {"changes": pack_changes(self.changes)}})
+
+    def _start_change(self, change: ResourceChange) -> JsonObject:
+        address = Address.parse(change.address)
+        known = self.before.get(Address.parse(change.previous_address) if change.previous_address else address)
+        item: JsonObject = {"address": change.address, "actions": change.change.actions, "reason": change.action_reason, "status": "started"}
+        item |= {"importing": True} if change.change.importing else {}
+        item |= {"moved_from": change.previous_address} if change.previous_address else {}
+        item["before"] = change.change.before
+        item["entry"] = _entry_before(known, change.change.before)
+        item["after"] = _after_values(address, change.change.before, change.change.after, None)
+        costs = [cost for hazard in change.hazards if (cost := permanent_cost(hazard)) is not None]
+        return item | ({"costs": costs} if costs else {})
+
+    def _finish_change(self, item: JsonObject, results: list[StepResult]) -> None:
+        address = Address.parse(item["address"])
+        mine = [r for r in results if r.address == item["address"]] or [r for r in results if r.address == str(address.parent)]
+        item["status"] = next((status for status in _STATUS_ORDER if any(r.status == status for r in mine)), "skipped")
+        if error := next((r.error for r in mine if r.status in ("failed", "unknown") and r.error), None):
+            item["error"] = conceal(error)
+        now = self.context.state.resources.get(address)
+        if item["status"] == "done" and now is not None and now is not self.before.get(address):
+            item["after"] = _after_values(address, item["before"], now.config, now.created)
+
+
+def build_state_entry(state: State, operation: str, changes: list[JsonObject]) -> dict[str, Any]:
+    """The journal line of a session that changes state alone; `changes` are `{address, actions}`."""
+    entry = _build_entry(state, operation) | {"ended": format_timestamp(), "result": "done", "plan": None, "summary": {"state": len(changes)}}
+    return {"history": entry | {"changes": pack_changes([item | {"status": "done"} for item in changes])}}
+
+
+def _build_entry(state: State, operation: str) -> JsonObject:
+    here = LockInfo.for_this_process(operation)
+    return {
+        "id": state.serial, "at": here.since, "ended": None, "who": here.who, "host": here.host, "operation": operation,
+        "environment": state.environment, "jsplan_version": __version__,
+    }  # fmt: skip
+
+
+def _changed_resources(plan: Plan) -> list[ResourceChange]:
+    """What a plan shows as changing; of one that only reads, what it takes note of."""
+    if plan.mode == "refresh-only":
+        noted = {step.address for step in plan.steps}
+        return [change for change in plan.resource_changes if change.address in noted]
+    return [c for c in plan.resource_changes if c.change.actions != ["no-op"] or c.change.importing or c.previous_address]
+
+
+def _entry_before(entry: Entry | None, before: dict[str, Any] | None) -> JsonObject | None:
+    """What state had, without the configuration where that is `before` already."""
+    if entry is None:
+        return None
+    raw = entry.to_json()
+    return {name: value for name, value in raw.items() if name != "config" or value != before}
+
+
+def _after_values(address: Address, before: dict[str, Any] | None, after: dict[str, Any] | None, created: str | None) -> JsonObject | None:
+    """What is left behind: `values` of the fields that changed, in compact form, or of what was made a hash over all. None: nothing.
+
+    `created` None: as it was planned, and nobody has seen it yet.
+    """
+    if after is None:
+        return None
+    if before is None and created is None:
+        return {"created": None, "sha256": None, "values": {}}
+    new = table_of(address).compact(after)
+    if before is None:
+        return {"created": created, "sha256": digest(new).removeprefix("sha256:"), "values": {}}
+    old = table_of(address).compact(before)
+    values = {name: new.get(name) for name in sorted({*old, *new}) if old.get(name) != new.get(name)}
+    return {"created": created, "sha256": None, "values": values}
+
+
+def _determine_outcome(plan: Plan, results: list[StepResult], result: ApplyResult) -> str:
+    """`done`, `partial`, `interrupted`, or `failed` where nothing was done at all."""
+    done = [r for r in results if r.status == "done"]
+    if result.exit_code == int(ExitCode.INTERRUPTED):
+        return "interrupted"
+    if len(done) == len(plan.steps):
+        return "done"
+    return "partial" if done else "failed"

@@ -1,0 +1,192 @@
+"""Runs one acceptance case on real servers: what it plans, what it changes, and that the second plan is empty.
+
+A case is a YAML file under tests/cases:
+
+    about: one sentence that says what is expected
+    level: 2                        # API level the case needs (0: every server)
+    streams: {hub/stream/A: {…}}    # made by raw requests before anything else, by nobody we know
+    publish: [[hub, subject, n]]    # n messages, after `streams` and `first`
+    first: {streams: […]}           # sections of a workspace that is applied before
+    tamper: {hub/stream/A: {…}}     # then somebody sets these fields behind our back; null deletes it
+    again: {hub/stream/A: {…}}      # and makes it anew
+    desired: {streams: […]}         # the workspace that is planned
+    options: {adopt: true}          # planning options
+    expect:
+      changes: {hub/stream/A: create}           # create update delete replace import import+update forget; no others
+      hazards: {hub/stream/A: [DELETES_STREAM]}
+      fields: {hub/stream/A: {max_age: in_place}}   # path: effect
+      drift: {hub/stream/A: changed}            # changed or missing
+      live: {hub/stream/A: {max_age: 60000000000}, hub/stream/B: null}
+      refused: text                             # apply refuses, and says this
+      error: text                               # the plan has this error
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.address import Address
+from jsplan.errors import RefusedError
+from jsplan.planning.decide import table_of
+from jsplan.workflows.drift import drift
+from jsplan.workflows.options import DriftOptions
+from tests.support.raw import Raw
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
+from tests.support.yaml_text import read_yaml
+
+if TYPE_CHECKING:
+    from jsplan.documents.plan import Plan, ResourceChange
+    from jsplan.sandbox import Sandbox
+
+CASES = Path(__file__).parent.parent / "cases"
+
+
+@dataclass
+class Case:
+    """One file, with the servers it runs on."""
+
+    text: dict[str, Any]
+    space: Space
+    raw: Raw
+
+    @classmethod
+    def load(cls, path: Path, folder: Path, sandbox: Sandbox) -> Case:
+        """Read the file; the servers must be empty."""
+        hub = sandbox["hub"]
+        return cls(read_yaml(path.read_text("utf-8")), hub_leaf_space(folder, sandbox), Raw(hub.url, hub.user, hub.password))
+
+    def run(self) -> None:
+        """The whole sequence."""
+        with self.raw:
+            self._prepare()
+            expect = self.text["expect"]
+            self.space.write(**self.text["desired"])
+            if "drift" in expect:
+                self._check_drift(expect["drift"])
+            plan = self.space.plan(**self.text.get("options", {}))
+            if "error" in expect:
+                errors = [f"{d.address} {d.summary} {d.detail}" for d in plan.diagnostics if d.severity == "error"]
+                assert plan.errored
+                assert any(expect["error"] in text for text in errors), errors
+                return
+            self._check_plan(plan, expect)
+            self._apply(plan, expect)
+
+    def _prepare(self) -> None:
+        for address, config in self.text.get("streams", {}).items():
+            self._create(Address.parse(address), config)
+        if "first" in self.text:
+            _, result = self.space.write(**self.text["first"]).apply()
+            assert result.exit_code == 0, result
+        for domain, subject, count in self.text.get("publish", []):
+            self._publish(domain, subject, count)
+        for address, fields in self.text.get("tamper", {}).items():
+            self._change_on_server(Address.parse(address), fields)
+        for address, config in self.text.get("again", {}).items():
+            self._create(Address.parse(address), config)
+
+    # --- by raw requests -------------------------------------------------------------------------------------
+
+    def _api(self, domain: str, verb: str, payload: Any = None) -> dict[str, Any]:
+        return self.raw.api(f"$JS.{domain}.API.{verb}", payload)
+
+    def _create(self, address: Address, config: dict[str, Any]) -> None:
+        if address.kind == "consumer":
+            answer = self._api(
+                address.domain, f"CONSUMER.CREATE.{address.stream}.{address.consumer}", {"stream_name": address.stream, "config": config}
+            )
+        else:
+            answer = self._api(address.domain, f"STREAM.CREATE.{address.stream}", {"name": address.stream} | config)
+        assert "error" not in answer, answer
+
+    def _publish(self, domain: str, subject: str, count: int) -> None:
+        for number in range(count):
+            _, answer = self.raw.request(subject, f"message {number} for {domain}".encode())
+            assert b'"seq"' in answer, answer
+
+    def _change_on_server(self, address: Address, fields: dict[str, Any] | None) -> None:
+        if fields is None:
+            verb = (
+                f"CONSUMER.DELETE.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.DELETE.{address.stream}"
+            )
+            answer = self._api(address.domain, verb)
+        elif address.kind == "consumer":
+            config = self.live(address)["config"] | fields
+            answer = self._api(
+                address.domain, f"CONSUMER.CREATE.{address.stream}.{address.consumer}", {"stream_name": address.stream, "config": config}
+            )
+        else:
+            answer = self._api(address.domain, f"STREAM.UPDATE.{address.stream}", self.live(address)["config"] | fields)
+        assert "error" not in answer, answer
+
+    def live(self, address: Address) -> dict[str, Any]:
+        """The raw INFO answer, errors included."""
+        verb = f"CONSUMER.INFO.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.INFO.{address.stream}"
+        return self._api(address.domain, verb)
+
+    # --- what is expected ------------------------------------------------------------------------------------
+
+    def _check_drift(self, expected: dict[str, str]) -> None:
+        found = drift(self.space.load, DriftOptions(), RecordingObserver())
+        shown = {r.address: "missing" if r.change.after is None else "changed" for r in found.resource_drift}
+        assert shown == expected
+
+    def _check_plan(self, plan: Plan, expect: dict[str, Any]) -> None:
+        assert not plan.errored, plan.diagnostics
+        changes = {c.address: name for c in plan.resource_changes if (name := action_of(c)) != "no-op"}
+        assert changes == expect.get("changes", {})
+        hazards = {c.address: sorted(h.code for h in c.hazards) for c in plan.resource_changes if c.hazards}
+        assert hazards == {address: sorted(codes) for address, codes in expect.get("hazards", {}).items()}
+        for address, fields in expect.get("fields", {}).items():
+            change = next(c for c in plan.resource_changes if c.address == address)
+            assert {f.path: f.effect for f in change.change.fields} == fields
+
+    def _apply(self, plan: Plan, expect: dict[str, Any]) -> None:
+        options = dict(self.text.get("options", {}))
+        if "refused" in expect:
+            before = plan.to_json()["resource_changes"]
+            with pytest.raises(RefusedError, match=expect["refused"]):
+                self.space.apply(**options)
+            assert self.space.plan(**options).to_json()["resource_changes"] == before
+            return
+        options["allow_hazards"] = tuple({h.code for c in plan.resource_changes for h in c.hazards})
+        result = self.space.apply_saved(plan, allow_hazards=options["allow_hazards"])
+        assert result.exit_code == 0, result
+        self._check_live(expect.get("live", {}))
+        self._check_predictions(plan)
+        self._check_converged(options)
+
+    def _check_live(self, expected: dict[str, Any]) -> None:
+        for text, fields in expected.items():
+            answer = self.live(Address.parse(text))
+            if fields is None:
+                assert answer["error"]["code"] == 404
+            else:
+                config = answer["config"]
+                assert {name: config.get(name) for name in fields} == fields
+
+    def _check_predictions(self, plan: Plan) -> None:
+        """What the plan showed as `after` is what the server has: the tables know the defaults."""
+        for change in plan.resource_changes:
+            address = Address.parse(change.address)
+            if change.change.after is not None and change.change.actions != ["forget"]:
+                table = table_of(address)
+                assert table.compact(self.live(address)["config"]) == table.compact(change.change.after), change.address
+
+    def _check_converged(self, options: dict[str, Any]) -> None:
+        again = self.space.plan(**{name: value for name, value in options.items() if name not in ("replace", "allow_hazards")})
+        assert [s.title for s in again.steps] == []
+        assert not again.has_changes
+        assert drift(self.space.load, DriftOptions(), RecordingObserver()).resource_drift == []
+
+
+def action_of(change: ResourceChange) -> str:
+    """One word for the actions of a change, as the cases write them."""
+    word = "replace" if len(change.change.actions) == 2 else change.change.actions[0]
+    if change.change.importing:
+        return "import" if word == "no-op" else f"import+{word}"
+    return word

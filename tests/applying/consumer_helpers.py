@@ -1,0 +1,52 @@
+"""What tests of consumers do with them: give out messages, acknowledge some, look where they stand. By raw requests alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tests.support.raw import Raw
+
+
+def fill(raw: Raw, count: int, subjects: tuple[str, ...] = ("a.1", "a.2", "a.3")) -> None:
+    """Publish messages to a stream, over the subjects in turn, each with its ack."""
+    for number in range(count):
+        answer = json.loads(raw.request(subjects[number % len(subjects)], f"message {number}".encode())[1])
+        assert "seq" in answer, answer
+
+
+def pull(raw: Raw, stream: str, consumer: str, count: int, ack: Collection[int] | None = ()) -> list[int]:
+    """Sequences of at most `count` messages; those in `ack` are acknowledged, all of them where it is None."""
+    inbox = f"_INBOX.{os.urandom(9).hex()}"
+    raw.subscribe(inbox)
+    raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}", json.dumps({"batch": count, "no_wait": True}).encode(), reply=inbox)
+    replies: list[str] = []
+    while len(replies) < count:
+        try:
+            replies.append(raw.next_reply())
+        except AssertionError:  # a status: there are no more
+            break
+    raw.unsubscribe()
+    for reply in replies:
+        if ack is None or stream_sequence(reply) in ack:
+            raw.request(reply, b"+ACK")
+    return [stream_sequence(reply) for reply in replies]
+
+
+def stream_sequence(reply: str) -> int:
+    """The sequence in the stream of a message that was given out with this reply subject."""
+    return int(reply.split(".")[-4])
+
+
+def consumer_info(raw: Raw, stream: str, consumer: str) -> dict[str, Any]:
+    """Its CONSUMER.INFO."""
+    return raw.api_ok(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
+
+
+def consumer_names(raw: Raw, stream: str) -> list[str]:
+    """The names of all consumers of a stream."""
+    return raw.api_ok(f"$JS.API.CONSUMER.NAMES.{stream}", {})["consumers"] or []

@@ -1,0 +1,297 @@
+"""Backfills between an embedded hub and leaf, and what both sides hold afterwards, asked without any code of jsplan."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from jsplan.backfill.protocol import RawConnection, publish, read
+from jsplan.backfill.protocol.frames import BYTES, concat_rows, format_numbers
+from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.spark_runner import SparkRunner, Task
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
+from tests.backfill.conftest import connection_target
+from tests.backfill.thread_partitions import run_partitions
+from tests.support.raw import Raw, streams
+from tests.support.simulated_kill import SimulatedKill
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jsplan.backfill.tasks.copy import CopyTask
+    from jsplan.backfill.tasks.partitioning import PartitionPlan
+    from jsplan.config.model import LoadOptions
+    from jsplan.documents.backfill import BackfillResult, OriginResult
+    from jsplan.sandbox import Sandbox, Server
+
+#: Subject, header block, payload.
+Row = tuple[bytes, bytes, bytes]
+ORIGIN_HEADER = re.compile(rb"\r\nJsplan-Origin: ([^\r]*)")
+SOURCE_HEADER = re.compile(rb"\r\nNats-Stream-Source: ([^\r]*)")
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """One message as a stream has it."""
+
+    seq: int
+    time: str
+    subject: str
+    headers: bytes
+    data: bytes
+
+    @property
+    def origin(self) -> str | None:
+        """Where it says that it comes from."""
+        found = ORIGIN_HEADER.search(self.headers)
+        return found[1].decode() if found else None
+
+    @property
+    def without_added_headers(self) -> Row:
+        """Without what the copy and servers add: what has to be as it was."""
+        block = SOURCE_HEADER.sub(b"", ORIGIN_HEADER.sub(b"", self.headers))
+        return self.subject.encode(), b"" if block == b"NATS/1.0\r\n\r\n" else block, self.data
+
+
+class ThreadEngine(SparkRunner):
+    """Runs the very same tasks in threads of this process: what is tested with it is not Spark, which other tests start."""
+
+    async def session(self) -> Any:
+        """There is none."""
+
+    async def run(self, tasks: Sequence[Task], name: str) -> list[list[dict[str, Any]]]:  # noqa: ARG002 - it is what `SparkRunner` has
+        """Each task to its end."""
+        return [await asyncio.to_thread(_run_task, task) for task in tasks]
+
+    async def count_slots(self) -> int:
+        """Two lanes, also on a machine with one core."""
+        return 2
+
+    async def run_partitions(self, job: PartitionPlan, name: str) -> list[dict[str, Any]]:  # noqa: ARG002 - it is what `SparkRunner` has
+        """A copy in lanes, with a writer for each."""
+        return await asyncio.to_thread(run_partitions, job)
+
+
+def verify_counts(load: LoadOptions, name: str = "x") -> dict[str, int]:
+    """What verify counts of an entry, without what it counts none of."""
+    counts: Counter[str] = Counter()
+    for leg in backfill.verify(load, VerifyOptions(name=name), RecordingObserver()).origins:
+        counts.update(leg.counts)
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def export_parquet(pair: Pair, spark: SparkSession, name: str) -> DataFrame:
+    """All of the origin as Parquet in this folder, written by Spark alone and read back."""
+    hub, folder = pair.sandbox["hub"], str(pair.space.folder / name)
+    options = {"url": hub.url, "user": str(hub.user), "password": "${env.HUB_PASSWORD}", "domain": "leaf", "stream": "S"}
+    spark.read.format("jetstream").options(**options).load().write.parquet(folder)
+    return spark.read.parquet(folder)
+
+
+def interrupt_run(pair: Pair, name: str, copy: Callable[[CopyTask], Iterable[Any]], wrote: int) -> None:
+    """Let a run end without a word after its task, which the run calls by this name, has written so many messages to its stage."""
+
+    def dying_copy(task: CopyTask) -> Any:
+        list(copy(replace(task, spans=(SeqRange(1, wrote),))))
+        raise SimulatedKill
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"jsplan.backfill.origin_copy.{name}", dying_copy)
+        with pytest.raises(SimulatedKill):
+            pair.run()
+
+
+def _run_task(task: Task) -> list[dict[str, Any]]:
+    return list(task())
+
+
+@contextmanager
+def without_spark() -> Iterator[None]:
+    """Backfills inside run their tasks in threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jsplan.backfill.run.SparkRunner", ThreadEngine)
+        yield
+
+
+@dataclass
+class Pair:
+    """A workspace over a hub and a leaf, with `S` in the leaf and `T` in the hub."""
+
+    space: Space
+    sandbox: Sandbox
+    entry: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, folder: Path, sandbox: Sandbox, **entry: Any) -> Pair:
+        """With one entry, `x`, that copies `S` into `T`."""
+        pair = cls(hub_leaf_space(folder, sandbox), sandbox)
+        pair.write_entry(**entry)
+        return pair
+
+    def write_entry(self, **entry: Any) -> None:
+        """Write the workspace file with this entry."""
+        origin = {"domain": "leaf", "stream": "S"} | entry.pop("origin", {})
+        target = {"domain": "hub", "stream": "T"} | entry.pop("target", {})
+        self.entry = {"name": "x", "from": origin, "to": target} | entry
+        self.space.write(backfills=[self.entry])
+
+    def run(self, *, observer: RecordingObserver | None = None, **options: Any) -> OriginResult:
+        """Run the entry, without Spark; what became of its only origin."""
+        return self.result(observer=observer, **options).origins[0]
+
+    def result(self, *, observer: RecordingObserver | None = None, **options: Any) -> BackfillResult:
+        """Run the entry, without Spark."""
+        with without_spark():
+            return backfill.run(self.space.load, BackfillOptions(**({"name": "x"} | options)), observer or RecordingObserver())
+
+    @contextmanager
+    def raw(self, domain: str = "hub") -> Iterator[Raw]:
+        """A connection to one of the servers."""
+        server = self.sandbox[domain]
+        with Raw(server.url, server.user, server.password, timeout=20) as raw:
+            yield raw
+
+    def ask(self, domain: str, verb: str, payload: Any = None) -> dict[str, Any]:
+        """A request to a domain that has to be granted."""
+        with self.raw(domain) as raw:
+            return raw.api_ok(f"$JS.{domain}.API.{verb}", payload)
+
+    def stream(self, domain: str, name: str, rows: Sequence[Row] = (), **config: Any) -> None:
+        """Make a stream with these messages, each acknowledged."""
+        self.ask(domain, f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]} | config)
+        self.publish(domain, rows)
+
+    def publish(self, domain: str, rows: Sequence[Row]) -> None:
+        """Publish, each message acknowledged."""
+        with self.raw(domain) as raw:
+            inbox = f"_INBOX.{id(rows)}"
+            raw.subscribe(inbox)
+            for subject, block, data in rows:
+                raw.publish_raw(f"{subject.decode()} {inbox}", block, data)
+            for _ in rows:
+                ack = json.loads(raw.next_message()[2])
+                assert "error" not in ack, ack
+
+    def raw_info(self, domain: str, name: str) -> dict[str, Any] | None:
+        """STREAM.INFO; None where there is none."""
+        with self.raw(domain) as raw:
+            answer: dict[str, Any] = raw.api(f"$JS.{domain}.API.STREAM.INFO.{name}")
+        return None if "error" in answer else answer
+
+    def update(self, domain: str, name: str, **config: Any) -> None:
+        """Change a stream's configuration; None takes a field out."""
+        wanted = self.ask(domain, f"STREAM.INFO.{name}")["config"] | config
+        self.ask(domain, f"STREAM.UPDATE.{name}", {key: value for key, value in wanted.items() if value is not None})
+
+    def delete(self, domain: str, name: str, *seqs: int) -> None:
+        """Delete messages."""
+        for seq in seqs:
+            self.ask(domain, f"STREAM.MSG.DELETE.{name}", {"seq": seq})
+
+    def state(self, domain: str, name: str) -> dict[str, Any]:
+        """A stream's state."""
+        found: dict[str, Any] = self.ask(domain, f"STREAM.INFO.{name}")["state"]
+        return found
+
+    def stored(self, domain: str, name: str) -> list[StoredMessage]:
+        """All messages of a small stream."""
+        found = []
+        with self.raw(domain) as raw:
+            state = raw.api_ok(f"$JS.{domain}.API.STREAM.INFO.{name}")["state"]
+            for seq in range(state["first_seq"], state["last_seq"] + 1):
+                answer = raw.api(f"$JS.{domain}.API.STREAM.MSG.GET.{name}", {"seq": seq})
+                if "message" in answer:
+                    said = answer["message"]
+                    blocks = (base64.b64decode(said.get(part, "")) for part in ("hdrs", "data"))
+                    found.append(StoredMessage(seq, said["time"], said["subject"], *blocks))
+        return found
+
+    @property
+    def state_record(self) -> dict[str, Any]:
+        """What state keeps of the entry."""
+        found: dict[str, Any] = json.loads((self.space.folder / "state" / "test.json").read_text("utf-8"))["backfills"]["x"]
+        return found
+
+    def require_copied(self, *, seqs: Sequence[int] | None = None, others: int = 0) -> list[StoredMessage]:
+        """The target has every message of the origin (or those with these sequences) once, in order, as they were, and `others` besides;
+        nothing is left behind. The copies.
+        """
+        origin = [one for one in self.stored("leaf", "S") if seqs is None or one.seq in seqs]
+        target = self.stored("hub", "T")
+        copies = [one for one in target if one.origin is not None]
+        assert [one.origin for one in copies] == [f"leaf/S/{one.seq}/{with_nanoseconds(one.time)}" for one in origin]
+        assert [one.without_added_headers for one in copies] == [one.without_added_headers for one in origin]
+        assert len(target) - len(copies) == others
+        self.require_nothing_left()
+        return copies
+
+    def require_nothing_left(self, readers: int = 0) -> None:
+        """No staging stream, no source of ours and no consumer is on either server; but at most so many `readers` of connections that
+        were lost, which the server takes away by itself after some seconds.
+        """
+        for domain in self.sandbox.servers:
+            with self.raw(domain) as raw:
+                for name in streams(raw, f"$JS.{domain}.API"):
+                    assert not name.startswith("JSPLAN_"), name
+                    info = raw.api_ok(f"$JS.{domain}.API.STREAM.INFO.{name}")
+                    assert not [s for s in info["config"].get("sources") or [] if s["name"].startswith("JSPLAN_")], info["config"]
+                    assert info["state"]["consumer_count"] <= readers, f"{domain} {name}"
+
+
+def with_nanoseconds(time: str) -> str:
+    """A time as `Jsplan-Origin` has it: always nine digits."""
+    whole, _, fraction = time.removesuffix("Z").partition(".")
+    return f"{whole}.{fraction.ljust(9, '0')}Z"
+
+
+def numbered_rows(count: int, first: int = 1, subject: bytes = b"s.x") -> list[Row]:
+    """So many messages that hold their number."""
+    return [(subject, b"", b"%d" % number) for number in range(first, first + count)]
+
+
+def create_bulk_stream(server: Server, name: str, count: int, size: int = 100, **config: Any) -> None:
+    """A stream of so many messages, numbered in their payload and in a header."""
+    wire = RawConnection(connection_target(server))
+    try:
+        wire.request(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"], **config})
+        publish(wire, (_rows(f"{name.lower()}.x", first, min(count, first + 4999), size) for first in range(1, count + 1, 5000)))
+    finally:
+        wire.close()
+
+
+def _rows(subject: str, first: int, last: int, size: int) -> tuple[Any, Any, Any]:
+    numbers = pa.array(range(first, last + 1), pa.int64())
+    said = format_numbers(numbers)
+    return (
+        pa.repeat(pa.scalar(subject.encode(), BYTES), len(numbers)),
+        concat_rows(b"NATS/1.0\r\nNumber: ", said, b"\r\n\r\n"),
+        concat_rows(said, b" ", b"." * size),
+    )
+
+
+def read_all(server: Server, api_prefix: str, name: str) -> list[tuple[int, bytes, bytes, bytes]]:
+    """Sequence, subject, headers and payload of every message of a large stream."""
+    found: list[tuple[int, bytes, bytes, bytes]] = []
+    for batch in read(lambda: RawConnection(connection_target(server)), ReadRequest(api_prefix, name, 1, 1 << 60)):
+        found += list(zip(*(batch[column].to_pylist() for column in ("seq", "subject", "headers", "data")), strict=True))
+    return found
+
+
+def duplicated_origins(found: Sequence[StoredMessage]) -> list[str]:
+    """Origins that are there more than once."""
+    return [origin for origin, count in Counter(one.origin for one in found if one.origin).items() if count > 1]

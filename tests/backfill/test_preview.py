@@ -1,0 +1,207 @@
+"""backfill plan: what is missing, measured where it is, by what it would be copied, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from jsplan.backfill.estimate import estimate_copy
+from jsplan.backfill.model import OriginState
+from jsplan.cli.main import main
+from jsplan.documents.schema import schemas
+from jsplan.errors import UsageError
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import BackfillOptions
+from tests.backfill.backfill_pair import Pair, numbered_rows
+from tests.support.simulated_kill import SimulatedKill, kill_after
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.backfill_preview import BackfillPreview
+    from jsplan.sandbox import Sandbox
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf without a stream, and an entry that copies `S` of the leaf into `T` of the hub."""
+    return Pair.create(tmp_path, clean_hub_leaf)
+
+
+def preview_document(pair: Pair, **options: Any) -> BackfillPreview:
+    """The document, which its schema allows."""
+    found = backfill.plan(pair.space.load, BackfillOptions(**(options or {"name": "x"})))
+    Draft202012Validator(schemas()["backfill-plan-v1.json"]).validate(found.to_json())
+    return found
+
+
+@pytest.mark.matrix
+def test_where_nothing_is_there_the_server_counts(pair: Pair) -> None:
+    """Deleted messages are no messages, filters count, and nothing is left on the servers or in the state."""
+    pair.stream("leaf", "S", [(b"s.a" if n % 2 else b"s.b", b"", b"%d" % n) for n in range(1, 21)])
+    pair.delete("leaf", "S", 7, 12)
+    pair.stream("hub", "T", [(b"t.a", b"", b"other")])
+
+    found = preview_document(pair)
+
+    leg = found.origins[0]
+    assert (leg.first, leg.last, leg.messages, leg.measured, leg.in_target, leg.gap_messages) == (1, 20, 18, "counted", 0, 2)
+    assert (found.status, found.strategy, found.messages) == ("new", "spark", 18)
+    assert found.bytes == 18 * pair.state("leaf", "S")["bytes"] // 18
+    pair.require_nothing_left()
+    assert not (pair.space.folder / "state").exists()
+    pair.write_entry(origin={"start_seq": 5, "filter_subjects": ["s.b"]})
+    assert preview_document(pair).messages == 7
+
+
+@pytest.mark.matrix
+def test_where_some_is_there_both_sides_are_compared(pair: Pair) -> None:
+    """Origins that are interleaved: what is missing is found message by message, by headers only."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.stream("hub", "T")
+    pair.write_entry(origin={"end_seq": 5})
+    pair.run()
+    pair.write_entry(origin={"start_seq": 11, "end_seq": 14})
+    pair.run()
+    pair.write_entry()
+
+    found = preview_document(pair)
+
+    leg = found.origins[0]
+    assert (leg.messages, leg.measured, leg.in_target) == (11, "compared", 9)
+
+
+def test_what_a_source_brings_is_not_missing(pair: Pair) -> None:
+    """Only the history that the target's own source leaves out is counted."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.stream("hub", "T", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}, "opt_start_seq": 16}])
+
+    assert preview_document(pair).messages == 15
+
+
+def test_begun_and_done(pair: Pair) -> None:
+    """The pinned range is shown; once it is done there is nothing to copy."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.stream("hub", "T")
+    with kill_after(3), pytest.raises(SimulatedKill):
+        pair.run()
+    pair.publish("leaf", numbered_rows(5, first=21))
+    begun = preview_document(pair)
+    assert (begun.status, begun.origins[0].pinned, begun.origins[0].last, begun.messages) == ("started", True, 20, 20)
+
+    pair.run()
+
+    done = preview_document(pair)
+    assert (done.status, done.messages, done.origins[0].done) == ("done", 0, True)
+
+
+def test_a_target_that_is_not_there_yet(pair: Pair) -> None:
+    """What the files declare is what it will be: a snapshot can make it, and the whole range is missing."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.write_entry(mode="exact")
+    pair.space.write(streams=[{"name": "T", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry])
+
+    found = preview_document(pair)
+
+    assert (found.strategy, found.messages, found.estimate is not None) == ("snapshot", 20, True)
+    assert found.command == "jsplan apply"
+
+
+def test_what_is_not_possible_is_said(pair: Pair) -> None:
+    """The strategy that an entry asks for, and why it cannot be."""
+    pair.stream("leaf", "S", numbered_rows(3))
+    pair.stream("hub", "T")
+    pair.write_entry(strategy="native")
+
+    assert "keeps no Jsplan-Origin" in preview_document(pair).strategy_problem
+
+
+def test_an_offline_origin(pair: Pair) -> None:
+    """One that cannot be asked says why; the others are counted."""
+    pair.stream("hub", "HERE", numbered_rows(3, subject=b"here.x"))
+    pair.stream("hub", "T")
+    pair.entry = pair.entry | {"from": [{"domain": "hub", "stream": "HERE"}, {"domain": "leaf", "stream": "S"}]}
+    pair.space.write(backfills=[pair.entry])
+    pair.sandbox["leaf"].stop()
+
+    found = preview_document(pair)
+
+    assert (found.origins[0].messages, found.origins[1].messages) == (3, None)
+    assert "leaf" in found.origins[1].error
+
+
+def test_many_origins_are_found_in_one_reading(pair: Pair) -> None:
+    """Interleaved in one target, each with what it lacks."""
+    pair.stream("hub", "HERE", numbered_rows(10, subject=b"here.x"))
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.stream("hub", "T")
+    pair.entry = pair.entry | {"from": [{"domain": "hub", "stream": "HERE"}, {"domain": "leaf", "stream": "S"}]}
+    pair.space.write(backfills=[pair.entry])
+    pair.result()
+    pair.publish("hub", numbered_rows(3, subject=b"here.x"))
+    pair.publish("leaf", numbered_rows(4))
+    pair.space.write(backfills=[pair.entry | {"oversize": "skip"}])
+
+    found = preview_document(pair)
+
+    assert [(leg.messages, leg.in_target, leg.measured) for leg in found.origins] == [(3, 10, "compared"), (4, 20, "compared")]
+    assert found.messages == 7
+
+
+def test_without_an_entry(pair: Pair) -> None:
+    """Two addresses do as well, and the command says them."""
+    pair.stream("leaf", "S", numbered_rows(3))
+    pair.stream("hub", "T")
+
+    found = preview_document(pair, origin="leaf/stream/S", target="hub/stream/T")
+
+    assert (found.messages, found.command) == (3, "jsplan backfill run --from leaf/stream/S --to hub/stream/T")
+    with pytest.raises(UsageError):
+        preview_document(pair, name="other")
+
+
+def test_the_command_prints_it(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text for people, one document for scripts."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.stream("hub", "T")
+    pair.delete("leaf", "S", 4)
+
+    assert main(["-C", str(pair.space.folder), "backfill", "plan", "x"]) == 0
+    text = capsys.readouterr().out
+    assert main(["-C", str(pair.space.folder), "backfill", "plan", "x", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    assert document["messages"] == 19
+    assert text.splitlines() == [
+        "x  not run yet",
+        "  leaf/stream/S -> hub/stream/T  sequences 1 to 20",
+        "      19 messages pending, about 699 B (counted by the origin's server)".replace("699 B", text.split("about ")[1].split(" (")[0]),
+        "      gap: 1 message of the range no longer at the origin",
+        "  by spark: copied by Spark, so that each message says where it comes from",
+        "  about 10s, an estimate: assuming 60,000 messages/s and 60.0 MiB/s, and 10s for Spark to start",
+        "",
+        "Backfill: 19 messages to copy.",
+        "To copy it: jsplan backfill run x",
+    ]
+
+
+def test_estimates() -> None:
+    """What was copied between the same domains by the same tool counts before what is stated; a rate is never beaten."""
+    past = OriginState("leaf/stream/A", "hub/stream/B", "", 1, 20_000, [], "", 1, copied=20_000, seconds=4.0)
+    pairs = {("leaf", "hub")}
+
+    stated = estimate_copy("native", 1_000_000, 1 << 20, None, pairs, [past])
+    measured = estimate_copy("spark", 10_000, 1 << 20, None, pairs, [past])
+    elsewhere = estimate_copy("spark", 600_000, 1 << 20, None, {("leaf", "store")}, [past])
+    slow = estimate_copy("spark", 10_000, 1 << 30, 1 << 20, pairs, [past])
+
+    assert (stated.seconds, stated.basis) == (10.0, "assuming 100,000 messages/s and 80.0 MiB/s")
+    assert measured.seconds == 12.0
+    assert measured.basis.startswith("at 5,000 messages/s, as leaf/stream/A was copied to hub/stream/B")
+    assert elsewhere.seconds == 20.0
+    assert (slow.seconds, "`rate: 1.0 MiB/s`" in slow.basis) == (1034.0, True)

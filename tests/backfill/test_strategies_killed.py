@@ -1,0 +1,148 @@
+"""Copies by a source and by a snapshot whose process is killed at random places, and what `verify` says of them afterwards."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jsplan.workflows import backfill
+from jsplan.workflows.backfill import VerifyOptions
+from tests.backfill.backfill_pair import Pair, create_bulk_stream, numbered_rows, read_all, without_spark
+from tests.support.process import PROGRAM
+from tests.support.workspaces import RecordingObserver
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.sandbox import Sandbox
+
+pytestmark = pytest.mark.timeout(300)
+COUNT = 40_000
+TARGET: dict[str, Any] = {"name": "T", "domain": "hub", "subjects": ["t.>"]}
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf without a stream."""
+    return Pair.create(tmp_path, clean_hub_leaf, mode="exact")
+
+
+def kill_at_share(pair: Pair, share: float, *words: str) -> bool:
+    """Run a command and kill it as soon as the target has that share of the messages; whether it died of that."""
+    with (pair.space.folder / "log").open("ab") as log:
+        process = subprocess.Popen([PROGRAM, *words], cwd=pair.space.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    end = time.monotonic() + 120
+    try:
+        while process.poll() is None and time.monotonic() < end:
+            info = None
+            with suppress(OSError):
+                info = pair.raw_info("hub", "T")
+            if info is not None and info["state"]["messages"] >= share * COUNT:
+                break
+            time.sleep(0.005)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode == -signal.SIGKILL
+
+
+def payloads(pair: Pair, domain: str, name: str) -> list[bytes]:
+    """What a stream has, in order."""
+    return [row[3] for row in read_all(pair.sandbox["hub"], f"$JS.{domain}.API", name)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_source_whose_run_is_killed(pair: Pair, seed: int) -> None:
+    """However far the server has come: the next run ends what was begun, each message once and in order, and nothing of ours is left."""
+    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT)
+    pair.stream("hub", "T", [(b"t.a", b"", b"own")])
+    dice = random.Random(seed)
+
+    for share in sorted(dice.random() for _ in range(2)):
+        kill_at_share(pair, share, "backfill", "run", "x")
+    found = pair.run()
+
+    assert found.path in ("a source of the server", "")
+    assert payloads(pair, "hub", "T") == [b"own", *payloads(pair, "leaf", "S")]
+    pair.require_nothing_left(readers=4)
+    assert not pair.ask("hub", "STREAM.INFO.T")["config"].get("sources")
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_snapshot_whose_apply_is_killed(pair: Pair, seed: int) -> None:
+    """However much of the target is there: the next apply makes it whole, and the plan after that is empty."""
+    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT, 500)
+    pair.space.write(streams=[TARGET], backfills=[pair.entry])
+    dice = random.Random(seed)
+
+    for share in (dice.random(), dice.random()):
+        kill_at_share(pair, share, "apply", "-y")
+    with without_spark():
+        _, result = pair.space.apply()
+
+    assert result.exit_code == 0
+    assert payloads(pair, "hub", "T") == payloads(pair, "leaf", "S")
+    assert pair.ask("hub", "STREAM.INFO.T")["config"]["subjects"] == ["t.>"]
+    plan = pair.space.plan()
+    assert (plan.has_changes, plan.backfills) == (False, [])
+    pair.require_nothing_left(readers=4)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("strategy", ["native", "snapshot"])
+def test_verify_says_what_is_missing(pair: Pair, strategy: str) -> None:
+    """What a server copied is compared message by message like what Spark did: equal, and then one missing."""
+    pair.stream("leaf", "S", [(b"s.x", b"NATS/1.0\r\nNats-Msg-Id: %d\r\n\r\n" % n, b"%d" % n) for n in range(1, 51)])
+    pair.delete("leaf", "S", 9)
+    if strategy == "native":
+        pair.stream("hub", "T")
+        pair.run()
+    else:
+        pair.space.write(streams=[TARGET], backfills=[pair.entry])
+        with without_spark():
+            pair.space.apply()
+    pair.publish("hub", [(b"t.a", b"", b"new")])
+    assert pair.state_record["origins"][0]["strategy"] == strategy
+
+    equal = backfill.verify(pair.space.load, VerifyOptions("x"), RecordingObserver())
+    pair.delete("hub", "T", 30)
+    lacking = backfill.verify(pair.space.load, VerifyOptions("x"), RecordingObserver())
+
+    assert (equal.origins[0].counts["equal"], equal.others, equal.differences) == (49, 1, 0)
+    assert (lacking.origins[0].counts["missing"], lacking.differences) == (1, 1)
+
+
+@pytest.mark.matrix
+def test_a_snapshot_under_its_own_name(pair: Pair) -> None:
+    """Servers of every release restore a stream in another domain under its own name; its subjects are those of the files."""
+    pair.stream("leaf", "S", numbered_rows(20))
+    pair.delete("leaf", "S", 7)
+    pair.entry = pair.entry | {"to": {"domain": "hub", "stream": "S"}}
+    pair.space.write(streams=[{"name": "S", "domain": "hub", "subjects": ["t.>"]}], backfills=[pair.entry])
+
+    with without_spark():
+        plan, result = pair.space.apply()
+
+    assert (plan.backfills[0]["strategy"], result.exit_code) == ("snapshot", 0)
+    assert pair.stored("hub", "S") == pair.stored("leaf", "S")
+    assert not pair.space.plan().has_changes
+    pair.require_nothing_left()
+
+
+def test_status_names_what_is_left(pair: Pair) -> None:
+    """A source that a dead run left in its target is listed with the entry, and how it goes on."""
+    create_bulk_stream(pair.sandbox["leaf"], "S", COUNT)
+    pair.stream("hub", "T")
+    assert kill_at_share(pair, 0.0001, "backfill", "run", "x")
+
+    status = backfill.status(pair.space.load)
+
+    left = status.entries[0].orphans[0]
+    assert (left.stream, left.source_of, left.entry) == ("S", ["hub/stream/T"], "x")
+    assert status.entries[0].next == "jsplan backfill run x"

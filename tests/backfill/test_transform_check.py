@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from jsplan.backfill.message_schema import HEADERS_TYPE
+from jsplan.backfill.seq_ranges import SeqRange
+from jsplan.backfill.tasks.copy import CopyTask, ExistingMessages
+from jsplan.backfill.tasks.endpoints import Endpoint
+from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan, TransformFunction
+from jsplan.backfill.tasks.subject_transform import SubjectTransform
+from jsplan.backfill.tasks.target_scan import build_existing
+from jsplan.backfill.tasks.transform_check import check_returned_rows
+from jsplan.errors import RefusedError
+
+TIME = "2026-01-01T00:00:00.000000007Z"
+NANOS = 1_767_225_600_000_000_007
+ENDPOINT = Endpoint("c", "$JS.API")
+ROW: dict[str, Any] = {"origin": f"leaf/S/7/{TIME}", "subject": "s.a", "headers": [{"name": "A", "value": "b"}], "data": b"x"}
+TYPES = pa.schema([("origin", pa.string()), ("subject", pa.string()), ("headers", HEADERS_TYPE), ("data", pa.binary())])
+
+
+def partition_plan(present: ExistingMessages | None = None, **settings: Any) -> PartitionPlan:
+    """Two origins, of which the first has the sequences 1 to 10 and 20 to 30 to be read, into three lanes by subject."""
+    legs = (
+        CopyTask(ENDPOINT, "leaf", "S", (SeqRange(1, 10), SeqRange(20, 30)), (), ENDPOINT, "", "", present or ExistingMessages()),
+        CopyTask(ENDPOINT, "leaf", "S2", (SeqRange(1, 5),), (), ENDPOINT, "", ""),
+    )
+    lanes = tuple(Partition(ENDPOINT, f"STAGE{number}", "") for number in range(3))
+    return PartitionPlan(lanes, legs, "subject", transform=TransformFunction("clean.py", "run", ""), **settings)
+
+
+def returned_batch(*rows: dict[str, Any]) -> pa.RecordBatch:
+    """What a function returned: `ROW` with these changes, once for each."""
+    return pa.RecordBatch.from_pylist([ROW | row for row in rows], schema=TYPES)
+
+
+def test_rows_become_messages() -> None:
+    """Each with its origin's number, sequence and time, header block, last subject, and the lane of that."""
+    mapping = SubjectTransform("s.*", "new.$1")
+    found = check_returned_rows(partition_plan(mapping=mapping), returned_batch({}, {"origin": f"leaf/S2/3/{TIME}", "subject": "t", "headers": []}))
+
+    rows = found.to_pylist()
+    assert [(row["leg"], row["seq"], row["time"], row["subject"]) for row in rows] == [(0, 7, NANOS, b"new.a"), (1, 3, NANOS, b"t")]
+    assert [row["headers"] for row in rows] == [b"NATS/1.0\r\nA: b\r\n\r\n", b""]
+    again = check_returned_rows(partition_plan(mapping=mapping), returned_batch({"origin": f"leaf/S/8/{TIME}"}))
+    assert again["lane"][0].as_py() == rows[0]["lane"]
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"origin": None}, r"returns a row \(no origin\) with another origin than it was given"),
+    ({"origin": f"leaf/OTHER/7/{TIME}"}, r"\(leaf/OTHER/7/.*\) with another origin"),
+    ({"origin": f"leaf/S/11/{TIME}"}, "with another origin"),
+    ({"origin": f"leaf/S2/6/{TIME}"}, "with another origin"),
+    ({"origin": "leaf/S/7/yesterday"}, "with another origin"),
+    ({"origin": "leaf/S/7"}, "with another origin"),
+    ({"subject": None}, r"\(leaf/S/7/.*\) with no subject"),
+    ({"subject": ""}, "a subject that messages cannot have: ''"),
+    ({"subject": "a b"}, "a subject that messages cannot have: 'a b'"),
+    ({"subject": "a..b"}, "a subject that messages cannot have"),
+    ({"subject": "a.*"}, "a subject that messages cannot have"),
+    ({"subject": "a.>"}, "a subject that messages cannot have"),
+    ({"data": None}, "with no data"),
+    ({"headers": [{"name": "A", "value": "b\r\nNats-Rollup: all"}]}, "a header that messages cannot have"),
+    ({"headers": [{"name": "A b", "value": "c"}]}, "a header that messages cannot have"),
+    ({"headers": [{"name": None, "value": "c"}]}, "a header that messages cannot have"),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), FAULTS, ids=[str(fault) for fault, _ in FAULTS])
+def test_a_row_that_is_no_message(fault: dict[str, Any], message: str) -> None:
+    """It is named by its origin, with what is wrong and which function returned it."""
+    with pytest.raises(RefusedError, match=f"transform clean.py:run .*{message}"):
+        check_returned_rows(partition_plan(), returned_batch({}, fault))
+
+
+def test_a_message_that_is_there_already() -> None:
+    """A function cannot bring back what it was not given since the target has it."""
+    there = build_existing(np.array([7, 9]), np.array([NANOS, NANOS]))
+
+    with pytest.raises(RefusedError, match="another origin"):
+        check_returned_rows(partition_plan(there), returned_batch({}))
+    assert check_returned_rows(partition_plan(there), returned_batch({"origin": f"leaf/S/8/{TIME}"})).num_rows == 1
+
+
+def test_subjects_with_stars_inside() -> None:
+    """A wildcard is a whole part; what only has one in it is a subject."""
+    assert check_returned_rows(partition_plan(), returned_batch({"subject": "a*b.c>"})).num_rows == 1

@@ -1,0 +1,85 @@
+"""Configurations in the words of other tools, beside what those tools would have sent to a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsplan.workflows.convert import ConvertTarget, convert
+from tests.support.workspaces import single_space
+from tests.support.yaml_text import read_yaml
+
+if TYPE_CHECKING:
+    from jsplan.documents.plan import Plan
+    from jsplan.sandbox import Server
+    from jsplan.workflows.convert import ConvertResult, Tool
+    from tests.support.raw import Raw
+    from tests.support.workspaces import Space
+
+FOLDER = Path(__file__).parent / "cases"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file of the other tool, and the requests that it stands for."""
+
+    title: str
+    source: str | None
+    form: str
+    streams: list[dict[str, Any]]
+    consumers: list[tuple[str, dict[str, Any]]]
+    notes: list[str]
+    since: tuple[int, ...]
+
+    @property
+    def resources(self) -> int:
+        """How many configurations it has."""
+        return len(self.streams) + len(self.consumers)
+
+
+def cases(name: str, version: tuple[int, ...] = (99,)) -> list[Case]:
+    """All cases of one file that a server of the version can have."""
+    document = read_yaml((FOLDER / f"{name}.yaml").read_text("utf-8"))
+    return [
+        Case(
+            found["title"],
+            found.get("source"),
+            found.get("form", ""),
+            found.get("streams", []),
+            [tuple(one) for one in found.get("consumers", [])],
+            found.get("notes", []),
+            tuple(int(part) for part in str(found.get("since", "2.10")).split(".")),
+        )
+        for found in document["cases"]
+        if version >= tuple(int(part) for part in str(found.get("since", "2.10")).split("."))
+    ]
+
+
+def create_all(raw: Raw, found: list[Case]) -> None:
+    """Make everything as the other tool does."""
+    for case in found:
+        for stream in case.streams:
+            raw.api_ok(f"$JS.API.STREAM.CREATE.{stream['name']}", stream)
+    for case in found:
+        for owner, consumer in case.consumers:
+            name = consumer.get("durable_name") or consumer["name"]
+            raw.api_ok(f"$JS.API.CONSUMER.CREATE.{owner}.{name}", {"stream_name": owner, "config": {"name": name} | consumer})
+
+
+def plan_adoption(tool: Tool, source: Path, folder: Path, server: Server, **more: Any) -> tuple[ConvertResult, Space, Plan]:
+    """The files converted into a workspace of one domain, and its plan against what is there."""
+    space = single_space(folder, server).write(include=["converted.yaml"])
+    (folder / "converted.yaml").write_text("streams: []\n", "utf-8")
+    made = convert(tool, source, ConvertTarget(space.load, "test"), **more)
+    (folder / "converted.yaml").write_text(made.text, "utf-8")
+    return made, space, space.plan()
+
+
+def adoption_differences(plan: Plan) -> dict[str, Any]:
+    """Each resource that the plan would not simply take as it is, with what differs."""
+    return {
+        str(change.address): (change.change.actions, [(one.path, one.before, one.after) for one in change.change.fields])
+        for change in plan.resource_changes
+        if list(change.change.actions) != ["no-op"]
+    }

@@ -1,0 +1,221 @@
+"""A real server as the judge of the tables: what it takes, what it makes of it, what an update does.
+
+Everything is sent as jsplan sends it; what is expected comes from the checks and the tables alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jsplan.address import Address
+from jsplan.config.checks import check_stream
+from jsplan.config.checks_consumers import check_consumer
+from jsplan.planning.merge import build_create, build_update, expected_new
+from jsplan.planning.server_rules import ServerContext, find_consumer_problems, find_stream_problems
+from jsplan.resources import CONSUMER, STREAM
+from jsplan.resources.fields import Config, Table
+from tests.fields.measured_rules import ACCEPTED_BUT_REPLACED, predict, without_server_metadata
+from tests.fields.strategies import ORIGINS
+from tests.support.raw import Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsplan.config.problem import Body
+    from jsplan.sandbox import Server
+
+SECOND = 1_000_000_000
+#: Streams in which consumers are made, by what is special about each.
+PARENTS: dict[str, dict[str, Any]] = {
+    "PLAIN": {},
+    "INTEREST": {"retention": "interest"},
+    "QUEUE": {"retention": "workqueue"},
+    "LIMITED": {"consumer_limits": {"inactive_threshold": 6000 * SECOND, "max_ack_pending": 50}},
+    "MEMORY": {"storage": "memory"},
+    "UNLIMITED": {"consumer_limits": {"max_ack_pending": -1}},
+}
+REPLACED_ON_PURPOSE = {case.split()[1] for case in ACCEPTED_BUT_REPLACED} | {"durable_name"}
+
+
+#: Seconds after which a connection is not trusted any more.
+IDLE = 20.0
+
+
+@dataclass
+class ServerBench:
+    """The server, at its API level; `counts` says how often each thing happened, so that a run can prove it saw all."""
+
+    level: int
+    server: Server
+    counts: dict[str, int] = field(default_factory=dict)
+    _raw: Raw | None = None
+    _used: float = 0.0
+
+    @property
+    def raw(self) -> Raw:
+        """A connection. The server hangs up on one that was quiet too long: other tests may have been at work in between."""
+        if self._raw is None or time.monotonic() - self._used > IDLE:
+            self.close()
+            self._raw = Raw(self.server.url, self.server.user, self.server.password, timeout=30)
+        self._used = time.monotonic()
+        return self._raw
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._raw is not None:
+            self._raw.close()
+
+    @classmethod
+    @contextmanager
+    def on_server(cls, server: Server) -> Iterator[ServerBench]:
+        """Prepare an empty server."""
+        bench = cls(0, server)
+        bench.level = (bench.raw.api_ok("$JS.API.INFO").get("api") or {}).get("level", 0)
+        for name in ORIGINS:
+            body = {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"}
+            bench.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", body)
+        for name, config in PARENTS.items():
+            bench.raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"]} | config)
+        yield bench
+        bench.close()
+
+    @property
+    def permanent_streams(self) -> set[str]:
+        """The streams that stay for all tests."""
+        return {*ORIGINS, *PARENTS}
+
+    def live(self, address: Address) -> Config:
+        """The configuration of an object of the domain without a name, as the server shows it."""
+        name = f"CONSUMER.INFO.{address.stream}.{address.consumer}" if address.kind == "consumer" else f"STREAM.INFO.{address.stream}"
+        config = self.raw.api_ok(f"$JS.API.{name}")["config"]
+        assert isinstance(config, dict)
+        return config
+
+    @contextmanager
+    def listening(self, subject: str | None) -> Iterator[None]:
+        """Somebody else listens on the subject meanwhile; nobody does on None."""
+        with Raw(self.server.url) as other:
+            if subject:
+                other.subscribe(subject)
+            yield
+
+    def count(self, what: str) -> None:
+        """Remember that it happened."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    # --- streams ---------------------------------------------------------------------------------------------
+
+    def stream(self, old: Body, new: Body) -> None:
+        """Make `old`, update it to `new`: each answer, each echo and each class is as predicted; AssertionError if not."""
+        sent = build_create(STREAM, old, self.level)
+        answer = self.raw.api(f"$JS.API.STREAM.CREATE.{old['name']}", sent)
+        try:
+            if self._check_created(STREAM, self._stream_problems(old, None), answer, old):
+                self._check_echo(STREAM, old, answer["config"], inherited_from_origin(old))
+                if not self._stream_problems(new, answer["config"]) and not self._unknown_fields(STREAM, new):
+                    self._check_update(STREAM, f"STREAM.UPDATE.{old['name']}", new, answer["config"], inherited_from_origin(new), {})
+        finally:
+            self.raw.api(f"$JS.API.STREAM.DELETE.{old['name']}")
+
+    def _stream_problems(self, body: Body, live: Config | None) -> list[str]:
+        found = [problem.summary for problem in check_stream(body)]
+        if found:
+            return found
+        if live is None:
+            after, before = expected_new(STREAM, body, self.level, inherited_from_origin(body)), None
+        else:
+            prediction = predict(STREAM, dict(body), live, self.level, inherited_from_origin(body))
+            after, before = prediction.after, None if prediction.effect == "replace" else STREAM.compact(live)
+        return [problem.summary for problem in find_stream_problems(before, after, ServerContext(self.level, standalone=True))]
+
+    # --- consumers -------------------------------------------------------------------------------------------
+
+    def consumer(self, stream: str, old: Body, new: Body) -> None:
+        """The same for a consumer of one of the `PARENTS`."""
+        api, limits = f"CONSUMER.CREATE.{stream}.{old['name']}", PARENTS[stream].get("consumer_limits", {})
+        sent = build_create(CONSUMER, old, self.level)
+        answer = self.raw.api(f"$JS.API.{api}", {"stream_name": stream, "action": "create", "config": sent})
+        try:
+            if self._check_created(CONSUMER, self._consumer_problems(stream, old, None), answer, old):
+                self._check_echo(CONSUMER, old, answer["config"], limits)
+                if not self._consumer_problems(stream, new, answer["config"]) and not self._unknown_fields(CONSUMER, new):
+                    self._check_update(CONSUMER, api, new, answer["config"], limits, {"stream_name": stream, "action": "update"})
+        finally:
+            self.raw.api(f"$JS.API.CONSUMER.DELETE.{stream}.{old['name']}")
+
+    def _consumer_problems(self, stream: str, body: Body, live: Config | None) -> list[str]:
+        found = [problem.summary for problem in check_consumer(body)]
+        if found:
+            return found
+        parent = STREAM.compact({"name": stream, "subjects": [f"{stream}.>"]} | PARENTS[stream])
+        after = expected_new(CONSUMER, body, self.level, PARENTS[stream].get("consumer_limits", {}))
+        before = CONSUMER.compact(live) if live else None
+        return [problem.summary for problem in find_consumer_problems(before, after, ServerContext(self.level, standalone=True, stream=parent))]
+
+    # --- the server's word -----------------------------------------------------------------------------------
+
+    def _unknown_fields(self, table: Table, body: Body) -> list[str]:
+        return [path for path, level in table.required_levels(dict(body)) if level > self.level]
+
+    def _check_created(self, table: Table, predicted: list[str], answer: dict[str, Any], body: Body) -> bool:
+        """Whether it was made, as predicted. What the server does not know is refused since 2.12, and before that dropped."""
+        self.count("create refused" if "error" in answer else "create taken")
+        if unknown := self._unknown_fields(table, body):
+            names = {path.split(".")[0] for path in unknown}
+            kept = [
+                n for n in names if "error" not in answer and table.compact(answer["config"]).get(n) == table.compact({n: body[n]}).get(n)
+            ]
+            assert kept == [], (dict(body), answer)
+            assert "error" in answer or self.level < 2, (dict(body), unknown)
+            return False
+        assert bool(predicted) == ("error" in answer), (dict(body), predicted, answer.get("error"))
+        return "error" not in answer
+
+    def _check_echo(self, table: Table, body: Body, raw: Config, around: Config) -> None:
+        """The echo is the predicted one: the same fields, and the same values once normalised."""
+        expected, live = expected_new(table, body, self.level, around), table.compact(raw)
+        assert expected == live, (dict(body), differences(expected, live))
+        assert table.with_defaults(expected, self.level).keys() == without_server_metadata(raw).keys() - empty_fields(raw), dict(body)
+        needed, ours = (raw.get("metadata") or {}).get("_nats.req.level"), max([0, *(level for _, level in table.required_levels(raw))])
+        assert needed is None or int(needed) == ours or (int(needed) < ours and has_uncounted_fields(raw)), raw
+
+    def _check_update(self, table: Table, api: str, new: Body, live: Config, around: Config, envelope: dict[str, Any]) -> None:
+        prediction = predict(table, dict(new), live, self.level, around)
+        config = build_update(table, live, new, table.compact(live), prediction.after)
+        answer = self.raw.api(f"$JS.API.{api}", envelope | {"config": config} if envelope else config)
+        self.count(prediction.effect)
+        if prediction.effect == "replace" and "error" not in answer:
+            replacing = {change.path for change in prediction.changes if change.effect == "replace"}
+            assert replacing <= REPLACED_ON_PURPOSE, (replacing, live, dict(new))
+            return
+        assert (prediction.effect == "replace") == ("error" in answer), (prediction, live, dict(new), answer.get("error"))
+        if "error" not in answer:
+            after = table.compact(answer["config"])
+            assert after == prediction.after, (live, dict(new), differences(prediction.after, after))
+
+
+def inherited_from_origin(body: Body) -> Config:
+    """What the origin decides for a mirror in this JetStream."""
+    mirror = body.get("mirror")
+    return {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
+
+
+def has_uncounted_fields(raw: Config) -> bool:
+    """Newer words of older fields, and consumers of origins: older servers do not know them, and `_nats.req.level` does not say so."""
+    origins = [raw.get("mirror") or {}, *(raw.get("sources") or ())]
+    return raw.get("priority_policy") == "prioritized" or any("consumer" in origin for origin in origins)
+
+
+def empty_fields(raw: Config) -> set[str]:
+    """A placement without a wish, and a transform of everything into what it is anyway: echoed, and the same as none."""
+    return {name for name in ("placement", "subject_transform") if name in raw and not STREAM.compact({name: raw[name]})}
+
+
+def differences(expected: Config, found: Config) -> str:
+    """What is expected and found where the two differ, for reading."""
+    names = [name for name in {**expected, **found} if expected.get(name) != found.get(name)]
+    return json.dumps({name: [expected.get(name), found.get(name)] for name in names}, ensure_ascii=False)

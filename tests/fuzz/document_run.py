@@ -1,0 +1,258 @@
+"""Where a document is read: a folder of its own, jsplan as the command line runs it, and what it may say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+from jsplan.backfill.tasks import endpoints
+from jsplan.cli.main import main
+from jsplan.errors import DiagnosticsError, ExitCode, JsplanError
+from tests.fuzz import hostile_values
+from tests.fuzz.documents import Document
+
+#: Contents that are no contents: the file is one of these instead.
+SYMLINK, PIPE, FOLDER = b"!symlink ", b"!pipe", b"!folder"
+_CODES: Final = {int(code) for code in ExitCode}
+#: What turns, hides or moves text; a view shows an escape in its place.
+_HIDDEN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_LAST: Final = re.compile(r'File "[^"]*/(jsplan/[^"]+)", line \d+, in (\S+)')
+_ASKED: Final = re.compile(rb"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
+CREDENTIALS: Final = (
+    f"-----BEGIN NATS USER JWT-----\n{hostile_values.IN_CREDENTIALS}JWT\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n"
+    f"SU{hostile_values.IN_CREDENTIALS}\n------END USER NKEY SEED------\n"
+)
+
+
+class Violation(Exception):
+    """The document made jsplan do what it must not. `key` says what, and is the same for the same bug."""
+
+    def __init__(self, key: str, detail: str) -> None:
+        super().__init__(key)
+        self.key, self.detail = key, detail
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(slots=True)
+class DocumentRun:
+    """One document in its folder. `base` has `ws` (the workspace), `home`, `tmp`, and `outside`, where nothing may be written."""
+
+    base: Path
+    document: Document
+    said: list[tuple[str, str]] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+    #: What ended otherwise than a document that is right does.
+    refusals: list[str] = field(default_factory=list)
+
+    @property
+    def ws(self) -> Path:
+        """The workspace."""
+        return self.base / "ws"
+
+    @property
+    def tmp(self) -> Path:
+        """Where temporary files go."""
+        return self.base / "tmp"
+
+    def part(self, name: str, default: bytes = b"") -> bytes:
+        """A part as it is read, with what stands for places filled in."""
+        return self.document.get(name, default).replace(hostile_values.BESIDE.encode(), str(self.base / "outside").encode())
+
+    def command(self) -> list[str]:
+        """The part `$` as words."""
+        return self.part("$").decode().split()
+
+    def named(self) -> tuple[Path, ...]:
+        """The files that the command line names."""
+        words_of_it = self.command() if "$" in self.document else []
+        return tuple(self.ws / word for word in words_of_it if word in self.document)
+
+    def prepare(self) -> None:
+        """Make the folders, the files of the document and the environment."""
+        for name in ("ws", "home/.config/nats/context", "tmp", "outside"):
+            (self.base / name).mkdir(parents=True, exist_ok=True)
+        (self.base / "outside/secret.txt").write_text(f"{hostile_values.OUTSIDE}\n", "utf-8")
+        for name in self.document:
+            if not name.startswith("$"):
+                self._put(
+                    self.base / name if name.startswith("home/") else self.ws / name,
+                    self.part(name),
+                )
+        os.environ.clear()
+        os.environ.update(
+            {
+                "HOME": str(self.base / "home"),
+                "PATH": "/usr/bin:/bin",
+                "TMPDIR": str(self.tmp),
+                "JSPLAN_DEBUG": "1",
+                "NO_COLOR": "1",
+                "FUZZ_SECRET": hostile_values.IN_ENVIRONMENT,
+                "FUZZ_CREDS": CREDENTIALS,
+                "FUZZ_URL": f"nats://u:{hostile_values.IN_ENVIRONMENT}@127.0.0.1:1",
+            }
+        )
+        asked = {name for content in self.document.values() for name in _ASKED.findall(content)}
+        others = (name.decode() for name in asked if not name.startswith((b"FUZZ_", b"NONE")))
+        os.environ.update({name: f"https://h/{hostile_values.IN_ENVIRONMENT}" if name.endswith("HOOK") else hostile_values.IN_ENVIRONMENT for name in others})
+        tempfile.tempdir = str(self.tmp)
+        os.chdir(self.ws)
+        endpoints._DECLARED.clear()  # noqa: SLF001 - what a document left here would decide what the next one does
+
+    @staticmethod
+    def _put(path: Path, content: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError, ValueError):
+            if content.startswith(SYMLINK):
+                path.symlink_to(content.removeprefix(SYMLINK).decode())
+            elif content == PIPE:
+                os.mkfifo(path)
+            elif content == FOLDER:
+                path.mkdir()
+            else:
+                path.write_bytes(content)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        os.chdir(self.base.parent)
+        for child in self.base.iterdir() if self.base.is_dir() else ():
+            shutil.rmtree(child, ignore_errors=True)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def jsplan(self, *args: str) -> CommandResult:
+        """Run one command line; what it says is checked at once."""
+        return self.run_call(main, args)
+
+    def run_call(self, call: Callable[..., int], *given: Any) -> CommandResult:
+        """Call what prints and returns an exit code; the last of `given` is the command line."""
+        out, err, args = _stream(), _stream(), given[-1]
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = call(*given)
+        finally:
+            logging.getLogger().handlers.clear()
+        ended = CommandResult(code, _text(out), _text(err))
+        self._check_ended(ended, args)
+        if ended.code in (1, 64):
+            self.refusals.append(f"{' '.join(args)}: {ended.code} {ended.err[-400:]}")
+        form = next((after for word, after in pairwise(args) if word == "--format"), "text")
+        self.check_output(ended.err, "text")
+        self.check_output(ended.out, form if ended.code in (0, 2) or form == "json" else "text")
+        return ended
+
+    def check_refusal(self, error: JsplanError) -> None:
+        """What a call that is not a command raised on purpose: it is shown, so it is checked."""
+        self.refusals.append(error.full_text)
+        self.check_output(error.full_text, "raw")
+        for one in error.diagnostics if isinstance(error, DiagnosticsError) else ():
+            self.check_output(json.dumps(one.to_json()), "raw")
+
+    def _check_ended(self, ended: CommandResult, args: Sequence[str]) -> None:
+        shown = ended.err + ended.out
+        if "this is a bug in jsplan" in shown or "Traceback (most recent call last)" in shown:
+            raise Violation(f"bug: {error_location(shown)}", f"jsplan {' '.join(args)}\n{shown[-3000:]}")
+        if ended.code not in _CODES:
+            raise Violation(f"exit code {ended.code}", shown[-2000:])
+
+    # --- what may be said ---------------------------------------------------------------------------------------------
+
+    def hide(self, *secrets: str) -> None:
+        """Texts of this document that must not be shown, besides those that no document may show."""
+        self.hidden += secrets
+
+    def check_output(self, text: str, form: str) -> None:
+        """Check what a user would see, in the form that it has."""
+        for secret in (hostile_values.IN_ENVIRONMENT, hostile_values.OUTSIDE, hostile_values.IN_CREDENTIALS, *self.hidden):
+            if secret in text:
+                at = text.index(secret)
+                raise Violation(f"shows {secret}", text[max(0, at - 300) : at + 100])
+        check = {
+            "text": _check_text,
+            "html": _check_html,
+            "junit": _check_xml,
+            "svg": _check_xml,
+            "json": _check_json,
+        }.get(form)
+        if check is not None:
+            check(text)
+
+
+def _stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+def error_location(shown: str) -> str:
+    """The last place of jsplan in a traceback, and what was raised there."""
+    frames = _LAST.findall(shown)
+    raised = re.findall(r"^([A-Za-z_.]+(?:Error|Exception|Warning|Exit|Stopped|Interrupt))\b", shown, re.MULTILINE)
+    return f"{raised[-1] if raised else '?'} in {':'.join(frames[-1]) if frames else '?'}"
+
+
+def _check_text(text: str) -> None:
+    for character in dict.fromkeys(text):
+        if unicodedata.category(character) in _HIDDEN and character != "\n":
+            at = text.index(character)
+            raise Violation(
+                f"shows U+{ord(character):04X}" if ord(character) < 32 else "shows an invisible character",
+                ascii(text[max(0, at - 200) : at + 50]),
+            )
+
+
+class _Page(HTMLParser):
+    """Finds marked names among tags and attributes."""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if hostile_values.TAG in tag or any(hostile_values.TAG in name for name, _ in attrs):
+            raise Violation("text becomes markup", f"<{tag} {attrs}>"[:500])
+
+
+def _check_html(text: str) -> None:
+    page = _Page()
+    page.feed(text)
+    page.close()
+
+
+def _check_xml(text: str) -> None:
+    try:
+        ET.fromstring(text)  # noqa: S314 - it is our own
+    except ET.ParseError as error:
+        raise Violation("the XML is not well-formed", f"{error}\n{text[:1500]}") from None
+
+
+def _check_json(text: str) -> None:
+    def refuse(word: str) -> Any:
+        raise ValueError(word)
+
+    _check_text(text)
+    if text.strip():
+        try:
+            json.loads(text, parse_constant=refuse)
+        except ValueError as error:
+            raise Violation("the JSON is none", f"{error}\n{text[:1500]}") from None

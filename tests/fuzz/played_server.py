@@ -1,0 +1,335 @@
+"""A link to servers that are not there: what they answer is in the document, and the bucket of the KV backend is kept in memory."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from jsplan import subjects
+from jsplan.errors import ApiTimeoutError, NoRespondersError
+from jsplan.jetstream import pool
+from jsplan.jetstream.connect_errors import check_files
+from jsplan.jetstream.connection import Inbox, InboxMessage, NatsConnection, valid_server_info
+from jsplan.jetstream.contexts import ConnectionSettings
+from jsplan.jetstream.read_only import ReadOnlyGuard
+from jsplan.state import bucket
+from tests.fuzz.documents import Document, bytes_of, text_of
+
+#: Parts that are answers: `$> SUBJECT.json`, the second one to the same request `$> SUBJECT #2.json`; and keys of the bucket.
+ANSWER, MANY, KEY, GREETING = "$> ", "$>> ", "$kv ", "$info.json"
+CREATED: Final = "2026-01-01T00:00:00Z"
+_GREETING: Final = {
+    "server_name": "n1",
+    "version": "2.12.0",
+    "domain": "hub",
+    "jetstream": True,
+    "max_payload": 1 << 20,
+    "headers": True,
+    "api_lvl": 2,
+}
+_ACCOUNT: Final = {
+    "type": "io.nats.jetstream.api.v1.account_info_response",
+    "memory": 0,
+    "storage": 0,
+    "streams": 1,
+    "consumers": 1,
+    "limits": {"max_memory": -1, "max_storage": -1, "max_streams": -1, "max_consumers": -1},
+    "api": {"level": 2, "total": 9, "errors": 0},
+}
+_STATE: Final = {
+    "messages": 3,
+    "bytes": 300,
+    "first_seq": 1,
+    "first_ts": CREATED,
+    "last_seq": 3,
+    "last_ts": CREATED,
+    "consumer_count": 0,
+    "num_subjects": 1,
+}
+_NOT_FOUND: Final = {
+    "STREAM.MSG": (10037, "no message found"),
+    "CONSUMER": (10014, "consumer not found"),
+    "STREAM": (10059, "stream not found"),
+}
+
+
+def _parsed(payload: bytes) -> dict[str, Any]:
+    """The JSON of a request; nothing where it is none, as the chunk of a snapshot."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(payload)
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def stream(name: str, **config: Any) -> dict[str, Any]:
+    """STREAM.INFO of a stream."""
+    said = {
+        "name": name,
+        "subjects": [f"{name}.*"],
+        "retention": "limits",
+        "max_consumers": -1,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "max_age": 0,
+        "max_msgs_per_subject": -1,
+        "max_msg_size": -1,
+        "discard": "old",
+        "storage": "file",
+        "num_replicas": 1,
+        "duplicate_window": 120_000_000_000,
+        "compression": "none",
+        "allow_direct": False,
+        "metadata": {},
+    }
+    return {
+        "config": said | config,
+        "created": CREATED,
+        "state": dict(_STATE),
+        "cluster": {"leader": "n1"},
+        "ts": CREATED,
+    }
+
+
+@dataclass
+class Script:
+    """What the servers of one document answer. `known` are streams that are there, whatever they are called."""
+
+    document: Document = field(default_factory=dict)
+    known: bool = False
+    asked: Counter[str] = field(default_factory=Counter)
+    made: dict[str, dict[str, Any]] = field(default_factory=dict)
+    kept: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
+    bucket: bool = False
+    sequence: int = 0
+
+    def __post_init__(self) -> None:
+        for name, content in self.document.items():
+            if name.startswith(KEY):
+                self.bucket = True
+                self.store(name.removeprefix(KEY).partition(" ")[0], {}, content)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def answer(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> bytes:
+        """The answer to a request."""
+        if (written := self._recorded_answer(subject, payload)) is not None:
+            return written
+        if "$KV." in subject:
+            return self._put(subject.partition("$KV.")[2].partition(".")[2], payload, headers)
+        verb = subject.partition(".API.")[2]
+        said = _parsed(payload)
+        if verb.partition(".KV_")[2] and self.bucket and (found := self._bucket_answer(verb, said)) is not None:
+            return json.dumps(found).encode()
+        return json.dumps(self._default_answer(subject, verb, said)).encode()
+
+    def _recorded_answer(self, subject: str, payload: bytes) -> bytes | None:
+        first_page = [f'{subject} {{"offset":0}}'] if b'"offset"' in payload else []  # a server that says the same on every page
+        for asked in (f"{subject} {text_of(payload)}", subject, *first_page):
+            self.asked[asked] += 1
+            for number in range(self.asked[asked], 0, -1):
+                name = f"{ANSWER}{asked}{f' #{number}' if number > 1 else ''}.json"
+                if name in self.document:
+                    return self.document[name]
+        return None
+
+    def many(self, subject: str) -> list[tuple[bytes, bytes]]:
+        """The answers to one request that has many."""
+        content = self.document.get(f"{MANY}{subject}.json")
+        with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
+            if content is not None:
+                return [(bytes_of(block), bytes_of(data)) for block, data in json.loads(content)]
+        return [(b"NATS/1.0 404 Message Not Found\r\n\r\n", b"")]
+
+    def _default_answer(self, subject: str, verb: str, said: dict[str, Any]) -> dict[str, Any]:
+        if verb == "INFO":
+            domain = subject.split(".")[1] if subject.startswith("$JS.") and subject.count(".") == 3 else "hub"
+            return _ACCOUNT | {"domain": domain}
+        words = verb.split(".")
+        kind, what, name = words[0], ".".join(words[1:2]), ".".join(words[2:])
+        key = f"{subject.partition('.API.')[0]} {kind} {name}"
+        if what in ("NAMES", "LIST"):
+            return {
+                "total": 0,
+                "offset": 0,
+                "limit": 1024,
+                "streams" if kind == "STREAM" else "consumers": [],
+            }
+        if what in ("CREATE", "UPDATE"):
+            config = said.get("config", said)
+            self.made[key] = (
+                stream(name, **{key: value for key, value in config.items() if key != "name"})
+                if kind == "STREAM"
+                else {"config": config, "created": CREATED, "name": words[-1]}
+            )
+            self.bucket = self.bucket or name.startswith("KV_")
+            return self.made[key]
+        if what in ("DELETE", "PURGE", "PAUSE"):
+            self.made.pop(key, None)
+            return {"success": True, "purged": 0}
+        if what == "INFO" and (key in self.made or (self.known and kind == "STREAM" and not name.startswith("KV_"))):
+            return self.made.get(key) or stream(name)
+        code, text = next(found for start, found in _NOT_FOUND.items() if verb.startswith(start) or start == "STREAM")
+        return {"error": {"code": 404, "err_code": code, "description": text}}
+
+    # --- the bucket ---------------------------------------------------------------------------------------------------
+
+    def store(self, key: str, headers: Mapping[str, str], data: bytes) -> int:
+        """Store a value under a key; its sequence."""
+        self.sequence += 1
+        if headers.get("Nats-Rollup") == "sub":
+            self.kept[key] = []
+        block = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+        self.kept.setdefault(key, []).append((self.sequence, b"NATS/1.0\r\n" + block + b"\r\n" if block else b"", data))
+        return self.sequence
+
+    def _put(self, key: str, data: bytes, headers: Mapping[str, str]) -> bytes:
+        expected = headers.get("Nats-Expected-Last-Subject-Sequence")
+        of = headers.get("Nats-Expected-Last-Subject-Sequence-Subject", f"$KV.x.{key}").partition("$KV.")[2].partition(".")[2]
+        there = self.kept.get(of, [])
+        last = headers.get("Nats-Expected-Last-Sequence")
+        if (expected is not None and int(expected) != (there[-1][0] if there else 0)) or (last is not None and int(last) != self.sequence):
+            return b'{"error": {"code": 400, "err_code": 10071, "description": "wrong last sequence"}}'
+        return b'{"stream": "KV_x", "seq": %d}' % self.store(key, headers, data)
+
+    def _bucket_answer(self, verb: str, said: dict[str, Any]) -> dict[str, Any] | None:
+        if verb.startswith("STREAM.MSG.GET."):
+            wanted = str(said.get("last_by_subj") or said.get("next_by_subj")).partition("$KV.")[2].partition(".")[2]
+            found = [one for one in self.kept.get(wanted, []) if one[0] >= int(said.get("seq", 0))]
+            if not found:
+                return {"error": {"code": 404, "err_code": 10037, "description": "no message found"}}
+            sequence, block, data = found[0] if "next_by_subj" in said else found[-1]
+            more = {"hdrs": base64.b64encode(block).decode()} if block else {}
+            return {
+                "message": {
+                    "seq": sequence,
+                    "subject": wanted,
+                    "data": base64.b64encode(data).decode(),
+                    "time": CREATED,
+                }
+                | more
+            }
+        if verb.startswith("STREAM.INFO."):
+            pattern = str(said.get("subjects_filter", ">")).partition("$KV.")[2].partition(".")[2] or ">"
+            keys = {f"$KV.{verb[15:]}.{key}": len(every) for key, every in self.kept.items() if every and subjects.is_subset(key, pattern)}
+            page = dict(list(keys.items())[int(said.get("offset", 0)) :])
+            info = stream(
+                verb[12:],
+                subjects=[f"$KV.{verb[15:]}.>"],
+                allow_msg_ttl=True,
+                max_msgs_per_subject=10,
+            )
+            return info | {
+                "total": len(keys),
+                "state": _STATE | {"subjects": page, "last_seq": self.sequence},
+            }
+        if verb.startswith("STREAM.PURGE."):
+            pattern = str(said.get("filter", ">")).partition("$KV.")[2].partition(".")[2]
+            self.kept = {key: every for key, every in self.kept.items() if not subjects.is_subset(key, pattern)}
+            return {"success": True, "purged": 1}
+        return None
+
+
+class _PlayedInbox(Inbox):
+    """What was published with this inbox as its reply has been answered already."""
+
+    def __init__(self, link: NatsConnection) -> None:
+        self.subject = "_INBOX.fuzz"
+        self._link = link
+        self.queue: deque[bytes] = deque()
+
+    async def next(self, timeout: float, waiting_for: str) -> InboxMessage:
+        """The next answer; none is waited for."""
+        if not self.queue:
+            raise ApiTimeoutError(f"{waiting_for}: nothing came for {timeout:g} s")
+        return InboxMessage("", "", self.queue.popleft())
+
+
+class PlayedLink(NatsConnection):
+    """Answers as the script of the present document says."""
+
+    script: ClassVar[Script] = Script()
+
+    def __init__(self, target: ConnectionSettings, seal: ReadOnlyGuard | None = None) -> None:
+        super().__init__(target, seal)
+        self._inbox: _PlayedInbox | None = None
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the document says that the server said about itself."""
+        greeting = self.script.document.get(GREETING)
+        return dict(_GREETING) if greeting is None else valid_server_info(_parsed(greeting))
+
+    @property
+    def is_closed(self) -> bool:
+        """Never."""
+        return False
+
+    async def open(self) -> None:
+        """Only the files of the connection are looked at."""
+        check_files(self.settings)
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        timeout: float | None = None,  # noqa: ARG002 - nobody waits
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
+        """The script's answer."""
+        self._check_guard(subject)
+        found = self.script.answer(subject, payload, headers or {})
+        if found == b"!no responders":
+            raise NoRespondersError(f"nobody answers {subject}")
+        return found
+
+    async def request_many(
+        self,
+        subject: str,
+        payload: bytes,  # noqa: ARG002 - one answer to all
+        timeout: float | None = None,  # noqa: ARG002 - nobody waits
+    ) -> list[tuple[bytes, bytes]]:
+        """The script's answers."""
+        self._check_guard(subject)
+        return self.script.many(subject)
+
+    @contextlib.asynccontextmanager
+    async def open_inbox(self, _: str | None = None) -> AsyncIterator[Inbox]:
+        """A place for answers to what is published."""
+        self._inbox = _PlayedInbox(self)
+        yield self._inbox
+
+    async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
+        """Answer at once."""
+        self._check_guard(subject)
+        if reply and self._inbox is not None:
+            self._inbox.queue.append(self.script.answer(subject, payload, {}))
+
+    async def flush(self) -> None:
+        """Nothing is waited for."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+@contextlib.contextmanager
+def played_servers(document: Document, *, known: bool = False) -> Iterator[None]:
+    """Play the document for a while, in a process that is there for other things as well."""
+    before = pool.NatsConnection, bucket.NatsConnection  # type: ignore[attr-defined]
+    play_servers(document, known=known)
+    try:
+        yield
+    finally:
+        pool.NatsConnection, bucket.NatsConnection = before  # type: ignore[attr-defined]
+
+
+def play_servers(document: Document, *, known: bool = False) -> Script:
+    """From now on every link of this process is played by the document. Only in a process that is there for nothing else."""
+    PlayedLink.script = Script(document, known)
+    pool.NatsConnection = bucket.NatsConnection = PlayedLink  # type: ignore[attr-defined,assignment]
+    return PlayedLink.script

@@ -1,0 +1,62 @@
+"""How long a stream keeps its messages at the rate at which they came, against how long its domain may be away."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from jsplan.address import Address
+from jsplan.facts.live import LiveObject
+from jsplan.planning.replication.offline_retention import shortest_retention
+from jsplan.units import DURATIONS, SECOND
+
+NOW = datetime(2026, 1, 11, tzinfo=UTC)
+DAY = DURATIONS["d"]
+
+
+def stream_facts(messages: int, size: int, since: str) -> LiveObject:
+    """A stream with so many messages, the first of which came at that time."""
+    state = {"messages": messages, "bytes": size, "first_ts": since, "last_ts": since}
+    return LiveObject(Address("s", "stream", "A"), {"name": "A"}, "c", state)
+
+
+TEN_DAYS = stream_facts(1000, 10_000_000, "2026-01-01T00:00:00.123456789Z")
+
+
+@pytest.mark.parametrize(
+    ("config", "live", "keeps", "limit"),
+    [
+        ({}, TEN_DAYS, None, None),
+        ({"max_age": 3 * DAY}, TEN_DAYS, 3 * DAY, "max_age"),
+        ({"max_age": 3 * DAY}, None, 3 * DAY, "max_age"),
+        ({"max_msgs": 1000}, TEN_DAYS, 10 * DAY, "max_msgs"),
+        ({"max_msgs": 500}, TEN_DAYS, 5 * DAY, "max_msgs"),
+        ({"max_bytes": 20_000_000}, TEN_DAYS, 20 * DAY, "max_bytes"),
+        ({"max_bytes": 20_000_000, "max_msgs": 700, "max_age": 30 * DAY}, TEN_DAYS, 7 * DAY, "max_msgs"),
+        ({"max_msgs": 500, "discard": "new"}, TEN_DAYS, None, None),
+        ({"max_msgs": 500, "max_age": 30 * DAY, "discard": "new"}, TEN_DAYS, 30 * DAY, "max_age"),
+        ({"max_msgs": 1_000_000}, TEN_DAYS, None, None),
+        ({"max_msgs": 500}, stream_facts(0, 0, "0001-01-01T00:00:00Z"), None, None),
+        ({"max_msgs": 500}, None, None, None),
+        ({"max_msgs": 500}, stream_facts(500, 1, "2026-01-10T23:59:58Z"), None, None),
+        ({"max_msgs": 500}, stream_facts(500, 1, "2026-01-10T22:59:59Z"), 3600 * SECOND, "max_msgs"),
+    ],
+    ids=["none", "age", "new", "msgs", "over", "bytes", "least", "refuses", "refuses-age", "too-far", "empty", "absent", "burst", "hour"],
+)
+def test_what_lasts_least(config: dict[str, Any], live: LiveObject | None, keeps: int | None, limit: str | None) -> None:
+    """The limit that is reached first counts; one that refuses new messages drops none, one that is hardly used says nothing."""
+    found = shortest_retention(config, live, NOW)
+
+    assert (found.limit if found else None) == limit
+    if found is not None and keeps is not None:
+        assert abs(found.duration - keeps) < 3600 * SECOND
+
+
+def test_in_words() -> None:
+    """The finding says the limit, the amount it is judged by, and the time in which that came."""
+    found = shortest_retention({"max_msgs": 500}, TEN_DAYS, NOW)
+
+    assert found is not None
+    assert found.reason == "max_msgs is 500, and 1,000 messages came in 10d"

@@ -1,0 +1,90 @@
+"""Rehearses real plans below the guards: a plan is made as always, its requests are changed, and then it is tried."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsplan.documents.plan import Plan, Step
+from jsplan.planning.build import build_plan, decide_all
+from jsplan.workflows.context import build_inputs, build_request, open_context, open_pool, refresh
+from jsplan.workflows.event_loop import run_until_complete
+from jsplan.workflows.options import PlanOptions
+from jsplan.workflows.rehearse import rehearse
+from tests.support.raw import Raw
+from tests.support.workspaces import RecordingObserver
+
+if TYPE_CHECKING:
+    from jsplan.sandbox import Server
+    from tests.support.workspaces import Space
+
+Tamper = Callable[[dict[str, Any]], None]
+
+
+def rehearse_tampered(space: Space, tamper: dict[str, Tamper], *, api: str | None = None, **options: Any) -> Plan:
+    """The plan of the workspace, rehearsed after each request in `tamper` (by address) was changed; `api` is sent instead of theirs."""
+    return run_until_complete(_rehearse(space, tamper, api, options))
+
+
+async def _rehearse(space: Space, tamper: dict[str, Tamper], api: str | None, options: dict[str, Any]) -> Plan:
+    asked, observer = PlanOptions(**options), RecordingObserver()
+    async with open_context(space.load) as world, open_pool(world, read_only=True) as pool:
+        inputs = build_inputs(world, build_request(asked))
+        await refresh(world, inputs, pool, asked, observer)
+        plan = build_plan(inputs, decide_all(inputs))
+        assert not plan.errored, plan.diagnostics
+        for step in plan.steps:
+            if step.address in tamper:
+                _change(step, tamper.pop(step.address), api)
+        assert tamper == {}, f"no step of the plan is about {sorted(tamper)}"
+        await rehearse(plan, world.workspace, inputs.live, pool, observer)
+    return plan
+
+
+def _change(step: Step, tamper: Tamper, api: str | None) -> None:
+    assert step.request is not None
+    step.request["api"] = api or step.request["api"]
+    payload = step.request["payload"]
+    tamper(payload.get("config", payload))
+
+
+def refusals(plan: Plan) -> dict[str, str]:
+    """The err_code, in parentheses as messages have it, of each refusal in the plan by its resource."""
+    return {str(d.address): d.summary.rpartition("(")[2].rstrip(")") for d in plan.diagnostics if d.code == "JS460"}
+
+
+def create_on_server(server: Server, *requests: tuple[str, Any]) -> None:
+    """Have the server do what nobody manages; raises AssertionError if it refuses."""
+    with Raw(server.url, server.user, server.password) as raw:
+        for subject, payload in requests:
+            raw.api_ok(f"$JS.API.{subject}", payload)
+
+
+def with_fields(fields: dict[str, Any]) -> Tamper:
+    """Has a request ask for these fields too."""
+    return lambda config: config.update(fields)
+
+
+@contextmanager
+def temporary_folder(folder: Path) -> Iterator[None]:
+    """Everything that makes temporary folders meanwhile makes them there."""
+    folder.mkdir(exist_ok=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+def leftover_files(folder: Path) -> list[str]:
+    """What is in the folder, and the processes whose command line names it."""
+    found = [str(path) for path in folder.iterdir()]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found += [f"{entry.name} {line}"] if str(folder) in line else []
+    return found

@@ -1,0 +1,276 @@
+"""Compares what happened on the servers with what the plan announced; each difference is a `Finding`.
+
+The announcements are read from the plan document alone. Nothing of jsplan's planning is used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.sequences.cases import address_of, bodies, stream_of
+from tests.sequences.model import DueMessages, due_messages, first_delivery, wants
+from tests.support.explained_steps import require_explained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from jsplan.documents.plan import Hazard, Plan
+    from tests.sequences.cases import Body, Case
+    from tests.sequences.model import Message
+    from tests.sequences.servers import ConsumerLog, Delivery, Stream
+
+#: Streams by domain and name.
+Snapshot = dict[tuple[str, str], "Stream"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken promise. `kind` is a word to group by, `where` an address."""
+
+    kind: str
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"[{self.kind}] {self.where}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How many messages were announced; `low` is a promise only where something is certain."""
+
+    low: int = 0
+    high: int = 0
+
+    def __add__(self, other: Bounds) -> Bounds:
+        return Bounds(self.low + other.low, self.high + other.high)
+
+
+class Announced:
+    """The hazards of a plan, by code and address."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.actions = {c.address: tuple(c.change.actions) for c in plan.resource_changes}
+        self._hazards = [(c.address, h) for c in plan.resource_changes for h in c.hazards]
+
+    def all(self, code: str) -> Iterator[tuple[str, Hazard]]:
+        """Every hazard of a code with its address."""
+        return ((address, h) for address, h in self._hazards if h.code == code)
+
+    def has(self, code: str, address: str) -> bool:
+        """Whether the resource has such a hazard."""
+        return any(where == address for where, _ in self.all(code))
+
+    def bounds(self, code: str, addresses: Iterable[str]) -> Bounds:
+        """All such hazards of some resources together."""
+        wanted = set(addresses)
+        return sum((_bounds(h) for a, h in self.all(code) if a in wanted), Bounds())
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What allows all that the plan shows."""
+        return tuple(sorted({f"{h.code}:{address}" for address, h in self._hazards}))
+
+
+def _bounds(hazard: Hazard) -> Bounds:
+    high = hazard.messages or 0
+    if "when the next message" in hazard.message:  # the server deletes it later
+        return Bounds(0, high)
+    return Bounds(high, high) if hazard.exact else Bounds(hazard.at_least or 0, hazard.at_most or high)
+
+
+# --- the plan itself ------------------------------------------------------------------------------
+
+
+def check_plan(plan: Plan) -> Iterator[Finding]:
+    """Steps belong to changes, one DELETES_MESSAGES for each resource at most, and bounds that are bounds."""
+    try:
+        require_explained(plan)
+    except AssertionError:
+        steps = [(s.op, s.address) for s in plan.steps]
+        yield Finding("unexplained", "plan", f"a step of {steps} belongs to no change")
+    for change in plan.resource_changes:
+        found = [h for h in change.hazards if h.code == "DELETES_MESSAGES"]
+        if len(found) > 1:
+            yield Finding("hazards", change.address, f"has {len(found)} DELETES_MESSAGES")
+        for hazard in change.hazards:
+            low, high = hazard.at_least or 0, hazard.at_most
+            if high is not None and low > high:
+                yield Finding("bounds", change.address, f"{hazard.code} between {low} and {high}")
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def check_messages(case: Case, announced: Announced, before: Snapshot, after: Snapshot, slack: int | None = None) -> Iterator[Finding]:
+    """Every message that is gone was announced, and every number is true.
+
+    `slack`: another person worked in between, so up to 10 % or so many more may be gone, and fewer are no lie.
+    """
+    for section, body in bodies(case.before_apply):
+        key = (str(body["domain"]), stream_of(section, body))
+        if key not in before:
+            continue
+        address = address_of(section, body)
+        was, now = before[key], after.get(key)
+        kept = now.bodies if now else {}
+        gone = sorted(m.seq for b, m in was.bodies.items() if b not in kept)
+        if announced.has("DELETES_STREAM", address):
+            said = announced.bounds("DELETES_STREAM", [address])
+            if slack is None and said.high != len(was.messages):
+                yield Finding("count", address, f"DELETES_STREAM says {said}: {len(was.messages)}")
+            continue
+        said = announced.bounds("DELETES_MESSAGES", [address, *_consumer_addresses(announced, key)])
+        drained = _announced_consumption(case, announced, body)
+        yield from _check_counts(address, len(gone), said, drained, slack, gone)
+        if now is not None:
+            yield from _check_content(address, was, now, replaced=len(announced.actions.get(address, ())) > 1)
+
+
+def _check_counts(address: str, gone: int, said: Bounds, drained: int, slack: int | None, which: list[int]) -> Iterator[Finding]:
+    high = said.high + drained
+    # What is at most `safe_below` is no hazard, so not announced, and may grow by as much again until it is applied.
+    limit = high if slack is None else max(high * 11 // 10, (high or slack) + slack)
+    if gone > limit:
+        kind = "lost" if not high else "lost-more"
+        yield Finding(kind, address, f"{gone} gone ({which}), announced {said.low} to {high}")
+    elif gone < said.low and slack is None:
+        yield Finding("count", address, f"{gone} gone, announced {said.low} to {high}")
+
+
+def _consumer_addresses(announced: Announced, key: tuple[str, str]) -> list[str]:
+    prefix = f"{key[0]}/consumer/{key[1]}/"
+    return [address for address in announced.actions if address.startswith(prefix)]
+
+
+def _announced_consumption(case: Case, announced: Announced, origin: Body) -> int:
+    """What new copies of the stream were announced to consume."""
+    copies = {address_of(section, body): body for section, body in bodies(case.after) if origin.get("name") in origins_of(body)}
+    said = (h for address, h in announced.all("DELETES_MESSAGES") if address in copies)
+    return sum(h.messages or 0 for h in said if "origin" in h.causes)
+
+
+def origins_of(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a declared stream copies from, by name."""
+    listed = [body["mirror"]] if body.get("mirror") else body.get("sources") or []
+    return {origin["name"]: origin for origin in listed}
+
+
+def _check_content(address: str, was: Stream, now: Stream, *, replaced: bool) -> Iterator[Finding]:
+    """What stayed is what it was: subject and, unless the stream was replaced, sequence; the order always."""
+    both = [(m, now.bodies[b]) for b, m in was.bodies.items() if b in now.bodies]
+    for old, new in both:
+        if old.subject != new.subject or (old.seq != new.seq and not replaced):
+            yield Finding("content", address, f"{old} became {new}")
+    order = [new.seq for _, new in both]
+    if order != sorted(order):
+        yield Finding("order", address, f"messages are in another order: {order}")
+
+
+# --- consumers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ConsumedResult:
+    """One consumer after the apply: what it was given when it was consumed to its end. `out` are messages that others will repeat."""
+
+    key: tuple[str, str]
+    stream: str
+    before: Body | None
+    after: Body
+    books: ConsumerLog | None
+    got: list[Delivery]
+    workqueue: bool
+    out: frozenset[int] = frozenset()
+
+
+def check_consumer(announced: Announced, one: ConsumedResult, before: Snapshot, after: Snapshot) -> Iterator[Finding]:
+    """It was given what was pending, and nothing besides but what was announced."""
+    address = f"{one.key[0]}/consumer/{one.key[1]}/{one.after['name']}"
+    now = after[one.key]
+    old = before.get(one.key)
+    fresh = old is None or one.before is None or one.books is None
+    fresh = fresh or (len(announced.actions.get(address, ())) == 2 and announced.has("LOSES_CONSUMER_POSITION", address))
+    fresh = fresh or announced.has("DELETES_STREAM", one.stream)
+    wanted = _expect_new_consumer(one, old, now) if fresh else _expect_kept_consumer(one, old, now)
+    # By sequence: a consumer with `headers_only` is given no body.
+    got = Counter(m.body if (m := now.messages.get(g.message.seq)) else b"?" for g in one.got)
+    names = {m.body: m.seq for m in (*now.messages.values(), *(old.messages.values() if old else ()))}
+    missing = sorted(names[m.body] for m in wanted.must if m.body not in got)
+    if len(missing) > announced.bounds("LOSES_CONSUMER_POSITION", [one.stream]).high:
+        yield Finding("position", address, f"never given {missing}, pending before")
+    if one.workqueue:
+        yield from _check_stranded(announced, one, address, [m for m in wanted.stranded if m.body not in got and m.seq not in one.out])
+    fine = {m.body for m in (*wanted.must, *wanted.may, *(wanted.stranded if one.workqueue else ()))}
+    again = [body for body, times in got.items() for _ in range(times - (body in fine))]
+    said = announced.bounds("DUPLICATES_MESSAGES", [address, one.stream])
+    if len(again) > said.high:
+        which = sorted(names.get(body, 0) for body in again)
+        yield Finding("again", address, f"given again {which}, announced {said.low} to {said.high}")
+    own = announced.bounds("DUPLICATES_MESSAGES", [address])
+    out = len(one.books.position.outstanding) if one.books else 0
+    if not fresh and len(again) + out < own.low:
+        yield Finding("count", address, f"{len(again)} given again, announced {own}")
+
+
+def _check_stranded(announced: Announced, one: ConsumedResult, address: str, never: list[Message]) -> Iterator[Finding]:
+    """A blocking hazard of one of its consumers counts what stays in a work queue and can never be given to any."""
+    codes = ("DELETES_MESSAGES", "LOSES_CONSUMER_POSITION")
+    said = sum(announced.bounds(code, [*_consumer_addresses(announced, one.key), one.stream]).high for code in codes)
+    if len(never) > said:
+        which = sorted(m.seq for m in never)
+        yield Finding("stranded", address, f"{which} stay and are given to no consumer")
+
+
+def _expect_new_consumer(one: ConsumedResult, old: Stream | None, now: Stream) -> DueMessages:
+    """A consumer that begins: by its deliver policy. Of a stream that fills at the same time nothing is certain."""
+    messages = set(now.messages.values())
+    first = frozenset(first_delivery(one.after, messages))
+    if old is not None and set(now.bodies) - set(old.bodies):
+        return DueMessages(frozenset(), frozenset(m for m in messages if wants(one.after, m.subject)))
+    if one.after.get("deliver_policy") == "last":  # the last sequence, which may be of a message that nobody wanted
+        return DueMessages(frozenset(), first)
+    return DueMessages(first, frozenset())
+
+
+def _expect_kept_consumer(one: ConsumedResult, old: Stream | None, now: Stream) -> DueMessages:
+    assert old is not None
+    assert one.before is not None
+    assert one.books is not None
+    stayed: set[Message] = {m for b, m in old.bodies.items() if b in now.bodies}
+    came = {m for b, m in now.bodies.items() if b not in old.bodies}
+    of_stayed = due_messages(one.before, one.after, one.books.position, stayed)
+    wanted = frozenset(m for m in came if wants(one.after, m.subject))
+    return DueMessages(of_stayed.must | wanted, of_stayed.may, of_stayed.stranded)
+
+
+# --- nothing changed ------------------------------------------------------------------------------
+
+
+def check_unchanged(before: Snapshot, after: Snapshot) -> Iterator[Finding]:
+    """A refused or stale apply left everything as it was."""
+    for key in sorted(before.keys() | after.keys()):
+        where = f"{key[0]}/stream/{key[1]}"
+        was, now = before.get(key), after.get(key)
+        if was is None or now is None:
+            yield Finding("refused", where, "appeared" if was is None else "is gone")
+            continue
+        if (was.config, was.created) != (now.config, now.created):
+            yield Finding("refused", where, f"changed from {was.config} to {now.config}")
+        if was.messages != now.messages:
+            yield Finding("refused", where, f"held {sorted(was.messages)}, now {sorted(now.messages)}")
+        for name in sorted(was.consumers.keys() | now.consumers.keys()):
+            one, other = (_stable_info(s.consumers.get(name)) for s in (was, now))
+            if one != other:
+                yield Finding("refused", f"{where}/{name}", f"changed from {one} to {other}")
+
+
+def _stable_info(info: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What nothing but a write changes."""
+    if info is None:
+        return None
+    config = {k: v for k, v in info["config"].items() if k != "metadata"}
+    floor = info["ack_floor"]["stream_seq"], info["delivered"]["stream_seq"]
+    return {"config": config, "created": info["created"], "position": floor}

@@ -1,0 +1,207 @@
+"""Sequences given by hand: each deleted, stranded or half did something once. They are judged like the random ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.sequences.cases import Ask, Case, Consume, Edit, Publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.sequences.cases import Action, Body
+
+APPLIED: Final = frozenset({"applied"})
+
+
+@dataclass(frozen=True)
+class FixedCase:
+    """A case, and how it may end; with `deletes` what the plan announces is more than nothing, or nothing."""
+
+    case: Case
+    ends: frozenset[str] = APPLIED
+    deletes: bool | None = None
+
+
+def stream(name: str, retention: str, *consumers: Body, **fields: Any) -> Body:
+    """A stream of the hub named and filled after its case."""
+    body = {"name": f"{name}S", "domain": "hub", "subjects": [f"{name}.>"], "retention": retention}
+    return body | fields | {"consumers": list(consumers)}
+
+
+def consumer(name: str, **fields: Any) -> Body:
+    """A consumer with explicit acknowledgements unless the fields say otherwise."""
+    return {"name": name, "ack_policy": "explicit"} | fields
+
+
+def publish(name: str, tokens: str) -> Publish:
+    """One message for each letter, with it as the last token of the subject."""
+    return Publish("hub", tuple(f"{name}.{t}" for t in tokens))
+
+
+def consume(name: str, who: str, count: int) -> Consume:
+    """Take so many messages and acknowledge them."""
+    return Consume("hub", f"{name}S", who, count, tuple(range(count)))
+
+
+def retain(name: str, retention: str) -> Edit:
+    """Change the retention."""
+    return Edit("set", f"{name}S", fields={"retention": retention})
+
+
+def change(name: str, who: str, **fields: Any) -> Edit:
+    """Change fields of a consumer; None takes one out."""
+    return Edit("consumer", f"{name}S", who, fields=fields)
+
+
+def _to_interest_cases() -> Iterator[tuple[str, FixedCase]]:
+    """Retention from limits to interest, together with something else."""
+    for number, (field, old, new) in enumerate((
+        ("ack_policy", "none", "explicit"),
+        ("max_waiting", 20, 10),
+        ("deliver_subject", None, "push.interest"),
+    )):  # fmt: skip
+        t = f"fa{number}x"
+        before = consumer("C") | ({field: old} if old else {})
+        world = {"streams": [stream(t, "limits", before)]}
+        edits = (retain(t, "interest"), change(t, "C", **{field: new}))
+        case = Case(t, world, (publish(t, "abcde"),), edits)
+        yield f"limits to interest, {field} replaced", FixedCase(case, deletes=False)
+    for number, count in enumerate((0, 1, 2)):
+        t = f"fb{number}x"
+        world = {"streams": [stream(t, "limits", consumer("C"))]}
+        edits = (retain(t, "interest"), change(t, "C", filter_subject=f"{t}.a"))
+        load: tuple[Action, ...] = (publish(t, "abab"), consume(t, "C", count))
+        case = Case(t, world, load, edits)
+        yield f"limits to interest, filter narrowed, {count} acknowledged", FixedCase(case)
+    t = "fcx"
+    late = consumer("C", deliver_policy="by_start_sequence", opt_start_seq=10)
+    world = {"streams": [stream(t, "limits", late)]}
+    case = Case(t, world, (publish(t, "abc"),), (retain(t, "interest"),))
+    yield "limits to interest, consumer starts behind the end", FixedCase(case)
+    t = "fdx"
+    world = {"streams": [stream(t, "limits", consumer("C"), consumer("D", filter_subject=f"{t}.a"))]}
+    edits = (retain(t, "interest"), Edit("drop", f"{t}S", "C"))
+    yield "limits to interest, consumer deleted", FixedCase(Case(t, world, (publish(t, "abab"),), edits))
+    t = "fex"
+    world = {"streams": [stream(t, "limits", consumer("C", filter_subject=f"{t}.a"))]}
+    edits = (retain(t, "interest"), Edit("add", f"{t}S", "D", fields=consumer("D")))
+    case = Case(t, world, (publish(t, "abab"),), edits)
+    yield "limits to interest, consumer added", FixedCase(case, deletes=False)
+
+
+def _from_interest_cases() -> Iterator[tuple[str, FixedCase]]:
+    """Retention from interest to limits: nothing is deleted, whatever becomes of the consumers."""
+    variants: dict[str, Any] = {
+        "deleted": lambda t: Edit("drop", f"{t}S", "C"),
+        "narrowed": lambda t: change(t, "C", filter_subject=f"{t}.a"),
+        "replaced": lambda t: change(t, "C", max_waiting=10),
+    }
+    for number, (name, edit) in enumerate(variants.items()):
+        t = f"fg{number}x"
+        world = {"streams": [stream(t, "interest", consumer("C"))]}
+        case = Case(t, world, (publish(t, "abab"),), (edit(t), retain(t, "limits")))
+        yield f"interest to limits, consumer {name}", FixedCase(case, deletes=False)
+
+
+def _interest_cases() -> Iterator[tuple[str, FixedCase]]:
+    """Consumers of a stream that stays interest."""
+    t = "fhx"
+    late = consumer("C", deliver_policy="by_start_sequence", opt_start_seq=10)
+    world = {"streams": [stream(t, "interest", late)]}
+    case = Case(t, world, (publish(t, "abc"),), (change(t, "C", max_waiting=10),))
+    yield "messages before a consumer's start, consumer replaced", FixedCase(case)
+    variants: dict[str, Any] = {
+        "replaced": lambda t: change(t, "C", max_waiting=10),
+        "deleted": lambda t: Edit("drop", f"{t}S", "C"),
+        "refiltered": lambda t: change(t, "C", filter_subject=f"{t}.a.b"),
+    }
+    for number, (name, edit) in enumerate(variants.items()):
+        t = f"fi{number}x"
+        consumers = (consumer(n, filter_subject=f"{t}.a") for n in "CD")
+        world = {"streams": [stream(t, "limits", *consumers)]}
+        case = Case(t, world, (publish(t, "abba"),), (edit(t),), first=(retain(t, "interest"),))
+        yield f"messages no consumer wants, consumer {name}", FixedCase(case)
+    for count in (0, 2):
+        t = f"fj{count}x"
+        pair = (consumer("C", filter_subject=f"{t}.a"), consumer("D", filter_subject=f"{t}.b"))
+        world = {"streams": [stream(t, "interest", *pair)]}
+        load: tuple[Action, ...] = (publish(t, "ababa"), consume(t, "C", count))
+        edits: tuple[Edit, ...] = (Edit("swap", f"{t}S", "C", "D", {"field": "filter_subject"}),)
+        yield f"filters swapped, {count} acknowledged", FixedCase(Case(t, world, load, edits))
+    t = "fkx"
+    pair = (consumer("C", filter_subject=f"{t}.a"), consumer("D", filter_subject=f"{t}.b"))
+    world = {"streams": [stream(t, "interest", *pair)]}
+    forced = change(t, "C", max_waiting=9, lifecycle={"on_replace": "recreate"})
+    edits = (forced, change(t, "D", filter_subject=None))
+    case = Case(t, world, (publish(t, "ababa"),), edits)
+    yield "consumer recreated, another one widened", FixedCase(case, deletes=False)
+    t = "flx"
+    pair = (consumer("C", filter_subject=f"{t}.a"), consumer("D", filter_subject=f"{t}.b"))
+    world = {"streams": [stream(t, "interest", *pair)]}
+    load = (publish(t, "ababa"), consume(t, "C", 2))
+    edits = (change(t, "C", filter_subject=None), Edit("drop", f"{t}S", "D"))
+    yield "consumer widened, another one deleted", FixedCase(Case(t, world, load, edits))
+    t = "fmx"
+    world = {"streams": [stream(t, "interest", consumer("C"))]}
+    edits = (
+        change(t, "C", filter_subject=f"{t}.a"),
+        Edit("add", f"{t}S", "D", fields=consumer("D", filter_subject=f"{t}.b")),
+    )
+    case = Case(t, world, (publish(t, "abab"),), edits)
+    yield "consumer narrowed, a new one takes the rest", FixedCase(case, deletes=False)
+    t = "fnx"
+    pair = (consumer("C", filter_subject=f"{t}.a"), consumer("D", filter_subject=f"{t}.b"))
+    world = {"streams": [stream(t, "interest", *pair)]}
+    edits = (
+        change(t, "C", max_waiting=9, filter_subject=f"{t}.b"),
+        change(t, "D", filter_subject=f"{t}.a"),
+    )
+    case = Case(t, world, (publish(t, "ababa"),), edits)
+    yield "filters swapped, one consumer replaced", FixedCase(case)
+
+
+def _other_cases() -> Iterator[tuple[str, FixedCase]]:
+    t = "fox"
+    pair = (consumer("C", filter_subject=f"{t}.a"), consumer("D", filter_subject=f"{t}.b"))
+    world = {"streams": [stream(t, "workqueue", *pair)]}
+    edits: tuple[Edit, ...] = (Edit("swap", f"{t}S", "C", "D", {"field": "filter_subject"}),)
+    case = Case(t, world, (publish(t, "ababa"),), edits)
+    yield "filters swapped on a work queue", FixedCase(case, deletes=False)
+    for number, retention in enumerate(("limits", "interest")):
+        t = f"fp{number}x"
+        trio = (
+            consumer("A", filter_subject=f"{t}.a"),
+            consumer("B", filter_subject=f"{t}.b"),
+            consumer("C"),
+        )
+        world = {"streams": [stream(t, retention, *trio)]}
+        fewer = Edit("set", f"{t}S", fields={"max_consumers": 2})
+        case = Case(t, world, (publish(t, "abc"),), (fewer, change(t, "C", max_waiting=10)))
+        ends = frozenset({"applied", "errored", "refused"})  # before 2.12 it cannot change in place
+        yield f"max_consumers too low, consumer replaced, {retention}", FixedCase(case, ends)
+    for number, retention in enumerate(("limits", "interest")):
+        t = f"fr{number}x"
+        pair = (consumer("C", ack_policy="all"), consumer("E", ack_policy="none"))
+        for out, late in ((2, False), (4, True)):  # the last message that goes is out, or is older than all that are
+            name = f"{t}{out}"
+            world = {"streams": [stream(name, retention, *pair)]}
+            given = Consume("hub", f"{name}S", "C", out, (1,) if late else ())
+            fewer = Edit("set", f"{name}S", fields={"max_msgs_per_subject": 2})
+            load = (publish(name, "bbab" if late else "abbb"), given)
+            edits = (fewer,)
+            words = "finished" if late else "delivered"
+            yield f"a limit deletes a {words} message, ack_policy all, {retention}", FixedCase(Case(name, world, load, edits))
+    t = "fqx"
+    world = {"streams": [stream(t, "limits", consumer("C"), lifecycle={"ignore_changes": ["retention"]})]}
+    hand = Ask("hub", f"STREAM.UPDATE.{t}S", merge={"retention": "interest"})
+    edits = (change(t, "C", max_waiting=10),)
+    case = Case(t, world, (publish(t, "abcde"),), edits, between=(hand,))
+    yield "stream became interest after the plan", FixedCase(case, frozenset({"applied", "stale"}))
+
+
+#: By what they are about.
+FIXED: Final[dict[str, FixedCase]] = {
+    name: fixed for group in (_to_interest_cases, _from_interest_cases, _interest_cases, _other_cases) for name, fixed in group()
+}

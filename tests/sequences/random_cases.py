@@ -1,0 +1,480 @@
+"""Random cases from a seed: streams with consumers, loads with acknowledgements part way, and edits that meet in one plan."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.sequences.cases import Ask, Case, Consume, Edit, Publish, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sequences.cases import Action, Body, Sections
+
+#: The last token of subjects that a stream gets.
+TOKENS = ("a", "b", "c")
+#: Fields of a consumer that only a new one can have, with values.
+FORCED: dict[str, tuple[Any, ...]] = {
+    "max_waiting": (7, 64),
+    "ack_policy": ("explicit", "all", "none"),
+    "headers_only": (True, None),
+    "max_batch": (20, None),
+    "mem_storage": (True, None),
+}
+#: Fields that change in place, and that no delivery depends on.
+QUIET: dict[str, tuple[Any, ...]] = {"description": ("x", "y"), "max_ack_pending": (20, 100), "ack_wait": ("45s",)}
+
+
+@dataclass
+class _CaseBuilder:
+    """One case in the making. `level` is the API level of the oldest server it has to run on."""
+
+    rng: random.Random
+    token: str
+    streams: list[Body] = field(default_factory=list)
+    buckets: list[Body] = field(default_factory=list)
+    objects: list[Body] = field(default_factory=list)
+    load: list[Action] = field(default_factory=list)
+
+    @property
+    def sections(self) -> Sections:
+        found = {"streams": self.streams, "kv": self.buckets, "object_stores": self.objects}
+        return {name: bodies for name, bodies in found.items() if bodies}
+
+    def chance(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    def subject(self, stream: Body, token: str) -> str:
+        return f"{self.token}.{stream['name'][len(self.token) :].lower()}.{token}"
+
+
+def make_case(seed: int, *, with_outside_change: bool = False) -> Case:
+    """The case of a seed; `meddled` with another person in between."""
+    rng = random.Random(f"{seed}{'m' if with_outside_change else ''}")
+    making = _CaseBuilder(rng, f"{'m' if with_outside_change else 's'}{seed}x")
+    for name in "ABC"[: rng.choice((1, 1, 2, 2, 3))]:
+        making.streams.append(_origin(making, name))
+    _copies(making)
+    _buckets(making)
+    _load(making)
+    before = copy.deepcopy(making.sections)
+    edits = _edits(making)
+    between = tuple(_outside_change(making)) if with_outside_change else ()
+    options = {"safe_below": rng.choice((0, 0, 2))} if with_outside_change else {}
+    return Case(making.token, before, tuple(making.load), edits, between, options)
+
+
+# --- streams ----------------------------------------------------------------------------------------
+
+
+def _origin(making: _CaseBuilder, letter: str) -> Body:
+    rng = making.rng
+    name = f"{making.token}{letter}"
+    stream: Body = {
+        "name": name,
+        "domain": rng.choice(("hub", "hub", "leaf")),
+        "subjects": [f"{making.token}.{letter.lower()}.>"],
+        "retention": rng.choice(("limits", "limits", "interest", "interest", "interest", "workqueue")),
+        "lifecycle": {"on_replace": rng.choice(("preserve", "preserve", "preserve", "recreate"))},
+        "consumers": [],
+    }
+    if making.chance(0.15):
+        stream["storage"] = "memory"
+    if making.chance(0.1):
+        stream["max_msgs_per_subject"] = rng.choice((3, 5))
+    if making.chance(0.05):
+        stream["max_consumers"] = 4
+    for letter_of in "CDE"[: rng.choice((0, 1, 2, 2, 2, 3))]:
+        consumer = _consumer(making, stream, letter_of)
+        if consumer is not None:
+            stream["consumers"].append(consumer)
+    return stream
+
+
+def _consumer(making: _CaseBuilder, stream: Body, name: str) -> Body | None:
+    """A consumer that goes with the others; None where a work queue has no subject left for one."""
+    rng = making.rng
+    body: Body = {"name": name, "ack_policy": "explicit"}
+    if stream["retention"] == "workqueue":
+        taken = {t for c in stream["consumers"] for t in _tokens(c)}
+        left = [t for t in TOKENS if t not in taken]
+        if not left:
+            return None
+        merge(body, _filter(making, stream, rng.sample(left, rng.randint(1, min(2, len(left))))))
+    else:
+        body["ack_policy"] = rng.choice(("explicit", "explicit", "explicit", "all", "none"))
+        if making.chance(0.65):
+            merge(body, _filter(making, stream, rng.sample(TOKENS, rng.choice((1, 1, 2)))))
+        if making.chance(0.12):
+            body |= {"deliver_policy": "by_start_sequence", "opt_start_seq": rng.randint(1, 9)}
+    if making.chance(0.15):
+        body["deliver_subject"] = f"{stream['name']}.push.{name}"
+        if body["ack_policy"] != "none":
+            body["max_ack_pending"] = rng.choice((3, 1000))
+    if making.chance(0.1):
+        body["lifecycle"] = {"on_replace": "recreate"}
+    return body
+
+
+def _filter(making: _CaseBuilder, stream: Body, tokens: list[str]) -> Body:
+    """Fields that give a consumer this filter; None takes out the one of the other kind."""
+    wanted = [making.subject(stream, t) for t in sorted(tokens)]
+    one = wanted[0] if len(wanted) == 1 else None
+    return {"filter_subject": one, "filter_subjects": wanted if one is None else None}
+
+
+def _tokens(consumer: Body) -> set[str]:
+    one = consumer.get("filter_subject")
+    filters = [one] if one else consumer.get("filter_subjects") or []
+    return {f.rpartition(".")[2] for f in filters} or set(TOKENS)
+
+
+def _copies(making: _CaseBuilder) -> None:
+    """A mirror or a stream with sources, now and then, in either domain."""
+    rng = making.rng
+    origins = [s for s in making.streams if s["retention"] == "limits" or making.chance(0.1)]
+    origins = [s for s in origins if s["retention"] != "workqueue"]
+    if not origins or not making.chance(0.35):
+        return
+    copies: Body = {
+        "name": f"{making.token}M",
+        "domain": rng.choice(("hub", "leaf")),
+        "retention": "limits",
+        "lifecycle": {"on_replace": "preserve"},
+        "consumers": [],
+    }
+    if making.chance(0.4):
+        copies["mirror"] = _origin_of(making, rng.choice(origins), filtered=False)
+    else:
+        chosen = rng.sample(origins, rng.randint(1, len(origins)))
+        copies["sources"] = [_origin_of(making, s, filtered=True) for s in chosen]
+    if making.chance(0.5):
+        copies["consumers"] = [{"name": "C", "ack_policy": "explicit"}]
+    making.streams.append(copies)
+
+
+def _origin_of(making: _CaseBuilder, stream: Body, *, filtered: bool) -> Body:
+    origin: Body = {"name": stream["name"], "domain": stream["domain"]}
+    if filtered and making.chance(0.4):
+        origin["filter_subject"] = making.subject(stream, making.rng.choice(TOKENS))
+    return origin
+
+
+def _buckets(making: _CaseBuilder) -> None:
+    """A key-value bucket or an object store, now and then."""
+    rng, body = making.rng, {"lifecycle": {"on_replace": "preserve"}}
+    if making.chance(0.12):
+        name = f"{making.token}K"
+        making.buckets.append({"bucket": name, "domain": "hub", "history": rng.choice((1, 3, 5)), **body})
+    if making.chance(0.05):
+        making.objects.append({"bucket": f"{making.token}O", "domain": "hub", **body})
+
+
+# --- the load ---------------------------------------------------------------------------------------
+
+
+def _load(making: _CaseBuilder) -> None:
+    """Messages, deliveries, and again messages, so that positions lie in the middle."""
+    rng = making.rng
+    for stream in making.streams:
+        if not stream.get("subjects"):
+            continue
+        making.load.append(_publish(making, stream, rng.randint(2, 8)))
+        for consumer in stream["consumers"]:
+            if making.chance(0.6):
+                making.load.append(_consume(making, stream, consumer))
+        if making.chance(0.6):
+            making.load.append(_publish(making, stream, rng.randint(1, 4)))
+        making.load += [_consume(making, stream, c) for c in stream["consumers"] if making.chance(0.15)]
+    for bucket in making.buckets:
+        keys = [f"$KV.{bucket['bucket']}.{rng.choice(TOKENS)}" for _ in range(rng.randint(2, 7))]
+        making.load.append(Publish("hub", tuple(keys)))
+        if making.chance(0.3):
+            purge = (("KV-Operation", "PURGE"), ("Nats-Rollup", "sub"))
+            making.load.append(Publish("hub", (keys[0],), headers=purge))
+    for store in making.objects:
+        chunks = tuple(f"$O.{store['bucket']}.C.{rng.choice(TOKENS)}" for _ in range(3))
+        meta = f"$O.{store['bucket']}.M.m"
+        making.load += [
+            Publish("hub", chunks, 50),
+            Publish("hub", (meta,), headers=(("Nats-Rollup", "sub"),)),
+        ]
+
+
+def _publish(making: _CaseBuilder, stream: Body, count: int) -> Publish:
+    chosen = [making.rng.choice(TOKENS) for _ in range(count)]
+    size = making.rng.choice((0, 0, 0, 200))
+    return Publish(stream["domain"], tuple(making.subject(stream, t) for t in chosen), size)
+
+
+def _consume(making: _CaseBuilder, stream: Body, consumer: Body) -> Consume:
+    count = making.rng.randint(1, 5)
+    style = making.rng.choice(("all", "none", "first", "some"))
+    places = list(range(count))
+    chosen = {"all": places, "none": [], "first": places[: count // 2]}
+    some = [p for p in places if making.chance(0.5)]
+    acks = tuple(chosen.get(style, some))
+    return Consume(stream["domain"], stream["name"], consumer["name"], count, acks)
+
+
+# --- the edits --------------------------------------------------------------------------------------
+
+
+def _edits(making: _CaseBuilder) -> tuple[Edit, ...]:
+    """Two to four, most of them on one stream. They are applied as they are made, so that later ones see the earlier ones."""
+    rng = making.rng
+    hot = rng.choice(making.streams)
+    found: list[Edit] = []
+    wanted = rng.choice((2, 2, 3, 3, 4))
+    for _ in range(40):
+        stream = hot if making.chance(0.7) else rng.choice(making.streams)
+        make = rng.choices(list(_KINDS), list(_KINDS.values()))[0]
+        edits = make(making, stream)
+        for edit in edits:
+            edit.apply(making.sections)
+        found += edits
+        if len(found) >= wanted:
+            break
+    return tuple(found)
+
+
+def _retention(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    if not stream.get("subjects"):
+        return []
+    others = [r for r in ("limits", "interest", "interest", "workqueue") if r != stream["retention"]]
+    wanted = making.rng.choice(others)
+    edits = [Edit("set", stream["name"], fields={"retention": wanted})]
+    if wanted == "workqueue":
+        edits += _divide(making, stream)
+    return edits
+
+
+def _divide(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    """Consumers that a work queue takes: explicit, each with subjects of its own."""
+    left, edits = list(TOKENS), []
+    making.rng.shuffle(left)
+    for consumer in list(stream["consumers"]):
+        if not left:
+            edits.append(Edit("drop", stream["name"], consumer["name"]))
+            continue
+        taken = [left.pop() for _ in range(making.rng.randint(1, min(2, len(left))))]
+        fields = _filter(making, stream, taken) | {"ack_policy": "explicit"}
+        fields |= {"deliver_policy": None, "opt_start_seq": None}
+        edits.append(Edit("consumer", stream["name"], consumer["name"], fields=fields))
+    return edits
+
+
+def _limit(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    rng = making.rng
+    if stream.get("mirror") and making.chance(0.5):
+        return []
+    choices: tuple[Body, ...] = (
+        {"max_msgs": rng.randint(1, 7)},
+        {"max_bytes": rng.choice((300, 700, 5000))},
+        {"max_msgs_per_subject": rng.choice((1, 2, 4))},
+        {"max_age": rng.choice(("1h", "30d"))},
+        {"max_msgs": None, "max_bytes": None, "max_msgs_per_subject": None},
+        {"discard": rng.choice(("old", "new")), "max_msgs": rng.randint(3, 9)},
+        {"allow_direct": True, "description": "changed"},
+    )
+    return [Edit("set", stream["name"], fields=rng.choice(choices))]
+
+
+def _subjects(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    rng = making.rng
+    if not stream.get("subjects"):
+        return []
+    others = [s for s in making.streams if s is not stream and s.get("subjects") and s["domain"] == stream["domain"]]
+    if others and making.chance(0.5):
+        other = rng.choice(others)["name"]
+        return [Edit("swap", stream["name"], other=other, fields={"field": "subjects"})]
+    tokens = rng.choice((("a", "b"), ("a",), ("b", "c"), ("a", "b", "c")))
+    wanted = [making.subject(stream, t) for t in tokens]
+    if making.chance(0.4):
+        wanted = [f"{making.token}.{stream['name'][len(making.token) :].lower()}.>", f"{making.token}.more.>"]
+    if any(w in s.get("subjects", ()) for s in others for w in wanted):
+        return []
+    return [Edit("set", stream["name"], fields={"subjects": wanted})]
+
+
+def _add(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    free = [n for n in "CDEF" if n not in {c["name"] for c in stream["consumers"]}]
+    if not free:
+        return []
+    fake = stream if stream.get("retention") else stream | {"retention": "limits"}
+    body = _consumer(making, fake, making.rng.choice(free))
+    if body is None:
+        return []
+    if stream.get("retention") != "workqueue" and "opt_start_seq" not in body:
+        body["deliver_policy"] = making.rng.choice(("all", "all", "new", "last", "last_per_subject"))
+        if body["deliver_policy"] == "last_per_subject" and not _filters(body):
+            body["filter_subject"] = f"{making.token}.>"
+    return [Edit("add", stream["name"], body["name"], fields=body)]
+
+
+def _filters(body: Body) -> bool:
+    return bool(body.get("filter_subject") or body.get("filter_subjects"))
+
+
+def _drop(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    if not stream["consumers"]:
+        return []
+    return [Edit("drop", stream["name"], making.rng.choice(stream["consumers"])["name"])]
+
+
+def _refilter(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    rng = making.rng
+    if not stream["consumers"] or stream.get("mirror") or stream.get("sources"):
+        return []
+    if stream["retention"] == "workqueue":
+        return _divide(making, stream) if making.chance(0.7) else []
+    consumer = rng.choice(stream["consumers"])
+    if making.chance(0.25):
+        fields: Body = {"filter_subject": None, "filter_subjects": None}
+    else:
+        fields = _filter(making, stream, rng.sample(TOKENS, rng.choice((1, 1, 2))))
+    return [Edit("consumer", stream["name"], consumer["name"], fields=fields)]
+
+
+def _swap(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    if len(stream["consumers"]) < 2:
+        return []
+    one, other = making.rng.sample([c["name"] for c in stream["consumers"]], 2)
+    fields = {"field": "filter_subject filter_subjects"}
+    return [Edit("swap", stream["name"], one, other, fields)]
+
+
+def _force(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    """Something that only a new consumer can have."""
+    rng = making.rng
+    if not stream["consumers"]:
+        return []
+    consumer = rng.choice(stream["consumers"])
+    fields: Body
+    if making.chance(0.25):
+        pushed = consumer.get("deliver_subject")
+        fields = {"deliver_subject": None if pushed else f"{stream['name']}.push.{consumer['name']}"}
+        fields |= {"max_waiting": None, "max_batch": None}
+    else:
+        name = rng.choice([n for n in FORCED if not (consumer.get("deliver_subject") and n.startswith("max_"))])
+        if name == "ack_policy" and stream.get("retention") == "workqueue":
+            name = "headers_only"
+        fields = {name: rng.choice([v for v in FORCED[name] if v != consumer.get(name)])}
+    if making.chance(0.35):
+        fields["lifecycle"] = {"on_replace": rng.choice(("recreate", "preserve"))}
+    return [Edit("consumer", stream["name"], consumer["name"], fields=fields)]
+
+
+def _quiet(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    rng = making.rng
+    if not stream["consumers"]:
+        return []
+    consumer, name = rng.choice(stream["consumers"]), rng.choice(list(QUIET))
+    if consumer["ack_policy"] == "none" and name != "description":
+        return []
+    fields = {name: rng.choice(QUIET[name])}
+    return [Edit("consumer", stream["name"], consumer["name"], fields=fields)]
+
+
+def _replace(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    storage = "file" if stream.get("storage") == "memory" else "memory"
+    fields: Body = {"storage": storage}
+    return [Edit("set", stream["name"], fields=fields)]
+
+
+def _consumer_limits(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    """How many consumers a stream takes, and what they may ask for."""
+    rng, count = making.rng, len(stream["consumers"])
+    if making.chance(0.6):
+        return [Edit("set", stream["name"], fields={"max_consumers": max(1, count + rng.choice((-1, 0, 0, 0, 1)))})]
+    limits = Edit("set", stream["name"], fields={"consumer_limits": {"max_ack_pending": 100}})
+    fitting = [c["name"] for c in stream["consumers"] if c["ack_policy"] != "none"]
+    return [limits, *(Edit("consumer", stream["name"], name, fields={"max_ack_pending": 50}) for name in fitting)]
+
+
+def _rewire(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    """A source that joins or leaves, a mirror that becomes a stream of its own."""
+    rng = making.rng
+    copies = [s for s in making.streams if s.get("sources") or s.get("mirror")]
+    if not copies:
+        return []
+    copied = copies[0]
+    if copied.get("mirror"):
+        return [Edit("set", copied["name"], fields={"mirror": None, "subjects": [f"{making.token}.m.>"]})]
+    there = {origin["name"] for origin in copied["sources"]}
+    others = [s for s in making.streams if s["name"] not in there and s.get("subjects") and s["retention"] == "limits"]
+    if others and making.chance(0.5):
+        joined = [*copied["sources"], _origin_of(making, rng.choice(others), filtered=True)]
+        return [Edit("set", copied["name"], fields={"sources": joined})]
+    left = copied["sources"][1:]
+    fields: Body = {"sources": left or None} | ({} if left else {"subjects": [f"{making.token}.m.>"]})
+    return [Edit("set", copied["name"], fields=fields)]
+
+
+def _bucket(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    rng = making.rng
+    edits = []
+    for bucket in making.buckets:
+        fields = rng.choice(({"history": rng.choice((1, 2, 4, 8))}, {"storage": "memory"}, {"max_bytes": 5000}))
+        edits.append(Edit("set", bucket["bucket"], fields=fields))
+    of_store: tuple[Body, ...] = ({"storage": "memory"}, {"description": "x"})
+    return edits + [Edit("set", store["bucket"], fields=rng.choice(of_store)) for store in making.objects]
+
+
+def _remove(making: _CaseBuilder, stream: Body) -> list[Edit]:
+    if len(making.streams) < 3:
+        return []
+    return [Edit("remove", making.rng.choice([s for s in making.streams if s is not stream])["name"])]
+
+
+#: Kinds of edits with their weights.
+_KINDS: dict[Callable[[_CaseBuilder, Body], list[Edit]], int] = {
+    _retention: 16,
+    _limit: 14,
+    _subjects: 8,
+    _add: 9,
+    _drop: 8,
+    _refilter: 14,
+    _swap: 10,
+    _force: 20,
+    _quiet: 5,
+    _replace: 5,
+    _consumer_limits: 5,
+    _rewire: 6,
+    _bucket: 6,
+    _remove: 1,
+}
+
+
+# --- another person -----------------------------------------------------------------------------------
+
+
+def _outside_change(making: _CaseBuilder) -> list[Action]:
+    """One thing that another person changes between plan and apply, at a stream of the case as it was."""
+    rng = making.rng
+    stream = rng.choice(making.streams)
+    domain, name = stream["domain"], stream["name"]
+    consumers = [c["name"] for c in stream["consumers"]] or ["C"]
+    consumer = rng.choice(consumers)
+    odd: Body = {"durable_name": "ODD", "ack_policy": "explicit"}
+    if stream.get("retention") == "workqueue":
+        odd["filter_subject"] = f"{making.token}.odd"
+    choices: list[Action] = [
+        Ask(domain, f"STREAM.UPDATE.{name}", merge={"description": "by hand"}),
+        Ask(domain, f"STREAM.UPDATE.{name}", merge={"max_msgs": rng.randint(2, 20)}),
+        Ask(domain, f"STREAM.UPDATE.{name}", merge={"retention": rng.choice(("interest", "limits"))}),
+        Ask(domain, f"CONSUMER.DELETE.{name}.{consumer}"),
+        Ask(domain, f"CONSUMER.CREATE.{name}.ODD", {"stream_name": name, "config": odd}),
+        Ask(domain, f"CONSUMER.CREATE.{name}.{consumer}", merge={"description": "by hand"}),
+        Ask(domain, f"STREAM.PURGE.{name}"),
+        Ask(domain, f"STREAM.PURGE.{name}", {"keep": 2}),
+        Ask(domain, f"STREAM.MSG.DELETE.{name}", {"seq": rng.randint(1, 5)}),
+        Ask(domain, f"STREAM.DELETE.{name}"),
+    ]
+    if stream.get("subjects"):
+        choices += [_publish(making, stream, rng.randint(1, 6)) for _ in range(4)]
+    choices += [Consume(domain, name, c, 3, (0, 1, 2)) for c in consumers] * 2
+    return [rng.choice(choices)]

@@ -1,0 +1,65 @@
+"""A client that answers a JetStream API of its own: with what the real server says, changed on the way by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+import nats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from jsplan.sandbox import Server
+
+#: The domain whose API it answers.
+DOMAIN = "fake"
+_PREFIX = f"$JS.{DOMAIN}.API."
+
+
+def unchanged_answer(_: str, answer: Any) -> Any:
+    """The answer as the real server gave it."""
+    return answer
+
+
+class FakeApi:
+    """Answers `$JS.fake.API.>`; `seen` are the real answers by API, `change_answer` makes of one what is answered (None: nothing is)."""
+
+    def __init__(self, server: Server) -> None:
+        self.seen: dict[str, Any] = {}
+        self.change_answer: Callable[[str, Any], Any] = unchanged_answer
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._client: Client = asyncio.run_coroutine_threadsafe(self._connect(), self._loop).result(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _connect(self) -> Client:
+        client = await nats.connect(self._server.url)
+        await client.subscribe(f"{_PREFIX}>", cb=self._answer)
+        await client.flush()
+        return client
+
+    async def _answer(self, message: Msg) -> None:
+        api = message.subject.removeprefix(_PREFIX)
+        real = api if api.startswith("$KV.") else f"$JS.API.{api}"
+        answer = await self._client.request(real, message.data, timeout=30, headers=message.headers)
+        document = json.loads(answer.data)
+        self.seen.setdefault(api, document)
+        said = self.change_answer(api, document)
+        if said is not None and message.reply:
+            await message.respond(said if isinstance(said, bytes) else json.dumps(said).encode())

@@ -1,0 +1,120 @@
+"""A proxy in front of a server that kills a client at a chosen request: before it arrives, or done and with its answer held back.
+
+Nothing in the client knows of it, so that what dies is the program as it is. Requests are counted in the order in which they
+come, over all connections of the client.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
+
+if TYPE_CHECKING:
+    import subprocess
+    from types import TracebackType
+
+Moment = Literal["before it arrives", "before its answer"]
+#: Parts of the subjects of requests that change something: the ones that make a difference to die at.
+WRITES = (".CREATE.", ".UPDATE.", ".DELETE.", ".PURGE.", ".RESTORE.", ".PAUSE.", ".RESET.", "$KV.", ".DURABLE.")
+
+
+def writes(subject: str) -> bool:
+    """Whether the request changes something on the server."""
+    return any(part in subject for part in WRITES)
+
+
+@dataclass(frozen=True)
+class KillPoint:
+    """Where to kill: the n-th request, counted from 0, and at which moment of it."""
+
+    number: int
+    moment: Moment
+
+
+class KillProxy:
+    """One proxy for one client process; `seen` are the subjects of its requests."""
+
+    def __init__(self, port: int, boundary: KillPoint | None = None) -> None:
+        self.seen: list[str] = []
+        self._boundary = boundary
+        self._upstream = port
+        self._victim: subprocess.Popen[bytes] | None = None
+        self._reply = b""
+        self._unanswered = False  # what nobody answers: the pieces of an archive are acknowledged by plain messages
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for each in (self._listener, *self._sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def watch(self, victim: subprocess.Popen[bytes]) -> None:
+        """Whom to kill. Requests are held back until this is known."""
+        self._victim = victim
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._upstream))
+                for each in (client, server):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets += [client, server]
+                threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
+
+    def _answer(self, server: socket.socket, client: socket.socket) -> None:
+        """Hand on what the server says, until the answer is there that must not arrive."""
+        said = b""
+        with suppress(OSError):
+            while data := server.recv(65536):
+                said = said[-200:] + data
+                if self._reply and self._reply in said:
+                    self._kill()
+                if not self._reply:
+                    client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+
+    def _forward(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError, ValueError), client.makefile("rb") as stream:
+            while line := stream.readline():
+                words = line.split()
+                if words[0] not in (b"PUB", b"HPUB"):
+                    server.sendall(line)
+                    continue
+                frame = line + stream.read(int(words[-1]) + 2)
+                reply = words[2] if len(words) == (4 if words[0] == b"PUB" else 5) else b""
+                with self._lock:
+                    if not self._passes(words[1].decode(), reply):
+                        return
+                    server.sendall(frame)
+                    if self._unanswered:
+                        self._kill()
+
+    def _passes(self, subject: str, reply: bytes) -> bool:
+        number = len(self.seen)
+        self.seen.append(subject)
+        if self._boundary is None or number != self._boundary.number:
+            return number < self._boundary.number if self._boundary else True
+        if self._boundary.moment == "before it arrives":
+            self._kill()
+            return False
+        self._reply, self._unanswered = reply, not reply
+        return True
+
+    def _kill(self) -> None:
+        while self._victim is None:
+            threading.Event().wait(0.01)
+        self._victim.kill()
+        self._victim.wait()

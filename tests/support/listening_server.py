@@ -1,0 +1,86 @@
+"""A server of the test's own on loopback: each connection is a function's business, and everything that arrives is kept."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ListeningServer:
+    """Accepts connections on a free port and gives each to `serve`, in a thread of its own, until the context ends.
+
+    `received` is what arrived, as far as `serve` reads with `read`; `connections` counts them.
+    """
+
+    def __init__(self, serve: Callable[[ListeningServer, socket.socket], None]) -> None:
+        self._serve = serve
+        self.received = bytearray()
+        self.connections = 0
+        self.over = threading.Event()
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._start_thread(self._accept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        for one in (self._server, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for one in (self._server, *self._open):
+            one.close()
+
+    def read(self, stream: socket.socket) -> bytes:
+        """Read what comes next and keep it; empty at the end of the connection."""
+        data = stream.recv(1 << 16)
+        self.received += data
+        return data
+
+    def _start_thread(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while not self.over.is_set():
+                stream, _ = self._server.accept()
+                self.connections += 1
+                self._open.append(stream)
+                self._start_thread(self._serve_one, stream)
+
+    def _serve_one(self, stream: socket.socket) -> None:
+        with suppress(OSError):
+            self._serve(self, stream)
+        with suppress(OSError):
+            stream.shutdown(socket.SHUT_RDWR)
+
+
+def info_line(**more: Any) -> bytes:
+    """What a nats-server says first."""
+    said = {"server_id": "X", "server_name": "x", "version": "2.11.0", "proto": 1, "headers": True, "max_payload": 1 << 20, "nonce": "abc"}
+    return b"INFO " + json.dumps(said | more).encode() + b"\r\n"
+
+
+def serve_greeting(**more: Any) -> Callable[[ListeningServer, socket.socket], None]:
+    """Serve as a nats-server that takes every credential, and answers nothing but PING."""
+
+    def serve(server: ListeningServer, stream: socket.socket) -> None:
+        stream.sendall(info_line(**more))
+        while data := server.read(stream):
+            if b"PING\r\n" in data:
+                stream.sendall(b"PONG\r\n")
+
+    return serve

@@ -1,0 +1,113 @@
+"""What a stream holds and where its consumers stand, as the server's own API tells it: to be compared before and after."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.support.raw import NoResponders, Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: A message: sequence, subject, header block, payload, time.
+Message = tuple[int, str, bytes, bytes, str]
+
+
+def messages(raw: Raw, stream: str) -> list[Message]:
+    """Every message of a stream in order, read one by one."""
+    state = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
+    found, seq = [], state["first_seq"]
+    while seq <= state["last_seq"] and state["messages"]:
+        answer = raw.api(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": seq, "next_by_subj": ">"})
+        if "error" in answer:
+            assert answer["error"]["err_code"] == 10037, answer
+            break
+        one = answer["message"]
+        head, data = (base64.b64decode(one.get(name, "")) for name in ("hdrs", "data"))
+        found.append((one["seq"], one["subject"], head, data, one["time"]))
+        seq = one["seq"] + 1
+    assert len(found) == state["messages"], (len(found), state)
+    return found
+
+
+def without_sequences(found: Iterable[Message]) -> list[tuple[str, bytes]]:
+    """Subjects and payloads alone: what sourcing keeps."""
+    return [(subject, data) for _, subject, _, data, _ in found]
+
+
+def fill(raw: Raw, stream: str, count: int, *, subjects: int = 3, header_every: int = 4) -> None:
+    """Publish `count` messages to `<stream>.<n>`, some with headers, as fast as the server takes them."""
+    before = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+    for number in range(count):
+        headers = {"X-Number": str(number)} if number % header_every == 0 else None
+        raw.publish(f"{stream}.{number % subjects}", f"message {number} ".encode() * 3, headers)
+        if number % 500 == 499:
+            raw.flush()
+    raw.flush()
+    while (last := raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]) < before + count:
+        assert last >= before
+
+
+def delete(raw: Raw, stream: str, *sequences: int) -> None:
+    """Make gaps."""
+    for seq in sequences:
+        raw.api_ok(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
+
+
+def consumer(raw: Raw, stream: str, name: str, **config: Any) -> None:
+    """A durable pull consumer that nobody declared."""
+    body = {"durable_name": name, "name": name, "ack_policy": "explicit"} | config
+    raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": body})
+
+
+def pull_acks(raw: Raw, stream: str, name: str, count: int) -> list[str]:
+    """Let a pull consumer give `count` messages; their ack subjects."""
+    raw.subscribe("taken.here")
+    request = {"batch": count, "expires": 5_000_000_000}
+    raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", json.dumps(request).encode(), reply="taken.here")
+    replies = [raw.next_reply() for _ in range(count)]
+    raw.unsubscribe()
+    return replies
+
+
+def acknowledge(raw: Raw, replies: Iterable[str]) -> None:
+    """Acknowledge, each with an answer."""
+    for reply in replies:
+        try:
+            raw.request(reply, b"+ACK")
+        except NoResponders:
+            raise AssertionError(f"nobody takes {reply}") from None
+
+
+def positions(raw: Raw, stream: str) -> dict[str, tuple[int, ...]]:
+    """Of each consumer: delivered, ack floor (stream sequences), unacknowledged, pending."""
+    listed = raw.api_ok(f"$JS.API.CONSUMER.LIST.{stream}", {"offset": 0})["consumers"] or []
+    return {
+        c["name"]: (c["delivered"]["stream_seq"], c["ack_floor"]["stream_seq"], c["num_ack_pending"], c["num_pending"])
+        for c in listed
+        if not c.get("paused")
+    }
+
+
+def payloads(raw: Raw, stream: str, name: str) -> list[bytes]:
+    """Everything that a pull consumer still gives, until it gives nothing more."""
+    raw.subscribe("payloads.here")
+    found = []
+    while True:
+        request = json.dumps({"batch": 1000, "no_wait": True}).encode()
+        raw.publish(f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}", request, reply="payloads.here")
+        got = 0
+        while True:
+            _, headers, data = raw.next_message()
+            if headers.get("Status"):
+                break
+            found.append(data)
+            got += 1
+            if got == 1000:
+                break
+        if got < 1000:
+            break
+    raw.unsubscribe()
+    return found

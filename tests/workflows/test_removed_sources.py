@@ -1,0 +1,81 @@
+"""A source leaves an aggregate once all of its origin is copied, or with permission; looked at when planned and when applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jsplan.errors import RefusedError, StalePlanError
+from tests.support.fleets import Fleet, fleet_space, sales_streams
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jsplan.documents.plan import Hazard, Plan
+    from tests.support.workspaces import Space
+
+
+def without(space: Space, store: str) -> Space:
+    """The workspace without one of its stores, whose streams stay where they are."""
+    space.base["domains"] = {name: domain for name, domain in space.base["domains"].items() if name != store}
+    return space.write(streams=sales_streams(), removed=[{"address": f"{store}/**", "destroy": False}])
+
+
+def replication_hazards(plan: Plan) -> list[Hazard]:
+    return [h for c in plan.resource_changes for h in c.hazards if h.code == "BREAKS_REPLICATION"]
+
+
+def test_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
+    """With everything copied the source of a store that leaves the list goes without a word."""
+    space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
+    space.write(streams=sales_streams()).apply()
+    fleet.publish(store, f"sales.{store}.x", 5)
+    fleet.wait("hub", "ALL_SALES", 5)
+    plan, result = without(space, store).apply()
+
+    assert (result.exit_code, replication_hazards(plan)) == (0, [])
+    assert len(fleet.ask("STREAM.INFO.ALL_SALES")["config"]["sources"]) == len(fleet.stores) - 1
+    assert fleet.messages(store, "SALES") == 5
+
+
+def test_not_all_is_copied(fleet: Fleet, tmp_path: Path) -> None:
+    """Messages that are not copied are counted and stop the apply until that is permitted."""
+    space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
+    space.write(streams=sales_streams()).apply()
+    fleet.publish(store, f"sales.{store}.x", 5)
+    fleet.wait("hub", "ALL_SALES", 5)
+    fleet.ask("STREAM.PURGE.ALL_SALES")
+    plan = without(space, store).plan()
+
+    assert [(h.messages, h.blocking, h.allowed) for h in replication_hazards(plan)] == [(5, True, False)]
+    assert "5 messages of source SALES@$JS.store-001.API are not copied yet, and will not be" in replication_hazards(plan)[0].message
+    with pytest.raises(RefusedError, match="are not copied yet"):
+        space.apply()
+    assert space.apply(allow_hazards=("BREAKS_REPLICATION:hub/stream/ALL_SALES",))[1].exit_code == 0
+
+
+def test_the_origin_is_offline(fleet: Fleet, tmp_path: Path) -> None:
+    """Of an origin that cannot be asked nobody knows whether it is copied: that is said, and needs permission too."""
+    space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
+    space.write(streams=sales_streams()).apply()
+    fleet.sandbox[store].stop()
+    plan = without(space, store).plan()
+    fleet.sandbox.start()
+
+    assert [(h.messages, h.exact, h.blocking) for h in replication_hazards(plan)] == [(None, False, True)]
+    assert "is not known" in replication_hazards(plan)[0].message
+
+
+def test_more_came_meanwhile(fleet: Fleet, tmp_path: Path) -> None:
+    """What is not copied any more when a saved plan is applied makes it stale: nothing is written."""
+    space, store = fleet_space(tmp_path, fleet), fleet.stores[0]
+    space.write(streams=sales_streams()).apply()
+    fleet.publish(store, f"sales.{store}.x", 5)
+    fleet.wait("hub", "ALL_SALES", 5)
+    plan = without(space, store).plan()
+    fleet.ask("STREAM.PURGE.ALL_SALES")
+
+    with pytest.raises(StalePlanError, match="would lose 5 messages of source SALES that are not copied yet"):
+        space.apply_saved(plan)
+    assert len(fleet.ask("STREAM.INFO.ALL_SALES")["config"]["sources"]) == len(fleet.stores)
